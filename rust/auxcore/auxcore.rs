@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What both ends of an AUX ring must agree on.
+//!
+//! The kernel fills an AUX ring, user space drains it; they share positions, sizes and, where the
+//! trace unit is our own, a packet format. Those rules are written once, here, and built twice: by
+//! kbuild into `rust_perf.ko` and by cargo for the recorder and its tests.
+//!
+//! The crate is `no_std`, calls no kernel function, allocates nothing and has no `unsafe`. No
+//! function panics: what may be out of range is an [`Option`] or a [`Result`].
+//!
+//! - [`ring`]: positions, sizes, free space, and the split of a range at the end of the ring.
+//! - [`pattern`]: the stream that the `pattern` driver writes and `auxrec check` verifies.
+
+// Kbuild passes `no_std` itself and sets `MODULE`.
+#![cfg_attr(not(any(MODULE, test)), no_std)]
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]
+
+pub mod pattern;
+pub mod ring;

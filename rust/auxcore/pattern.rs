@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The stream that the `pattern` trace unit writes.
+//!
+//! A stream is a row of packets. Each says where it stands in the stream (`pos`: all bytes that
+//! the unit generated before it, whether they found room or not), so a reader that starts anywhere
+//! can find its feet, and a gap in the positions is the exact number of bytes lost. The payload is
+//! a function of the position, so that every single byte can be verified.
+//!
+//! A packet, little endian, its length a multiple of [`PACKET_UNIT`]:
+//!
+//! | offset | type | field | meaning |
+//! |---|---|---|---|
+//! | 0 | `u32` | magic | [`MAGIC`] |
+//! | 4 | `u16` | len | length of the packet, header included |
+//! | 6 | `u8` | kind | [`Kind`] |
+//! | 7 | `u8` | version | [`VERSION`] |
+//! | 8 | `u64` | pos | position of the packet's first byte in its stream |
+//! | 16 | `u64` | time | `CLOCK_MONOTONIC` when it was made, in ns |
+//! | 24 | `u32` | stream | number of the stream, never 0; a ring may hold packets of several |
+//! | 28 | `u16` | cpu | the CPU that made it |
+//! | 30 | `u16` | seed | seed of the payload |
+//! | 32 | `u32` | run | which AUX transaction of its event it was written in, from 0 |
+//! | 36 | `u32` | check | checksum of the 36 bytes before |
+//! | 40 | `u64`s | payload | [`payload_word`] of each word's position |
+
+/// Length of a packet's header, in bytes.
+pub const HEADER_LEN: usize = 40;
+
+/// The length of every packet is a multiple of this, in bytes.
+pub const PACKET_UNIT: u16 = 64;
+
+/// The first four bytes of a packet: "PTRN".
+pub const MAGIC: u32 = u32::from_le_bytes(*b"PTRN");
+
+/// The version of the format.
+pub const VERSION: u8 = 1;
+
+/// What a packet is there for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum Kind {
+    /// Trace.
+    Data,
+    /// Put in at the front of what follows a loss; carries no trace and takes up no positions.
+    Barrier,
+    /// Fills the ring up to an alignment; carries no trace and takes up no positions.
+    Pad,
+}
+
+impl Kind {
+    const fn to_byte(self) -> u8 {
+        match self {
+            Self::Data => 1,
+            Self::Barrier => 2,
+            Self::Pad => 3,
+        }
+    }
+
+    const fn from_byte(byte: u8) -> Option<Self> {
+        match byte {
+            1 => Some(Self::Data),
+            2 => Some(Self::Barrier),
+            3 => Some(Self::Pad),
+            _ => None,
+        }
+    }
+}
+
+/// Why bytes are no packet header.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum DecodeError {
+    /// Fewer bytes than [`HEADER_LEN`].
+    Short,
+    /// The first four bytes are not [`MAGIC`].
+    Magic,
+    /// The version is not [`VERSION`].
+    Version(u8),
+    /// The kind is none that this version knows.
+    Kind(u8),
+    /// The length is 0 or no multiple of [`PACKET_UNIT`].
+    Len(u16),
+    /// The checksum does not fit the header.
+    Check,
+}
+
+impl core::fmt::Display for DecodeError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Short => write!(f, "fewer than {HEADER_LEN} bytes"),
+            Self::Magic => write!(f, "no packet starts here"),
+            Self::Version(v) => write!(f, "format version {v}, only {VERSION} is known"),
+            Self::Kind(k) => write!(f, "unknown packet kind {k}"),
+            Self::Len(len) => write!(f, "packet length {len} is no multiple of {PACKET_UNIT}"),
+            Self::Check => write!(f, "header checksum does not match"),
+        }
+    }
+}
+
+impl core::error::Error for DecodeError {}
+
+/// The header of a packet.
+///
+/// # Examples
+///
+/// ```
+/// use auxcore::pattern::{Header, Kind};
+///
+/// let header = Header {
+///     len: 64,
+///     kind: Kind::Data,
+///     pos: 4096,
+///     time: 1_000_000,
+///     stream: 1,
+///     cpu: 0,
+///     seed: 42,
+///     run: 0,
+/// };
+///
+/// assert_eq!(Header::decode(&header.encode()), Ok(header));
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Header {
+    /// Length of the packet with its header, in bytes.
+    pub len: u16,
+    /// What the packet is there for.
+    pub kind: Kind,
+    /// Position of its first byte in the stream, in bytes.
+    pub pos: u64,
+    /// When it was made: `CLOCK_MONOTONIC`, in ns.
+    pub time: u64,
+    /// Number of its stream.
+    pub stream: u32,
+    /// The CPU that made it.
+    pub cpu: u16,
+    /// Seed of the payload.
+    pub seed: u16,
+    /// Which AUX transaction of its event it was written in, from 0.
+    pub run: u32,
+}
+
+impl Header {
+    /// The header as bytes, with its checksum.
+    pub fn encode(&self) -> [u8; HEADER_LEN] {
+        let mut bytes = [0; HEADER_LEN];
+        let mut rest = &mut bytes[..];
+
+        put(&mut rest, &MAGIC.to_le_bytes());
+        put(&mut rest, &self.len.to_le_bytes());
+        put(&mut rest, &[self.kind.to_byte(), VERSION]);
+        put(&mut rest, &self.pos.to_le_bytes());
+        put(&mut rest, &self.time.to_le_bytes());
+        put(&mut rest, &self.stream.to_le_bytes());
+        put(&mut rest, &self.cpu.to_le_bytes());
+        put(&mut rest, &self.seed.to_le_bytes());
+        put(&mut rest, &self.run.to_le_bytes());
+
+        let check = self.check();
+        put(&mut rest, &check.to_le_bytes());
+
+        bytes
+    }
+
+    /// Reads the header that `bytes` begin with.
+    pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        let mut rest = bytes;
+
+        if take(&mut rest).map(u32::from_le_bytes) != Some(MAGIC) {
+            return Err(if bytes.len() < 4 {
+                DecodeError::Short
+            } else {
+                DecodeError::Magic
+            });
+        }
+
+        let len = u16::from_le_bytes(take(&mut rest).ok_or(DecodeError::Short)?);
+        let [kind, version] = take(&mut rest).ok_or(DecodeError::Short)?;
+        let pos = u64::from_le_bytes(take(&mut rest).ok_or(DecodeError::Short)?);
+        let time = u64::from_le_bytes(take(&mut rest).ok_or(DecodeError::Short)?);
+        let stream = u32::from_le_bytes(take(&mut rest).ok_or(DecodeError::Short)?);
+        let cpu = u16::from_le_bytes(take(&mut rest).ok_or(DecodeError::Short)?);
+        let seed = u16::from_le_bytes(take(&mut rest).ok_or(DecodeError::Short)?);
+        let run = u32::from_le_bytes(take(&mut rest).ok_or(DecodeError::Short)?);
+        let check = u32::from_le_bytes(take(&mut rest).ok_or(DecodeError::Short)?);
+
+        if version != VERSION {
+            return Err(DecodeError::Version(version));
+        }
+        let kind = Kind::from_byte(kind).ok_or(DecodeError::Kind(kind))?;
+        if len == 0 || len % PACKET_UNIT != 0 {
+            return Err(DecodeError::Len(len));
+        }
+
+        let header = Self {
+            len,
+            kind,
+            pos,
+            time,
+            stream,
+            cpu,
+            seed,
+            run,
+        };
+
+        if check == header.check() {
+            Ok(header)
+        } else {
+            Err(DecodeError::Check)
+        }
+    }
+
+    /// The payload word at byte `offset` of the packet.
+    #[inline]
+    pub fn payload_word(&self, offset: u16) -> u64 {
+        payload_word(
+            self.seed,
+            self.stream,
+            self.pos.wrapping_add(u64::from(offset)),
+        )
+    }
+
+    fn check(&self) -> u32 {
+        let words = [
+            u64::from(MAGIC) << 32 | u64::from(self.len) << 16 | u64::from(self.kind.to_byte()),
+            self.pos,
+            self.time,
+            u64::from(self.stream) << 32 | u64::from(self.cpu) << 16 | u64::from(self.seed),
+            u64::from(VERSION) << 32 | u64::from(self.run),
+        ];
+        let [a, b, c, d, _, _, _, _] = words
+            .iter()
+            .fold(0, |sum, word| mix(sum ^ word))
+            .to_le_bytes();
+
+        u32::from_le_bytes([a, b, c, d])
+    }
+}
+
+/// The payload word that stands at position `pos` of a stream.
+#[inline]
+pub const fn payload_word(seed: u16, stream: u32, pos: u64) -> u64 {
+    // CAST: Widening; `From` is not const.
+    #[allow(clippy::as_conversions, clippy::cast_lossless)]
+    let key = (seed as u64) << 48 ^ (stream as u64) << 16;
+
+    mix(key ^ pos)
+}
+
+/// Verifies `bytes` against the payload of the packet with this `header`, of which they are the
+/// part from byte `offset` on.
+///
+/// The error is the offset in the packet of the first byte that differs, or that no packet of this
+/// length has.
+pub fn verify_payload(header: &Header, offset: u16, bytes: &[u8]) -> Result<(), u16> {
+    let mut at = offset;
+
+    for &byte in bytes {
+        if at >= header.len {
+            return Err(at);
+        }
+
+        let word = header.payload_word(at & !7).to_le_bytes();
+        if word.get(usize::from(at & 7)) != Some(&byte) {
+            return Err(at);
+        }
+        // Cannot overflow: below `header.len`.
+        at += 1;
+    }
+
+    Ok(())
+}
+
+/// Where in `bytes` the first whole and valid packet header stands.
+pub fn find_sync(bytes: &[u8]) -> Option<usize> {
+    (0..bytes.len()).find(|&at| {
+        bytes
+            .get(at..)
+            .is_some_and(|rest| Header::decode(rest).is_ok())
+    })
+}
+
+/// The finaliser of splitmix64: every input bit reaches every output bit.
+const fn mix(word: u64) -> u64 {
+    let word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+
+    word ^ word >> 31
+}
+
+/// Copies `field` to the front of `rest` and moves on; what does not fit is left out, which the
+/// length of a header rules out.
+fn put(rest: &mut &mut [u8], field: &[u8]) {
+    if let Some((front, back)) = core::mem::take(rest).split_at_mut_checked(field.len()) {
+        front.copy_from_slice(field);
+        *rest = back;
+    }
+}
+
+/// Takes the first `N` bytes off `rest`.
+fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
+    let (front, back) = rest.split_first_chunk()?;
+
+    *rest = back;
+    Some(*front)
+}
+
+#[cfg(test)]
+mod tests;
