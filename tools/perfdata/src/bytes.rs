@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Little-endian reading with bounds, where every error knows the field and the place in the file.
+
+use crate::{Error, Result};
+
+/// A reader of fields that knows where in the file its bytes are.
+#[derive(Debug, Clone)]
+pub(crate) struct Cursor<'a> {
+    data: &'a [u8],
+    pos: usize,
+    base: u64,
+}
+
+impl<'a> Cursor<'a> {
+    /// Reads `data`, whose first byte is at `base` in the file.
+    pub(crate) fn new(data: &'a [u8], base: u64) -> Self {
+        Self { data, pos: 0, base }
+    }
+
+    /// The place in the file of the next byte.
+    pub(crate) fn offset(&self) -> u64 {
+        self.base.saturating_add(to_u64(self.pos))
+    }
+
+    /// How many bytes are left.
+    pub(crate) fn left(&self) -> usize {
+        self.data.len() - self.pos
+    }
+
+    /// The next `n` bytes.
+    pub(crate) fn take(&mut self, n: usize, field: &'static str) -> Result<&'a [u8]> {
+        let bytes = self
+            .data
+            .get(self.pos..)
+            .and_then(|rest| rest.get(..n))
+            .ok_or(Error::Short {
+                field,
+                offset: self.offset(),
+                need: to_u64(n),
+                have: to_u64(self.left()),
+            })?;
+        self.pos += n;
+        Ok(bytes)
+    }
+
+    fn array<const N: usize>(&mut self, field: &'static str) -> Result<[u8; N]> {
+        let mut out = [0; N];
+        out.copy_from_slice(self.take(N, field)?);
+        Ok(out)
+    }
+
+    pub(crate) fn u16(&mut self, field: &'static str) -> Result<u16> {
+        self.array(field).map(u16::from_le_bytes)
+    }
+
+    pub(crate) fn u32(&mut self, field: &'static str) -> Result<u32> {
+        self.array(field).map(u32::from_le_bytes)
+    }
+
+    pub(crate) fn i32(&mut self, field: &'static str) -> Result<i32> {
+        self.array(field).map(i32::from_le_bytes)
+    }
+
+    pub(crate) fn u64(&mut self, field: &'static str) -> Result<u64> {
+        self.array(field).map(u64::from_le_bytes)
+    }
+
+    /// The bytes up to the first NUL (or the end); eats everything.
+    pub(crate) fn string(&mut self) -> &'a [u8] {
+        let rest = &self.data[self.pos..];
+        self.pos = self.data.len();
+        until_nul(rest)
+    }
+}
+
+/// What stands before the first NUL.
+pub(crate) fn until_nul(bytes: &[u8]) -> &[u8] {
+    bytes.split(|&b| b == 0).next().unwrap_or(&[])
+}
+
+/// `usize` is at most 64 bits wide on every Linux target.
+pub(crate) fn to_u64(n: usize) -> u64 {
+    u64::try_from(n).unwrap_or(u64::MAX)
+}
+
+/// How many bytes bring `len` to a multiple of 8.
+pub(crate) fn padding(len: usize) -> usize {
+    len.wrapping_neg() & 7
+}

@@ -1,0 +1,367 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The feature sections: what stands behind the data.
+
+use crate::attr::Attr;
+use crate::bytes::{padding, to_u64, until_nul, Cursor};
+use crate::{Error, Result};
+
+/// The number of a feature section.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Feature(pub u8);
+
+impl Feature {
+    /// Host's name.
+    pub const HOSTNAME: Self = Self(3);
+    /// Kernel's release.
+    pub const OSRELEASE: Self = Self(4);
+    /// Recorder's version.
+    pub const VERSION: Self = Self(5);
+    /// Machine.
+    pub const ARCH: Self = Self(6);
+    /// Number of CPUs, present and online.
+    pub const NRCPUS: Self = Self(7);
+    /// CPU, for people.
+    pub const CPUDESC: Self = Self(8);
+    /// CPU, for programs.
+    pub const CPUID: Self = Self(9);
+    /// KiB of memory.
+    pub const TOTAL_MEM: Self = Self(10);
+    /// Recorder's arguments.
+    pub const CMDLINE: Self = Self(11);
+    /// The events with their names.
+    pub const EVENT_DESC: Self = Self(12);
+    /// Names of the PMUs' numbers.
+    pub const PMU_MAPPINGS: Self = Self(16);
+    /// Where the AUXTRACE records are.
+    pub const AUXTRACE: Self = Self(18);
+    /// First and last time.
+    pub const SAMPLE_TIME: Self = Self(21);
+    /// Resolution of the clock.
+    pub const CLOCKID: Self = Self(23);
+    /// The clock against the time of day.
+    pub const CLOCK_DATA: Self = Self(29);
+    /// Notes of the recorder, lines of `key=value`: in the last place there is, where perf has nothing and does not look.
+    pub const NOTES: Self = Self(255);
+}
+
+/// An event with its ids and its name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EventDesc {
+    /// What it is.
+    pub attr: Attr,
+    /// Its ids, one for each file descriptor.
+    pub ids: Vec<u64>,
+    /// Its name, as the user gave it.
+    pub name: String,
+}
+
+/// Where an AUXTRACE record is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct IndexEntry {
+    /// Its place in the file.
+    pub offset: u64,
+    /// Its length, payload not counted.
+    pub size: u64,
+}
+
+/// A clock against the time of day.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClockData {
+    /// Which clock.
+    pub clockid: u32,
+    /// Time of day, ns.
+    pub wall: u64,
+    /// What the clock said then, ns.
+    pub clock: u64,
+}
+
+/// A string as feature sections have it: its length, then itself with at least one NUL, to a multiple of 64.
+pub(crate) fn put_string(out: &mut Vec<u8>, text: &str) {
+    let len = (text.len() + 1).next_multiple_of(64);
+    out.extend(u32::try_from(len).unwrap_or(u32::MAX).to_le_bytes());
+    let end = out.len() + len;
+    out.extend(until_nul(text.as_bytes()));
+    out.resize(end, 0);
+}
+
+pub(crate) fn get_string(c: &mut Cursor<'_>, field: &'static str) -> Result<String> {
+    let len = usize::try_from(c.u32(field)?).unwrap_or(usize::MAX);
+    let bytes = c.take(len, field)?;
+    Ok(String::from_utf8_lossy(until_nul(bytes)).into_owned())
+}
+
+/// A count that is believed only as far as the bytes that are there can bear it.
+fn count(c: &Cursor<'_>, n: u64, each: usize, field: &'static str) -> Result<usize> {
+    let n = usize::try_from(n).unwrap_or(usize::MAX);
+    if n > c.left() / each {
+        return Err(Error::Invalid {
+            field,
+            offset: c.offset(),
+            value: to_u64(n),
+            why: "more than the section has room for",
+        });
+    }
+    Ok(n)
+}
+
+/// The feature sections to be written.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Features {
+    sections: std::collections::BTreeMap<u8, Vec<u8>>,
+}
+
+impl Features {
+    /// None yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a section, byte for byte.
+    pub fn raw(&mut self, feature: Feature, mut bytes: Vec<u8>) -> &mut Self {
+        bytes.resize(bytes.len() + padding(bytes.len()), 0);
+        self.sections.insert(feature.0, bytes);
+        self
+    }
+
+    /// Adds a section that is one string.
+    pub fn string(&mut self, feature: Feature, text: &str) -> &mut Self {
+        let mut out = Vec::new();
+        put_string(&mut out, text);
+        self.raw(feature, out)
+    }
+
+    /// Adds [`Feature::NRCPUS`].
+    pub fn nrcpus(&mut self, present: u32, online: u32) -> &mut Self {
+        let mut out = present.to_le_bytes().to_vec();
+        out.extend(online.to_le_bytes());
+        self.raw(Feature::NRCPUS, out)
+    }
+
+    /// Adds [`Feature::CMDLINE`].
+    pub fn cmdline<S: AsRef<str>>(&mut self, args: &[S]) -> &mut Self {
+        let mut out = u32::try_from(args.len())
+            .unwrap_or(0)
+            .to_le_bytes()
+            .to_vec();
+        for arg in args {
+            put_string(&mut out, arg.as_ref());
+        }
+        self.raw(Feature::CMDLINE, out)
+    }
+
+    /// Adds [`Feature::EVENT_DESC`].
+    pub fn events(&mut self, events: &[EventDesc]) -> &mut Self {
+        let len = events
+            .iter()
+            .map(|e| e.attr.encode().len())
+            .max()
+            .unwrap_or(64);
+        let mut out = u32::try_from(events.len())
+            .unwrap_or(0)
+            .to_le_bytes()
+            .to_vec();
+        out.extend(u32::try_from(len).unwrap_or(0).to_le_bytes());
+        for event in events {
+            out.extend(event.attr.encode_at_least(len));
+            out.extend(u32::try_from(event.ids.len()).unwrap_or(0).to_le_bytes());
+            put_string(&mut out, &event.name);
+            for id in &event.ids {
+                out.extend(id.to_le_bytes());
+            }
+        }
+        self.raw(Feature::EVENT_DESC, out)
+    }
+
+    /// Adds [`Feature::PMU_MAPPINGS`].
+    pub fn pmu_mappings<S: AsRef<str>>(&mut self, pmus: &[(u32, S)]) -> &mut Self {
+        let mut out = u32::try_from(pmus.len())
+            .unwrap_or(0)
+            .to_le_bytes()
+            .to_vec();
+        for (kind, name) in pmus {
+            out.extend(kind.to_le_bytes());
+            put_string(&mut out, name.as_ref());
+        }
+        self.raw(Feature::PMU_MAPPINGS, out)
+    }
+
+    /// Adds [`Feature::SAMPLE_TIME`].
+    pub fn sample_time(&mut self, first: u64, last: u64) -> &mut Self {
+        let mut out = first.to_le_bytes().to_vec();
+        out.extend(last.to_le_bytes());
+        self.raw(Feature::SAMPLE_TIME, out)
+    }
+
+    /// Adds [`Feature::CLOCKID`] and [`Feature::CLOCK_DATA`].
+    pub fn clock(&mut self, resolution: u64, data: ClockData) -> &mut Self {
+        self.raw(Feature::CLOCKID, resolution.to_le_bytes().to_vec());
+        let mut out = 1_u32.to_le_bytes().to_vec();
+        out.extend(data.clockid.to_le_bytes());
+        out.extend(data.wall.to_le_bytes());
+        out.extend(data.clock.to_le_bytes());
+        self.raw(Feature::CLOCK_DATA, out)
+    }
+
+    /// Adds [`Feature::NOTES`].
+    pub fn notes<K: AsRef<str>, V: AsRef<str>>(&mut self, notes: &[(K, V)]) -> &mut Self {
+        let mut text = String::new();
+        for (key, value) in notes {
+            text.push_str(key.as_ref());
+            text.push('=');
+            text.push_str(&value.as_ref().replace('\n', " "));
+            text.push('\n');
+        }
+        self.string(Feature::NOTES, &text)
+    }
+
+    pub(crate) fn index(&mut self, entries: &[IndexEntry]) -> &mut Self {
+        let mut out = to_u64(entries.len()).to_le_bytes().to_vec();
+        for entry in entries {
+            out.extend(entry.offset.to_le_bytes());
+            out.extend(entry.size.to_le_bytes());
+        }
+        self.raw(Feature::AUXTRACE, out)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u8, &[u8])> {
+        self.sections
+            .iter()
+            .map(|(&number, bytes)| (number, bytes.as_slice()))
+    }
+}
+
+/// A feature section that was read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Section<'a> {
+    /// Which.
+    pub feature: Feature,
+    /// Where it is in the file.
+    pub offset: u64,
+    /// What it holds.
+    pub bytes: &'a [u8],
+}
+
+impl Section<'_> {
+    fn cursor(&self) -> Cursor<'_> {
+        Cursor::new(self.bytes, self.offset)
+    }
+
+    /// The section as one string.
+    ///
+    /// # Errors
+    /// If it ends inside the string, as with every function here.
+    pub fn string(&self) -> Result<String> {
+        get_string(&mut self.cursor(), "feature string")
+    }
+
+    /// The section as [`Feature::CMDLINE`].
+    ///
+    /// # Errors
+    /// If it ends too early or its count is too large.
+    pub fn cmdline(&self) -> Result<Vec<String>> {
+        let mut c = self.cursor();
+        let n = u64::from(c.u32("CMDLINE.nr")?);
+        let n = count(&c, n, 4, "CMDLINE.nr")?;
+        (0..n)
+            .map(|_| get_string(&mut c, "CMDLINE argument"))
+            .collect()
+    }
+
+    /// The section as [`Feature::PMU_MAPPINGS`].
+    ///
+    /// # Errors
+    /// If it ends too early or its count is too large.
+    pub fn pmu_mappings(&self) -> Result<Vec<(u32, String)>> {
+        let mut c = self.cursor();
+        let n = u64::from(c.u32("PMU_MAPPINGS.nr")?);
+        let n = count(&c, n, 8, "PMU_MAPPINGS.nr")?;
+        (0..n)
+            .map(|_| {
+                Ok((
+                    c.u32("PMU_MAPPINGS.type")?,
+                    get_string(&mut c, "PMU_MAPPINGS.name")?,
+                ))
+            })
+            .collect()
+    }
+
+    /// The section as [`Feature::EVENT_DESC`].
+    ///
+    /// # Errors
+    /// If it ends too early, a count is too large or an attribute is bad.
+    pub fn events(&self) -> Result<Vec<EventDesc>> {
+        let mut c = self.cursor();
+        let n = u64::from(c.u32("EVENT_DESC.nr")?);
+        let size = usize::try_from(c.u32("EVENT_DESC.attr_size")?).unwrap_or(usize::MAX);
+        let n = count(&c, n, size.saturating_add(8), "EVENT_DESC.nr")?;
+        (0..n)
+            .map(|_| {
+                let at = c.offset();
+                let attr = Attr::decode(c.take(size, "EVENT_DESC.attr")?, at)?;
+                let nr = u64::from(c.u32("EVENT_DESC.nr_ids")?);
+                let name = get_string(&mut c, "EVENT_DESC.name")?;
+                let nr = count(&c, nr, 8, "EVENT_DESC.nr_ids")?;
+                let ids = (0..nr)
+                    .map(|_| c.u64("EVENT_DESC.id"))
+                    .collect::<Result<_>>()?;
+                Ok(EventDesc { attr, ids, name })
+            })
+            .collect()
+    }
+
+    /// The section as [`Feature::AUXTRACE`].
+    ///
+    /// # Errors
+    /// If it ends too early or its count is too large.
+    pub fn index(&self) -> Result<Vec<IndexEntry>> {
+        let mut c = self.cursor();
+        let n = c.u64("AUXTRACE index.nr")?;
+        let n = count(&c, n, 16, "AUXTRACE index.nr")?;
+        (0..n)
+            .map(|_| {
+                Ok(IndexEntry {
+                    offset: c.u64("AUXTRACE index.file_offset")?,
+                    size: c.u64("AUXTRACE index.sz")?,
+                })
+            })
+            .collect()
+    }
+
+    /// The section as [`Feature::SAMPLE_TIME`].
+    ///
+    /// # Errors
+    /// If it ends too early.
+    pub fn sample_time(&self) -> Result<(u64, u64)> {
+        let mut c = self.cursor();
+        Ok((c.u64("SAMPLE_TIME.first")?, c.u64("SAMPLE_TIME.last")?))
+    }
+
+    /// The section as [`Feature::CLOCK_DATA`].
+    ///
+    /// # Errors
+    /// If it ends too early.
+    pub fn clock_data(&self) -> Result<ClockData> {
+        let mut c = self.cursor();
+        c.u32("CLOCK_DATA.version")?;
+        Ok(ClockData {
+            clockid: c.u32("CLOCK_DATA.clockid")?,
+            wall: c.u64("CLOCK_DATA.wall")?,
+            clock: c.u64("CLOCK_DATA.clock")?,
+        })
+    }
+
+    /// The section as [`Feature::NOTES`].
+    ///
+    /// # Errors
+    /// If it ends too early.
+    pub fn notes(&self) -> Result<Vec<(String, String)>> {
+        let text = get_string(&mut self.cursor(), "notes")?;
+        Ok(text
+            .lines()
+            .filter_map(|line| line.split_once('='))
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .collect())
+    }
+}

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Writes and reads perf.data files, AUX area trace included. Bytes in, bytes out: the crate opens no file and asks no kernel.
+//!
+//! ```
+//! use std::io::Cursor;
+//! use perfdata::{Attr, Auxtrace, Event, Features, Feature, File, Writer};
+//!
+//! // Write: events with their ids, records, AUX trace with its payload, features.
+//! let attr = Attr { kind: 42, ..Attr::default() };
+//! let mut writer = Writer::new(Cursor::new(Vec::new()), &[(attr, vec![7])])?;
+//! writer.auxtrace(&Auxtrace { size: 16, offset: 4096, ..Auxtrace::default() })?;
+//! writer.payload(b"sixteen bytes...")?;
+//! let mut features = Features::new();
+//! features.string(Feature::HOSTNAME, "here").pmu_mappings(&[(42, "my_pmu")]);
+//! let bytes = writer.finish(&features)?.into_inner();
+//!
+//! // Read: nothing is copied; every size is checked before it is believed.
+//! let file = File::parse(&bytes)?;
+//! for record in file.records() {
+//!     let (event, _who_and_when) = file.decode(&record?)?;
+//!     if let Event::Auxtrace(aux, payload) = event {
+//!         assert_eq!((aux.offset, payload), (4096, &b"sixteen bytes..."[..]));
+//!     }
+//! }
+//! assert_eq!(file.feature(Feature::AUXTRACE).unwrap().index()?.len(), 1);
+//! # Ok::<(), perfdata::Error>(())
+//! ```
+//!
+//! # The file
+//! Header, id arrays, attributes, data section, table of features, features: in this order, so that the data section can grow
+//! and everything before it is final but for two words of the header. A file whose recorder was killed has all its records.
+//! Numbers are little endian; files of the other byte order, and streams for a pipe, are refused with an error that says so.
+
+#![deny(missing_docs)]
+#![forbid(unsafe_code)]
+
+mod attr;
+mod bytes;
+mod error;
+mod feature;
+mod read;
+mod record;
+mod write;
+
+pub use attr::{Attr, Flags, ReadFormat, SampleType};
+pub use error::{Error, Result};
+pub use feature::{ClockData, EventDesc, Feature, Features, IndexEntry, Section};
+pub use read::File;
+pub use record::{
+    Aux, AuxFlags, Auxtrace, AuxtraceInfo, Comm, Encode, Event, FinishedInit, FinishedRound,
+    IdIndex, IdIndexEntry, ItraceStart, Lost, Mmap2, Read, Record, RecordType, Records, SampleId,
+    Task, TimeConv, MISC_COMM_EXEC, MISC_USER,
+};
+pub use write::Writer;
+
+/// What a file begins with.
+pub const MAGIC: [u8; 8] = *b"PERFILE2";
+/// Length of a file's header.
+pub const HEADER_LEN: u64 = 104;

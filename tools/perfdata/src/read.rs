@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Reading a file.
+
+use std::collections::HashMap;
+
+use crate::attr::{Attr, Flags, SampleType};
+use crate::bytes::{to_u64, Cursor};
+use crate::feature::{Feature, IndexEntry, Section};
+use crate::record::{Event, Record, RecordType, Records, SampleId};
+use crate::{Error, Result, HEADER_LEN, MAGIC};
+
+/// A perf.data file whose header, attributes and table of features were checked; its records are checked as they are read.
+#[derive(Debug, Clone)]
+pub struct File<'a> {
+    bytes: &'a [u8],
+    events: Vec<(Attr, Vec<u64>)>,
+    by_id: HashMap<u64, usize>,
+    data: &'a [u8],
+    data_at: u64,
+    finished: bool,
+    sections: Vec<Section<'a>>,
+}
+
+/// The part of the file that a section names.
+fn section<'a>(
+    bytes: &'a [u8],
+    at: u64,
+    offset: u64,
+    size: u64,
+    field: &'static str,
+) -> Result<&'a [u8]> {
+    let start = usize::try_from(offset).unwrap_or(usize::MAX);
+    let len = usize::try_from(size).unwrap_or(usize::MAX);
+    bytes
+        .get(start..)
+        .and_then(|rest| rest.get(..len))
+        .ok_or(Error::Invalid {
+            field,
+            offset: at,
+            value: offset,
+            why: "the section is not within the file",
+        })
+}
+
+impl<'a> File<'a> {
+    /// Reads what stands around the records of the file `bytes`.
+    ///
+    /// # Errors
+    /// If it is no perf.data file, or one that cannot be: the error says which field is wrong and where.
+    pub fn parse(bytes: &'a [u8]) -> Result<Self> {
+        let mut c = Cursor::new(bytes, 0);
+        let magic = c.take(8, "magic")?;
+        if magic != MAGIC {
+            let mut word = [0; 8];
+            word.copy_from_slice(magic);
+            let swapped = MAGIC.iter().rev().eq(magic);
+            return Err(Error::Invalid {
+                field: "magic",
+                offset: 0,
+                value: u64::from_le_bytes(word),
+                why: if swapped {
+                    "written by a machine of the other byte order"
+                } else {
+                    "not a perf.data file (PERFILE2)"
+                },
+            });
+        }
+        let size = c.u64("header.size")?;
+        if size != HEADER_LEN {
+            return Err(Error::Invalid {
+                field: "header.size",
+                offset: 8,
+                value: size,
+                why: if size == 16 {
+                    "a stream for a pipe, not a file"
+                } else {
+                    "not the length of a file's header"
+                },
+            });
+        }
+        let attr_size = c.u64("header.attr_size")?;
+        let attrs_at = c.u64("header.attrs.offset")?;
+        let attrs_size = c.u64("header.attrs.size")?;
+        let data_at = c.u64("header.data.offset")?;
+        let data_size = c.u64("header.data.size")?;
+        c.take(16, "header.event_types")?;
+        let bits = c.take(32, "header.features")?;
+        let finished = data_size != 0 || bits.iter().any(|&b| b != 0);
+
+        let events = Self::attrs(bytes, attr_size, attrs_at, attrs_size)?;
+        let by_id = events
+            .iter()
+            .enumerate()
+            .flat_map(|(n, (_, ids))| ids.iter().map(move |&id| (id, n)))
+            .collect();
+        let data = if finished {
+            section(bytes, 40, data_at, data_size, "header.data")?
+        } else {
+            // The recorder did not get to its end: what is there is data.
+            let rest = to_u64(bytes.len()).saturating_sub(data_at);
+            section(bytes, 40, data_at, rest, "header.data")?
+        };
+
+        let mut sections = Vec::new();
+        let table_at = data_at.saturating_add(to_u64(data.len()));
+        let table = section(
+            bytes,
+            40,
+            table_at,
+            to_u64(bytes.len()).saturating_sub(table_at),
+            "feature table",
+        )?;
+        let mut table = Cursor::new(table, table_at);
+        for number in 0..=u8::MAX {
+            if bits[usize::from(number / 8)] & 1 << (number % 8) == 0 {
+                continue;
+            }
+            let at = table.offset();
+            let offset = table.u64("feature section.offset")?;
+            let size = table.u64("feature section.size")?;
+            sections.push(Section {
+                feature: Feature(number),
+                offset,
+                bytes: section(bytes, at, offset, size, "feature section")?,
+            });
+        }
+        Ok(Self {
+            bytes,
+            events,
+            by_id,
+            data,
+            data_at,
+            finished,
+            sections,
+        })
+    }
+
+    fn attrs(bytes: &[u8], attr_size: u64, at: u64, size: u64) -> Result<Vec<(Attr, Vec<u64>)>> {
+        let table = section(bytes, 24, at, size, "header.attrs")?;
+        let entry = usize::try_from(attr_size).unwrap_or(usize::MAX);
+        if !(80..=4096).contains(&entry) || table.len() % entry != 0 || table.is_empty() {
+            return Err(Error::Invalid {
+                field: "header.attr_size",
+                offset: 16,
+                value: attr_size,
+                why: "the section of attributes is not made of such",
+            });
+        }
+        let mut out = Vec::new();
+        let mut c = Cursor::new(table, at);
+        while c.left() != 0 {
+            let attr_at = c.offset();
+            let attr = Attr::decode(c.take(entry - 16, "attr")?, attr_at)?;
+            let ids_at = c.offset();
+            let offset = c.u64("attr ids.offset")?;
+            let size = c.u64("attr ids.size")?;
+            let mut ids = Cursor::new(section(bytes, ids_at, offset, size, "attr ids")?, offset);
+            let mut list = Vec::new();
+            while ids.left() != 0 {
+                list.push(ids.u64("attr id")?);
+            }
+            out.push((attr, list));
+        }
+        Ok(out)
+    }
+
+    /// The events and the ids of their file descriptors.
+    #[must_use]
+    pub fn events(&self) -> &[(Attr, Vec<u64>)] {
+        &self.events
+    }
+
+    /// Whether the recorder got to the end of the file. If not, the records may end with one that is cut.
+    #[must_use]
+    pub fn is_finished(&self) -> bool {
+        self.finished
+    }
+
+    /// Where the data section begins and how long it is.
+    #[must_use]
+    pub fn data_section(&self) -> (u64, u64) {
+        (self.data_at, to_u64(self.data.len()))
+    }
+
+    /// The records in their order.
+    #[must_use]
+    pub fn records(&self) -> Records<'a> {
+        Records::new(self.data, self.data_at)
+    }
+
+    /// The record at this place in the file.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn record_at(&self, entry: IndexEntry) -> Result<Record<'a>> {
+        let left = to_u64(self.bytes.len()).saturating_sub(entry.offset);
+        let rest = section(
+            self.bytes,
+            entry.offset,
+            entry.offset,
+            left,
+            "AUXTRACE index.file_offset",
+        )?;
+        Records::new(rest, entry.offset)
+            .next()
+            .unwrap_or(Err(Error::Short {
+                field: "record",
+                offset: entry.offset,
+                need: 8,
+                have: 0,
+            }))
+    }
+
+    /// The feature sections.
+    #[must_use]
+    pub fn features(&self) -> &[Section<'a>] {
+        &self.sections
+    }
+
+    /// One feature section.
+    #[must_use]
+    pub fn feature(&self, feature: Feature) -> Option<Section<'a>> {
+        self.sections.iter().find(|s| s.feature == feature).copied()
+    }
+
+    /// The number, in [`events`](Self::events), of the event that wrote this record. Records that do not say get the first.
+    #[must_use]
+    pub fn event_of(&self, record: &Record<'_>) -> usize {
+        let identified = |(attr, _): &(Attr, Vec<u64>)| {
+            attr.sample_type.contains(SampleType::IDENTIFIER)
+                && attr.flags.contains(Flags::SAMPLE_ID_ALL)
+        };
+        if record.kind.is_user()
+            || record.kind == RecordType::SAMPLE
+            || !self.events.iter().all(identified)
+        {
+            return 0;
+        }
+        // The identifier is the last word of every such record.
+        record
+            .body
+            .last_chunk::<8>()
+            .and_then(|id| self.by_id.get(&u64::from_le_bytes(*id)))
+            .copied()
+            .unwrap_or(0)
+    }
+
+    /// What a record says, and by whom, when and where it was written.
+    ///
+    /// # Errors
+    /// If the record is too short for its type.
+    pub fn decode(&self, record: &Record<'a>) -> Result<(Event<'a>, Option<SampleId>)> {
+        let (attr, _) = &self.events[self.event_of(record)];
+        Ok((record.event(attr)?, record.sample_id(attr)?.0))
+    }
+}

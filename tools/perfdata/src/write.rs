@@ -1,0 +1,353 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Writing a file.
+
+use std::io::{self, Seek, SeekFrom, Write};
+
+use crate::attr::Attr;
+use crate::bytes::to_u64;
+use crate::feature::{Features, IndexEntry};
+use crate::record::{Auxtrace, Encode, RecordType, Records, SampleId};
+use crate::{Error, Result, HEADER_LEN, MAGIC};
+
+/// Where the header says how long the data section is.
+const DATA_SIZE_AT: u64 = 48;
+/// Where the header says which features there are.
+const FEATURES_AT: u64 = 72;
+/// Records are collected up to this many bytes before they are written.
+const STAGE: usize = 64 * 1024;
+
+/// Writes a perf.data file: header and attributes first, then the data section, which only grows, then the features.
+///
+/// Records are collected and written in large pieces; the payload of an AUXTRACE record is handed on as it comes. When the
+/// output fails, the writer knows how far the file is good: see [`salvage`](Self::salvage).
+#[derive(Debug)]
+pub struct Writer<W> {
+    out: W,
+    /// Where in the output the file begins.
+    base: u64,
+    data: u64,
+    stage: Vec<u8>,
+    /// File offset of what was written; the stage comes behind it.
+    written: u64,
+    /// End of the last record that is whole in the output.
+    good: u64,
+    /// How much of an AUXTRACE payload is still to come.
+    owed: u64,
+    index: Vec<IndexEntry>,
+    failed: bool,
+}
+
+impl<W: Write + Seek> Writer<W> {
+    /// Begins a file of these events, each with the ids of its file descriptors.
+    ///
+    /// # Errors
+    /// If the output fails.
+    pub fn new(mut out: W, events: &[(Attr, Vec<u64>)]) -> Result<Self> {
+        let base = out
+            .stream_position()
+            .map_err(|source| Error::Output { offset: 0, source })?;
+        let attr_len = events
+            .iter()
+            .map(|(attr, _)| attr.encode().len())
+            .max()
+            .unwrap_or(64);
+        let mut ids = Vec::new();
+        let mut attrs = Vec::new();
+        for (attr, event_ids) in events {
+            attrs.extend(attr.encode_at_least(attr_len));
+            attrs.extend((HEADER_LEN + to_u64(ids.len())).to_le_bytes());
+            attrs.extend((to_u64(event_ids.len()) * 8).to_le_bytes());
+            ids.extend(event_ids.iter().flat_map(|id| id.to_le_bytes()));
+        }
+        let attrs_at = HEADER_LEN + to_u64(ids.len());
+        let data = attrs_at + to_u64(attrs.len());
+        let mut stage = Vec::with_capacity(2 * STAGE);
+        stage.extend(MAGIC);
+        let header = [
+            HEADER_LEN,
+            to_u64(attr_len) + 16,
+            attrs_at,
+            to_u64(attrs.len()),
+            data,
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+        ];
+        stage.extend(header.iter().flat_map(|word| word.to_le_bytes()));
+        stage.extend(ids);
+        stage.extend(attrs);
+        let mut writer = Self {
+            out,
+            base,
+            data,
+            stage,
+            written: 0,
+            good: 0,
+            owed: 0,
+            index: Vec::new(),
+            failed: false,
+        };
+        writer.flush()?;
+        Ok(writer)
+    }
+
+    /// File offset of what is written next.
+    pub fn position(&self) -> u64 {
+        self.written + to_u64(self.stage.len())
+    }
+
+    /// The output.
+    pub fn get_ref(&self) -> &W {
+        &self.out
+    }
+
+    fn ready(&self, what: &'static str) -> Result<()> {
+        if self.owed != 0 {
+            return Err(Error::Unwritable {
+                what,
+                why: "the payload of the AUXTRACE record before it is not complete",
+            });
+        }
+        if self.failed {
+            return Err(Error::Unwritable {
+                what,
+                why: "the output failed before; only salvage() can go on",
+            });
+        }
+        Ok(())
+    }
+
+    /// Appends a record; a record of the kernel's kind needs the sample id that its event asks for.
+    ///
+    /// # Errors
+    /// If the output fails, or the record is longer than a record can be.
+    pub fn record<R: Encode>(&mut self, record: &R, id: Option<(&SampleId, &Attr)>) -> Result<()> {
+        self.ready("a record")?;
+        let start = self.stage.len();
+        self.stage.extend(R::KIND.0.to_le_bytes());
+        self.stage.extend(record.misc().to_le_bytes());
+        self.stage.extend([0; 2]);
+        record.encode(&mut self.stage);
+        if let Some((id, attr)) = id {
+            if !R::KIND.is_user() {
+                id.encode(attr.sample_type, &mut self.stage);
+            }
+        }
+        match u16::try_from(self.stage.len() - start) {
+            Ok(size) if size % 8 == 0 => {
+                self.stage[start + 6..start + 8].copy_from_slice(&size.to_le_bytes())
+            }
+            _ => {
+                self.stage.truncate(start);
+                return Err(Error::Unwritable {
+                    what: "a record",
+                    why: "its length is no multiple of 8 below 64 KiB",
+                });
+            }
+        }
+        self.spill()
+    }
+
+    /// Appends whole records as the kernel wrote them into its ring.
+    ///
+    /// # Errors
+    /// If the output fails, or `bytes` are not whole records.
+    pub fn raw(&mut self, bytes: &[u8]) -> Result<()> {
+        self.ready("records")?;
+        for record in Records::new(bytes, self.position()) {
+            if record?.kind == RecordType::AUXTRACE {
+                return Err(Error::Unwritable {
+                    what: "an AUXTRACE record",
+                    why: "it must come through auxtrace(), which keeps the index",
+                });
+            }
+        }
+        self.stage.extend(bytes);
+        self.spill()
+    }
+
+    /// Appends an AUXTRACE record. Its payload must follow through [`payload`](Self::payload), all of it, before anything else.
+    ///
+    /// # Errors
+    /// If the output fails, or the size is no multiple of 8.
+    pub fn auxtrace(&mut self, aux: &Auxtrace) -> Result<()> {
+        if aux.size % 8 != 0 {
+            return Err(Error::Unwritable {
+                what: "an AUXTRACE record",
+                why: "the size of its payload is not a multiple of 8",
+            });
+        }
+        self.ready("an AUXTRACE record")?;
+        let offset = self.position();
+        self.record(aux, None)?;
+        self.index.push(IndexEntry {
+            offset,
+            size: self.position() - offset,
+        });
+        // From here on the record is not whole, until the last of its payload is.
+        self.owed = aux.size;
+        self.flush()
+    }
+
+    /// Appends a piece of the payload.
+    ///
+    /// # Errors
+    /// If the output fails, or the payload becomes longer than the record said.
+    pub fn payload(&mut self, bytes: &[u8]) -> Result<()> {
+        let Some(owed) = self.owed.checked_sub(to_u64(bytes.len())) else {
+            return Err(Error::Unwritable {
+                what: "an AUXTRACE payload",
+                why: "it is longer than its record said",
+            });
+        };
+        self.write_all(bytes)?;
+        self.owed = owed;
+        if owed == 0 {
+            self.good = self.written;
+        }
+        Ok(())
+    }
+
+    fn spill(&mut self) -> Result<()> {
+        if self.stage.len() >= STAGE {
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    /// Hands all records to the output.
+    ///
+    /// # Errors
+    /// If the output fails.
+    pub fn flush(&mut self) -> Result<()> {
+        let stage = std::mem::take(&mut self.stage);
+        let start = self.written;
+        let result = self.write_all(&stage);
+        match result {
+            Ok(()) if self.owed == 0 => self.good = self.written,
+            Ok(()) => {}
+            Err(_) => {
+                // The records at the front of the stage may have got there whole.
+                let there = usize::try_from(self.written - start).unwrap_or(0);
+                if start >= self.data {
+                    for record in Records::new(&stage[..there], start).map_while(Result::ok) {
+                        if record.kind == RecordType::AUXTRACE {
+                            break;
+                        }
+                        self.good = record.offset + 8 + to_u64(record.body.len());
+                    }
+                }
+            }
+        }
+        self.stage = stage;
+        self.stage.clear();
+        result
+    }
+
+    fn write_all(&mut self, mut bytes: &[u8]) -> Result<()> {
+        while !bytes.is_empty() {
+            let result = match self.out.write(bytes) {
+                Ok(0) => Err(io::ErrorKind::WriteZero.into()),
+                other => other,
+            };
+            match result {
+                Ok(n) => {
+                    self.written += to_u64(n);
+                    bytes = bytes.get(n..).unwrap_or(&[]);
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(source) => {
+                    self.failed = true;
+                    return Err(Error::Output {
+                        offset: self.written,
+                        source,
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn patch(&mut self, at: u64, bytes: &[u8]) -> Result<()> {
+        let result = self
+            .out
+            .seek(SeekFrom::Start(self.base + at))
+            .and_then(|_| self.out.write_all(bytes))
+            .and_then(|()| self.out.seek(SeekFrom::Start(self.base + self.written)))
+            .and_then(|_| self.out.flush());
+        result.map_err(|source| Error::Output { offset: at, source })
+    }
+
+    /// Makes the file readable as it is: all records to the output, and the header says how many there are.
+    ///
+    /// # Errors
+    /// If the output fails.
+    pub fn checkpoint(&mut self) -> Result<()> {
+        self.ready("a checkpoint")?;
+        self.flush()?;
+        self.patch(DATA_SIZE_AT, &(self.good - self.data).to_le_bytes())
+    }
+
+    /// After the output failed: goes back to the end of the last record that is whole, says so in the header, and hands the
+    /// output to `truncate` with the length to which to cut it. The writer can go on from there; [`finish`](Self::finish) may
+    /// well find the room that it needs.
+    ///
+    /// # Errors
+    /// If not even the header can be written.
+    pub fn salvage(&mut self, truncate: impl FnOnce(&mut W, u64) -> io::Result<()>) -> Result<u64> {
+        self.stage.clear();
+        self.owed = 0;
+        self.good = self.good.max(self.data);
+        self.written = self.good;
+        let good = self.good;
+        self.index.retain(|entry| entry.offset < good);
+        truncate(&mut self.out, self.base + good).map_err(|source| Error::Output {
+            offset: good,
+            source,
+        })?;
+        self.patch(DATA_SIZE_AT, &(good - self.data).to_le_bytes())?;
+        self.failed = false;
+        Ok(good)
+    }
+
+    /// Ends the data section and writes the features, the index of AUXTRACE records among them. The output is given back.
+    ///
+    /// # Errors
+    /// If the output fails; the header then still says how long the data section is, and that there is no feature.
+    pub fn finish(mut self, features: &Features) -> Result<W> {
+        self.try_finish(features)?;
+        Ok(self.out)
+    }
+
+    /// As [`finish`](Self::finish), and the writer stays.
+    ///
+    /// # Errors
+    /// If the output fails.
+    pub fn try_finish(&mut self, features: &Features) -> Result<()> {
+        self.checkpoint()?;
+        let mut features = features.clone();
+        if !self.index.is_empty() {
+            features.index(&self.index);
+        }
+        let count = to_u64(features.iter().count());
+        let mut bits = [0_u8; 32];
+        let mut at = self.written + count * 16;
+        let mut table = Vec::new();
+        let mut sections = Vec::new();
+        for (number, bytes) in features.iter() {
+            bits[usize::from(number / 8)] |= 1 << (number % 8);
+            table.extend(at.to_le_bytes());
+            table.extend(to_u64(bytes.len()).to_le_bytes());
+            sections.extend(bytes);
+            at += to_u64(bytes.len());
+        }
+        self.write_all(&table)?;
+        self.write_all(&sections)?;
+        self.patch(FEATURES_AT, &bits)
+    }
+}

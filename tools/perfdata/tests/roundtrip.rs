@@ -1,0 +1,576 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What is written is read again: by this crate, by `linux-perf-data` and by stock perf; and no file makes the reader panic.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::io::{Cursor, Seek, SeekFrom, Write};
+
+use perfdata::{
+    Attr, Aux, AuxFlags, Auxtrace, ClockData, Comm, Event, EventDesc, Feature, Features, File,
+    FinishedInit, FinishedRound, Flags, IdIndex, IdIndexEntry, ItraceStart, Lost, Mmap2, Read,
+    SampleId, SampleType, Writer,
+};
+use proptest::prelude::*;
+
+const SAMPLE: SampleType = SampleType::IDENTIFIER
+    .union(SampleType::IP)
+    .union(SampleType::TID)
+    .union(SampleType::TIME)
+    .union(SampleType::CPU);
+
+fn aux_attr() -> Attr {
+    Attr {
+        kind: 42,
+        config: 7,
+        sample_period: 1,
+        sample_type: SAMPLE,
+        read_format: Read::FORMAT,
+        flags: Flags::DISABLED | Flags::SAMPLE_ID_ALL | Flags::USE_CLOCKID,
+        clockid: 1,
+        aux_watermark: 16384,
+        ..Attr::default()
+    }
+}
+
+fn dummy_attr() -> Attr {
+    Attr {
+        kind: 1,
+        config: 9,
+        sample_period: 1,
+        flags: Flags::SAMPLE_ID_ALL
+            | Flags::USE_CLOCKID
+            | Flags::COMM
+            | Flags::TASK
+            | Flags::MMAP
+            | Flags::MMAP2,
+        aux_watermark: 0,
+        ..aux_attr()
+    }
+}
+
+fn who(time: u64, id: u64) -> SampleId {
+    SampleId {
+        pid: Some(1234),
+        tid: Some(1235),
+        time: Some(time),
+        id: Some(id),
+        stream_id: None,
+        cpu: Some(1),
+    }
+}
+
+/// A file such as the recorder writes, with these pieces of trace.
+fn sample_file(chunks: &[Vec<u8>]) -> Vec<u8> {
+    let events = [(aux_attr(), vec![100]), (dummy_attr(), vec![101])];
+    let mut w = Writer::new(Cursor::new(Vec::new()), &events).unwrap();
+    let entry = |id| IdIndexEntry {
+        id,
+        idx: 0,
+        cpu: 1,
+        tid: -1,
+    };
+    w.record(&IdIndex(&[entry(100), entry(101)]), None).unwrap();
+    let comm = Comm {
+        pid: 1234,
+        tid: 1234,
+        exec: true,
+        comm: b"program",
+    };
+    w.record(&comm, Some((&who(10, 101), &dummy_attr())))
+        .unwrap();
+    let mmap = Mmap2 {
+        pid: 1234,
+        tid: 1234,
+        addr: 0x40_0000,
+        len: 0x1000,
+        pgoff: 0,
+        dev: (8, 1),
+        ino: 99,
+        ino_generation: 0,
+        prot: 5,
+        flags: 2,
+        filename: b"/bin/program",
+    };
+    w.record(&mmap, Some((&who(11, 101), &dummy_attr())))
+        .unwrap();
+    w.record(&FinishedInit, None).unwrap();
+    w.record(
+        &ItraceStart {
+            pid: 1234,
+            tid: 1234,
+        },
+        Some((&who(12, 100), &aux_attr())),
+    )
+    .unwrap();
+    let mut offset = 0;
+    for (time, chunk) in (20..).step_by(10).zip(chunks) {
+        let size = u64::try_from(chunk.len()).unwrap();
+        let flags = if time == 20 {
+            AuxFlags::TRUNCATED
+        } else {
+            AuxFlags::empty()
+        };
+        w.record(
+            &Aux {
+                offset,
+                size,
+                flags,
+            },
+            Some((&who(time, 100), &aux_attr())),
+        )
+        .unwrap();
+        w.auxtrace(&Auxtrace {
+            size,
+            offset,
+            reference: time + 5,
+            idx: 0,
+            tid: u32::MAX,
+            cpu: 1,
+        })
+        .unwrap();
+        // In two pieces, as at the end of a ring.
+        let (a, b) = chunk.split_at(chunk.len() / 2);
+        w.payload(a).unwrap();
+        w.payload(b).unwrap();
+        w.record(&FinishedRound, None).unwrap();
+        offset += size;
+    }
+    w.record(
+        &Lost { id: 100, lost: 3 },
+        Some((&who(900, 100), &aux_attr())),
+    )
+    .unwrap();
+    let read = Read {
+        pid: 1234,
+        tid: 1234,
+        value: offset + 64,
+        enabled: 1000,
+        running: 999,
+        id: 100,
+    };
+    w.record(&read, Some((&who(1000, 100), &aux_attr())))
+        .unwrap();
+    w.finish(&features()).unwrap().into_inner()
+}
+
+fn features() -> Features {
+    let desc = |attr, id, name: &str| EventDesc {
+        attr,
+        ids: vec![id],
+        name: name.to_owned(),
+    };
+    let mut f = Features::new();
+    f.string(Feature::HOSTNAME, "here")
+        .string(Feature::OSRELEASE, "7.3.4")
+        .string(Feature::VERSION, "auxrec 0.1.0")
+        .string(Feature::ARCH, "x86_64")
+        .nrcpus(2, 2)
+        .string(Feature::CPUDESC, "A CPU")
+        .string(Feature::CPUID, "GenuineIntel,6,1,1")
+        .cmdline(&["auxrec", "record", "-e", "pattern//"])
+        .events(&[
+            desc(aux_attr(), 100, "pattern//"),
+            desc(dummy_attr(), 101, "dummy:u"),
+        ])
+        .pmu_mappings(&[(1, "software"), (42, "pattern")])
+        .sample_time(10, 1000)
+        .clock(
+            1,
+            ClockData {
+                clockid: 1,
+                wall: 1_700_000_000_000_000_000,
+                clock: 10,
+            },
+        )
+        .notes(&[("aux_size", "65536")]);
+    f
+}
+
+fn chunks() -> Vec<Vec<u8>> {
+    vec![vec![0x11; 64], (0..=255).collect(), vec![7; 128]]
+}
+
+#[test]
+fn reads_what_it_wrote() {
+    let bytes = sample_file(&chunks());
+    let file = File::parse(&bytes).unwrap();
+    assert!(file.is_finished());
+    assert_eq!(file.events()[0], (aux_attr(), vec![100]));
+    // 112 carries aux_watermark and nothing longer is used; the entry adds the ids' section.
+    assert_eq!(
+        u64::from_le_bytes(bytes[16..24].try_into().unwrap()),
+        112 + 16
+    );
+    let mut seen = Vec::new();
+    let mut at = Vec::new();
+    for record in file.records() {
+        let record = record.unwrap();
+        let (event, id) = file.decode(&record).unwrap();
+        match event {
+            Event::Aux(aux) => assert_eq!(
+                (aux.offset == 0, id.unwrap().cpu),
+                (aux.flags == AuxFlags::TRUNCATED, Some(1))
+            ),
+            Event::Auxtrace(_, payload) => {
+                seen.push(payload.to_vec());
+                at.push(record.offset);
+            }
+            Event::Comm(comm) => assert_eq!(
+                (comm.comm, comm.exec, id.unwrap().time),
+                (&b"program"[..], true, Some(10))
+            ),
+            Event::Mmap2(map) => assert_eq!(
+                (map.filename, map.dev, map.prot),
+                (&b"/bin/program"[..], (8, 1), 5)
+            ),
+            Event::Read(read) => assert_eq!(
+                (read.value, read.running, read.id),
+                (64 + 256 + 128 + 64, 999, 100)
+            ),
+            Event::Lost(lost) => assert_eq!(lost.lost, 3),
+            _ => {}
+        }
+    }
+    assert_eq!(seen, chunks());
+    let index = file.feature(Feature::AUXTRACE).unwrap().index().unwrap();
+    assert_eq!(index.iter().map(|e| e.offset).collect::<Vec<_>>(), at);
+    assert!(index
+        .iter()
+        .all(|&e| e.size == 48 && file.record_at(e).unwrap().payload.len() >= 64));
+    let text = |f| file.feature(f).unwrap().string().unwrap();
+    assert_eq!(
+        (text(Feature::HOSTNAME), text(Feature::ARCH)),
+        ("here".into(), "x86_64".into())
+    );
+    assert_eq!(
+        file.feature(Feature::CMDLINE).unwrap().cmdline().unwrap()[3],
+        "pattern//"
+    );
+    assert_eq!(
+        file.feature(Feature::PMU_MAPPINGS)
+            .unwrap()
+            .pmu_mappings()
+            .unwrap()[1],
+        (42, "pattern".into())
+    );
+    assert_eq!(
+        file.feature(Feature::EVENT_DESC).unwrap().events().unwrap()[0].attr,
+        aux_attr()
+    );
+    assert_eq!(
+        file.feature(Feature::SAMPLE_TIME)
+            .unwrap()
+            .sample_time()
+            .unwrap(),
+        (10, 1000)
+    );
+    assert_eq!(
+        file.feature(Feature::CLOCK_DATA)
+            .unwrap()
+            .clock_data()
+            .unwrap()
+            .clock,
+        10
+    );
+    assert_eq!(
+        file.feature(Feature::NOTES).unwrap().notes().unwrap(),
+        [("aux_size".into(), "65536".into())]
+    );
+}
+
+#[test]
+fn a_killed_recorder_leaves_its_records() {
+    let events = [(aux_attr(), vec![100])];
+    let mut w = Writer::new(Cursor::new(Vec::new()), &events).unwrap();
+    w.auxtrace(&Auxtrace {
+        size: 8,
+        ..Auxtrace::default()
+    })
+    .unwrap();
+    w.payload(&[1; 8]).unwrap();
+    w.record(&FinishedRound, None).unwrap();
+    w.flush().unwrap();
+    let bytes = w.get_ref().get_ref().clone();
+    let file = File::parse(&bytes).unwrap();
+    assert!(!file.is_finished());
+    assert_eq!(file.records().map(Result::unwrap).count(), 2);
+    // The last record is cut: an error that says where, and then the end.
+    let file = File::parse(&bytes[..bytes.len() - 3]).unwrap();
+    let mut records = file.records();
+    assert!(records.next().unwrap().is_ok());
+    assert!(records
+        .next()
+        .unwrap()
+        .unwrap_err()
+        .to_string()
+        .contains("file offset"));
+    assert!(records.next().is_none());
+}
+
+/// A disk with so much room.
+struct Disk {
+    inner: Cursor<Vec<u8>>,
+    room: usize,
+}
+
+impl Write for Disk {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let at = usize::try_from(self.inner.position()).unwrap();
+        let n = bytes.len().min(self.room.saturating_sub(at));
+        if n == 0 {
+            return Err(std::io::ErrorKind::StorageFull.into());
+        }
+        self.inner.write(&bytes[..n])
+    }
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Seek for Disk {
+    fn seek(&mut self, to: SeekFrom) -> std::io::Result<u64> {
+        self.inner.seek(to)
+    }
+}
+
+#[test]
+fn a_full_disk_leaves_what_fits() {
+    for room in (400..9000).step_by(40) {
+        let disk = Disk {
+            inner: Cursor::new(Vec::new()),
+            room,
+        };
+        let mut w = Writer::new(disk, &[(aux_attr(), vec![100])]).unwrap();
+        let mut done = 0;
+        let error = loop {
+            let aux = Auxtrace {
+                size: 256,
+                offset: done * 256,
+                ..Auxtrace::default()
+            };
+            let result = w
+                .auxtrace(&aux)
+                .and_then(|()| w.payload(&[9; 100]))
+                .and_then(|()| w.payload(&[9; 156]))
+                .and_then(|()| w.record(&FinishedRound, None));
+            match result {
+                Ok(()) => done += 1,
+                Err(e) => break e,
+            }
+        };
+        assert!(matches!(error, perfdata::Error::Output { .. }), "{error}");
+        w.salvage(|disk, len| {
+            disk.inner.get_mut().truncate(usize::try_from(len).unwrap());
+            Ok(())
+        })
+        .unwrap();
+        let finished = w.try_finish(&Features::new());
+        let bytes = w.get_ref().inner.get_ref();
+        let file = File::parse(bytes).unwrap();
+        let whole = file
+            .records()
+            .map(Result::unwrap)
+            .filter(|r| !r.payload.is_empty())
+            .count();
+        assert!(
+            whole >= usize::try_from(done).unwrap(),
+            "{room}: {whole} of {done}"
+        );
+        if finished.is_ok() && done > 0 {
+            assert_eq!(
+                file.feature(Feature::AUXTRACE)
+                    .unwrap()
+                    .index()
+                    .unwrap()
+                    .len(),
+                whole
+            );
+        }
+    }
+}
+
+#[test]
+fn linux_perf_data_reads_it() {
+    use linux_perf_data::{PerfFileReader, PerfFileRecord};
+    let bytes = sample_file(&chunks());
+    let PerfFileReader {
+        mut perf_file,
+        mut record_iter,
+    } = PerfFileReader::parse_file(Cursor::new(&bytes)).unwrap();
+    let mut records = 0;
+    let mut traces = Vec::new();
+    while let Some(record) = record_iter.next_record(&mut perf_file).unwrap() {
+        match record {
+            PerfFileRecord::EventRecord { record, .. } => {
+                record.parse().unwrap();
+                records += 1;
+            }
+            PerfFileRecord::UserRecord(record) => {
+                let record = record.parse().unwrap();
+                if let linux_perf_data::UserRecord::Auxtrace(aux) = record {
+                    traces.push(aux.aux_data.as_slice().to_vec());
+                }
+            }
+        }
+    }
+    assert_eq!(records, 8);
+    assert_eq!(traces, chunks());
+    assert_eq!(perf_file.hostname().unwrap(), Some("here"));
+    assert_eq!(perf_file.arch().unwrap(), Some("x86_64"));
+    assert_eq!(perf_file.pmu_mappings().unwrap().unwrap().0[&42], "pattern");
+    assert_eq!(perf_file.event_attributes()[0].name(), Some("pattern//"));
+}
+
+#[test]
+fn stock_perf_reads_it() {
+    use std::process::Command;
+    if Command::new("perf").arg("--version").output().is_err() {
+        eprintln!("SKIPPED: no perf on PATH, so nothing was seen of what it makes of the file");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("perf.data");
+    std::fs::write(&path, sample_file(&chunks())).unwrap();
+    for sub in ["script", "report"] {
+        let out = Command::new("perf")
+            .args([sub, "-D", "--no-itrace", "-i"])
+            .arg(&path)
+            .output()
+            .unwrap();
+        let (text, errors) = (
+            String::from_utf8_lossy(&out.stdout),
+            String::from_utf8_lossy(&out.stderr),
+        );
+        assert!(out.status.success(), "perf {sub}: {errors}");
+        for wanted in [
+            "PERF_RECORD_AUX offset: 0 size: 0x40 flags: 0x1 [T]",
+            "PERF_RECORD_AUXTRACE size: 0x100  offset: 0x40",
+            "PERF_RECORD_COMM exec: program",
+        ] {
+            assert!(
+                text.contains(wanted),
+                "perf {sub} does not say {wanted}:\n{text}\n{errors}"
+            );
+        }
+    }
+    let out = Command::new("perf")
+        .args(["report", "--header-only", "-i"])
+        .arg(&path)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&out.stdout);
+    for wanted in [
+        "hostname : here",
+        "nrcpus online : 2",
+        "cpuid : GenuineIntel,6,1,1",
+        "pattern = 42",
+        "clockid: monotonic",
+    ] {
+        assert!(
+            text.contains(wanted),
+            "perf report --header-only does not say {wanted}:\n{text}"
+        );
+    }
+}
+
+/// Reads everything that there is to read.
+fn read_all(bytes: &[u8]) {
+    let Ok(file) = File::parse(bytes) else { return };
+    for record in file.records().map_while(Result::ok) {
+        let _ = file.decode(&record);
+    }
+    for section in file.features() {
+        let _ = section.string();
+        let _ = section.cmdline();
+        let _ = section.pmu_mappings();
+        let _ = section.events();
+        let _ = section
+            .index()
+            .map(|index| index.iter().map(|&e| file.record_at(e).is_ok()).count());
+        let _ = section.sample_time();
+        let _ = section.clock_data();
+        let _ = section.notes();
+    }
+}
+
+#[test]
+fn a_cut_file_never_panics() {
+    let bytes = sample_file(&chunks());
+    for len in 0..bytes.len() {
+        read_all(&bytes[..len]);
+    }
+}
+
+#[test]
+fn errors_name_field_and_place() {
+    let good = sample_file(&chunks());
+    let broken = |at: usize, value: u64| {
+        let mut bytes = good.clone();
+        bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
+        match File::parse(&bytes) {
+            Err(e) => e.to_string(),
+            Ok(_) => "accepted".to_owned(),
+        }
+    };
+    for (at, value, says) in [
+        (0, 1, "magic at file offset 0x0"),
+        (
+            0,
+            u64::from_be_bytes(*b"PERFILE2").swap_bytes().swap_bytes(),
+            "other byte order",
+        ),
+        (8, 16, "a stream for a pipe"),
+        (8, 17, "header.size at file offset 0x8 is 0x11"),
+        (16, 17, "header.attr_size at file offset 0x10"),
+        (24, u64::MAX, "header.attrs at file offset 0x18"),
+        (40, 1 << 40, "header.data at file offset 0x28"),
+        (48, 1 << 40, "header.data at file offset 0x28"),
+    ] {
+        let text = broken(at, value);
+        assert!(text.contains(says), "{at}: {text}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_trace_round_trips(words in prop::collection::vec(prop::collection::vec(any::<u64>(), 1..40), 0..12)) {
+        let chunks: Vec<Vec<u8>> = words.iter().map(|c| c.iter().flat_map(|w| w.to_le_bytes()).collect()).collect();
+        let bytes = sample_file(&chunks);
+        let file = File::parse(&bytes).unwrap();
+        let read: Vec<Vec<u8>> = file.records().map(Result::unwrap).filter(|r| !r.payload.is_empty()).map(|r| r.payload.to_vec()).collect();
+        prop_assert_eq!(read, chunks);
+    }
+
+    #[test]
+    fn any_attr_round_trips(kind: u32, config: u64, bits: u64, sample: u64, clockid: i32, aux_watermark: u32, config3 in prop_oneof![Just(0), any::<u64>()]) {
+        let attr = Attr {
+            kind, config, flags: Flags::from_bits_retain(bits), sample_type: SampleType::from_bits_retain(sample), clockid, aux_watermark, config3,
+            ..Attr::default()
+        };
+        prop_assert_eq!(Attr::decode(&attr.encode(), 0).unwrap(), attr);
+    }
+
+    #[test]
+    fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
+        read_all(&bytes);
+        let mut file = b"PERFILE2".to_vec();
+        file.extend(104_u64.to_le_bytes());
+        file.extend(&bytes);
+        read_all(&file);
+    }
+
+    #[test]
+    fn mutated_files_never_panic(at in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8), word: Option<(prop::sample::Index, u64)>) {
+        let mut bytes = sample_file(&chunks());
+        for (at, value) in at {
+            let at = at.index(bytes.len());
+            bytes[at] = value;
+        }
+        if let Some((at, value)) = word {
+            let at = at.index(bytes.len() / 8) * 8;
+            bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
+        }
+        read_all(&bytes);
+    }
+}
