@@ -169,11 +169,12 @@ impl Size {
         }
 
         let start = self.offset(pos);
-        let first = len.min(self.0 - start);
+        // `start` is below the size.
+        let first = len.min(self.0.wrapping_sub(start));
 
         Some(Split {
-            first: start..start + first,
-            second: 0..len - first,
+            first: start..start.saturating_add(first),
+            second: 0..len.saturating_sub(first),
         })
     }
 

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * C for what bindgen cannot see: static inlines and macros. The prefix is our
+ * own, since kernels without CONFIG_RUST_INLINE_HELPERS export every
+ * rust_helper_*.
+ */
+
+#ifndef RUST_PERF_HELPERS_H
+#define RUST_PERF_HELPERS_H
+
+#include <linux/hrtimer.h>
+#include <linux/perf_event.h>
+#include <linux/xarray.h>
+
+bool rust_perf_in_nmi(void);
+void rust_perf_event_count(struct perf_event *event, u64 n);
+bool rust_perf_has_branch_stack(struct perf_event *event);
+u64 rust_perf_hrtimer_forward_now(struct hrtimer *timer, ktime_t interval);
+void rust_perf_synchronize_rcu_tasks(void);
+void rust_perf_xa_init(struct xarray *xa);
+
+#endif

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! perf PMU drivers with an AUX buffer.
+//!
+//! AUX is the ring through which the kernel hands hardware trace to user space. A driver has to
+//! open a transaction on it (`perf_aux_output_begin()`), let its unit write, quiesce the unit,
+//! make what was written visible (barrier (B)), and close the transaction
+//! (`perf_aux_output_end()`): on the right CPU, never nested, never left open when `stop()`
+//! returns, with interrupts off or in NMI, and while user space unmaps, redirects and lies about
+//! its tail.
+//!
+//! Here the framework owns the transaction and the driver owns the hardware. A driver implements
+//! [`Pmu`] and registers it with a [`Registration`]; it never calls begin or end, but is handed an
+//! [`aux::Session`] whose [`aux::Window`] it may write, and hands back what it wrote as
+//! [`aux::Written`].
+//!
+//! ```text
+//!           begin            start                quiesce           commit(published, loss)
+//!   Idle ─────────► Session ───────► Running ─────────────► Written ──────────────────────► Idle
+//!    │                                │   ▲                    │                              │
+//!    │ no AUX, no space               │   └── begin, start ◄───┘ tick: Commit                 │ no space
+//!    ▼                                ▼                                                       ▼
+//!  Stopped                          tick: Continue                                        Disabled
+//! ```
+//!
+//! - [`pmu`]: the trait and its registration.
+//! - [`aux`]: sessions, windows, pages, loss.
+//! - [`event`]: one event of a PMU.
+//! - [`format`](mod@format): `attr.config`, declared once, and its sysfs `format/` files.
+//! - [`context`]: what a callback may rely on.
+//!
+//! C header: [`include/linux/perf_event.h`](srctree/include/linux/perf_event.h)
+//!
+//! Reference: <https://docs.kernel.org/userspace-api/perf_ring_buffer.html>
+
+use kernel::prelude::*;
+
+#[cfg(not(CONFIG_64BIT))]
+compile_error!("AUX positions are 64 bits wide here, as `unsigned long` is on 64-bit kernels only");
+
+#[path = "perf/aux.rs"]
+pub mod aux;
+#[path = "bindings/bindings.rs"]
+mod bindings;
+#[path = "perf/clock.rs"]
+pub mod clock;
+#[path = "perf/context.rs"]
+pub mod context;
+#[path = "perf/event.rs"]
+pub mod event;
+#[path = "perf/format.rs"]
+pub mod format;
+#[path = "perf/percpu.rs"]
+mod percpu;
+#[path = "perf/pmu.rs"]
+pub mod pmu;
+#[path = "perf/sysfs.rs"]
+pub mod sysfs;
+
+pub use event::{
+    Attr,
+    Event, //
+};
+pub use pmu::{
+    Pmu,
+    Registration, //
+};
+
+module! {
+    type: Perf,
+    name: "rust_perf",
+    authors: ["The auxpmu authors"],
+    description: "Rust abstractions for perf PMU drivers with AUX buffers",
+    license: "GPL",
+}
+
+/// The module has no state: it is a library for the drivers that depend on it.
+struct Perf;
+
+impl kernel::Module for Perf {
+    fn init(_module: &'static ThisModule) -> Result<Self> {
+        Ok(Self)
+    }
+}

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The AUX ring, from a driver's side.
+//!
+//! C counterpart: `perf_aux_output_begin()`, `perf_aux_output_end()` and
+//! `perf_aux_output_flag()` in `kernel/events/ring_buffer.c`.
+
+use crate::{
+    context,
+    event::Event,
+    pmu::Pmu, //
+};
+use kernel::{
+    sync::barrier,
+    time::Delta, //
+};
+
+#[path = "aux/buffer.rs"]
+mod buffer;
+#[path = "aux/gate.rs"]
+mod gate;
+#[path = "aux/slot.rs"]
+mod slot;
+#[path = "aux/window.rs"]
+mod window;
+
+pub use buffer::{
+    Mode,
+    Pages, //
+};
+pub use window::{
+    Full,
+    Window,
+    Writer, //
+};
+
+pub(crate) use buffer::{
+    Buffer,
+    Live, //
+};
+pub(crate) use slot::{
+    Slot,
+    Start, //
+};
+
+/// An open transaction, as a driver's callbacks see it.
+///
+/// It lives for one callback; between callbacks the framework keeps the transaction, on the
+/// event's CPU.
+pub struct Session<'a, T: Pmu> {
+    /// The event that is traced.
+    pub event: &'a Event<'a, T>,
+    /// What [`Pmu::setup_aux`] returned for this ring.
+    ///
+    /// Exclusive: perf opens one transaction on a ring at a time.
+    pub buffer: &'a mut T::Buffer,
+    /// The part of the ring that may be written.
+    pub window: &'a mut Window,
+    /// The CPU that this runs on, with interrupts off.
+    pub cpu: &'a context::Cpu,
+    timer: &'a mut Option<Delta>,
+}
+
+impl<T: Pmu> Session<'_, T> {
+    /// Has [`Pmu::tick`] called in this interval from now on, in hard interrupt context, until the
+    /// session ends. Intervals that are missed are not made up for.
+    ///
+    /// Every session starts with no timer.
+    pub fn set_timer(&mut self, interval: Delta) {
+        *self.timer = Some(interval);
+    }
+
+    /// Adds `n` to the event's counter, which `read()` and `perf stat` show.
+    pub fn count(&self, n: u64) {
+        // SAFETY: The event is live by its type invariant, and this is its CPU with interrupts
+        // off, by the invariant of `Cpu`.
+        unsafe { crate::bindings::rust_perf_event_count(self.event.as_ptr(), n) };
+    }
+}
+
+/// Proof that all that was written to the ring can be seen by other CPUs: barrier (B) of the perf
+/// ring buffer's protocol.
+///
+/// (B) stands between the stores of trace and the store of `aux_head`; it pairs with (C), user
+/// space's load barrier between its load of `aux_head` and its loads of trace. perf leaves it to
+/// the driver, since only the driver knows who stored.
+pub struct Published(());
+
+impl Published {
+    /// A CPU stored the trace, with ordinary stores.
+    #[inline]
+    pub fn cpu_stores() -> Self {
+        // (B): orders the stores of trace before the store of `aux_head` in
+        // `perf_aux_output_end()`. Pairs with (C), the reader's `smp_rmb()` or load-acquire.
+        barrier::smp_mb(barrier::Write);
+
+        Self(())
+    }
+
+    /// A device stored the trace, and `drain` returns when all of it has reached memory, in an
+    /// order that other CPUs respect.
+    #[inline]
+    pub fn device(drain: impl FnOnce()) -> Self {
+        drain();
+
+        Self(())
+    }
+}
+
+/// What was lost between the start of a session and its end.
+///
+/// The number of bytes is [`None`] where the unit cannot tell.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub enum Loss {
+    /// Nothing.
+    None,
+    /// Trace is missing, but there is room: the unit overflowed inside, say.
+    /// `PERF_AUX_FLAG_PARTIAL`.
+    Gap {
+        /// Bytes lost.
+        bytes: Option<u64>,
+    },
+    /// The ring was full. `PERF_AUX_FLAG_TRUNCATED`: perf disables the event until user space has
+    /// made room and enables it again.
+    ///
+    /// A ring in overwrite mode is never full; there this is a [`Loss::Gap`].
+    NoSpace {
+        /// Bytes lost.
+        bytes: Option<u64>,
+    },
+    /// The unit reports that samples collided. `PERF_AUX_FLAG_COLLISION`.
+    Collision {
+        /// Bytes lost.
+        bytes: Option<u64>,
+    },
+}
+
+/// What [`Pmu::quiesce`] hands back: how much of the window now holds trace.
+#[must_use]
+pub struct Written {
+    len: u64,
+    loss: Loss,
+    _published: Published,
+}
+
+impl Written {
+    /// The first `len` bytes of the window hold trace.
+    ///
+    /// In linear mode `len` is at most [`Window::space`]; in overwrite mode it is what the unit
+    /// wrote in all, however often that went round.
+    pub fn new(len: u64, published: Published, loss: Loss) -> Self {
+        Self {
+            len,
+            loss,
+            _published: published,
+        }
+    }
+
+    /// All that went through the window's [`Writer`]s holds trace.
+    pub fn by_writer(window: &Window, loss: Loss) -> Self {
+        Self::new(window.written(), Published::cpu_stores(), loss)
+    }
+}
+
+/// What is to happen after a [`Pmu::tick`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub enum Next {
+    /// Go on in this session.
+    Continue,
+    /// Quiesce, commit, and go on in a new session if there is room: the wakeup point was reached,
+    /// or the window is full.
+    Commit,
+}

@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A ring's memory, and what a driver hangs off it, from `setup_aux()` to `free_aux()`.
+
+use crate::{
+    bindings,
+    pmu::Pmu, //
+};
+use auxcore::ring::Size;
+use core::{
+    ffi::c_void,
+    ptr::NonNull, //
+};
+use kernel::{
+    error::to_result,
+    page::{
+        PAGE_MASK,
+        PAGE_SHIFT,
+        PAGE_SIZE, //
+    },
+    prelude::*,
+    sync::Arc,
+    types::Opaque, //
+};
+
+/// How user space mapped a ring.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mode {
+    /// Writable: user space moves the tail, and trace that finds no room is lost.
+    Linear,
+    /// Read-only: the newest trace overwrites the oldest.
+    Overwrite,
+}
+
+/// The pages of an AUX ring.
+///
+/// perf owns them: zeroed, mapped into user space read-only, and kept until after `free_aux()`.
+///
+/// # Invariants
+///
+/// `pages` points to an array of `size >> PAGE_SHIFT` addresses of pages, which stay valid as long
+/// as the ring has its `aux_priv`.
+pub struct Pages {
+    pages: NonNull<*mut c_void>,
+    size: Size,
+    mode: Mode,
+}
+
+impl Pages {
+    /// # Safety
+    ///
+    /// `pages` and `nr_pages` must be what perf passes to `setup_aux()`; `Self` must not be used
+    /// after `free_aux()`.
+    pub(crate) unsafe fn new(
+        pages: *mut *mut c_void,
+        nr_pages: c_int,
+        overwrite: bool,
+    ) -> Result<Self> {
+        let bytes = usize::try_from(nr_pages)?
+            .checked_mul(PAGE_SIZE)
+            .ok_or(EINVAL)?;
+
+        // INVARIANT: By the safety requirement.
+        Ok(Self {
+            pages: NonNull::new(pages).ok_or(EINVAL)?,
+            // perf has checked that it is a power of two (`perf_mmap_aux()`).
+            size: Size::new(bytes).ok_or(EINVAL)?,
+            mode: if overwrite {
+                Mode::Overwrite
+            } else {
+                Mode::Linear
+            },
+        })
+    }
+
+    /// The size of the ring.
+    pub fn size(&self) -> Size {
+        self.size
+    }
+
+    /// How user space mapped it.
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// Another view of the same pages.
+    ///
+    /// # Safety
+    ///
+    /// It must not be used after `free_aux()`.
+    pub(super) unsafe fn view(&self) -> Self {
+        // INVARIANT: As those of `self`, for as long as the safety requirement says.
+        Self { ..*self }
+    }
+
+    /// The address of the byte at `offset`, and how many bytes its page has from there on.
+    ///
+    /// # Guarantees
+    ///
+    /// The address is valid for reads and writes of that many bytes.
+    pub(super) fn at(&self, offset: usize) -> Option<(NonNull<u8>, usize)> {
+        if offset >= self.size.get() {
+            return None;
+        }
+
+        let within = offset & !PAGE_MASK;
+        // SAFETY: By the type invariant the array has an entry for each page below `size`.
+        let entry = unsafe { self.pages.add(offset >> PAGE_SHIFT) };
+        // SAFETY: As above; perf does not write to the array while the ring has an `aux_priv`.
+        let page = NonNull::new(unsafe { entry.read() })?.cast::<u8>();
+        // SAFETY: `within` is below the size of the page.
+        let place = unsafe { page.add(within) };
+
+        Some((place, PAGE_SIZE - within))
+    }
+}
+
+/// The `aux_priv`s of a PMU.
+///
+/// perf hands out a ring's `aux_priv` to whoever writes to the ring; user space can redirect two
+/// PMUs' events to one ring, so that a driver gets what another made. Therefore no `aux_priv` is
+/// looked at unless it stands here.
+///
+/// # Invariants
+///
+/// `set` is an initialised xarray. Its keys are the addresses of the [`Buffer`]s that perf holds.
+#[pin_data(PinnedDrop)]
+pub(crate) struct Live {
+    #[pin]
+    set: Opaque<bindings::xarray>,
+}
+
+// SAFETY: An xarray locks itself.
+unsafe impl Send for Live {}
+// SAFETY: As above.
+unsafe impl Sync for Live {}
+
+impl Live {
+    pub(crate) fn new() -> impl PinInit<Self> {
+        pin_init!(Self {
+            // INVARIANT: Initialised and empty.
+            set <- Opaque::ffi_init(|set| {
+                // SAFETY: `set` is valid for writes.
+                unsafe { bindings::rust_perf_xa_init(set) }
+            }),
+        })
+    }
+
+    fn insert(&self, key: NonNull<c_void>) -> Result {
+        // SAFETY: `set` is initialised by the type invariant, this is a task that may sleep, and
+        // the pointer is aligned to at least 4, as xarray entries must be: a `KBox`'s.
+        let old = unsafe {
+            bindings::xa_store(
+                self.set.get(),
+                key.addr().get(),
+                key.as_ptr(),
+                bindings::GFP_KERNEL,
+            )
+        };
+
+        // SAFETY: `xa_err()` takes whatever `xa_store()` returns.
+        to_result(unsafe { bindings::xa_err(old) })
+    }
+
+    fn remove(&self, key: NonNull<c_void>) {
+        // SAFETY: `set` is initialised by the type invariant.
+        unsafe { bindings::xa_erase(self.set.get(), key.addr().get()) };
+    }
+
+    /// Whether `key` is one of ours. Takes no lock, so may be called in NMI.
+    pub(crate) fn contains(&self, key: NonNull<c_void>) -> bool {
+        // SAFETY: `set` is initialised by the type invariant; `xa_load()` reads under RCU.
+        !unsafe { bindings::xa_load(self.set.get(), key.addr().get()) }.is_null()
+    }
+}
+
+#[pinned_drop]
+impl PinnedDrop for Live {
+    fn drop(self: Pin<&mut Self>) {
+        // SAFETY: Initialised by the type invariant, and no other reference is left.
+        unsafe { bindings::xa_destroy(self.set.get()) };
+    }
+}
+
+/// What `setup_aux()` hands to perf.
+pub(crate) struct Buffer<T: Pmu> {
+    pub(super) data: T::Buffer,
+    pub(super) pages: Pages,
+    live: Arc<Live>,
+    // Last: when it is dropped, nothing pins the code of `T` any more.
+    _module: ModuleRef<T::OwnerModule>,
+}
+
+impl<T: Pmu> Buffer<T> {
+    /// Gives `data` to perf.
+    ///
+    /// The pointer is to be given back to [`Self::from_foreign`], once.
+    pub(crate) fn into_foreign(
+        data: T::Buffer,
+        pages: Pages,
+        live: Arc<Live>,
+    ) -> Result<*mut c_void> {
+        let buffer = KBox::new(
+            Self {
+                data,
+                pages,
+                live: live.clone(),
+                _module: ModuleRef::new(),
+            },
+            GFP_KERNEL,
+        )?;
+        let key = NonNull::from(&*buffer).cast();
+
+        live.insert(key)?;
+
+        Ok(KBox::into_raw(buffer).cast())
+    }
+
+    /// Takes back what perf was given.
+    ///
+    /// # Safety
+    ///
+    /// `ptr` must come from [`Self::into_foreign`], and perf must have no use for it any more.
+    pub(crate) unsafe fn from_foreign(ptr: *mut c_void) -> KBox<Self> {
+        // SAFETY: From `KBox::into_raw()` by the safety requirement.
+        let buffer = unsafe { KBox::from_raw(ptr.cast::<Self>()) };
+
+        // Before the memory can be used for something else.
+        buffer.live.remove(NonNull::from(&*buffer).cast());
+        buffer
+    }
+}
+
+/// A reference to the module `M`, which cannot be unloaded meanwhile.
+struct ModuleRef<M: kernel::ModuleMetadata>(core::marker::PhantomData<M>);
+
+impl<M: kernel::ModuleMetadata> ModuleRef<M> {
+    /// Takes a reference; only called from code that is pinned by another one.
+    fn new() -> Self {
+        let module = kernel::module::this_module::<M>().as_ptr();
+
+        // SAFETY: `THIS_MODULE`, or null for built-in code. The event whose `setup_aux()` this is
+        // holds a reference to the module, so that the count is not 0.
+        unsafe { bindings::__module_get(module) };
+
+        Self(core::marker::PhantomData)
+    }
+}
+
+impl<M: kernel::ModuleMetadata> Drop for ModuleRef<M> {
+    fn drop(&mut self) {
+        let module = kernel::module::this_module::<M>().as_ptr();
+
+        // SAFETY: Gives back the reference that `new()` took.
+        unsafe { bindings::module_put(module) };
+    }
+}

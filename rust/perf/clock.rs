@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A clock for every context.
+//!
+//! C header: [`include/linux/timekeeping.h`](srctree/include/linux/timekeeping.h)
+
+use crate::bindings;
+
+/// `CLOCK_MONOTONIC` in ns; safe in NMI, where it may run behind by an update of the timekeeper.
+///
+/// C counterpart: `ktime_get_mono_fast_ns()`.
+#[inline]
+pub fn monotonic_fast() -> u64 {
+    // SAFETY: May be called from any context, NMI included.
+    unsafe { bindings::ktime_get_mono_fast_ns() }
+}

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! One event of a PMU.
+//!
+//! C header: [`include/linux/perf_event.h`](srctree/include/linux/perf_event.h),
+//! `struct perf_event`.
+
+use crate::{
+    bindings,
+    format::{
+        self,
+        WORDS, //
+    },
+    pmu::Pmu, //
+};
+use core::{
+    marker::PhantomData,
+    ops::Deref,
+    ptr::NonNull, //
+};
+use kernel::prelude::*;
+
+/// What user space asks for, seen from [`Pmu::event_init`].
+pub struct Attr<'a, C> {
+    raw: &'a bindings::perf_event_attr,
+    config: C,
+    inherited: bool,
+}
+
+impl<'a, C: format::Config> Attr<'a, C> {
+    /// Takes the attr of an event apart, and refuses what no AUX PMU can do:
+    ///
+    /// - a frequency ([`EINVAL`]): perf would stop and restart the trace at every tick;
+    /// - a branch stack ([`EOPNOTSUPP`]);
+    /// - bits that no term has ([`EINVAL`]).
+    ///
+    /// # Safety
+    ///
+    /// `event` must be a `struct perf_event` in its `pmu->event_init()`, and stay so for `'a`.
+    pub(crate) unsafe fn new(event: NonNull<bindings::perf_event>) -> Result<Self> {
+        // SAFETY: Valid by the safety requirement; `attr` is not written after the event was
+        // allocated, but for the period, which is not read here.
+        let raw: &'a _ = unsafe { &(*event.as_ptr()).attr };
+
+        if raw.freq() != 0 {
+            return Err(EINVAL);
+        }
+        // SAFETY: Valid by the safety requirement.
+        if unsafe { bindings::rust_perf_has_branch_stack(event.as_ptr()) } {
+            return Err(EOPNOTSUPP);
+        }
+
+        // SAFETY: Both halves of the unions are plain integers, of which this is the one that is
+        // meant for PMUs of this kind.
+        let config1 = *unsafe { raw.__bindgen_anon_3.config1.as_ref() };
+        // SAFETY: As above.
+        let config2 = *unsafe { raw.__bindgen_anon_4.config2.as_ref() };
+        let words: [u64; WORDS] = [raw.config, config1, config2, raw.config3];
+
+        Ok(Self {
+            raw,
+            config: C::new(words)?,
+            // SAFETY: Valid by the safety requirement; `parent` is set before `event_init()`.
+            inherited: !unsafe { (*event.as_ptr()).parent }.is_null(),
+        })
+    }
+
+    /// The terms.
+    pub fn config(&self) -> &C {
+        &self.config
+    }
+
+    /// The period asked for, in the PMU's unit; 0 for an event that only counts.
+    pub fn period(&self) -> u64 {
+        // SAFETY: Both halves of the union are plain integers; with `freq` 0 it is the period.
+        *unsafe { self.raw.__bindgen_anon_1.sample_period.as_ref() }
+    }
+
+    /// Whether this event was made by `fork()` from one that is inherited. It writes into its
+    /// parent's ring.
+    pub fn is_inherited(&self) -> bool {
+        self.inherited
+    }
+
+    pub(crate) fn into_config(self) -> C {
+        self.config
+    }
+}
+
+/// What hangs off `event->pmu_private`, from `event_init()` to `destroy()`.
+pub(crate) struct State<T: Pmu> {
+    pub(crate) config: T::Config,
+    pub(crate) data: T::Event,
+}
+
+/// An event of the PMU `T`. Dereferences to what [`Pmu::event_init`] returned for it.
+///
+/// # Invariants
+///
+/// `raw` is a live event whose `pmu_private` is a [`State<T>`].
+pub struct Event<'a, T: Pmu> {
+    raw: NonNull<bindings::perf_event>,
+    _state: PhantomData<&'a State<T>>,
+}
+
+impl<T: Pmu> Event<'_, T> {
+    /// # Safety
+    ///
+    /// `raw` must be an event of this PMU whose `event_init()` has succeeded, and whose
+    /// `destroy()` does not run during the lifetime that the caller picks.
+    pub(crate) unsafe fn from_raw(raw: NonNull<bindings::perf_event>) -> Self {
+        // INVARIANT: By the safety requirement.
+        Self {
+            raw,
+            _state: PhantomData,
+        }
+    }
+
+    fn state(&self) -> &State<T> {
+        // SAFETY: Live by the type invariant.
+        let private = unsafe { (*self.raw.as_ptr()).pmu_private };
+
+        // SAFETY: A `State<T>` by the type invariant, only ever lent out shared, and freed by
+        // `destroy()`, which `self` does not outlive.
+        unsafe { &*private.cast::<State<T>>() }
+    }
+
+    /// The terms that user space gave.
+    pub fn config(&self) -> &T::Config {
+        &self.state().config
+    }
+
+    pub(crate) fn as_ptr(&self) -> *mut bindings::perf_event {
+        self.raw.as_ptr()
+    }
+}
+
+impl<T: Pmu> Deref for Event<'_, T> {
+    type Target = T::Event;
+
+    fn deref(&self) -> &T::Event {
+        &self.state().data
+    }
+}

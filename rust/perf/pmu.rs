@@ -1,0 +1,428 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! PMUs: the trait that a driver implements, and its registration.
+//!
+//! C header: [`include/linux/perf_event.h`](srctree/include/linux/perf_event.h), `struct pmu`.
+
+use crate::{
+    aux,
+    bindings,
+    context,
+    event::{
+        Attr,
+        Event,
+        State, //
+    },
+    format,
+    percpu::PerCpu,
+    sysfs, //
+};
+use core::{
+    ffi::c_void,
+    marker::PhantomData,
+    ptr::{
+        self,
+        NonNull, //
+    }, //
+};
+use kernel::{
+    container_of,
+    error::{
+        from_result,
+        to_result,
+        VTABLE_DEFAULT_ERROR, //
+    },
+    module::this_module,
+    prelude::*,
+    sync::Arc,
+    types::Opaque, //
+};
+
+/// What perf is told a PMU can and cannot do.
+///
+/// C counterpart: `PERF_PMU_CAP_*`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Capabilities(u32);
+
+impl Capabilities {
+    /// Nothing special.
+    pub const NONE: Self = Self(0);
+    /// One event at a time in a context: another gets `EBUSY` when it is opened.
+    pub const EXCLUSIVE: Self = Self(bindings::PERF_PMU_CAP_EXCLUSIVE);
+    /// Trace of instructions: perf writes `PERF_RECORD_ITRACE_START` when an event starts.
+    pub const ITRACE: Self = Self(bindings::PERF_PMU_CAP_ITRACE);
+    /// Cannot tell user from kernel: events with `exclude_*` bits get `EINVAL`.
+    pub const NO_EXCLUDE: Self = Self(bindings::PERF_PMU_CAP_NO_EXCLUDE);
+
+    /// Both.
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+/// A PMU with an AUX buffer.
+///
+/// State lives in three places, and nowhere else: what [`event_init`](Self::event_init) returns
+/// belongs to the event, what [`setup_aux`](Self::setup_aux) returns to the ring, what
+/// [`start`](Self::start) returns to one session on one CPU.
+#[vtable]
+pub trait Pmu: Sized + Send + Sync + 'static {
+    /// What it can and cannot do.
+    const CAPABILITIES: Capabilities = Capabilities::EXCLUSIVE;
+
+    /// The terms of its events: see [`format!`](crate::format!).
+    type Config: format::Config;
+
+    /// State of an event.
+    type Event: Send + Sync;
+
+    /// State of a ring. Outlives the event and the PMU if user space keeps the mapping.
+    type Buffer: Send + 'static;
+
+    /// State of a session.
+    type Run: Send;
+
+    /// An event is opened, or inherited by a child.
+    ///
+    /// Context: task, may sleep. Errors go to the caller of `perf_event_open()`: [`EINVAL`] for
+    /// what makes no sense, [`EOPNOTSUPP`] for what this unit cannot do, [`EBUSY`], [`EACCES`].
+    ///
+    /// C counterpart: `pmu->event_init()`.
+    fn event_init(&self, attr: &Attr<'_, Self::Config>) -> Result<Self::Event>;
+
+    /// User space maps an AUX ring for `event`.
+    ///
+    /// Context: task, may sleep. perf turns every error into [`ENOMEM`].
+    ///
+    /// C counterpart: `pmu->setup_aux()`. What it returns is dropped in `pmu->free_aux()`.
+    fn setup_aux(&self, event: &Event<'_, Self>, pages: &aux::Pages) -> Result<Self::Buffer>;
+
+    /// Starts the unit. It may write to the session's window from now on.
+    ///
+    /// Context: interrupts off on the event's CPU, raw locks of perf held: no sleeping, no
+    /// allocation, no `SpinLock`.
+    ///
+    /// C counterpart: `pmu->start()`, after `perf_aux_output_begin()`.
+    fn start(&self, session: &mut aux::Session<'_, Self>) -> Result<Self::Run>;
+
+    /// The timer that was [set](aux::Session::set_timer) has expired.
+    ///
+    /// Context: hard interrupt on the event's CPU.
+    fn tick(&self, _session: &mut aux::Session<'_, Self>, _run: &mut Self::Run) -> aux::Next {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
+
+    /// Stops the unit, for good or for a commit, and says what it wrote.
+    ///
+    /// When this returns, the unit does not write any more.
+    ///
+    /// Context: as [`start`](Self::start), perhaps in NMI.
+    ///
+    /// C counterpart: `pmu->stop()`, before `perf_aux_output_end()`.
+    fn quiesce(&self, session: &mut aux::Session<'_, Self>, run: Self::Run) -> aux::Written;
+}
+
+/// A registered PMU.
+///
+/// # Invariants
+///
+/// - `pmu` is registered with perf, with the callbacks of [`Callbacks<T>`], for as long as `Self`
+///   exists.
+/// - The other fields are initialised before it is, and dropped after it was unregistered.
+#[pin_data(PinnedDrop)]
+pub struct Registration<T: Pmu> {
+    #[pin]
+    pmu: Opaque<bindings::pmu>,
+    driver: T,
+    slots: PerCpu<aux::Slot<T>>,
+    live: Arc<aux::Live>,
+    groups: sysfs::Groups,
+}
+
+// SAFETY: A PMU may be unregistered by another task than the one that registered it.
+unsafe impl<T: Pmu> Send for Registration<T> {}
+// SAFETY: perf locks what it changes in `pmu`; the other fields are `Sync`.
+unsafe impl<T: Pmu> Sync for Registration<T> {}
+
+impl<T: Pmu> Registration<T> {
+    /// Registers `driver` as the PMU `name`: from then on it stands in
+    /// `/sys/bus/event_source/devices/`, and events may be opened.
+    ///
+    /// [`EEXIST`] if there is a PMU of that name.
+    pub fn new(name: &'static CStr, driver: T) -> impl PinInit<Self, Error> {
+        try_pin_init!(&this in Self {
+            driver,
+            slots: PerCpu::new(aux::Slot::new)?,
+            live: Arc::pin_init(aux::Live::new(), GFP_KERNEL)?,
+            groups: sysfs::Groups::new(&[(
+                c"format",
+                <T::Config as format::Config>::attributes(),
+            )])?,
+            pmu: Opaque::new(Callbacks::<T>::PMU),
+            _: {
+                // SAFETY: `this` is being initialised, and these fields are.
+                let (pmu, groups) = unsafe { (&(*this.as_ptr()).pmu, &(*this.as_ptr()).groups) };
+
+                // SAFETY: Not registered yet, so nobody else looks at it.
+                unsafe { (*pmu.get()).attr_groups = groups.as_raw() };
+
+                // INVARIANT: All other fields are initialised.
+                //
+                // SAFETY:
+                // - `pmu` is pinned and, but for what perf fills in, complete.
+                // - The callbacks are for events of a `Registration<T>`, which this is, and may
+                //   be called at once: all fields are initialised.
+                // - It is unregistered before it is dropped.
+                to_result(unsafe { bindings::perf_pmu_register(pmu.get(), name.as_char_ptr(), -1) })?;
+            },
+        })
+    }
+
+    /// The driver.
+    pub fn driver(&self) -> &T {
+        &self.driver
+    }
+
+    pub(crate) fn live(&self) -> &aux::Live {
+        &self.live
+    }
+
+    /// The registration of an event's PMU.
+    ///
+    /// # Safety
+    ///
+    /// `event` must be an event of a PMU that is a `Registration<T>`, and hold it (as every event
+    /// does until it is freed or the PMU is unregistered) during the lifetime that the caller
+    /// picks.
+    pub(crate) unsafe fn of<'a>(event: NonNull<bindings::perf_event>) -> &'a Self {
+        // SAFETY: Live by the safety requirement.
+        let pmu = unsafe { (*event.as_ptr()).pmu };
+        // SAFETY: The `pmu` of a `Registration<T>`, by the safety requirement.
+        let this = unsafe { container_of!(Opaque::cast_from(pmu), Self, pmu) };
+
+        // SAFETY: Initialised before it was registered, and not dropped before it is unregistered.
+        unsafe { &*this }
+    }
+}
+
+#[pinned_drop]
+impl<T: Pmu> PinnedDrop for Registration<T> {
+    fn drop(self: Pin<&mut Self>) {
+        // Events that are still open are stopped, and become REVOKED. This fails only for PMUs
+        // with `event_unmapped()`, which ours never have.
+        //
+        // SAFETY: Registered, by the type invariant; this is a task that may sleep.
+        unsafe { bindings::perf_pmu_unregister(self.pmu.get()) };
+
+        for slot in self.slots.iter() {
+            slot.cancel_timer();
+        }
+
+        // A task may have been preempted on its last steps in the driver's code, in `free_aux()`
+        // after it gave back the module reference that pinned the code. Wait for it to leave.
+        //
+        // SAFETY: This is a task that may sleep.
+        unsafe { bindings::rust_perf_synchronize_rcu_tasks() };
+    }
+}
+
+/// The callbacks that perf calls for the events of `T`.
+struct Callbacks<T: Pmu>(PhantomData<T>);
+
+impl<T: Pmu> Callbacks<T> {
+    /// `struct pmu` of `T`, but for its `attr_groups`.
+    const PMU: bindings::pmu = {
+        let mut pmu: bindings::pmu = pin_init::zeroed();
+
+        pmu.module = this_module::<T::OwnerModule>().as_ptr();
+        // CAST: The flags use the low bits.
+        pmu.capabilities = T::CAPABILITIES.0 as c_int;
+        // Of the software kind: so such an event can be scheduled whatever happens to the
+        // counters of the CPU, and can lead a group or follow in one.
+        pmu.task_ctx_nr = bindings::perf_event_task_context_perf_sw_context;
+        pmu.event_init = Some(Self::event_init);
+        pmu.add = Some(Self::add);
+        pmu.del = Some(Self::del);
+        pmu.start = Some(Self::start);
+        pmu.stop = Some(Self::stop);
+        pmu.read = Some(Self::read);
+        pmu.setup_aux = Some(Self::setup_aux);
+        pmu.free_aux = Some(Self::free_aux);
+
+        pmu
+    };
+
+    /// # Safety
+    ///
+    /// `event` must be a new event that perf tries on a `Registration<T>`.
+    unsafe extern "C" fn event_init(event: *mut bindings::perf_event) -> c_int {
+        from_result(|| {
+            let event = NonNull::new(event).ok_or(EINVAL)?;
+            // SAFETY: perf has set `pmu`, and holds it while it calls.
+            let registration = unsafe { Registration::<T>::of(event) };
+
+            // perf tries every PMU for an event whose type it does not know.
+            //
+            // SAFETY: The event is perf's, and live.
+            let asked = unsafe { (*event.as_ptr()).attr.type_ };
+            // SAFETY: Written by `perf_pmu_register()` only.
+            let ours = unsafe { (*registration.pmu.get()).type_ };
+            if u32::try_from(ours) != Ok(asked) {
+                return Err(ENOENT);
+            }
+
+            // SAFETY: In `event_init()`.
+            let attr = unsafe { Attr::<T::Config>::new(event)? };
+            let data = registration.driver.event_init(&attr)?;
+            let state = KBox::new(
+                State::<T> {
+                    config: attr.into_config(),
+                    data,
+                },
+                GFP_KERNEL,
+            )?;
+
+            // SAFETY: The event is perf's, and live; `pmu_private` is the PMU's.
+            unsafe { (*event.as_ptr()).pmu_private = KBox::into_raw(state).cast() };
+            // Last: perf calls it even if `event_init()` fails after this.
+            //
+            // SAFETY: As above.
+            unsafe { (*event.as_ptr()).destroy = Some(Self::destroy) };
+            Ok(0)
+        })
+    }
+
+    /// # Safety
+    ///
+    /// `event` must be an event whose [`Self::event_init`] has succeeded, for the last time.
+    unsafe extern "C" fn destroy(event: *mut bindings::perf_event) {
+        // SAFETY: By the safety requirement.
+        let private = unsafe { ptr::replace(&raw mut (*event).pmu_private, ptr::null_mut()) };
+
+        // SAFETY: From `KBox::into_raw()` in `event_init()`; perf does not use the event any more.
+        drop(unsafe { KBox::from_raw(private.cast::<State<T>>()) });
+    }
+
+    /// Calls `f` with what all callbacks on the event's CPU need.
+    ///
+    /// # Safety
+    ///
+    /// `event` must be an event whose [`Self::event_init`] has succeeded, and interrupts off.
+    unsafe fn on_cpu<R>(
+        event: *mut bindings::perf_event,
+        f: impl FnOnce(
+            &Registration<T>,
+            Pin<&aux::Slot<T>>,
+            NonNull<bindings::perf_event>,
+            &context::Cpu,
+        ) -> R,
+    ) -> Option<R> {
+        let event = NonNull::new(event)?;
+        // SAFETY: An event of a `Registration<T>`, by the safety requirement.
+        let registration = unsafe { Registration::<T>::of(event) };
+        // SAFETY: Interrupts are off until the callback returns, by the safety requirement.
+        let cpu = unsafe { context::Cpu::current() };
+        let slot = registration.slots.this(&cpu)?;
+
+        Some(f(registration, slot, event, &cpu))
+    }
+
+    /// # Safety
+    ///
+    /// Called by perf: interrupts off, the context's lock held, on the event's CPU.
+    unsafe extern "C" fn add(event: *mut bindings::perf_event, flags: c_int) -> c_int {
+        // CAST: The flag is bit 0.
+        let start = flags & bindings::PERF_EF_START as c_int != 0;
+
+        let add = |registration: &_, slot: Pin<&aux::Slot<T>>, event, cpu: &_| {
+            // SAFETY: In `add()` of an event of this registration.
+            unsafe { slot.add(registration, event, start, cpu) }
+        };
+
+        // SAFETY: By the safety requirement.
+        let added = unsafe { Self::on_cpu(event, add) };
+
+        // perf tries again when it rotates the context's events, and tells nobody which error.
+        match added {
+            Some(Ok(())) => 0,
+            Some(Err(aux::Start::Refused(error))) => error.to_errno(),
+            Some(Err(aux::Start::Busy | aux::Start::Foreign)) => EBUSY.to_errno(),
+            Some(Err(_)) | None => EAGAIN.to_errno(),
+        }
+    }
+
+    /// # Safety
+    ///
+    /// As for [`Self::add`].
+    unsafe extern "C" fn del(event: *mut bindings::perf_event, _flags: c_int) {
+        // SAFETY: By the safety requirement.
+        unsafe { Self::on_cpu(event, |_, slot, event, cpu| slot.del(event, cpu)) };
+    }
+
+    /// # Safety
+    ///
+    /// Called by perf: interrupts off, on the event's CPU.
+    unsafe extern "C" fn start(event: *mut bindings::perf_event, _flags: c_int) {
+        // Reprogramming a period (`PERF_EF_RELOAD`) is nothing to a trace unit.
+        //
+        // SAFETY: By the safety requirement.
+        unsafe {
+            Self::on_cpu(event, |registration, slot, event, cpu| {
+                slot.start(registration, event, cpu)
+            })
+        };
+    }
+
+    /// # Safety
+    ///
+    /// As for [`Self::start`], perhaps in NMI.
+    unsafe extern "C" fn stop(event: *mut bindings::perf_event, _flags: c_int) {
+        // Whatever the flags: perf frees the ring once `stop()` has returned.
+        //
+        // SAFETY: By the safety requirement.
+        unsafe { Self::on_cpu(event, |_, slot, event, cpu| slot.stop(event, cpu)) };
+    }
+
+    /// # Safety
+    ///
+    /// Called by perf; perf calls it unconditionally, so it must exist.
+    unsafe extern "C" fn read(_event: *mut bindings::perf_event) {
+        // `Session::count()` keeps the counter up to date.
+    }
+
+    /// # Safety
+    ///
+    /// Called by perf with an event of ours, the array of the ring's pages and their number.
+    unsafe extern "C" fn setup_aux(
+        event: *mut bindings::perf_event,
+        pages: *mut *mut c_void,
+        nr_pages: c_int,
+        overwrite: bool,
+    ) -> *mut c_void {
+        let setup = || {
+            let event = NonNull::new(event).ok_or(EINVAL)?;
+            // SAFETY: What perf passes. It goes into the `Buffer`, or is dropped right here.
+            let pages = unsafe { aux::Pages::new(pages, nr_pages, overwrite)? };
+            // SAFETY: An event of ours, whose file is being mapped.
+            let registration = unsafe { Registration::<T>::of(event) };
+            // SAFETY: As above.
+            let event = unsafe { Event::<T>::from_raw(event) };
+
+            let data = registration.driver.setup_aux(&event, &pages)?;
+            aux::Buffer::<T>::into_foreign(data, pages, registration.live.clone())
+        };
+
+        // perf takes null for ENOMEM.
+        setup().unwrap_or_else(|_: Error| ptr::null_mut())
+    }
+
+    /// # Safety
+    ///
+    /// Called by perf with what [`Self::setup_aux`] returned, perhaps after the PMU was
+    /// unregistered.
+    unsafe extern "C" fn free_aux(private: *mut c_void) {
+        // SAFETY: From `into_foreign()`; no transaction is open on the ring, and none will be.
+        drop(unsafe { aux::Buffer::<T>::from_foreign(private) });
+    }
+}
