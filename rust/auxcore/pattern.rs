@@ -142,47 +142,38 @@ pub struct Header {
 
 impl Header {
     /// The header as bytes, with its checksum.
+    #[inline]
     pub fn encode(&self) -> [u8; HEADER_LEN] {
         let mut bytes = [0; HEADER_LEN];
-        let mut rest = &mut bytes[..];
+        let [a, b, c, d, run] = self.words();
+        let words = [a, b, c, d, run | u64::from(check(&[a, b, c, d, run])) << 32];
 
-        put(&mut rest, &MAGIC.to_le_bytes());
-        put(&mut rest, &self.len.to_le_bytes());
-        put(&mut rest, &[self.kind.to_byte(), VERSION]);
-        put(&mut rest, &self.pos.to_le_bytes());
-        put(&mut rest, &self.time.to_le_bytes());
-        put(&mut rest, &self.stream.to_le_bytes());
-        put(&mut rest, &self.cpu.to_le_bytes());
-        put(&mut rest, &self.seed.to_le_bytes());
-        put(&mut rest, &self.run.to_le_bytes());
-
-        let check = self.check();
-        put(&mut rest, &check.to_le_bytes());
+        for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
 
         bytes
     }
 
     /// Reads the header that `bytes` begin with.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
-        let mut rest = bytes;
-
-        if take(&mut rest).map(u32::from_le_bytes) != Some(MAGIC) {
-            return Err(if bytes.len() < 4 {
-                DecodeError::Short
-            } else {
-                DecodeError::Magic
-            });
+        let magic = bytes.first_chunk().ok_or(DecodeError::Short)?;
+        if u32::from_le_bytes(*magic) != MAGIC {
+            return Err(DecodeError::Magic);
         }
 
-        let len = u16::from_le_bytes(take(&mut rest).ok_or(DecodeError::Short)?);
-        let [kind, version] = take(&mut rest).ok_or(DecodeError::Short)?;
-        let pos = u64::from_le_bytes(take(&mut rest).ok_or(DecodeError::Short)?);
-        let time = u64::from_le_bytes(take(&mut rest).ok_or(DecodeError::Short)?);
-        let stream = u32::from_le_bytes(take(&mut rest).ok_or(DecodeError::Short)?);
-        let cpu = u16::from_le_bytes(take(&mut rest).ok_or(DecodeError::Short)?);
-        let seed = u16::from_le_bytes(take(&mut rest).ok_or(DecodeError::Short)?);
-        let run = u32::from_le_bytes(take(&mut rest).ok_or(DecodeError::Short)?);
-        let check = u32::from_le_bytes(take(&mut rest).ok_or(DecodeError::Short)?);
+        let bytes: &[u8; HEADER_LEN] = bytes.first_chunk().ok_or(DecodeError::Short)?;
+        let mut words = [0; HEADER_LEN / 8];
+        for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(8)) {
+            *word = u64::from_le_bytes(bytes.try_into().map_err(|_| DecodeError::Short)?);
+        }
+
+        let [first, pos, time, fourth, last] = words;
+        let [_, _, _, _, len_low, len_high, kind, version] = first.to_le_bytes();
+        let [s0, s1, s2, s3, cpu_low, cpu_high, seed_low, seed_high] = fourth.to_le_bytes();
+        let [r0, r1, r2, r3, c0, c1, c2, c3] = last.to_le_bytes();
+        let len = u16::from_le_bytes([len_low, len_high]);
+        let run = u32::from_le_bytes([r0, r1, r2, r3]);
 
         if version != VERSION {
             return Err(DecodeError::Version(version));
@@ -191,23 +182,37 @@ impl Header {
         if len == 0 || len % PACKET_UNIT != 0 {
             return Err(DecodeError::Len(len));
         }
+        if u32::from_le_bytes([c0, c1, c2, c3])
+            != check(&[first, pos, time, fourth, u64::from(run)])
+        {
+            return Err(DecodeError::Check);
+        }
 
-        let header = Self {
+        Ok(Self {
             len,
             kind,
             pos,
             time,
-            stream,
-            cpu,
-            seed,
+            stream: u32::from_le_bytes([s0, s1, s2, s3]),
+            cpu: u16::from_le_bytes([cpu_low, cpu_high]),
+            seed: u16::from_le_bytes([seed_low, seed_high]),
             run,
-        };
+        })
+    }
 
-        if check == header.check() {
-            Ok(header)
-        } else {
-            Err(DecodeError::Check)
-        }
+    /// The header as little-endian words, the checksum left 0.
+    #[inline]
+    fn words(&self) -> [u64; HEADER_LEN / 8] {
+        [
+            u64::from(MAGIC)
+                | u64::from(self.len) << 32
+                | u64::from(self.kind.to_byte()) << 48
+                | u64::from(VERSION) << 56,
+            self.pos,
+            self.time,
+            u64::from(self.stream) | u64::from(self.cpu) << 32 | u64::from(self.seed) << 48,
+            u64::from(self.run),
+        ]
     }
 
     /// The payload word at byte `offset` of the packet.
@@ -219,22 +224,15 @@ impl Header {
             self.pos.wrapping_add(u64::from(offset)),
         )
     }
+}
 
-    fn check(&self) -> u32 {
-        let words = [
-            u64::from(MAGIC) << 32 | u64::from(self.len) << 16 | u64::from(self.kind.to_byte()),
-            self.pos,
-            self.time,
-            u64::from(self.stream) << 32 | u64::from(self.cpu) << 16 | u64::from(self.seed),
-            u64::from(VERSION) << 32 | u64::from(self.run),
-        ];
-        let [a, b, c, d, _, _, _, _] = words
-            .iter()
-            .fold(0, |sum, word| mix(sum ^ word))
-            .to_le_bytes();
+/// The checksum of a header whose own field is 0.
+#[inline]
+fn check(words: &[u64; HEADER_LEN / 8]) -> u32 {
+    let sum = words.iter().fold(0, |sum, word| mix(sum ^ word));
+    let [a, b, c, d, ..] = sum.to_le_bytes();
 
-        u32::from_le_bytes([a, b, c, d])
-    }
+    u32::from_le_bytes([a, b, c, d])
 }
 
 /// The payload word that stands at position `pos` of a stream.
@@ -287,23 +285,6 @@ const fn mix(word: u64) -> u64 {
     let word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
 
     word ^ word >> 31
-}
-
-/// Copies `field` to the front of `rest` and moves on; what does not fit is left out, which the
-/// length of a header rules out.
-fn put(rest: &mut &mut [u8], field: &[u8]) {
-    if let Some((front, back)) = core::mem::take(rest).split_at_mut_checked(field.len()) {
-        front.copy_from_slice(field);
-        *rest = back;
-    }
-}
-
-/// Takes the first `N` bytes off `rest`.
-fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
-    let (front, back) = rest.split_first_chunk()?;
-
-    *rest = back;
-    Some(*front)
 }
 
 #[cfg(test)]

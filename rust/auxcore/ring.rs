@@ -112,12 +112,19 @@ impl Size {
         self.0 as u64
     }
 
+    /// What is left of a position when whole rings are taken off.
+    #[inline]
+    const fn mask(self) -> u64 {
+        // Cannot overflow: a power of two is not 0.
+        self.len().wrapping_sub(1)
+    }
+
     /// The place of `pos` in the ring: below [`Self::get`].
     #[inline]
     #[allow(clippy::as_conversions)]
     pub const fn offset(self, pos: Pos) -> usize {
         // CAST: By the type invariant the mask is below 2^BITS of `usize`, and so is the result.
-        (pos.get() & (self.len() - 1)) as usize
+        (pos.get() & self.mask()) as usize
     }
 
     /// How many bytes a writer at `head` may write when the reader is at `tail`.
@@ -130,7 +137,7 @@ impl Size {
         let used = head.distance_from(tail);
 
         if used < self.len() {
-            self.len() - 1 - used
+            self.mask() - used
         } else {
             0
         }
@@ -182,7 +189,7 @@ impl Size {
     #[inline]
     pub const fn wraps(self, from: Pos, to: Pos) -> u64 {
         let way = to.distance_from(from);
-        let start = from.get() & (self.len() - 1);
+        let start = from.get() & self.mask();
 
         // The sum of two offsets cannot overflow, that of an offset and `way` can.
         way / self.len() + (start + way % self.len()) / self.len()

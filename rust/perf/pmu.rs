@@ -400,7 +400,7 @@ impl<T: Pmu> Callbacks<T> {
         nr_pages: c_int,
         overwrite: bool,
     ) -> *mut c_void {
-        let setup = || {
+        let setup = || -> Result<*mut c_void> {
             let event = NonNull::new(event).ok_or(EINVAL)?;
             // SAFETY: What perf passes. It goes into the `Buffer`, or is dropped right here.
             let pages = unsafe { aux::Pages::new(pages, nr_pages, overwrite)? };
@@ -414,7 +414,7 @@ impl<T: Pmu> Callbacks<T> {
         };
 
         // perf takes null for ENOMEM.
-        setup().unwrap_or_else(|_: Error| ptr::null_mut())
+        setup().unwrap_or(ptr::null_mut())
     }
 
     /// # Safety

@@ -111,7 +111,8 @@ impl Pages {
         // SAFETY: `within` is below the size of the page.
         let place = unsafe { page.add(within) };
 
-        Some((place, PAGE_SIZE - within))
+        // Cannot overflow: `within` is below the size of the page.
+        Some((place, PAGE_SIZE.wrapping_sub(within)))
     }
 }
 

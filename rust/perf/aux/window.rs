@@ -41,7 +41,7 @@ impl Window {
         // never offers more than one byte less than the ring.
         let mode = pages.mode();
         let space = match mode {
-            Mode::Linear => space.min(pages.size().len() - 1),
+            Mode::Linear => space.min(pages.size().len().saturating_sub(1)),
             Mode::Overwrite => u64::MAX,
         };
 
@@ -159,7 +159,8 @@ impl Pages {
             // - They do not overlap: nobody has a Rust reference to the ring's pages.
             unsafe { ptr::copy_nonoverlapping(now.as_ptr(), place.as_ptr(), now.len()) };
 
-            offset += now.len();
+            // Cannot overflow: an offset in the ring.
+            offset = offset.wrapping_add(now.len());
             bytes = rest;
         }
 
