@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: GPL-2.0 OR MIT
+#
+# The front door. Everything but `KDIR=… modules` runs in a build root of its own, which the first call makes in the
+# cache (${XDG_CACHE_HOME:-~/.cache}/auxpmu).
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check kbuild kunit e2e modules tools shell rust-analyzer kernels update clean clean-cache
+
+ROOT := tools/vm/root.sh
+AUXVM := $(ROOT) run cargo run --quiet --locked --manifest-path $(CURDIR)/tools/Cargo.toml -p vm --
+export KVER KERNEL RUNNER
+CASES := $(foreach case,$(CASE),--case '$(case)')
+
+help:
+	@echo 'auxpmu: Linux perf PMU drivers with AUX buffers, in Rust'
+	@echo
+	@echo '  make demo           record a trace on a stock Debian kernel, check it, draw it: build/demo/'
+	@echo '  make test           all tests; the last line says how many passed and failed'
+	@echo
+	@echo '  make check          the fast part of it: format, lints, tests of the tools'
+	@echo '  make kbuild         the modules on both kernels, without a warning'
+	@echo '  make kunit          the unit tests of the modules, in a guest'
+	@echo '  make e2e            recorder and drivers in guests; CASE="name…" for some cases, RUNNER=vng for virtme-ng'
+	@echo '  make modules        build the modules for both kernels: build/modules/'
+	@echo '  make tools          build the tools for guests'
+	@echo '  make shell          a guest on this terminal, with modules, perf and auxrec'
+	@echo '  make rust-analyzer  rust-project.json for your editor'
+	@echo '  make kernels        prepare both kernels and no more'
+	@echo '  make update         take the newest kernel of the archive from now on'
+	@echo '  make clean          remove what this checkout built'
+	@echo '  make clean-cache    remove the build root and the kernels too'
+	@echo
+	@echo '  KERNEL=stock|lean   only this kernel         KVER=7.3   another kernel version'
+	@echo '  make KDIR=/lib/modules/$$(uname -r)/build modules   with your own kernel and your own tools'
+
+test:
+	@$(AUXVM) test $(CASES)
+
+check:
+	@$(AUXVM) test --suite host
+
+kbuild kunit e2e:
+	@$(AUXVM) test --suite $@ $(CASES)
+
+demo tools shell rust-analyzer update:
+	@$(AUXVM) $@
+
+kernels:
+	@$(AUXVM) kernel stock lean
+
+ifdef KDIR
+modules clean:
+	@tools/vm/kdir.sh '$(KDIR)'
+	$(MAKE) -C '$(KDIR)' M='$(CURDIR)' $@
+else
+modules:
+	@$(AUXVM) modules
+
+clean:
+	rm -rf build
+endif
+
+clean-cache:
+	@$(ROOT) remove

@@ -1,0 +1,40 @@
+#!/bin/busybox sh
+# SPDX-License-Identifier: GPL-2.0 OR MIT
+# shellcheck shell=dash source=/dev/null
+#
+# Process 1 of a guest: runs /etc/command with its output on the port "ktap", sends what lies in /out, and powers off.
+
+/bin/busybox mkdir -p /proc /sys /tmp /run /out /root
+/bin/busybox --install -s /bin
+export PATH=/bin HOME=/root
+mount -t proc proc /proc
+mount -t sysfs sys /sys
+mount -t devtmpfs dev /dev
+mount -t tmpfs tmp /tmp
+mount -t tmpfs out /out
+mkdir -p /dev/shm /dev/pts
+mount -t tmpfs shm /dev/shm
+mount -t devpts pts /dev/pts
+mount -t debugfs debug /sys/kernel/debug
+[ -d /sys/kernel/tracing ] && mount -t tracefs trace /sys/kernel/tracing
+ip link set lo up 2>/dev/null
+# A guest that writes to a port before it is there would make a plain file.
+for port in /dev/vport0p1 /dev/vport0p2; do
+	tries=0
+	until [ -c $port ] || [ $tries = 100 ]; do
+		usleep 50000
+		tries=$((tries + 1))
+	done
+	[ -c $port ] || echo "auxvm: $port is missing" >/dev/console
+done
+for module in /guest-modules/*.ko; do
+	[ -e "$module" ] && insmod "$module"
+done
+. /etc/environment
+echo "auxvm: guest is up" >/dev/console
+sh /etc/command </dev/null >/dev/vport0p1 2>&1
+echo $? >/out/.status
+# A tar that fails leaves a stream without the status, which the host takes as a failure.
+tar -C /out -cf - . >/dev/vport0p2
+sync
+poweroff -f

@@ -1,0 +1,565 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Boots a kernel in QEMU: a command and files in, what it says, files and its exit status out.
+//!
+//! What the command says comes over a virtio port of its own, the files in `/out` over a second one as a tar stream: both
+//! need no file system that a kernel may lack (Debian's cloud kernel has no 9p). The first serial line is the kernel's
+//! console and is kept as a log.
+
+use crate::accel::Accel;
+use crate::cache::{self, Cache};
+use crate::cpio::Archive;
+use crate::error::{Error, OnFile, Result};
+use crate::kernel::Kernel;
+use crate::ktap::{self, Case};
+use crate::splat::{self, Splat};
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::{Duration, Instant};
+
+const INIT: &str = include_str!("../guest/init.sh");
+const AUXLOAD: &str = include_str!("../guest/auxload.sh");
+const BUSYBOX: &str = "/bin/busybox";
+
+/// Memory of a guest; an ordinary machine runs two side by side.
+const MEMORY: &str = "768M";
+
+/// How often a guest is looked after.
+const PERIOD: Duration = Duration::from_millis(50);
+
+/// What stands on every kernel command line. Emulated processors on a busy machine are slow, so stalls get more time.
+const KERNEL_LINE: &str =
+    "console=ttyS0 panic=-1 rcupdate.rcu_cpu_stall_timeout=60 watchdog_thresh=30 printk.devkmsg=on random.trust_cpu=on";
+
+/// A guest to boot.
+pub struct Guest<'a> {
+    kernel: &'a Kernel,
+    archive: Archive,
+    environment: String,
+    append: String,
+    timeout: Duration,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub struct Outcome {
+    /// All that the command wrote.
+    pub said: String,
+    /// Its exit status, if the guest lived to report one.
+    pub status: Option<i32>,
+    /// Whether it had to be ended.
+    pub timed_out: bool,
+    /// What the kernel complained of.
+    pub splats: Vec<Splat>,
+    /// The console's log.
+    pub console: PathBuf,
+    /// Where the files from `/out` are.
+    pub files: PathBuf,
+    /// How long it ran.
+    pub elapsed: Duration,
+    /// The most memory that QEMU used, in KiB.
+    pub peak_kib: u64,
+}
+
+impl<'a> Guest<'a> {
+    /// A guest with nothing but busybox, and modules to load in this order.
+    ///
+    /// # Errors
+    ///
+    /// When a file cannot be read.
+    pub fn new(kernel: &'a Kernel, modules: &[PathBuf]) -> Result<Self> {
+        let mut archive = Archive::new();
+        archive.program_from("bin/busybox", Path::new(BUSYBOX))?;
+        archive.program("init", INIT.as_bytes());
+        archive.program("bin/auxload", AUXLOAD.as_bytes());
+        for path in kernel.guest_modules()? {
+            archive.program_from(&format!("guest-modules/{}", name_of(&path)), &path)?;
+        }
+        let mut order = String::new();
+        for path in modules {
+            let name = name_of(path);
+            archive.program_from(&format!("modules/{name}"), path)?;
+            order += &name;
+            order.push('\n');
+        }
+        archive.file("modules/order", order.as_bytes());
+        let environment = format!("export AUXPMU_KERNEL={}\n", kernel.kind);
+        Ok(Self {
+            kernel,
+            archive,
+            environment,
+            append: String::new(),
+            timeout: Duration::from_secs(120),
+        })
+    }
+
+    /// Adds a program as `/bin/NAME`.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be read.
+    pub fn program(mut self, name: &str, source: &Path) -> Result<Self> {
+        self.archive.program_from(&format!("bin/{name}"), source)?;
+        Ok(self)
+    }
+
+    /// Adds a script as `/bin/NAME`.
+    #[must_use]
+    pub fn script(mut self, name: &str, text: &str) -> Self {
+        self.archive
+            .program(&format!("bin/{name}"), text.as_bytes());
+        self
+    }
+
+    /// Sets a variable for the command.
+    #[must_use]
+    pub fn variable(mut self, name: &str, value: &str) -> Self {
+        self.environment += &format!("export {name}='{}'\n", value.replace('\'', "'\\''"));
+        self
+    }
+
+    /// Adds to the kernel's command line.
+    #[must_use]
+    pub fn append(mut self, text: &str) -> Self {
+        self.append = format!("{} {text}", self.append);
+        self
+    }
+
+    /// How long it may run.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// Boots it, runs `command` (shell text) and waits for its end. Logs go to `dir`, the guest's files to `dir/out`; each
+    /// line that the command says is given to `live` as it comes.
+    ///
+    /// # Errors
+    ///
+    /// When the guest cannot be started. What goes wrong in it is in the outcome.
+    pub fn run(
+        mut self,
+        cache: &Cache,
+        dir: &Path,
+        command: &str,
+        mut live: impl FnMut(&str),
+    ) -> Result<Outcome> {
+        cache::remove(dir)?;
+        let files = dir.join("out");
+        fs::create_dir_all(&files).on("make", &files)?;
+        let console = dir.join("console.log");
+        let tar = dir.join("out.tar");
+        fs::write(&console, "").on("write", &console)?;
+        self.archive.file("etc/command", command.as_bytes());
+        self.archive
+            .file("etc/environment", self.environment.as_bytes());
+        let initramfs = dir.join("initramfs");
+        fs::write(&initramfs, self.archive.finish()).on("write", &initramfs)?;
+
+        let mut qemu = qemu(
+            cache,
+            self.kernel,
+            &console,
+            &format!("{KERNEL_LINE}{}", self.append),
+        )?;
+        qemu.arg("-initrd").arg(&initramfs);
+        qemu.args([
+            "-device",
+            "virtio-serial-pci",
+            "-chardev",
+            "stdio,id=said,signal=off",
+        ]);
+        qemu.args([
+            "-device",
+            "virtserialport,chardev=said,nr=1,name=ktap",
+            "-chardev",
+        ]);
+        qemu.arg(format!("file,id=out,path={}", tar.display()));
+        qemu.args(["-device", "virtserialport,chardev=out,nr=2,name=out"]);
+        let errors = dir.join("qemu.log");
+        let error_file = fs::File::create(&errors).on("write", &errors)?;
+        let start = Instant::now();
+        let mut child = qemu
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(error_file)
+            .spawn()
+            .map_err(|source| Error::Spawn {
+                program: "qemu-system-x86_64".to_owned(),
+                source,
+            })?;
+        let (lines, received) = std::sync::mpsc::channel::<String>();
+        let reader = child.stdout.take().map(|out| {
+            std::thread::spawn(move || {
+                let mut out = BufReader::new(out);
+                let mut line = Vec::new();
+                while out.read_until(b'\n', &mut line).is_ok_and(|n| n > 0) {
+                    if lines
+                        .send(String::from_utf8_lossy(&line).into_owned())
+                        .is_err()
+                    {
+                        return;
+                    }
+                    line.clear();
+                }
+            })
+        });
+        let mut said = String::new();
+        let mut take = |line: String| {
+            live(line.trim_end());
+            said += &line;
+        };
+        let mut timed_out = false;
+        let mut peak_kib = 0;
+        loop {
+            match received.recv_timeout(PERIOD) {
+                Ok(line) => take(line),
+                Err(RecvTimeoutError::Disconnected) => std::thread::sleep(PERIOD),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            if start.elapsed() > self.timeout {
+                timed_out = true;
+                let _ = child.kill();
+                let _ = child.wait();
+                break;
+            }
+            peak_kib = peak_kib.max(peak_memory(&child));
+            if !matches!(child.try_wait(), Ok(None)) {
+                break;
+            }
+        }
+        if let Some(reader) = reader {
+            let _ = reader.join();
+        }
+        received.try_iter().for_each(&mut take);
+        let elapsed = start.elapsed();
+        let ktap_log = dir.join("said.log");
+        fs::write(&ktap_log, &said).on("write", &ktap_log)?;
+        let complaint = fs::read_to_string(&errors).unwrap_or_default();
+        let text = String::from_utf8_lossy(&fs::read(&console).on("read", &console)?).into_owned();
+        if text.is_empty() && said.is_empty() && !complaint.trim().is_empty() {
+            return Err(Error::Other(format!(
+                "QEMU cannot start the guest: {}. Its log is {}.",
+                complaint.trim(),
+                errors.display()
+            )));
+        }
+        // A stream that was cut unpacks as far as it goes; the status, packed with the rest, is then missing.
+        let _ = Command::new("tar")
+            .args(["--no-same-owner", "-xf"])
+            .arg(&tar)
+            .arg("-C")
+            .arg(&files)
+            .stderr(Stdio::null())
+            .status();
+        for path in [&tar, &initramfs] {
+            let _ = fs::remove_file(path);
+        }
+        let status_file = files.join(".status");
+        let status = fs::read_to_string(&status_file)
+            .ok()
+            .and_then(|s| s.trim().parse().ok());
+        let _ = fs::remove_file(&status_file);
+        Ok(Outcome {
+            said,
+            status,
+            timed_out,
+            splats: splat::scan(&text),
+            console,
+            files,
+            elapsed,
+            peak_kib,
+        })
+    }
+}
+
+impl Outcome {
+    /// What was wrong with the guest itself, apart from what its command reported.
+    #[must_use]
+    pub fn faults(&self) -> Vec<Case> {
+        let console = self.console.display();
+        let mut faults = Vec::new();
+        for splat in &self.splats {
+            let case = Case::fail(
+                splat.kind,
+                &format!("{console}:{}: {}", splat.line, splat.text),
+            );
+            faults.push(case);
+        }
+        if self.timed_out {
+            let reason = format!(
+                "ended after {} s; the console is {console}",
+                self.elapsed.as_secs()
+            );
+            faults.push(Case::fail("timeout", &reason).with_log(self.console_tail()));
+        } else if self.status.is_none() {
+            let reason = format!(
+                "the guest died before it reported an exit status; the console is {console}"
+            );
+            faults.push(Case::fail("died", &reason).with_log(self.console_tail()));
+        }
+        faults
+    }
+
+    /// The suite that the command reported, with a failing case for all that went wrong besides.
+    #[must_use]
+    pub fn suite(&self, name: &str) -> Case {
+        let mut cases = ktap::parse(&self.said);
+        let failed = cases.iter().any(|c| c.counts().failed > 0);
+        cases.extend(self.faults());
+        match self.status {
+            Some(status) if status != 0 && !failed => {
+                let reason = format!(
+                    "status {status}, though no case failed; the console is {}",
+                    self.console.display()
+                );
+                cases.push(Case::fail("exit", &reason).with_log(tail(&self.said)));
+            }
+            _ => {}
+        }
+        Case::suite(name, cases)
+    }
+
+    fn console_tail(&self) -> Vec<String> {
+        tail(&String::from_utf8_lossy(
+            &fs::read(&self.console).unwrap_or_default(),
+        ))
+    }
+}
+
+fn tail(text: &str) -> Vec<String> {
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(20)..]
+        .iter()
+        .map(|l| l.trim_end().to_owned())
+        .collect()
+}
+
+fn name_of(path: &Path) -> String {
+    path.file_name()
+        .map(|n| n.to_string_lossy().into_owned())
+        .unwrap_or_default()
+}
+
+/// The part of QEMU's command line that all guests share. The guest ends with us, whatever ends us.
+fn qemu(cache: &Cache, kernel: &Kernel, console: &Path, line: &str) -> Result<Command> {
+    let image = kernel.image();
+    let accel = Accel::choose(cache, &image)?;
+    let mut qemu = Command::new("setpriv");
+    qemu.args([
+        "--pdeathsig",
+        "KILL",
+        "qemu-system-x86_64",
+        "-M",
+        "q35,usb=off,vmport=off",
+        "-nodefaults",
+        "-no-user-config",
+    ]);
+    qemu.args(["-display", "none", "-no-reboot", "-smp", "2", "-m", MEMORY])
+        .args(accel.args());
+    let firmware = Path::new("/usr/share/qemu/qboot.rom");
+    if firmware.exists() {
+        qemu.arg("-bios").arg(firmware);
+    }
+    qemu.arg("-chardev")
+        .arg(format!("file,id=console,path={}", console.display()));
+    qemu.args(["-serial", "chardev:console", "-append", line, "-kernel"])
+        .arg(image);
+    Ok(qemu)
+}
+
+/// The most memory that the process has had, in KiB.
+fn peak_memory(child: &Child) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
+    let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"));
+    line.and_then(|l| l.trim().split(' ').next()?.parse().ok())
+        .unwrap_or(0)
+}
+
+/// Boots a guest on the terminal: the build root is its root file system (read-only, changes go to memory), with the
+/// checkout in its place.
+///
+/// # Errors
+///
+/// When it cannot be started.
+pub fn shell(
+    cache: &Cache,
+    kernel: &Kernel,
+    modules: &[PathBuf],
+    programs: &[(String, PathBuf)],
+) -> Result<()> {
+    let mut guest = Guest::new(kernel, modules)?;
+    for (name, path) in programs {
+        guest = guest.program(name, path)?;
+    }
+    let dir = cache.build().join("shell");
+    cache::remove(&dir)?;
+    fs::create_dir_all(&dir).on("make", &dir)?;
+    let console = dir.join("console.log");
+    let mut archive = guest.archive;
+    archive.program("init", include_str!("../guest/shell-init.sh").as_bytes());
+    archive.file(
+        "etc/environment",
+        format!("export AUXPMU_CHECKOUT='{}'\n", cache.checkout().display()).as_bytes(),
+    );
+    let initramfs = dir.join("initramfs");
+    fs::write(&initramfs, archive.finish()).on("write", &initramfs)?;
+
+    // A socket's path may be no longer than 107 bytes, a checkout's may.
+    let socket = PathBuf::from(format!("/tmp/auxvm-{}.sock", std::process::id()));
+    let log = dir.join("virtiofsd.log");
+    let log_file = fs::File::create(&log).on("write", &log)?;
+    let log_error = log_file.try_clone().on("write", &log)?;
+    let mut server = Command::new("setpriv")
+        .args([
+            "--pdeathsig",
+            "KILL",
+            "/usr/libexec/virtiofsd",
+            "--shared-dir",
+            "/",
+            "--sandbox",
+            "none",
+            "--cache",
+            "auto",
+        ])
+        .args(["--inode-file-handles=never", "--socket-path"])
+        .arg(&socket)
+        .stdin(Stdio::null())
+        .stdout(log_file)
+        .stderr(log_error)
+        .spawn()
+        .map_err(|source| Error::Spawn {
+            program: "virtiofsd".to_owned(),
+            source,
+        })?;
+    let start = Instant::now();
+    while !socket.exists() {
+        if start.elapsed() > Duration::from_secs(10) || !matches!(server.try_wait(), Ok(None)) {
+            return Err(Error::Other(format!(
+                "the file server of the guest does not start; its log is {}",
+                log.display()
+            )));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    eprintln!("Booting the {} kernel; leave the guest with ctrl-D, end it at once with ctrl-A x. The console's log is {}.", kernel.kind, console.display());
+    let mut qemu = qemu(cache, kernel, &console, KERNEL_LINE)?;
+    qemu.arg("-initrd").arg(&initramfs);
+    qemu.args([
+        "-object",
+        &format!("memory-backend-memfd,id=mem,size={MEMORY},share=on"),
+        "-numa",
+        "node,memdev=mem",
+    ]);
+    qemu.arg("-chardev")
+        .arg(format!("socket,id=fs,path={}", socket.display()));
+    qemu.args([
+        "-device",
+        "vhost-user-fs-pci,chardev=fs,tag=root",
+        "-chardev",
+        "stdio,id=tty,mux=on,signal=off",
+    ]);
+    qemu.args([
+        "-device",
+        "virtio-serial-pci",
+        "-device",
+        "virtconsole,chardev=tty",
+        "-mon",
+        "chardev=tty",
+    ]);
+    let status = qemu.status();
+    let _ = server.kill();
+    let _ = server.wait();
+    for path in [&socket, &initramfs] {
+        let _ = fs::remove_file(path);
+    }
+    match status {
+        Ok(status) if status.success() => Ok(()),
+        Ok(_) => Err(Error::Other(format!(
+            "the guest ended badly; the console is {}",
+            console.display()
+        ))),
+        Err(source) => Err(Error::Spawn {
+            program: "qemu-system-x86_64".to_owned(),
+            source,
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome(said: &str, status: Option<i32>, console: &str, timed_out: bool) -> Outcome {
+        Outcome {
+            said: said.to_owned(),
+            status,
+            timed_out,
+            splats: splat::scan(console),
+            console: "/nonexistent/console.log".into(),
+            files: PathBuf::new(),
+            elapsed: Duration::from_secs(1),
+            peak_kib: 0,
+        }
+    }
+
+    #[test]
+    fn verdicts() {
+        let good = "KTAP version 1\n1..1\nok 1 a\n";
+        let bad = "KTAP version 1\n1..1\nnot ok 1 a\n";
+        let panic = "[ 1] Kernel panic - not syncing: x\n";
+        let cases = [
+            ("good", outcome(good, Some(0), "", false), 0),
+            (
+                "status without a failing case",
+                outcome(good, Some(1), "", false),
+                1,
+            ),
+            (
+                "status with a failing case",
+                outcome(bad, Some(1), "", false),
+                1,
+            ),
+            (
+                "a failing case that status hides",
+                outcome(bad, Some(0), "", false),
+                1,
+            ),
+            (
+                "splat",
+                outcome(good, Some(0), "[ 1] WARNING: x\n", false),
+                1,
+            ),
+            ("panic", outcome(good, None, panic, false), 2),
+            ("died", outcome(good, None, "", false), 1),
+            ("timeout", outcome(good, None, "", true), 1),
+            ("nothing said", outcome("", Some(0), "", false), 1),
+            (
+                "empty plan",
+                outcome("KTAP version 1\n1..0\n", Some(0), "", false),
+                1,
+            ),
+            (
+                "no plan",
+                outcome("KTAP version 1\nok 1 a\n", Some(0), "", false),
+                1,
+            ),
+        ];
+        for (name, outcome, failed) in cases {
+            let suite = outcome.suite("guest");
+            assert_eq!(suite.counts().failed, failed, "{name}");
+            suite.for_each_failure(&mut |path, case| {
+                let names_log = case.reason.contains("console.log");
+                assert!(
+                    names_log || path.contains("/plan") || path.ends_with("/a"),
+                    "{name}: {path} {}",
+                    case.reason
+                );
+            });
+        }
+    }
+}

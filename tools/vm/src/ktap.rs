@@ -1,0 +1,663 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! KTAP, the format in which every layer reports: a tree of cases, a parser, a writer.
+//!
+//! The kernel's own `kunit.py parse` reads one document and stops, so that what a module reports later is lost without a
+//! word. This parser reads a whole stream, and takes anything that is not quite right as a failing case.
+//! Reference: <https://docs.kernel.org/dev-tools/ktap.html>
+
+use std::fmt::Write as _;
+
+/// What became of a case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// It ran, and all was well.
+    Pass,
+    /// It ran and something was wrong, or it did not run to its end.
+    Fail,
+    /// It did not run, for a reason.
+    Skip,
+}
+
+/// One result, with the cases below it if it is a suite.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Case {
+    /// What it is called within its suite.
+    pub name: String,
+    /// What the result line says; see [`Case::counts`] for what counts.
+    pub status: Status,
+    /// Why it was skipped or failed, in a few words; may be empty.
+    pub reason: String,
+    /// What it said, line by line.
+    pub log: Vec<String>,
+    /// The cases of a suite; empty for a single case.
+    pub children: Vec<Case>,
+}
+
+/// How many single cases passed, failed and were skipped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Cases that passed.
+    pub passed: usize,
+    /// Cases that failed.
+    pub failed: usize,
+    /// Cases that were skipped.
+    pub skipped: usize,
+}
+
+impl Counts {
+    /// The sum line that ends a test run.
+    #[must_use]
+    pub fn summary(&self) -> String {
+        let mut line = format!("{} passed, {} failed", self.passed, self.failed);
+        if self.skipped > 0 {
+            line += &format!(", {} skipped", self.skipped);
+        }
+        line
+    }
+
+    /// Whether the run as a whole is good: something ran, and nothing failed.
+    #[must_use]
+    pub fn good(&self) -> bool {
+        self.failed == 0 && self.passed > 0
+    }
+}
+
+impl Case {
+    /// A single case that passed.
+    #[must_use]
+    pub fn pass(name: &str) -> Self {
+        Self::new(name, Status::Pass, "")
+    }
+
+    /// A single case that failed, and why.
+    #[must_use]
+    pub fn fail(name: &str, reason: &str) -> Self {
+        Self::new(name, Status::Fail, reason)
+    }
+
+    /// A single case that did not run, and why.
+    #[must_use]
+    pub fn skip(name: &str, reason: &str) -> Self {
+        Self::new(name, Status::Skip, reason)
+    }
+
+    /// A suite. One without any case is a failure: whoever meant to run it ran nothing.
+    #[must_use]
+    pub fn suite(name: &str, mut children: Vec<Case>) -> Self {
+        if children.is_empty() {
+            children.push(Case::fail("plan", "no case ran"));
+        }
+        let failed = children.iter().any(|c| c.counts().failed > 0);
+        let all_skipped = children.iter().all(|c| c.status == Status::Skip);
+        let status = match (failed, all_skipped) {
+            (true, _) => Status::Fail,
+            (false, true) => Status::Skip,
+            (false, false) => Status::Pass,
+        };
+        Self {
+            children,
+            ..Self::new(name, status, "")
+        }
+    }
+
+    /// The same, with a log.
+    #[must_use]
+    pub fn with_log(mut self, log: Vec<String>) -> Self {
+        self.log = log;
+        self
+    }
+
+    fn new(name: &str, status: Status, reason: &str) -> Self {
+        // A line break would end the result line, and with it the meaning of what follows.
+        let one_line = |s: &str| s.split_whitespace().collect::<Vec<_>>().join(" ");
+        Self {
+            name: one_line(name),
+            status,
+            reason: one_line(reason),
+            log: Vec::new(),
+            children: Vec::new(),
+        }
+    }
+
+    /// Counts the single cases. A suite that says "not ok" over cases that all passed counts as one failure of its own.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        let mut counts = Counts::default();
+        if self.children.is_empty() {
+            match self.status {
+                Status::Pass => counts.passed = 1,
+                Status::Fail => counts.failed = 1,
+                Status::Skip => counts.skipped = 1,
+            }
+            return counts;
+        }
+        for child in &self.children {
+            let c = child.counts();
+            counts.passed += c.passed;
+            counts.failed += c.failed;
+            counts.skipped += c.skipped;
+        }
+        if self.status == Status::Fail && counts.failed == 0 {
+            counts.failed = 1;
+        }
+        counts
+    }
+
+    /// Calls `f` with the path of names and the case, for each that counts as failed.
+    pub fn for_each_failure(&self, f: &mut impl FnMut(&str, &Case)) {
+        self.walk_failures("", f);
+    }
+
+    fn walk_failures(&self, above: &str, f: &mut impl FnMut(&str, &Case)) {
+        let path = if above.is_empty() {
+            self.name.clone()
+        } else {
+            format!("{above}/{}", self.name)
+        };
+        let below: usize = self.children.iter().map(|c| c.counts().failed).sum();
+        if self.status == Status::Fail && below == 0 {
+            f(&path, self);
+        }
+        for child in &self.children {
+            child.walk_failures(&path, f);
+        }
+    }
+}
+
+/// Writes cases as one KTAP document with a plan.
+#[must_use]
+pub fn write(cases: &[Case]) -> String {
+    let mut out = String::new();
+    write_level(&mut out, cases, 0);
+    out
+}
+
+fn write_level(out: &mut String, cases: &[Case], depth: usize) {
+    let pad = "  ".repeat(depth);
+    // Writing to a String cannot fail.
+    let _ = writeln!(out, "{pad}KTAP version 1\n{pad}1..{}", cases.len());
+    for (case, number) in cases.iter().zip(1..) {
+        for line in &case.log {
+            let _ = writeln!(out, "{pad}# {line}");
+        }
+        if !case.children.is_empty() {
+            let _ = writeln!(out, "{pad}  # Subtest: {}", case.name);
+            write_level(out, &case.children, depth + 1);
+        }
+        let ok = if case.status == Status::Fail {
+            "not ok"
+        } else {
+            "ok"
+        };
+        let _ = write!(
+            out,
+            "{pad}{ok} {number} - {}",
+            case.name.replace('\\', "\\\\").replace('#', "\\#")
+        );
+        let _ = match (case.status, case.reason.is_empty()) {
+            (Status::Skip, _) => writeln!(out, " # SKIP {}", case.reason),
+            (Status::Fail, false) => writeln!(out, " # FAIL {}", case.reason),
+            _ => writeln!(out),
+        };
+    }
+}
+
+/// One level of the tree while it is being read.
+#[derive(Default)]
+struct Level {
+    /// What a "# Subtest:" line calls it.
+    name: String,
+    plan: Option<usize>,
+    cases: Vec<Case>,
+    log: Vec<String>,
+    /// What was wrong with the form of this level.
+    faults: Vec<String>,
+}
+
+impl Level {
+    /// The cases, with a failing one for each fault of form.
+    fn finish(mut self) -> (Vec<Case>, Vec<String>) {
+        match self.plan {
+            None => self.faults.push("no plan (1..N)".to_owned()),
+            Some(0) => self
+                .faults
+                .push("the plan is empty: no case ran".to_owned()),
+            Some(n) if n != self.cases.len() => {
+                self.faults
+                    .push(format!("{n} cases planned, {} reported", self.cases.len()));
+            }
+            Some(_) => {}
+        }
+        for fault in &self.faults {
+            self.cases.push(Case::fail("plan", fault));
+        }
+        (self.cases, self.log)
+    }
+
+    fn is_blank(&self) -> bool {
+        self.plan.is_none() && self.cases.is_empty() && self.faults.is_empty()
+    }
+}
+
+/// Reads a whole stream, which may hold several documents one after the other, and text that is not KTAP.
+/// Everything that was planned and not reported, or has no plan at all, is a failing case in the result.
+#[must_use]
+pub fn parse(text: &str) -> Vec<Case> {
+    let mut done = Vec::new();
+    // The indentation and content of each open level, outermost first.
+    let mut open: Vec<(usize, Level)> = Vec::new();
+    let mut subtest = String::new();
+    for raw in text.lines() {
+        let line = raw.trim_end_matches('\r');
+        let body = line.trim_start_matches(' ');
+        let indent = line.len() - body.len();
+        let Some(token) = Token::of(body) else {
+            if let Some(name) = body.strip_prefix("# Subtest: ") {
+                // KUnit has this line within the suite, others before it.
+                match open.last_mut() {
+                    Some((at, level)) if *at == indent && level.is_blank() => {
+                        name.clone_into(&mut level.name)
+                    }
+                    _ => name.clone_into(&mut subtest),
+                }
+                continue;
+            }
+            if let (Some((_, level)), false) = (open.last_mut(), body.is_empty()) {
+                level
+                    .log
+                    .push(body.strip_prefix("# ").unwrap_or(body).to_owned());
+            }
+            continue;
+        };
+        match token {
+            Token::Version => {
+                let nested = open.last().is_some_and(|(at, _)| indent > *at);
+                let repeated = open
+                    .last()
+                    .is_some_and(|(at, level)| indent == *at && level.is_blank());
+                if !nested && !repeated {
+                    if indent == 0 {
+                        done.extend(close_all(&mut open));
+                    } else {
+                        close_to(&mut open, indent);
+                    }
+                }
+                if !repeated {
+                    let name = std::mem::take(&mut subtest);
+                    open.push((
+                        indent,
+                        Level {
+                            name,
+                            ..Level::default()
+                        },
+                    ));
+                }
+            }
+            Token::Plan(n) => {
+                ensure(&mut open, indent);
+                if let Some((_, level)) = open.last_mut() {
+                    if level.plan.replace(n).is_some() {
+                        level.faults.push("two plans".to_owned());
+                    }
+                }
+            }
+            Token::Result {
+                status,
+                number,
+                name,
+                reason,
+            } => {
+                let mut below = Vec::new();
+                let mut log = Vec::new();
+                // Levels that are open and deeper belong to this result.
+                while open.last().is_some_and(|(at, _)| *at > indent) {
+                    if let Some((_, level)) = open.pop() {
+                        let (cases, said) = level.finish();
+                        if below.is_empty() {
+                            below = cases;
+                        } else {
+                            below.extend(cases);
+                        }
+                        log.extend(said);
+                    }
+                }
+                ensure(&mut open, indent);
+                let Some((_, level)) = open.last_mut() else {
+                    continue;
+                };
+                let expected = level.cases.len() + 1;
+                if number.is_some_and(|n| n != expected) {
+                    level.faults.push(format!(
+                        "result \"{name}\" has number {}, not {expected}",
+                        number.unwrap_or(0)
+                    ));
+                }
+                let mut said = std::mem::take(&mut level.log);
+                said.extend(log);
+                let case = Case {
+                    children: below,
+                    log: said,
+                    ..Case::new(&name, status, &reason)
+                };
+                level.cases.push(case);
+            }
+            Token::BailOut(why) => {
+                if open.is_empty() {
+                    open.push((0, Level::default()));
+                }
+                if let Some((_, level)) = open.last_mut() {
+                    level.faults.push(format!("bail out: {why}"));
+                }
+            }
+        }
+    }
+    done.extend(close_all(&mut open));
+    if done.is_empty() {
+        done.push(Case::fail(
+            "plan",
+            "no KTAP at all: nothing reported a result",
+        ));
+    }
+    done
+}
+
+/// Opens a level at `indent` if none is open there: a document whose version line was lost is still read.
+fn ensure(open: &mut Vec<(usize, Level)>, indent: usize) {
+    close_to(open, indent);
+    if open.last().is_none_or(|(at, _)| *at < indent) {
+        open.push((indent, Level::default()));
+    }
+}
+
+/// Closes the levels deeper than `indent` that no result line closed: their suite ended half-way.
+fn close_to(open: &mut Vec<(usize, Level)>, indent: usize) {
+    while open.len() > 1 && open.last().is_some_and(|(at, _)| *at > indent) {
+        let Some((_, level)) = open.pop() else { return };
+        let name = if level.name.is_empty() {
+            "unnamed suite".to_owned()
+        } else {
+            level.name.clone()
+        };
+        let (children, log) = level.finish();
+        if let Some((_, parent)) = open.last_mut() {
+            let cut = Case::new(&name, Status::Fail, "it has no result line: it was cut off");
+            parent.cases.push(Case {
+                children,
+                log,
+                ..cut
+            });
+        }
+    }
+}
+
+fn close_all(open: &mut Vec<(usize, Level)>) -> Vec<Case> {
+    close_to(open, 0);
+    let mut cases = Vec::new();
+    while let Some((_, level)) = open.pop() {
+        cases.extend(level.finish().0);
+    }
+    cases
+}
+
+enum Token {
+    Version,
+    Plan(usize),
+    Result {
+        status: Status,
+        number: Option<usize>,
+        name: String,
+        reason: String,
+    },
+    BailOut(String),
+}
+
+impl Token {
+    fn of(body: &str) -> Option<Self> {
+        if let Some(version) = body
+            .strip_prefix("KTAP version ")
+            .or_else(|| body.strip_prefix("TAP version "))
+        {
+            return version.trim().parse::<u32>().ok().map(|_| Self::Version);
+        }
+        if let Some(rest) = body.strip_prefix("1..") {
+            let count = rest.split([' ', '#']).next().unwrap_or(rest);
+            return count.parse().ok().map(Self::Plan);
+        }
+        if let Some(why) = body.strip_prefix("Bail out!") {
+            return Some(Self::BailOut(why.trim().to_owned()));
+        }
+        let (ok, rest) = match body.strip_prefix("not ok") {
+            Some(rest) => (false, rest),
+            None => (true, body.strip_prefix("ok")?),
+        };
+        if !rest.is_empty() && !rest.starts_with(' ') {
+            return None;
+        }
+        let rest = rest.trim();
+        let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+        let (number, rest) = rest.split_at(digits);
+        let rest = rest.trim_start();
+        let rest = rest
+            .strip_prefix("- ")
+            .unwrap_or(if rest == "-" { "" } else { rest });
+        let (name, directive) = split_directive(rest);
+        let (word, reason) = directive
+            .split_once(' ')
+            .unwrap_or((directive.as_str(), ""));
+        // XFAIL and TODO: known not to work, so neither a success nor a failure.
+        let skips = ["SKIP", "TODO", "XFAIL"]
+            .iter()
+            .any(|d| word.eq_ignore_ascii_case(d));
+        let status = match (ok, skips) {
+            (_, true) => Status::Skip,
+            (true, false) if ["FAIL", "TIMEOUT", "ERROR"].contains(&word) => Status::Fail,
+            (true, false) => Status::Pass,
+            (false, false) => Status::Fail,
+        };
+        let reason = if skips || word == "FAIL" {
+            reason
+        } else {
+            &directive
+        };
+        Some(Self::Result {
+            status,
+            number: number.parse().ok(),
+            name,
+            reason: reason.trim().to_owned(),
+        })
+    }
+}
+
+/// Splits `name # DIRECTIVE reason`, and undoes the escapes of the name.
+fn split_directive(text: &str) -> (String, String) {
+    let mut name = String::new();
+    let mut chars = text.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            '\\' => name.extend(chars.next()),
+            '#' => return (name.trim_end().to_owned(), chars.as_str().trim().to_owned()),
+            other => name.push(other),
+        }
+    }
+    (name.trim_end().to_owned(), String::new())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn totals(text: &str) -> (usize, usize, usize) {
+        let mut sum = (0, 0, 0);
+        for case in parse(text) {
+            let c = case.counts();
+            sum = (sum.0 + c.passed, sum.1 + c.failed, sum.2 + c.skipped);
+        }
+        sum
+    }
+
+    #[test]
+    fn table() {
+        let kunit = "KTAP version 1\n1..1\n    KTAP version 1\n    # Subtest: s\n    # module: m\n    1..2\n    ok 1 a\n    # b: EXPECTATION FAILED\n    not ok 2 b\n# s: pass:1 fail:1 skip:0 total:2\nnot ok 1 s\n";
+        let lying = kunit.replace("not ok 1 s", "ok 1 s");
+        let cases: &[(&str, &str, (usize, usize, usize))] = &[
+            ("plain", "KTAP version 1\n1..2\nok 1 a\nok 2 b\n", (2, 0, 0)),
+            ("plan last", "KTAP version 1\nok 1 a\n1..1\n", (1, 0, 0)),
+            (
+                "fail",
+                "KTAP version 1\n1..2\nok 1 a\nnot ok 2 b\n",
+                (1, 1, 0),
+            ),
+            (
+                "skip",
+                "KTAP version 1\n1..2\nok 1 a # SKIP no kvm\nok 2 - b\n",
+                (1, 0, 1),
+            ),
+            ("no plan", "KTAP version 1\nok 1 a\n", (1, 1, 0)),
+            ("empty plan", "KTAP version 1\n1..0\n", (0, 1, 0)),
+            ("cut", "KTAP version 1\n1..3\nok 1 a\n", (1, 1, 0)),
+            (
+                "too many",
+                "KTAP version 1\n1..1\nok 1 a\nok 2 b\n",
+                (2, 1, 0),
+            ),
+            (
+                "numbers",
+                "KTAP version 1\n1..2\nok 1 a\nok 3 b\n",
+                (2, 1, 0),
+            ),
+            ("nothing", "hello\n", (0, 1, 0)),
+            (
+                "bail out",
+                "KTAP version 1\n1..2\nok 1 a\nBail out! tired\n",
+                (1, 2, 0),
+            ),
+            ("bail out only", "Bail out! tired\n", (0, 2, 0)),
+            ("kunit", kunit, (1, 1, 0)),
+            ("parent lies", &lying, (1, 1, 0)),
+            (
+                "two documents",
+                "KTAP version 1\n1..1\nok 1 a\nKTAP version 1\n1..1\nnot ok 1 b\n",
+                (1, 1, 0),
+            ),
+            (
+                "second document empty",
+                "KTAP version 1\n1..1\nok 1 a\nKTAP version 1\n1..0\n",
+                (1, 1, 0),
+            ),
+            (
+                "suite cut",
+                "KTAP version 1\n1..1\n  KTAP version 1\n  1..2\n  ok 1 a\n",
+                (1, 1, 0),
+            ),
+            (
+                "nested plan missing",
+                "KTAP version 1\n1..1\n  KTAP version 1\n  ok 1 a\nok 1 s\n",
+                (1, 1, 0),
+            ),
+            (
+                "noise",
+                "boot\nKTAP version 1\n1..1\nokay then\n[ 1.0] not a result\nok 1 a\nbye\n",
+                (1, 0, 0),
+            ),
+            (
+                "not ok over passes",
+                "KTAP version 1\n1..1\n  KTAP version 1\n  1..1\n  ok 1 a\nnot ok 1 s\n",
+                (1, 1, 0),
+            ),
+        ];
+        for (name, text, want) in cases {
+            assert_eq!(totals(text), *want, "{name}");
+        }
+    }
+
+    #[test]
+    fn logs_and_reasons_stay_with_their_case() {
+        let cases =
+            parse("KTAP version 1\n1..2\n# one\nnot ok 1 a # TIMEOUT\ntwo\nok 2 b # SKIP later\n");
+        assert_eq!(
+            (cases[0].log.clone(), cases[0].reason.as_str()),
+            (vec!["one".to_owned()], "TIMEOUT")
+        );
+        assert_eq!(
+            (cases[1].log.clone(), cases[1].reason.as_str()),
+            (vec!["two".to_owned()], "later")
+        );
+    }
+
+    #[test]
+    fn a_cut_suite_is_named() {
+        let before = "KTAP version 1\n1..1\n# Subtest: s\n  KTAP version 1\n  1..1\n  ok 1 a\n";
+        let within = "KTAP version 1\n1..1\n  KTAP version 1\n  # Subtest: s\n  1..1\n  ok 1 a\n";
+        for text in [before, within] {
+            let mut seen = Vec::new();
+            parse(text)[0].for_each_failure(&mut |path, _| seen.push(path.to_owned()));
+            assert_eq!(seen, ["s"], "{text}");
+        }
+    }
+
+    #[test]
+    fn a_suite_of_nothing_fails() {
+        assert_eq!(Case::suite("s", vec![]).counts().failed, 1);
+        assert!(!Counts::default().good());
+    }
+
+    #[test]
+    fn failures_have_paths() {
+        let tree = Case::suite(
+            "a",
+            vec![Case::suite(
+                "b",
+                vec![Case::pass("c"), Case::fail("d", "why")],
+            )],
+        );
+        let mut seen = Vec::new();
+        tree.for_each_failure(&mut |path, case| seen.push((path.to_owned(), case.reason.clone())));
+        assert_eq!(seen, [("a/b/d".to_owned(), "why".to_owned())]);
+    }
+
+    fn tree() -> impl Strategy<Value = Case> {
+        let name = "[a-zA-Z#\\\\-][a-z0-9 #:\\\\-]{0,12}[a-z#\\\\]";
+        let leaf = (
+            name,
+            0..3,
+            "[a-z]{0,8}",
+            proptest::collection::vec("[a-z]{1,9}", 0..3),
+        )
+            .prop_map(|(name, status, reason, log)| {
+                match status {
+                    0 => Case::pass(&name),
+                    1 => Case::fail(&name, &reason),
+                    _ => Case::skip(&name, &reason),
+                }
+                .with_log(log)
+            });
+        leaf.prop_recursive(3, 24, 5, move |inner| {
+            (name, proptest::collection::vec(inner, 1..5))
+                .prop_map(|(name, cases)| Case::suite(&name, cases))
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(cases in proptest::collection::vec(tree(), 1..5)) {
+            prop_assert_eq!(parse(&write(&cases)), cases);
+        }
+
+        #[test]
+        fn any_text_is_survived(text in "(KTAP version 1\n|1\\.\\.[0-3]\n|  |ok 1\n|not ok 2 b\n|Bail out!\n|# x\n|.{0,9}\n){0,20}") {
+            parse(&text);
+        }
+
+        #[test]
+        fn a_cut_stream_never_passes(cases in proptest::collection::vec(tree(), 1..5), at in 0.0..1.0f64) {
+            let text = write(&cases);
+            let lines: Vec<_> = text.lines().collect();
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)]
+            let keep = (lines.len() as f64 * at) as usize;
+            let failed: usize = parse(&lines[..keep].join("\n")).iter().map(|c| c.counts().failed).sum();
+            prop_assert!(failed > 0);
+        }
+    }
+}

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Kernels, guests and test runs for auxpmu, inside the build root that `root.sh` makes.
+//!
+//! - [`kernel`] prepares the two kernels: Debian's own, unmodified, and a lean one with KUnit.
+//! - [`modules`] builds the modules against them, [`tools`] the programs that go into guests.
+//! - [`guest`] boots one in QEMU: a command and files in, files and an exit status out.
+//! - [`ktap`] is the format in which all layers report; [`suites`] are the layers.
+
+#![deny(missing_docs)]
+
+pub mod accel;
+pub mod cache;
+pub mod cpio;
+//pub mod demo;
+pub mod error;
+pub mod guest;
+pub mod kernel;
+pub mod ktap;
+pub mod libtest;
+pub mod modules;
+pub mod release;
+pub mod splat;
+pub mod step;
+pub mod suites;
+pub mod symbols;
+pub mod tools;
+pub mod vng;

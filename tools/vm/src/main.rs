@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! `auxvm`: what the Makefile calls, inside the build root.
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+use vm::cache::Cache;
+use vm::guest;
+use vm::kernel::{self, Kernel, Kind};
+use vm::modules::{self, Mode};
+use vm::suites::{self, Plan, Suite};
+use vm::tools;
+
+/// Kernels, guests and test runs for auxpmu.
+#[derive(Parser)]
+#[command(version)]
+struct Args {
+    #[command(subcommand)]
+    command: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Prepare kernels, and print where they are
+    Kernel {
+        /// Which: stock, lean
+        #[arg(required = true)]
+        kinds: Vec<Kind>,
+    },
+    /// Build the modules
+    Modules {
+        /// Against which kernel: stock, lean
+        #[arg(long, env = "KERNEL")]
+        kernel: Option<Kind>,
+    },
+    /// Write rust-project.json for rust-analyzer
+    RustAnalyzer {
+        /// Against which kernel: stock, lean
+        #[arg(long, env = "KERNEL")]
+        kernel: Option<Kind>,
+    },
+    /// Build the tools that go into guests, and print where they are
+    Tools,
+    /// Run the tests
+    Test {
+        /// Only these layers: host, kbuild, kunit, e2e
+        #[arg(long)]
+        suite: Vec<Suite>,
+        /// Only this kernel: stock, lean
+        #[arg(long, env = "KERNEL")]
+        kernel: Option<Kind>,
+        /// Only this end-to-end case
+        #[arg(long)]
+        case: Vec<String>,
+        /// What runs the end-to-end guests: our own (qemu) or virtme-ng (vng)
+        #[arg(long, env = "RUNNER", default_value = "qemu", value_parser = ["qemu", "vng"])]
+        runner: String,
+    },
+    /// Boot a guest on the terminal, with the modules loaded
+    Shell {
+        /// Which kernel: stock, lean
+        #[arg(long, env = "KERNEL")]
+        kernel: Option<Kind>,
+    },
+    /// Forget which kernel was chosen, so that the next run takes the newest of the archive
+    Update,
+}
+
+fn main() -> ExitCode {
+    // An empty variable means the same as none.
+    let args = Args::parse_from(std::env::args_os());
+    match run(args) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: Args) -> Result<ExitCode> {
+    let cache = Cache::from_env()?;
+    match args.command {
+        Verb::Kernel { kinds } => {
+            for kind in kinds {
+                println!("{}", Kernel::prepare(&cache, kind)?.dir.display());
+            }
+        }
+        Verb::Modules { kernel } => {
+            for kind in kinds(kernel) {
+                let kernel = Kernel::prepare(&cache, kind)?;
+                let built = modules::build(&cache, &kernel, Mode::Plain)?;
+                for warning in &built.warnings {
+                    eprintln!("{warning}");
+                }
+                for file in &built.files {
+                    println!("{}", file.display());
+                }
+            }
+        }
+        Verb::RustAnalyzer { kernel } => {
+            let kernel = Kernel::prepare(&cache, kernel.unwrap_or(Kind::Stock))?;
+            println!("{}", modules::rust_analyzer(&cache, &kernel)?.display());
+        }
+        Verb::Tools => {
+            for (_, path) in tools::build(&cache)? {
+                println!("{}", path.display());
+            }
+        }
+        Verb::Test {
+            suite,
+            kernel,
+            case,
+            runner,
+        } => {
+            let plan = Plan {
+                suites: if suite.is_empty() {
+                    Suite::ALL.to_vec()
+                } else {
+                    suite
+                },
+                kernels: kinds(kernel),
+                cases: case,
+                vng: runner == "vng",
+            };
+            let counts = suites::run(&cache, &plan)?;
+            println!("{}", counts.summary());
+            if !counts.good() {
+                return Ok(ExitCode::FAILURE);
+            }
+        }
+        Verb::Shell { kernel } => {
+            let kernel = Kernel::prepare(&cache, kernel.unwrap_or(Kind::Stock))?;
+            let built = modules::build(&cache, &kernel, Mode::Plain)?;
+            guest::shell(&cache, &kernel, &built.files, &tools::build(&cache)?)?;
+        }
+        Verb::Update => kernel::forget(&cache)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn kinds(one: Option<Kind>) -> Vec<Kind> {
+    one.map_or_else(|| Kind::ALL.to_vec(), |kind| vec![kind])
+}

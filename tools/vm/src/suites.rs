@@ -1,0 +1,570 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The layers of tests, from fast to slow, and the run that joins them.
+
+use crate::cache::Cache;
+use crate::error::{Error, OnFile, Result};
+use crate::guest::{Guest, Outcome};
+use crate::kernel::{Kernel, Kind};
+use crate::ktap::{self, Case, Counts};
+use crate::modules::{self, Mode};
+use crate::step::{Log, Progress};
+use crate::{libtest, tools, vng};
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// A layer of tests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Suite {
+    /// Formatting, lints, the tests of the tools, rules of the tree.
+    Host,
+    /// The modules build without a warning, and against a wrong kernel they say why not.
+    Kbuild,
+    /// The KUnit suites of the modules, in the lean kernel.
+    Kunit,
+    /// Recorder, drivers and kernel together.
+    E2e,
+}
+
+impl Suite {
+    /// All, fast first.
+    pub const ALL: [Self; 4] = [Self::Host, Self::Kbuild, Self::Kunit, Self::E2e];
+}
+
+impl fmt::Display for Suite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Host => "host",
+            Self::Kbuild => "kbuild",
+            Self::Kunit => "kunit",
+            Self::E2e => "e2e",
+        })
+    }
+}
+
+impl std::str::FromStr for Suite {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Self::ALL
+            .into_iter()
+            .find(|s| s.to_string() == text)
+            .ok_or_else(|| format!("there is no suite \"{text}\": host, kbuild, kunit and e2e are"))
+    }
+}
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The layers, in order.
+    pub suites: Vec<Suite>,
+    /// The kernels of the layers that have a choice.
+    pub kernels: Vec<Kind>,
+    /// The only end-to-end cases to run; empty: all.
+    pub cases: Vec<String>,
+    /// Whether virtme-ng runs the end-to-end guests.
+    pub vng: bool,
+}
+
+/// Runs the plan; writes `build/test/all.ktap`, prints what failed and the sums.
+///
+/// # Errors
+///
+/// Only when the results cannot be written: whatever else goes wrong is a failing case.
+pub fn run(cache: &Cache, plan: &Plan) -> Result<Counts> {
+    let dir = cache.build().join("test");
+    fs::create_dir_all(&dir).on("make", &dir)?;
+    let mut all = Vec::new();
+    let mut kernels = Kernels {
+        cache,
+        made: Vec::new(),
+    };
+    for suite in &plan.suites {
+        let start = Instant::now();
+        let case = match suite {
+            Suite::Host => host(cache, &dir),
+            Suite::Kbuild => kbuild(cache, &dir, &mut kernels, plan),
+            Suite::Kunit => kunit(cache, &dir, &mut kernels),
+            Suite::E2e => e2e(cache, &dir, &mut kernels, plan),
+        };
+        // What keeps a suite from running at all is a failing case of it.
+        let case = case.unwrap_or_else(|e| {
+            Case::suite(
+                &suite.to_string(),
+                vec![Case::fail("start", &e.to_string())],
+            )
+        });
+        println!(
+            "{suite}: {} in {:.1} s",
+            case.counts().summary(),
+            start.elapsed().as_secs_f64()
+        );
+        all.push(case);
+    }
+    let path = dir.join("all.ktap");
+    fs::write(&path, ktap::write(&all)).on("write", &path)?;
+    let total = Case::suite("all", all);
+    print_failures(&total);
+    println!("All results: {}", path.display());
+    Ok(total.counts())
+}
+
+fn print_failures(total: &Case) {
+    total.for_each_failure(&mut |path, case| {
+        let path = path.strip_prefix("all/").unwrap_or(path);
+        let reason = if case.reason.is_empty() {
+            String::new()
+        } else {
+            format!(": {}", case.reason)
+        };
+        println!("\nFAILED {path}{reason}");
+        let skip = case.log.len().saturating_sub(60);
+        if skip > 0 {
+            println!("    ({skip} lines more before)");
+        }
+        for line in &case.log[skip..] {
+            println!("    {line}");
+        }
+    });
+}
+
+/// The kernels that were prepared in this run: each once.
+struct Kernels<'a> {
+    cache: &'a Cache,
+    made: Vec<Kernel>,
+}
+
+impl Kernels<'_> {
+    fn get(&mut self, kind: Kind) -> Result<Kernel> {
+        if let Some(kernel) = self.made.iter().find(|k| k.kind == kind) {
+            return Ok(kernel.clone());
+        }
+        let kernel = Kernel::prepare(self.cache, kind)?;
+        self.made.push(kernel.clone());
+        Ok(kernel)
+    }
+}
+
+/// Runs one command as a case; what it said is the case's log if it fails.
+fn check(dir: &Path, name: &str, command: &mut Command) -> Result<Case> {
+    let progress = Progress::begin(name);
+    let log = Log::create(&dir.join(format!("{}.log", name.replace(' ', "-"))))?;
+    let good = log.status(command)?.success();
+    progress.end(if good { "ok" } else { "failed" });
+    if good {
+        return Ok(Case::pass(name));
+    }
+    let lines = log.text().lines().map(str::to_owned).collect();
+    Ok(Case::fail(name, &format!("see {}", log.path().display())).with_log(lines))
+}
+
+fn host(cache: &Cache, dir: &Path) -> Result<Case> {
+    let dir = dir.join("host");
+    let tools = cache.checkout().join("tools");
+    let files = project_files(cache)?;
+    let cargo = |args: &[&str]| {
+        let mut command = Command::new("cargo");
+        command.current_dir(&tools).args(args);
+        command
+    };
+    let mut cases = vec![
+        rule("SPDX", cache, &files, lacks_spdx),
+        rule("no unsafe", cache, &files, has_unsafe),
+    ];
+    let scripts: Vec<_> = files
+        .iter()
+        .filter(|f| is_shell(&cache.checkout().join(f)))
+        .collect();
+    cases.push(check(
+        &dir,
+        "shellcheck",
+        Command::new("shellcheck")
+            .current_dir(cache.checkout())
+            .args(scripts),
+    )?);
+    cases.push(check(
+        &dir,
+        "format of the tools",
+        &mut cargo(&["fmt", "--all", "--check"]),
+    )?);
+    let kernel_side: Vec<_> = files.iter().filter(|f| is_kernel_rust(f)).collect();
+    if !kernel_side.is_empty() {
+        let mut rustfmt = Command::new("rustfmt");
+        rustfmt
+            .current_dir(cache.checkout())
+            .args(["--check", "--edition", "2021"])
+            .args(kernel_side);
+        cases.push(check(&dir, "format of the kernel side", &mut rustfmt)?);
+    }
+    let clippy = [
+        "clippy",
+        "--locked",
+        "--workspace",
+        "--all-targets",
+        "--",
+        "-D",
+        "warnings",
+    ];
+    cases.push(check(&dir, "clippy", &mut cargo(&clippy))?);
+
+    let progress = Progress::begin("cargo test");
+    let log = Log::create(&dir.join("cargo-test.log"))?;
+    let good = log
+        .status(
+            cargo(&["test", "--locked", "--workspace", "--no-fail-fast"])
+                .env("CARGO_TERM_COLOR", "never"),
+        )?
+        .success();
+    let case = libtest::parse(&log.text(), good);
+    progress.end(&case.counts().summary());
+    cases.push(case);
+    Ok(Case::suite("host", cases))
+}
+
+/// The files of the project: those that git has, or would take.
+fn project_files(cache: &Cache) -> Result<Vec<PathBuf>> {
+    let log = Log::create(&cache.build().join("test/host/files.log"))?;
+    let list = log.output(
+        "listing the project's files",
+        Command::new("git")
+            .args(["-c", "safe.directory=*", "-C"])
+            .arg(cache.checkout())
+            .args([
+                "ls-files",
+                "-z",
+                "--cached",
+                "--others",
+                "--exclude-standard",
+            ]),
+    )?;
+    let mut files: Vec<PathBuf> = list
+        .split('\0')
+        .filter(|f| !f.is_empty())
+        .map(PathBuf::from)
+        .collect();
+    files.retain(|f| cache.checkout().join(f).is_file());
+    files.sort();
+    files.dedup();
+    Ok(files)
+}
+
+fn is_shell(path: &Path) -> bool {
+    let text = fs::read(path).unwrap_or_default();
+    let first = text.split(|b| *b == b'\n').next().unwrap_or_default();
+    first.starts_with(b"#!") && first.ends_with(b"sh")
+}
+
+fn is_kernel_rust(path: &Path) -> bool {
+    let rust = path.extension().is_some_and(|e| e == "rs");
+    // auxcore is a member of the tools' workspace, and is formatted with it.
+    rust && (path.starts_with("rust") && !path.starts_with("rust/auxcore")
+        || path.starts_with("samples"))
+}
+
+/// A rule that every file must keep: `broken` says how one breaks it.
+fn rule(
+    name: &str,
+    cache: &Cache,
+    files: &[PathBuf],
+    broken: fn(&Path, &str) -> Option<String>,
+) -> Case {
+    let mut complaints = Vec::new();
+    for file in files {
+        if let Ok(text) = fs::read_to_string(cache.checkout().join(file)) {
+            complaints.extend(broken(file, &text).map(|c| format!("{}: {c}", file.display())));
+        }
+    }
+    if complaints.is_empty() {
+        return Case::pass(name);
+    }
+    Case::fail(name, &format!("{} files break the rule", complaints.len())).with_log(complaints)
+}
+
+fn lacks_spdx(path: &Path, text: &str) -> Option<String> {
+    let name = path.file_name()?.to_str()?;
+    let generated = name == "Cargo.lock" || name.ends_with(".svg") || path.starts_with("LICENSES");
+    // proptest writes these, with a head of its own.
+    let seeds = name.ends_with(".proptest-regressions");
+    if generated
+        || seeds
+        || text
+            .lines()
+            .take(2)
+            .any(|l| l.contains("SPDX-License-Identifier: GPL-2.0"))
+    {
+        return None;
+    }
+    Some("the first line must be SPDX-License-Identifier: GPL-2.0 (kernel side) or GPL-2.0 OR MIT (tools)".to_owned())
+}
+
+/// Samples show that drivers need no `unsafe`, and auxcore is the ground that both sides trust.
+fn has_unsafe(path: &Path, text: &str) -> Option<String> {
+    if !(path.starts_with("samples") || path.starts_with("rust/auxcore"))
+        || path.extension().is_none_or(|e| e != "rs")
+    {
+        return None;
+    }
+    let is_word = |c: char| c.is_alphanumeric() || c == '_';
+    text.lines().zip(1..).find_map(|(line, number)| {
+        let code = line.split("//").next().unwrap_or_default();
+        let found = code.split(|c| !is_word(c)).any(|word| word == "unsafe");
+        found.then(|| format!("line {number}: no unsafe code here"))
+    })
+}
+
+fn kbuild(cache: &Cache, dir: &Path, kernels: &mut Kernels<'_>, plan: &Plan) -> Result<Case> {
+    let mut cases = Vec::new();
+    for kind in &plan.kernels {
+        let case = match kernels.get(*kind).and_then(|kernel| strict(cache, &kernel)) {
+            Ok(case) => case,
+            Err(e) => Case::fail(&format!("modules for {kind}"), &e.to_string()),
+        };
+        cases.push(case);
+    }
+    cases.push(preflight(cache, dir)?);
+    let kernel = kernels.get(plan.kernels.first().copied().unwrap_or(Kind::Stock))?;
+    cases.push(rust_analyzer(cache, &kernel));
+    Ok(Case::suite("kbuild", cases))
+}
+
+fn strict(cache: &Cache, kernel: &Kernel) -> Result<Case> {
+    let name = format!("modules for {} with CLIPPY=1 W=1", kernel.kind);
+    let built = modules::build(cache, kernel, Mode::Strict)?;
+    Ok(if built.warnings.is_empty() {
+        Case::pass(&name)
+    } else {
+        let lines = fs::read_to_string(&built.log).unwrap_or_default();
+        let reason = format!(
+            "{} warnings, see {}",
+            built.warnings.len(),
+            built.log.display()
+        );
+        Case::fail(&name, &reason).with_log(lines.lines().map(str::to_owned).collect())
+    })
+}
+
+/// `make KDIR=` against folders that are not fit: each is refused in a sentence that names the cause.
+fn preflight(cache: &Cache, dir: &Path) -> Result<Case> {
+    let rustc = Command::new("rustc")
+        .arg("--version")
+        .output()
+        .map_err(|source| Error::Spawn {
+            program: "rustc".into(),
+            source,
+        })?;
+    let version = String::from_utf8_lossy(&rustc.stdout).trim().to_owned();
+    let good = format!("CONFIG_RUST=y\nCONFIG_RUSTC_VERSION_TEXT=\"{version}\"\n");
+    let other = "CONFIG_RUST=y\nCONFIG_RUSTC_VERSION_TEXT=\"rustc 1.70.0 (other)\"\n";
+    // The name, the configuration if any, whether there is metadata, and what the refusal must say; empty: accepted.
+    let table: [(&str, Option<&str>, bool, &str); 5] = [
+        ("no kernel folder", None, false, "no configured kernel"),
+        (
+            "kernel without Rust",
+            Some("# CONFIG_RUST is not set\n"),
+            false,
+            "CONFIG_RUST",
+        ),
+        ("kernel without metadata", Some(&good), false, "metadata"),
+        ("kernel of another rustc", Some(other), true, "rustc 1.70.0"),
+        ("fit kernel", Some(&good), true, ""),
+    ];
+    let mut cases = Vec::new();
+    for (name, config, metadata, want) in table {
+        let kdir = dir.join("kbuild/kdir").join(name.replace(' ', "-"));
+        fs::create_dir_all(kdir.join("rust")).on("make", &kdir)?;
+        if let Some(config) = config {
+            fs::write(kdir.join(".config"), config).on("write", &kdir)?;
+            fs::write(kdir.join("Makefile"), "").on("write", &kdir)?;
+        }
+        if metadata {
+            fs::write(kdir.join("rust/libkernel.rmeta"), "").on("write", &kdir)?;
+        }
+        let script = cache.checkout().join("tools/vm/kdir.sh");
+        let output = Command::new(&script)
+            .arg(&kdir)
+            .output()
+            .map_err(|source| Error::Spawn {
+                program: "kdir.sh".into(),
+                source,
+            })?;
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        let refused_well =
+            !output.status.success() && text.contains(want) && text.lines().count() == 1;
+        let right = if want.is_empty() {
+            output.status.success() && text.is_empty()
+        } else {
+            refused_well
+        };
+        cases.push(if right {
+            Case::pass(name)
+        } else {
+            Case::fail(name, "not the answer that was wanted").with_log(vec![
+                format!("wanted: {want}"),
+                format!("got: {}", text.trim()),
+            ])
+        });
+    }
+    Ok(Case::suite("KDIR", cases))
+}
+
+fn rust_analyzer(cache: &Cache, kernel: &Kernel) -> Case {
+    match modules::rust_analyzer(cache, kernel) {
+        Ok(_) => Case::pass("rust-analyzer"),
+        Err(e) => Case::fail("rust-analyzer", &e.to_string()),
+    }
+}
+
+fn kunit(cache: &Cache, dir: &Path, kernels: &mut Kernels<'_>) -> Result<Case> {
+    let kernel = kernels.get(Kind::Lean)?;
+    let built = modules::build(cache, &kernel, Mode::Plain)?;
+    let progress = Progress::begin("KUnit in the lean kernel");
+    let guest = Guest::new(&kernel, &built.files)?.script("run", include_str!("../guest/kunit.sh"));
+    let outcome = guest.run(cache, &dir.join("kunit"), "run", |_| {})?;
+    let suite = outcome.suite("kunit");
+    progress.end(&ended(&suite, &outcome));
+    Ok(suite)
+}
+
+/// Time allowed for all end-to-end cases on one kernel.
+const E2E_TIMEOUT: Duration = Duration::from_secs(600);
+
+fn e2e(cache: &Cache, dir: &Path, kernels: &mut Kernels<'_>, plan: &Plan) -> Result<Case> {
+    let programs = tools::build(cache)?;
+    if !programs.iter().any(|(name, _)| name == "auxe2e") {
+        return Ok(Case::suite(
+            "e2e",
+            vec![Case::skip("all", "tools/e2e is not in this checkout")],
+        ));
+    }
+    let mut ready = Vec::new();
+    for kind in &plan.kernels {
+        let kernel = kernels.get(*kind)?;
+        let built = modules::build(cache, &kernel, Mode::Plain)?;
+        ready.push((kernel, built));
+    }
+    // The guests run side by side; each has two processors, but waits most of the time.
+    let suites = std::thread::scope(|scope| {
+        let threads: Vec<_> = ready
+            .iter()
+            .map(|(kernel, built)| {
+                scope.spawn(|| e2e_on(cache, dir, kernel, &built.files, &programs, plan))
+            })
+            .collect();
+        let results = threads
+            .into_iter()
+            .zip(&plan.kernels)
+            .map(|(thread, kind)| {
+                let result = thread.join().unwrap_or_else(|_| {
+                    Err(Error::Other("the guest's thread panicked".to_owned()))
+                });
+                result.unwrap_or_else(|e| {
+                    Case::suite(&kind.to_string(), vec![Case::fail("start", &e.to_string())])
+                })
+            });
+        results.collect()
+    });
+    Ok(Case::suite("e2e", suites))
+}
+
+fn e2e_on(
+    cache: &Cache,
+    dir: &Path,
+    kernel: &Kernel,
+    modules: &[PathBuf],
+    programs: &[(String, PathBuf)],
+    plan: &Plan,
+) -> Result<Case> {
+    let name = kernel.kind.to_string();
+    let progress = Progress::begin(&format!("end to end on {name}"));
+    let dir = dir.join(format!("e2e-{name}"));
+    let quoted: Vec<String> = plan
+        .cases
+        .iter()
+        .map(|c| format!("'{}'", c.replace('\'', "'\\''")))
+        .collect();
+    let command = format!("auxe2e {}", quoted.join(" "));
+    let live = |line: &str| {
+        if line.trim_start().starts_with("not ok") {
+            println!("{name}: {}", line.trim());
+        }
+    };
+    let outcome = if plan.vng {
+        vng::run(&dir, kernel, modules, programs, &command, E2E_TIMEOUT)?
+    } else {
+        let mut guest = Guest::new(kernel, modules)?.timeout(E2E_TIMEOUT);
+        for (program, path) in programs {
+            guest = guest.program(program, path)?;
+        }
+        guest.run(cache, &dir, &command, live)?
+    };
+    let suite = outcome.suite(&name);
+    progress.end(&ended(&suite, &outcome));
+    Ok(suite)
+}
+
+fn ended(suite: &Case, outcome: &Outcome) -> String {
+    format!(
+        "{}, guest of {} MiB",
+        suite.counts().summary(),
+        outcome.peak_kib / 1024
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules() {
+        let spdx = "// SPDX-License-Identifier: GPL-2.0 OR MIT\n";
+        let cases = [
+            (lacks_spdx(Path::new("tools/a.rs"), spdx), false),
+            (
+                lacks_spdx(
+                    Path::new("tools/a.sh"),
+                    "#!/bin/sh\n# SPDX-License-Identifier: GPL-2.0 OR MIT\n",
+                ),
+                false,
+            ),
+            (lacks_spdx(Path::new("tools/a.rs"), "fn main() {}\n"), true),
+            (lacks_spdx(Path::new("LICENSES/MIT.txt"), "MIT"), false),
+            (lacks_spdx(Path::new("tools/Cargo.lock"), ""), false),
+            (
+                has_unsafe(Path::new("samples/a.rs"), "unsafe { x() }\n"),
+                true,
+            ),
+            (
+                has_unsafe(
+                    Path::new("rust/auxcore/a.rs"),
+                    "fn a() { let f: unsafe fn(); }",
+                ),
+                true,
+            ),
+            (
+                has_unsafe(
+                    Path::new("samples/a.rs"),
+                    "// unsafe\n#![deny(unsafe_code)]\nlet not_unsafe = 1;\n",
+                ),
+                false,
+            ),
+            (
+                has_unsafe(Path::new("rust/perf.rs"), "unsafe { x() }\n"),
+                false,
+            ),
+        ];
+        for (i, (complaint, broken)) in cases.iter().enumerate() {
+            assert_eq!(complaint.is_some(), *broken, "{i}: {complaint:?}");
+        }
+    }
+
+    #[test]
+    fn suites_have_names() {
+        for suite in Suite::ALL {
+            assert_eq!(suite.to_string().parse(), Ok(suite));
+        }
+        assert!("other".parse::<Suite>().is_err());
+    }
+}

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Builds the programs that go into guests: static, as a guest has no libraries.
+
+use crate::cache::Cache;
+use crate::error::{Error, Result};
+use crate::step::{Log, Progress};
+use std::path::PathBuf;
+use std::process::Command;
+
+const TARGET: &str = "x86_64-unknown-linux-gnu";
+
+/// The packages whose programs guests run, and the programs.
+const PROGRAMS: [(&str, &str); 2] = [("auxrec", "auxrec"), ("e2e", "auxe2e")];
+
+/// Builds those that the checkout has; gives the name and place of each.
+///
+/// # Errors
+///
+/// When one does not compile.
+pub fn build(cache: &Cache) -> Result<Vec<(String, PathBuf)>> {
+    let tools = cache.checkout().join("tools");
+    let present: Vec<_> = PROGRAMS
+        .into_iter()
+        .filter(|(package, _)| tools.join(package).join("Cargo.toml").is_file())
+        .collect();
+    if present.is_empty() {
+        return Ok(Vec::new());
+    }
+    let log = Log::create(&cache.build().join("tools.log"))?;
+    let progress = Progress::begin("building the tools for guests");
+    let mut cargo = Command::new("cargo");
+    cargo
+        .current_dir(&tools)
+        .args(["build", "--locked", "--release", "--target", TARGET]);
+    // With --target, this does not reach build scripts and procedural macros, which cannot be static.
+    cargo.env(
+        "CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS",
+        "-Ctarget-feature=+crt-static",
+    );
+    for (package, _) in &present {
+        cargo.args(["-p", package]);
+    }
+    log.run("building the tools", &mut cargo)?;
+    let dir = cache.build().join("target").join(TARGET).join("release");
+    let mut built = Vec::new();
+    for (package, program) in present {
+        let path = dir.join(program);
+        if !path.is_file() {
+            return Err(Error::Other(format!(
+                "the package {package} built no program {program}: see tools/{package}/Cargo.toml"
+            )));
+        }
+        built.push((program.to_owned(), path));
+    }
+    progress.end("done");
+    Ok(built)
+}
