@@ -59,6 +59,12 @@ impl Capabilities {
     pub const fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
+
+    /// Whether all of `other` is in `self`.
+    #[must_use]
+    pub const fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
 }
 
 /// A PMU with an AUX buffer.

@@ -20,6 +20,7 @@ use crate::{
     context,
     event::Event,
     pmu::{
+        Capabilities,
         Pmu,
         Registration, //
     }, //
@@ -35,6 +36,10 @@ use core::{
 use kernel::{
     container_of,
     prelude::*,
+    sync::atomic::{
+        Atomic,
+        Relaxed, //
+    },
     time::Delta,
     types::Opaque, //
 };
@@ -375,6 +380,8 @@ impl<T: Pmu> Inside<T> {
                     timer,
                 });
                 self.set_state(0);
+                // SAFETY: The owner is live.
+                unsafe { itrace_started::<T>(owner) };
                 Ok(timer)
             }
             Err(error) => {
@@ -483,6 +490,31 @@ impl<T: Pmu> Inside<T> {
             }
         }
     }
+}
+
+/// Tells perf that the event's trace has started, so that it writes `PERF_RECORD_ITRACE_START` at
+/// the first sched-in and not at every one.
+///
+/// C counterpart: `perf_event_itrace_started()`, which modules cannot call.
+///
+/// # Safety
+///
+/// `event` must be a live event on this CPU, with interrupts off.
+unsafe fn itrace_started<T: Pmu>(event: NonNull<bindings::perf_event>) {
+    if !T::CAPABILITIES.contains(Capabilities::ITRACE) {
+        return;
+    }
+
+    // SAFETY: Live by the safety requirement.
+    let attach_state = unsafe { &raw mut (*event.as_ptr()).attach_state };
+    // SAFETY: Aligned and live; perf's own accesses are under the context's lock, on this CPU, or
+    // marked.
+    let attach_state = unsafe { Atomic::from_ptr(attach_state) };
+
+    attach_state.store(
+        attach_state.load(Relaxed) | bindings::PERF_ATTACH_ITRACE,
+        Relaxed,
+    );
 }
 
 /// `handle->head`, of an AUX transaction.
