@@ -19,8 +19,12 @@ use kernel::{
 mod buffer;
 #[path = "aux/gate.rs"]
 mod gate;
+#[path = "aux/output.rs"]
+mod output;
 #[path = "aux/slot.rs"]
 mod slot;
+#[path = "aux/unit.rs"]
+mod unit;
 #[path = "aux/window.rs"]
 mod window;
 
@@ -38,8 +42,9 @@ pub(crate) use buffer::{
     Buffer,
     Live, //
 };
-pub(crate) use slot::{
-    Slot,
+pub(crate) use slot::Slot;
+pub(crate) use unit::{
+    Shared,
     Start, //
 };
 

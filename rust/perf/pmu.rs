@@ -140,9 +140,8 @@ pub trait Pmu: Sized + Send + Sync + 'static {
 pub struct Registration<T: Pmu> {
     #[pin]
     pmu: Opaque<bindings::pmu>,
-    driver: T,
+    shared: aux::Shared<T>,
     slots: PerCpu<aux::Slot<T>>,
-    live: Arc<aux::Live>,
     groups: sysfs::Groups,
 }
 
@@ -158,9 +157,11 @@ impl<T: Pmu> Registration<T> {
     /// [`EEXIST`] if there is a PMU of that name.
     pub fn new(name: &'static CStr, driver: T) -> impl PinInit<Self, Error> {
         try_pin_init!(&this in Self {
-            driver,
+            shared: aux::Shared {
+                driver,
+                live: Arc::pin_init(aux::Live::new(), GFP_KERNEL)?,
+            },
             slots: PerCpu::new(aux::Slot::new)?,
-            live: Arc::pin_init(aux::Live::new(), GFP_KERNEL)?,
             groups: sysfs::Groups::new(&[(
                 c"format",
                 <T::Config as format::Config>::attributes(),
@@ -187,11 +188,7 @@ impl<T: Pmu> Registration<T> {
 
     /// The driver.
     pub fn driver(&self) -> &T {
-        &self.driver
-    }
-
-    pub(crate) fn live(&self) -> &aux::Live {
-        &self.live
+        &self.shared.driver
     }
 
     /// The registration of an event's PMU.
@@ -201,7 +198,7 @@ impl<T: Pmu> Registration<T> {
     /// `event` must be an event of a PMU that is a `Registration<T>`, and hold it (as every event
     /// does until it is freed or the PMU is unregistered) during the lifetime that the caller
     /// picks.
-    pub(crate) unsafe fn of<'a>(event: NonNull<bindings::perf_event>) -> &'a Self {
+    unsafe fn of<'a>(event: NonNull<bindings::perf_event>) -> &'a Self {
         // SAFETY: Live by the safety requirement.
         let pmu = unsafe { (*event.as_ptr()).pmu };
         // SAFETY: The `pmu` of a `Registration<T>`, by the safety requirement.
@@ -280,7 +277,7 @@ impl<T: Pmu> Callbacks<T> {
 
             // SAFETY: In `event_init()`.
             let attr = unsafe { Attr::<T::Config>::new(event)? };
-            let data = registration.driver.event_init(&attr)?;
+            let data = registration.shared.driver.event_init(&attr)?;
             let state = KBox::new(
                 State::<T> {
                     config: attr.into_config(),
@@ -341,9 +338,10 @@ impl<T: Pmu> Callbacks<T> {
         // CAST: The flag is bit 0.
         let start = flags & bindings::PERF_EF_START as c_int != 0;
 
-        let add = |registration: &_, slot: Pin<&aux::Slot<T>>, event, cpu: &_| {
-            // SAFETY: In `add()` of an event of this registration.
-            unsafe { slot.add(registration, event, start, cpu) }
+        let add = |registration: &Registration<T>, slot: Pin<&aux::Slot<T>>, event, cpu: &_| {
+            // SAFETY: In `add()` of an event of this registration, which perf calls `del()` for
+            // before either goes.
+            unsafe { slot.add(&registration.shared, event, start, cpu) }
         };
 
         // SAFETY: By the safety requirement.
@@ -373,11 +371,7 @@ impl<T: Pmu> Callbacks<T> {
         // Reprogramming a period (`PERF_EF_RELOAD`) is nothing to a trace unit.
         //
         // SAFETY: By the safety requirement.
-        unsafe {
-            Self::on_cpu(event, |registration, slot, event, cpu| {
-                slot.start(registration, event, cpu)
-            })
-        };
+        unsafe { Self::on_cpu(event, |_, slot, event, cpu| slot.start(event, cpu)) };
     }
 
     /// # Safety
@@ -415,8 +409,8 @@ impl<T: Pmu> Callbacks<T> {
             // SAFETY: As above.
             let event = unsafe { Event::<T>::from_raw(event) };
 
-            let data = registration.driver.setup_aux(&event, &pages)?;
-            aux::Buffer::<T>::into_foreign(data, pages, registration.live.clone())
+            let data = registration.shared.driver.setup_aux(&event, &pages)?;
+            aux::Buffer::<T>::into_foreign(data, pages, registration.shared.live.clone())
         };
 
         // perf takes null for ENOMEM.

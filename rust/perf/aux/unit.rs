@@ -1,0 +1,464 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The trace unit of a CPU, and its transaction: begun, run, quiesced, committed.
+
+use super::{
+    buffer::{
+        Buffer,
+        Live,
+        Mode, //
+    },
+    gate::Gate,
+    output::{
+        Handle,
+        Output,
+        Perf,
+        Refusal, //
+    },
+    window::Window,
+    Loss,
+    Next,
+    Session,
+    Written, //
+};
+use crate::{
+    bindings,
+    context,
+    event::Event,
+    pmu::{
+        Capabilities,
+        Pmu, //
+    }, //
+};
+use core::{
+    cell::UnsafeCell,
+    marker::PhantomData,
+    ptr::NonNull, //
+};
+use kernel::{
+    prelude::*,
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc, //
+    },
+    time::Delta, //
+};
+
+/// Why no session was begun.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Start {
+    /// The event has no AUX ring, or it is being unmapped, or another event is writing to it.
+    NotMapped,
+    /// The ring is full. perf has disabled the event; user space enables it again.
+    NoSpace,
+    /// The ring belongs to another PMU.
+    Foreign,
+    /// The driver's `start()` refused.
+    Refused(Error),
+    /// Another event has this CPU's unit.
+    Busy,
+}
+
+/// What all events of a PMU share.
+pub(crate) struct Shared<T: Pmu> {
+    pub(crate) driver: T,
+    pub(crate) live: Arc<Live>,
+}
+
+/// The event that has the unit, from `add()` to `del()`.
+///
+/// # Invariants
+///
+/// `event` is a live event of the PMU that `shared` belongs to, which outlives it.
+struct Owner<T: Pmu> {
+    event: NonNull<bindings::perf_event>,
+    shared: NonNull<Shared<T>>,
+}
+
+impl<T: Pmu> Clone for Owner<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T: Pmu> Copy for Owner<T> {}
+
+impl<T: Pmu> Owner<T> {
+    fn event(&self) -> Event<'_, T> {
+        // SAFETY: By the type invariant.
+        unsafe { Event::from_raw(self.event) }
+    }
+
+    fn shared(&self) -> &Shared<T> {
+        // SAFETY: By the type invariant.
+        unsafe { self.shared.as_ref() }
+    }
+
+    /// Sets `event->hw.state`.
+    fn set_state(&self, state: c_int) {
+        // SAFETY: Live by the type invariant; `hw.state` belongs to the PMU.
+        unsafe { (*self.event.as_ptr()).hw.state = state };
+    }
+
+    /// Tells perf that the trace has started, so that it writes `PERF_RECORD_ITRACE_START` at the
+    /// first sched-in and not at every one.
+    ///
+    /// C counterpart: `perf_event_itrace_started()`, which modules cannot call.
+    fn itrace_started(&self) {
+        if !T::CAPABILITIES.contains(Capabilities::ITRACE) {
+            return;
+        }
+
+        // SAFETY: Live by the type invariant.
+        let attach_state = unsafe { &raw mut (*self.event.as_ptr()).attach_state };
+        // SAFETY: Aligned and live; perf's own accesses are under the context's lock, on this CPU,
+        // or marked.
+        let attach_state = unsafe { Atomic::from_ptr(attach_state) };
+
+        attach_state.store(
+            attach_state.load(Relaxed) | bindings::PERF_ATTACH_ITRACE,
+            Relaxed,
+        );
+    }
+}
+
+/// What `event->hw.state` says of an event that is not running.
+// CAST: The bits are 1 and 2.
+const STOPPED: c_int = (bindings::PERF_HES_STOPPED | bindings::PERF_HES_UPTODATE) as c_int;
+
+/// An open transaction, and the driver's run.
+struct Open<T: Pmu> {
+    buffer: NonNull<Buffer<T>>,
+    window: Window,
+    run: T::Run,
+    timer: Option<Delta>,
+}
+
+/// What the gate guards.
+///
+/// # Invariants
+///
+/// While `open` is [`Some`], so is `owner`, and `handle` holds an open transaction of that event,
+/// on a ring whose `aux_priv` is `open.buffer`. While it is [`None`], no transaction is open.
+struct Inside<T: Pmu, O: Output> {
+    owner: Option<Owner<T>>,
+    handle: Handle,
+    open: Option<Open<T>>,
+    _output: PhantomData<O>,
+}
+
+/// The trace unit of one CPU: who has it, and what it is doing.
+///
+/// Methods that start the unit give the interval of the timer that the driver wants, for the
+/// caller to start.
+///
+/// # Invariants
+///
+/// `inside` is only touched within `gate`, on CPU `cpu` with interrupts off.
+pub(crate) struct Unit<T: Pmu, O: Output = Perf> {
+    cpu: u32,
+    gate: Gate,
+    inside: UnsafeCell<Inside<T, O>>,
+}
+
+// SAFETY: `T::Run` and what the pointers in `Inside` lead to may be used on another CPU than the
+// one that made them: `T::Run: Send`; the others are perf's own.
+unsafe impl<T: Pmu, O: Output> Send for Unit<T, O> {}
+// SAFETY: By the type invariants only one context at a time touches `inside`.
+unsafe impl<T: Pmu, O: Output> Sync for Unit<T, O> {}
+
+impl<T: Pmu, O: Output> Unit<T, O> {
+    pub(crate) fn new(cpu: u32) -> Self {
+        // INVARIANT: No transaction is open.
+        Self {
+            cpu,
+            gate: Gate::new(),
+            inside: UnsafeCell::new(Inside {
+                owner: None,
+                handle: Handle::new(),
+                open: None,
+                _output: PhantomData,
+            }),
+        }
+    }
+
+    /// Runs `f` within the gate; [`None`] if this is an NMI that broke into a callback inside, or
+    /// not the unit's CPU.
+    fn enter<R>(&self, cpu: &context::Cpu, f: impl FnOnce(&mut Inside<T, O>) -> R) -> Option<R> {
+        if cpu.id() != self.cpu {
+            return None;
+        }
+
+        let inside = self.inside.get();
+        self.gate.enter(
+            // SAFETY: Within the gate, on the unit's CPU, with interrupts off: nobody else has a
+            // reference, by the type invariant.
+            || f(unsafe { &mut *inside }),
+            || {
+                // SAFETY: As above; the reference that `f` had is gone.
+                unsafe { &mut *inside }.stop(cpu);
+            },
+        )
+    }
+
+    /// Gives the unit to `event`, and starts it if `start` is set.
+    ///
+    /// # Safety
+    ///
+    /// - `event` must be a live event of the PMU that `shared` belongs to, in its `add()`.
+    /// - Both must stay until `del()`.
+    pub(crate) unsafe fn add(
+        &self,
+        shared: &Shared<T>,
+        event: NonNull<bindings::perf_event>,
+        start: bool,
+        cpu: &context::Cpu,
+    ) -> Result<Option<Delta>, Start> {
+        self.enter(cpu, |inside| {
+            if inside.owner.is_some() {
+                return Err(Start::Busy);
+            }
+
+            // INVARIANT: By the safety requirement.
+            let owner = Owner {
+                event,
+                shared: shared.into(),
+            };
+            owner.set_state(STOPPED);
+            inside.owner = Some(owner);
+            if !start {
+                return Ok(None);
+            }
+
+            match inside.begin(cpu) {
+                // perf has disabled the event already. It stays here, stopped, until that has
+                // taken effect: if `add()` failed, the disable would hit at the next sched-out
+                // instead, after the reader may have enabled the event again.
+                Err(Start::NoSpace) => Ok(None),
+                Err(error) => {
+                    inside.owner = None;
+                    Err(error)
+                }
+                timer => timer,
+            }
+        })
+        .unwrap_or(Err(Start::Busy))
+    }
+
+    /// Takes the unit from `event`, stopped.
+    pub(crate) fn del(&self, event: NonNull<bindings::perf_event>, cpu: &context::Cpu) {
+        // `del()` runs with the context's lock held, never in NMI: the gate is free.
+        self.enter(cpu, |inside| {
+            if inside.is_owner(event) {
+                inside.stop(cpu);
+                inside.owner = None;
+            }
+        });
+    }
+
+    /// Starts the unit for `event`, if it has it and is stopped.
+    pub(crate) fn start(
+        &self,
+        event: NonNull<bindings::perf_event>,
+        cpu: &context::Cpu,
+    ) -> Option<Delta> {
+        self.enter(cpu, |inside| {
+            if !inside.is_owner(event) || inside.open.is_some() {
+                return None;
+            }
+
+            // A failure shows as the state that the event keeps: stopped.
+            inside.begin(cpu).ok().flatten()
+        })
+        .flatten()
+    }
+
+    /// Ends `event`'s session, if there is one. After this no transaction of it is open, or, if
+    /// this is an NMI that broke into a callback, none will be when that callback returns.
+    pub(crate) fn stop(&self, event: NonNull<bindings::perf_event>, cpu: &context::Cpu) {
+        let stopped = self.enter(cpu, |inside| {
+            if inside.is_owner(event) {
+                inside.stop(cpu);
+            }
+        });
+
+        if stopped.is_none() && cpu.id() == self.cpu {
+            self.gate.ask_to_stop();
+        }
+    }
+
+    /// The unit's clock has ticked; how long until the next tick.
+    pub(crate) fn tick(&self, cpu: &context::Cpu) -> Option<Delta> {
+        self.enter(cpu, |inside| inside.tick(cpu)).flatten()
+    }
+}
+
+impl<T: Pmu, O: Output> Inside<T, O> {
+    fn is_owner(&self, event: NonNull<bindings::perf_event>) -> bool {
+        self.owner.is_some_and(|owner| owner.event == event)
+    }
+
+    /// Opens a transaction and starts the unit. The interval of the timer that the driver wants.
+    ///
+    /// To be called while none is open.
+    fn begin(&mut self, cpu: &context::Cpu) -> Result<Option<Delta>, Start> {
+        let owner = self.owner.ok_or(Start::Busy)?;
+        let shared = owner.shared();
+
+        // SAFETY:
+        // - No transaction is open: the callers have checked, and the type invariant.
+        // - The owner is live, by its invariant, and this is its CPU, since `add()` was called
+        //   here; interrupts are off, by the invariant of `Cpu`.
+        let private = unsafe { O::begin(&mut self.handle, owner.event) }.map_err(|e| match e {
+            Refusal::NotMapped => Start::NotMapped,
+            Refusal::NoSpace => Start::NoSpace,
+        })?;
+
+        if !shared.live.contains(private) {
+            self.end(0, Mode::Linear, Loss::None);
+            return Err(Start::Foreign);
+        }
+
+        let mut buffer = private.cast::<Buffer<T>>();
+        // SAFETY: In the live set, so one of ours; the transaction keeps it, and keeps anybody
+        // else from opening one on the same ring.
+        let ours = unsafe { buffer.as_mut() };
+
+        // SAFETY: Only used in the window, which goes when the transaction is ended.
+        let pages = unsafe { ours.pages.view() };
+        let (head, space, wakeup) = (
+            self.handle.head(),
+            self.handle.space(),
+            self.handle.wakeup(),
+        );
+        // SAFETY: The pages of the ring of this transaction.
+        let mut window = unsafe { Window::new(pages, head, space, wakeup) };
+
+        let mut timer = None;
+        let started = shared.driver.start(&mut Session {
+            event: &owner.event(),
+            buffer: &mut ours.data,
+            window: &mut window,
+            cpu,
+            timer: &mut timer,
+        });
+
+        match started {
+            Ok(run) => {
+                // INVARIANT: The transaction is open, and `buffer` is the ring's `aux_priv`.
+                self.open = Some(Open {
+                    buffer,
+                    window,
+                    run,
+                    timer,
+                });
+                owner.set_state(0);
+                owner.itrace_started();
+                Ok(timer)
+            }
+            Err(error) => {
+                self.end(0, window.mode(), Loss::None);
+                Err(Start::Refused(error))
+            }
+        }
+    }
+
+    /// Ends the session, if there is one, and says so to perf; true if perf will now disable the
+    /// event.
+    fn stop(&mut self, cpu: &context::Cpu) -> bool {
+        let Some(owner) = self.owner else {
+            return false;
+        };
+
+        let disables = self.finish(&owner, cpu);
+        owner.set_state(STOPPED);
+        disables
+    }
+
+    /// Quiesces the unit and commits what it wrote; true if perf will now disable the event.
+    fn finish(&mut self, owner: &Owner<T>, cpu: &context::Cpu) -> bool {
+        let Some(mut open) = self.open.take() else {
+            return false;
+        };
+
+        // SAFETY: Live until the transaction is ended, below, and nobody else's meanwhile.
+        let buffer = unsafe { open.buffer.as_mut() };
+        let Written { len, loss, .. } = owner.shared().driver.quiesce(
+            &mut Session {
+                event: &owner.event(),
+                buffer: &mut buffer.data,
+                window: &mut open.window,
+                cpu,
+                timer: &mut open.timer,
+            },
+            open.run,
+        );
+
+        // perf does not check the length. A driver that claims more than it was given has
+        // written where it must not; the reader learns of no byte that is not there.
+        let (len, loss) = match open.window.space() {
+            Some(space) if len > space => (space, Loss::Gap { bytes: None }),
+            _ => (len, loss),
+        };
+
+        self.end(len, open.window.mode(), loss)
+    }
+
+    /// Ends the transaction that is open; true if perf will now disable the event.
+    fn end(&mut self, len: u64, mode: Mode, loss: Loss) -> bool {
+        let (flags, disables) = match (loss, mode) {
+            (Loss::None, _) => (0, false),
+            (Loss::NoSpace { .. }, Mode::Linear) => (bindings::PERF_AUX_FLAG_TRUNCATED, true),
+            (Loss::Gap { .. } | Loss::NoSpace { .. }, _) => {
+                (bindings::PERF_AUX_FLAG_PARTIAL, false)
+            }
+            (Loss::Collision { .. }, _) => (bindings::PERF_AUX_FLAG_COLLISION, false),
+        };
+
+        if flags != 0 {
+            // SAFETY: A transaction is open on the handle.
+            unsafe { O::flag(&mut self.handle, u64::from(flags)) };
+        }
+        if mode == Mode::Overwrite {
+            // Monotonic, so that a reader knows by arithmetic how often the ring went round.
+            let head = self.handle.head().advance(len);
+            self.handle.set_head(head);
+        }
+
+        // SAFETY:
+        // - A transaction is open on the handle, begun on this CPU.
+        // - `len` is within its space, and visible: `Written` is the proof of (B).
+        unsafe { O::end(&mut self.handle, len) };
+
+        disables
+    }
+
+    /// The unit's clock has ticked; how long until the next tick.
+    fn tick(&mut self, cpu: &context::Cpu) -> Option<Delta> {
+        let owner = self.owner?;
+        let open = self.open.as_mut()?;
+
+        // SAFETY: Live while the transaction is open, and nobody else's meanwhile.
+        let buffer = unsafe { open.buffer.as_mut() };
+        let next = owner.shared().driver.tick(
+            &mut Session {
+                event: &owner.event(),
+                buffer: &mut buffer.data,
+                window: &mut open.window,
+                cpu,
+                timer: &mut open.timer,
+            },
+            &mut open.run,
+        );
+
+        match next {
+            Next::Continue => open.timer,
+            // Until perf's irq_work has disabled the event, nothing may be begun.
+            Next::Commit if self.stop(cpu) => None,
+            Next::Commit => self.begin(cpu).ok().flatten(),
+        }
+    }
+}
