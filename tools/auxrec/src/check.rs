@@ -1,0 +1,439 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! `check`: whether a recording is consistent, and, of the PMU `pattern`, whether every byte of it is right.
+//!
+//! Of any PMU: every record is within the file; AUX records follow each other, or the gap is named; the pieces of trace
+//! follow each other; every byte that AUX records tell of is there; the index of the pieces is right.
+//!
+//! Of `pattern` also: every packet's header and payload; the positions that the packets of each stream give themselves;
+//! and the sum: the bytes that the unit has generated, by its counter, are those in the file and those that were lost.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use auxcore::pattern::{self, Header, Kind};
+use perfdata::{AuxFlags, Feature};
+
+use crate::error::Result;
+use crate::loss::Loss;
+use crate::session::Mode;
+use crate::trace::{Ring, Trace};
+
+/// The PMU whose trace `check` can read.
+const PATTERN: &str = "pattern";
+/// So many problems of a kind are told in full.
+const TOLD: usize = 20;
+
+/// What was found in one ring's trace of `pattern`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Content {
+    /// Bytes of trace in the file.
+    pub recorded: u64,
+    /// Bytes of packets that carry no trace.
+    pub overhead: u64,
+    /// Bytes that the unit generated and that are not in the file.
+    pub lost: u64,
+    /// Those of them that newer ones have overwritten, as they should.
+    pub overwritten: u64,
+    /// Bytes that the unit generated, by its counter.
+    pub generated: u64,
+    /// Places where bytes are missing between packets of a stream.
+    pub gaps: u64,
+    /// Packets.
+    pub packets: u64,
+    /// Streams.
+    pub streams: u64,
+    /// Bytes or packets that are not what they should be.
+    pub mismatches: u64,
+}
+
+/// What was found.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Findings {
+    /// Each ring's name, what was lost, what its trace of `pattern` holds.
+    pub rings: Vec<(String, Loss, Option<Content>)>,
+    /// What is not consistent.
+    pub problems: Vec<String>,
+    /// Records in the file.
+    pub records: u64,
+    /// How often an AUX area was written from end to end.
+    pub wraps: u64,
+}
+
+impl Findings {
+    /// Whether trace was lost.
+    #[must_use]
+    pub fn lost(&self) -> bool {
+        self.rings.iter().any(|(_, loss, content)| match content {
+            // The content says it exactly; a truncation after the last byte has lost nothing.
+            Some(content) => content.lost != 0 || loss.records_lost != 0,
+            None => loss.any(),
+        })
+    }
+
+    /// The content of all rings together, of `pattern`.
+    #[must_use]
+    pub fn content(&self) -> Option<Content> {
+        self.rings
+            .iter()
+            .filter_map(|(_, _, content)| *content)
+            .reduce(|a, b| Content {
+                recorded: a.recorded + b.recorded,
+                overhead: a.overhead + b.overhead,
+                lost: a.lost + b.lost,
+                overwritten: a.overwritten + b.overwritten,
+                generated: a.generated + b.generated,
+                gaps: a.gaps + b.gaps,
+                packets: a.packets + b.packets,
+                streams: a.streams + b.streams,
+                mismatches: a.mismatches + b.mismatches,
+            })
+    }
+}
+
+impl fmt::Display for Findings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for problem in self.problems.iter().take(TOLD) {
+            writeln!(f, "problem: {problem}")?;
+        }
+        if let Some(more) = self.problems.len().checked_sub(TOLD + 1) {
+            writeln!(f, "problem: and {} more", more + 1)?;
+        }
+        for (name, loss, content) in &self.rings {
+            write!(
+                f,
+                "{name}: {} AUX records, {} bytes",
+                loss.records, loss.read
+            )?;
+            let lost = loss.describe();
+            if !lost.is_empty() {
+                write!(f, "; {lost}")?;
+            }
+            if let Some(content) = content {
+                write!(f, "; {content}")?;
+            }
+            writeln!(f)?;
+        }
+        let total = self
+            .rings
+            .iter()
+            .fold(Loss::default(), |sum, (_, loss, _)| sum.plus(*loss));
+        writeln!(
+            f,
+            "file: {} records, {} AUX records, {} bytes of trace, {} wraps, {} truncations, {} problems",
+            self.records,
+            total.records,
+            total.read,
+            self.wraps,
+            total.truncated,
+            self.problems.len(),
+        )?;
+        if let Some(content) = self.content() {
+            writeln!(f, "pattern: {content}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Content {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} bytes recorded, {} lost, {} overwritten, {} generated, {} gaps, {} packets, {} streams, {} mismatches",
+            self.recorded, self.lost, self.overwritten, self.generated, self.gaps, self.packets, self.streams, self.mismatches,
+        )
+    }
+}
+
+/// Checks a file.
+///
+/// # Errors
+/// If it is no perf.data file.
+pub fn check(bytes: &[u8]) -> Result<Findings> {
+    let trace = Trace::read(bytes)?;
+    let mut findings = Findings {
+        problems: trace.problems.clone(),
+        records: trace.records,
+        ..Findings::default()
+    };
+    if !trace.file.is_finished() {
+        findings
+            .problems
+            .push("the recording was not ended: the file has no features and no index".into());
+    }
+    index(&trace, &mut findings)?;
+    for ring in trace.rings.values() {
+        covered(ring, trace.mode, &mut findings);
+        findings.wraps += trace.aux_size.map_or(0, |size| wraps(ring, size));
+        let content =
+            (trace.pmu == PATTERN).then(|| content(ring, trace.mode, &mut findings.problems));
+        findings.rings.push((ring.name(), ring.loss, content));
+    }
+    Ok(findings)
+}
+
+/// How often a ring was written from end to end.
+pub(crate) fn wraps(ring: &Ring<'_>, size: u64) -> u64 {
+    let end = ring
+        .pieces
+        .iter()
+        .map(|piece| piece.aux.offset.saturating_add(piece.aux.size))
+        .max();
+    end.unwrap_or(0).checked_div(size).unwrap_or(0)
+}
+
+/// Whether the index says where the pieces of trace are.
+fn index(trace: &Trace<'_>, findings: &mut Findings) -> Result<()> {
+    let mut there: Vec<u64> = trace
+        .rings
+        .values()
+        .flat_map(|ring| ring.pieces.iter().map(|piece| piece.at))
+        .collect();
+    there.sort_unstable();
+    let said = match trace.file.feature(Feature::AUXTRACE) {
+        Some(section) => section.index()?,
+        None => Vec::new(),
+    };
+    let wrong = said
+        .iter()
+        .find(|entry| there.binary_search(&entry.offset).is_err());
+    if let Some(entry) = wrong {
+        findings.problems.push(format!(
+            "the index names an AUXTRACE record at file offset {:#x}, where there is none",
+            entry.offset
+        ));
+    } else if said.len() != there.len() && trace.file.is_finished() {
+        findings.problems.push(format!(
+            "the index names {} AUXTRACE records, and there are {}",
+            said.len(),
+            there.len()
+        ));
+    }
+    Ok(())
+}
+
+/// Whether the pieces follow each other, and every byte that an AUX record tells of is in one.
+fn covered(ring: &Ring<'_>, mode: Mode, findings: &mut Findings) {
+    let name = ring.name();
+    for pair in ring.pieces.windows(2) {
+        let [before, after] = pair else { continue };
+        let end = before.aux.offset.wrapping_add(before.aux.size);
+        if mode == Mode::Linear && end != after.aux.offset {
+            findings.problems.push(format!(
+                "{name}: the piece of trace at file offset {:#x} begins at {:#x}, and the one before it ends at {end:#x}",
+                after.at, after.aux.offset,
+            ));
+        }
+    }
+    if mode == Mode::Overwrite {
+        return;
+    }
+    let (start, end) = match (ring.pieces.first(), ring.pieces.last()) {
+        (Some(first), Some(last)) => (
+            first.aux.offset,
+            last.aux.offset.wrapping_add(last.aux.size),
+        ),
+        _ => (0, 0),
+    };
+    for record in ring.records.iter().filter(|record| record.aux.size != 0) {
+        let aux = record.aux;
+        if aux.flags.contains(AuxFlags::OVERWRITE) {
+            findings.problems.push(format!(
+                "{name}: an AUX record of the overwriting kind in a recording that is not"
+            ));
+        } else if aux.offset < start || aux.offset.saturating_add(aux.size) > end {
+            findings.problems.push(format!(
+                "{name}: an AUX record tells of {} bytes at {:#x}, and the trace in the file is that from {start:#x} to {end:#x}",
+                aux.size, aux.offset,
+            ));
+        }
+    }
+    // Up to 7 bytes are what brings the last piece to a multiple of 8; what a lost record told of is counted as lost.
+    let untold = ring.loss.untold();
+    if untold > 7 && ring.loss.jumped < untold && ring.loss.records_lost == 0 {
+        findings.problems.push(format!(
+            "{name}: no AUX record tells of {untold} bytes of the trace"
+        ));
+    }
+}
+
+/// One stream of packets.
+#[derive(Debug, Clone, Copy)]
+struct Stream {
+    /// Where the next packet must be, or after it.
+    next: u64,
+}
+
+/// Verifies a ring's trace of `pattern`.
+fn content(ring: &Ring<'_>, mode: Mode, problems: &mut Vec<String>) -> Content {
+    let mut out = Content::default();
+    let name = ring.name();
+    let joined: Vec<u8>;
+    // A packet may go from one piece into the next; one piece, as of an overwritten area, is used as it is.
+    let bytes: &[u8] = match ring.pieces.as_slice() {
+        [] => &[],
+        [one] => one.bytes,
+        all => {
+            joined = all
+                .iter()
+                .flat_map(|piece| piece.bytes.iter().copied())
+                .collect();
+            &joined
+        }
+    };
+    let base = ring.pieces.first().map_or(0, |piece| piece.aux.offset);
+    let mut wrong = |out: &mut Content, at: usize, what: String| {
+        out.mismatches += 1;
+        problems.push(format!(
+            "{name}: at {:#x} of the trace: {what}",
+            base.wrapping_add(len(at))
+        ));
+    };
+
+    let mut streams: BTreeMap<u32, Stream> = BTreeMap::new();
+    let mut at = 0;
+    let mut cut = 0;
+    if mode == Mode::Overwrite && base != 0 {
+        // The area begins in the middle of a packet, whose front was overwritten.
+        at = pattern::find_sync(bytes).unwrap_or(bytes.len());
+        cut = len(at);
+        out.recorded += cut;
+    }
+    while at < bytes.len() {
+        let rest = &bytes[at..];
+        let header = match Header::decode(rest) {
+            Ok(header) => header,
+            Err(e) => {
+                // Go on at the next packet, so that one bad place is one problem.
+                let skip = rest
+                    .get(1..)
+                    .and_then(pattern::find_sync)
+                    .map_or(rest.len(), |n| n + 1);
+                wrong(
+                    &mut out,
+                    at,
+                    format!("{e}; {skip} bytes are not understood"),
+                );
+                out.recorded += len(skip);
+                at += skip;
+                continue;
+            }
+        };
+        let Some(packet) = rest.get(..usize::from(header.len)) else {
+            wrong(
+                &mut out,
+                at,
+                format!(
+                    "a packet of {} bytes is cut after {}",
+                    header.len,
+                    rest.len()
+                ),
+            );
+            out.recorded += len(rest.len());
+            break;
+        };
+        at += packet.len();
+        out.packets += 1;
+        if header.kind != Kind::Data {
+            out.overhead += len(packet.len());
+            continue;
+        }
+        out.recorded += len(packet.len());
+        let start = at - packet.len();
+        let payload = packet.get(pattern::HEADER_LEN..).unwrap_or(&[]);
+        let offset = u16::try_from(pattern::HEADER_LEN).unwrap_or(0);
+        if let Err(offset) = pattern::verify_payload(&header, offset, payload) {
+            wrong(
+                &mut out,
+                start,
+                format!("the payload of the packet differs from byte {offset} on"),
+            );
+        }
+        if ring.cpu.is_some_and(|cpu| cpu != u32::from(header.cpu)) {
+            wrong(
+                &mut out,
+                start,
+                format!("the packet was written by CPU {}", header.cpu),
+            );
+        }
+        let first = streams.is_empty();
+        let stream = *streams.entry(header.stream).or_insert_with(|| {
+            // What was generated before the first packet that is left was overwritten; the front of the first packet of all
+            // is in the file.
+            let missing = if first {
+                header.pos.saturating_sub(cut)
+            } else {
+                header.pos
+            };
+            if mode == Mode::Overwrite {
+                out.overwritten += missing;
+                Stream { next: header.pos }
+            } else {
+                Stream { next: 0 }
+            }
+        });
+        match header.pos.checked_sub(stream.next) {
+            Some(0) => {}
+            Some(gap) => {
+                out.gaps += 1;
+                out.lost += gap;
+            }
+            None => wrong(
+                &mut out,
+                start,
+                format!(
+                    "the packet is at {} of stream {}, which had come to {}",
+                    header.pos, header.stream, stream.next
+                ),
+            ),
+        }
+        streams.insert(
+            header.stream,
+            Stream {
+                next: header.pos.saturating_add(u64::from(header.len)),
+            },
+        );
+    }
+    out.streams = len(streams.len());
+
+    // The sum. What was generated after the last packet that found room can only be told by the counter.
+    if ring.counts.is_empty() && !ring.pieces.is_empty() {
+        problems.push(format!(
+            "{name}: the file has no counter, so what was lost at the end cannot be told"
+        ));
+        out.mismatches += 1;
+        return out;
+    }
+    out.generated = ring
+        .counts
+        .iter()
+        .map(|count| count.value)
+        .fold(0, u64::saturating_add);
+    let accounted = out.recorded + out.lost + out.overwritten;
+    match out.generated.checked_sub(accounted) {
+        Some(0) => {}
+        Some(rest) if mode == Mode::Overwrite => out.overwritten += rest,
+        // The last packets found no room; then the kernel was told so.
+        Some(rest) if ring.loss.truncated + ring.loss.full != 0 => {
+            out.gaps += 1;
+            out.lost += rest;
+        }
+        Some(rest) => {
+            problems.push(format!("{name}: {rest} bytes were generated that are neither recorded nor reported as lost"));
+            out.mismatches += 1;
+            out.lost += rest;
+        }
+        None => {
+            problems.push(format!(
+                "{name}: {} bytes were generated, and {accounted} are recorded or lost",
+                out.generated
+            ));
+            out.mismatches += 1;
+        }
+    }
+    out
+}
+
+fn len(n: usize) -> u64 {
+    u64::try_from(n).unwrap_or(u64::MAX)
+}

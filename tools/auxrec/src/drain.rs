@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! From the rings into the file.
+//!
+//! A [`Drain`] is all that reading one pair of rings needs and keeps; the file comes in as an argument. So there can be one
+//! for each ring on a thread of its own.
+
+use std::io::{Seek, Write};
+
+use perfdata::{Attr, Auxtrace, Event, FinishedRound, Read, Records, SampleId, Writer};
+
+use crate::error::{Error, Result};
+use crate::loss::Loss;
+use crate::ring::pieces;
+use crate::session::{Mode, Rings, Session};
+use crate::sys;
+
+/// Trace goes through a buffer of this length: an output may refuse to take bytes straight from the AUX area (9p does).
+const BOUNCE: usize = 256 * 1024;
+
+/// When events that write trace are enabled again: the kernel turns one off when its area is full.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Again {
+    /// Where something was drained, so that there is room again.
+    Drained,
+    /// Everywhere: an event may have been turned off after its area was last drained.
+    All,
+    /// Nowhere: nothing is to be traced, not yet or not any more.
+    Never,
+}
+
+/// What reading a pair of rings keeps.
+#[derive(Debug)]
+pub struct Drain {
+    attr: Attr,
+    records: Vec<u8>,
+    bounce: Vec<u8>,
+    /// What was lost.
+    pub loss: Loss,
+    /// How often the AUX area was written from end to end.
+    pub wraps: u64,
+    /// First and last time of a record.
+    pub times: Option<(u64, u64)>,
+}
+
+/// What one pass over a pair of rings has read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Pass {
+    /// Bytes of records.
+    pub records: usize,
+    /// Bytes of trace.
+    pub trace: u64,
+}
+
+impl Drain {
+    /// For a pair of rings of this session.
+    #[must_use]
+    pub fn new(session: &Session) -> Self {
+        Self {
+            attr: session.plan().aux_attr(),
+            records: Vec::new(),
+            bounce: vec![0; BOUNCE],
+            loss: Loss::default(),
+            wraps: 0,
+            times: None,
+        }
+    }
+
+    /// Reads what is there. Of an area in linear mode everything is read and given back; `last` reads also what is no
+    /// multiple of 8 bytes, as file and decoders want it.
+    ///
+    /// # Errors
+    /// If the file cannot be written, or the driver has lost its place.
+    pub fn pass<W: Write + Seek>(
+        &mut self,
+        rings: &mut Rings,
+        mode: Mode,
+        again: Again,
+        last: bool,
+        file: &mut Writer<W>,
+    ) -> Result<Pass> {
+        // The head of the area first: then the records of all that is before it are in the data ring.
+        let trace = match mode {
+            Mode::Linear => {
+                let (reader, area) = rings.aux();
+                let range = reader.pending(&area)?;
+                Some((reader.is_full(&range), range))
+            }
+            Mode::Overwrite => None,
+        };
+        let mut pass = Pass {
+            records: self.data(rings, file)?,
+            trace: 0,
+        };
+        if let Some((full, mut range)) = trace {
+            if full {
+                self.loss.found_full();
+            }
+            if !last {
+                range.end &= !7;
+            }
+            pass.trace = self.trace(rings, range, true, file)?;
+        }
+        let enable = match again {
+            Again::All => true,
+            Again::Drained => pass.trace != 0,
+            Again::Never => false,
+        };
+        if enable {
+            rings.enable_again().map_err(|e| {
+                Error::failed(format!(
+                    "cannot enable the event of {} again: its PMU may be gone ({e})",
+                    rings.name()
+                ))
+            })?;
+        }
+        Ok(pass)
+    }
+
+    /// Reads what an area of the overwriting kind holds, its events being disabled.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn snapshot<W: Write + Seek>(
+        &mut self,
+        rings: &mut Rings,
+        file: &mut Writer<W>,
+    ) -> Result<u64> {
+        let (reader, area) = rings.aux();
+        let mut range = reader.snapshot(&area);
+        // A whole number of words, the newest of them.
+        range.start += (range.end - range.start) % 8;
+        self.trace(rings, range, false, file)
+    }
+
+    fn data<W: Write + Seek>(&mut self, rings: &mut Rings, file: &mut Writer<W>) -> Result<usize> {
+        let (reader, area) = rings.data();
+        let mut bytes = std::mem::take(&mut self.records);
+        reader.drain(&area, &mut bytes)?;
+        for record in Records::new(&bytes, file.position()) {
+            let record = record?;
+            let (id, _) = record.sample_id(&self.attr)?;
+            let time = id.and_then(|id| id.time);
+            if let Some(time) = time {
+                let (first, last) = self.times.unwrap_or((time, time));
+                self.times = Some((first.min(time), last.max(time)));
+            }
+            match record.event(&self.attr)? {
+                Event::Aux(aux) => self.loss.aux(&aux, time),
+                Event::Lost(lost) => self.loss.lost(lost.lost),
+                _ => {}
+            }
+        }
+        file.raw(&bytes)?;
+        let len = bytes.len();
+        self.records = bytes;
+        Ok(len)
+    }
+
+    fn trace<W: Write + Seek>(
+        &mut self,
+        rings: &mut Rings,
+        range: std::ops::Range<u64>,
+        release: bool,
+        file: &mut Writer<W>,
+    ) -> Result<u64> {
+        let len = range.end.wrapping_sub(range.start);
+        if len == 0 {
+            return Ok(0);
+        }
+        let reference = sys::now();
+        let size = len.next_multiple_of(8);
+        file.auxtrace(&Auxtrace {
+            size,
+            offset: range.start,
+            reference,
+            idx: rings.idx,
+            tid: rings.thread.unwrap_or(u32::MAX),
+            cpu: rings.cpu.unwrap_or(u32::MAX),
+        })?;
+        let (reader, area) = rings.aux();
+        self.wraps += if release {
+            reader.wraps(&range)
+        } else {
+            range.end / reader.size()
+        };
+        for part in pieces(range, self.bounce.len()) {
+            let len = usize::try_from(part.end.wrapping_sub(part.start)).unwrap_or(usize::MAX);
+            let bounce = &mut self.bounce[..len];
+            reader.copy(&area, part.start, bounce);
+            if release {
+                // The bytes are ours now; the driver gets their place before the file has them.
+                reader.release(&area, part.end);
+            }
+            file.payload(bounce)?;
+        }
+        let pad = usize::try_from(size - len).unwrap_or(0);
+        file.payload(&[0; 8][..pad])?;
+        self.loss.drained(len, reference);
+        Ok(len)
+    }
+}
+
+/// Reads all rings once, and ends the round in the file if there was anything.
+///
+/// # Errors
+/// As [`Drain::pass`].
+pub fn pass<W: Write + Seek>(
+    session: &mut Session,
+    drains: &mut [Drain],
+    again: Again,
+    last: bool,
+    file: &mut Writer<W>,
+) -> Result<Pass> {
+    let mode = session.plan().mode;
+    let mut sum = Pass::default();
+    for (rings, drain) in session.rings_mut().iter_mut().zip(drains) {
+        let pass = drain.pass(rings, mode, again, last, file)?;
+        sum.records += pass.records;
+        sum.trace += pass.trace;
+    }
+    if sum != Pass::default() {
+        file.record(&FinishedRound, None)?;
+        file.flush()?;
+    }
+    Ok(sum)
+}
+
+/// Writes what the events have counted.
+///
+/// # Errors
+/// If the file cannot be written.
+pub fn counts<W: Write + Seek>(session: &Session, file: &mut Writer<W>) -> Result<()> {
+    let attr = session.plan().aux_attr();
+    for rings in session.rings() {
+        for opened in rings.events() {
+            // An event that cannot be read any more, its PMU being gone, has no count; `check` says so.
+            let Ok(Some(count)) = opened.event.count() else {
+                continue;
+            };
+            let thread = opened.thread.unwrap_or(u32::MAX);
+            let id = SampleId {
+                pid: Some(thread),
+                tid: Some(thread),
+                time: Some(sys::now()),
+                id: Some(opened.id),
+                stream_id: None,
+                cpu: Some(rings.cpu.unwrap_or(u32::MAX)),
+            };
+            let read = Read {
+                pid: thread,
+                tid: thread,
+                value: count.value,
+                enabled: count.enabled,
+                running: count.running,
+                id: opened.id,
+            };
+            file.record(&read, Some((&id, &attr)))?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What can go wrong, in two kinds: what was asked for is wrong, or it cannot be done.
+
+/// An error; its text is a sentence that says what was wrong and what to do.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// What was asked for makes no sense: another command line would.
+    #[error("{0}")]
+    Usage(String),
+    /// It cannot be done: the system refuses.
+    #[error("{0}")]
+    Failed(String),
+    /// A perf.data file is not what it should be, or cannot be written.
+    #[error(transparent)]
+    File(#[from] perfdata::Error),
+}
+
+/// A result of this crate.
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    /// What was asked for makes no sense.
+    pub(crate) fn usage(text: impl Into<String>) -> Self {
+        Self::Usage(text.into())
+    }
+
+    /// It cannot be done.
+    pub(crate) fn failed(text: impl Into<String>) -> Self {
+        Self::Failed(text.into())
+    }
+
+    /// Whether the output had no room left.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        match self {
+            Self::File(perfdata::Error::Output { source, .. }) => matches!(
+                source.kind(),
+                std::io::ErrorKind::StorageFull
+                    | std::io::ErrorKind::QuotaExceeded
+                    | std::io::ErrorKind::FileTooLarge
+            ),
+            _ => false,
+        }
+    }
+}
+
+/// `a`, `a or b`, `a, b or c`: for sentences.
+pub(crate) fn one_of<S: AsRef<str>>(items: &[S]) -> String {
+    match items {
+        [] => "nothing".to_owned(),
+        [one] => one.as_ref().to_owned(),
+        [front @ .., last] => {
+            let front: Vec<&str> = front.iter().map(AsRef::as_ref).collect();
+            format!("{} or {}", front.join(", "), last.as_ref())
+        }
+    }
+}
+
+/// What was probably meant, as the end of a sentence.
+pub(crate) fn nearest<S: AsRef<str>>(word: &str, among: &[S]) -> String {
+    among
+        .iter()
+        .map(|item| (strsim::damerau_levenshtein(word, item.as_ref()), item))
+        .min_by_key(|(distance, _)| *distance)
+        .filter(|(distance, item)| *distance <= 1 + item.as_ref().len() / 3)
+        .map_or(String::new(), |(_, item)| {
+            format!(" (did you mean `{}`?)", item.as_ref())
+        })
+}

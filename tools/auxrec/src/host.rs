@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What the file says of the machine, and of the processes that ran already.
+
+use std::fs;
+use std::io::{Seek, Write};
+
+use perfdata::{Attr, Comm, Feature, Features, Mmap2, SampleId, Writer};
+
+use crate::error::Result;
+
+fn line(path: &str) -> Option<String> {
+    Some(
+        fs::read_to_string(path)
+            .ok()?
+            .lines()
+            .next()?
+            .trim()
+            .to_owned(),
+    )
+}
+
+/// The first value of a key of `/proc/cpuinfo`.
+fn cpuinfo(text: &str, key: &str) -> Option<String> {
+    text.lines()
+        .filter_map(|line| line.split_once(':'))
+        .find(|(name, _)| name.trim() == key)
+        .map(|(_, value)| value.trim().to_owned())
+}
+
+/// What perf calls the CPU: on x86 vendor, family, model and stepping.
+fn cpuid(text: &str) -> Option<String> {
+    let parts: Option<Vec<String>> = ["vendor_id", "cpu family", "model", "stepping"]
+        .iter()
+        .map(|key| cpuinfo(text, key))
+        .collect();
+    parts
+        .map(|parts| parts.join(","))
+        .or_else(|| line("/sys/devices/system/cpu/cpu0/regs/identification/midr_el1"))
+}
+
+/// Adds what the machine is.
+pub fn describe(features: &mut Features, online: usize) {
+    let uname = rustix::system::uname();
+    let text = |s: &std::ffi::CStr| s.to_string_lossy().into_owned();
+    features
+        .string(Feature::HOSTNAME, &text(uname.nodename()))
+        .string(Feature::OSRELEASE, &text(uname.release()))
+        .string(Feature::ARCH, &text(uname.machine()))
+        .string(
+            Feature::VERSION,
+            concat!("auxrec ", env!("CARGO_PKG_VERSION")),
+        );
+    let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+    let present = line("/sys/devices/system/cpu/present")
+        .and_then(|list| crate::target::parse_cpus(&list).ok())
+        .map_or(online, |cpus| cpus.len());
+    features.nrcpus(count(present), count(online));
+    let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    if let Some(name) = cpuinfo(&info, "model name") {
+        features.string(Feature::CPUDESC, &name);
+    }
+    if let Some(id) = cpuid(&info) {
+        features.string(Feature::CPUID, &id);
+    }
+}
+
+/// Writes the names of a process's threads, and what code it has mapped. One that has ended meanwhile leaves nothing.
+///
+/// # Errors
+/// If the file cannot be written.
+pub fn process<W: Write + Seek>(
+    pid: u32,
+    threads: &[u32],
+    maps: bool,
+    attr: &Attr,
+    id: u64,
+    file: &mut Writer<W>,
+) -> Result<()> {
+    let who = |tid| SampleId {
+        pid: Some(pid),
+        tid: Some(tid),
+        time: Some(0),
+        id: Some(id),
+        stream_id: None,
+        cpu: Some(0),
+    };
+    for &tid in threads {
+        if let Some(comm) = line(&format!("/proc/{pid}/task/{tid}/comm")) {
+            let comm = Comm {
+                pid,
+                tid,
+                exec: false,
+                comm: comm.as_bytes(),
+            };
+            file.record(&comm, Some((&who(tid), attr)))?;
+        }
+    }
+    if !maps {
+        return Ok(());
+    }
+    let text = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    for map in text.lines().filter_map(|line| parse_map(pid, line)) {
+        file.record(&map, Some((&who(pid), attr)))?;
+    }
+    Ok(())
+}
+
+/// A line of `/proc/PID/maps`, if the mapping is executable.
+fn parse_map(pid: u32, line: &str) -> Option<Mmap2<'_>> {
+    let mut rest = line;
+    let mut word = || {
+        let (word, tail) = rest
+            .trim_start()
+            .split_once(' ')
+            .unwrap_or((rest.trim_start(), ""));
+        rest = tail;
+        word
+    };
+    let (start, end) = word().split_once('-')?;
+    let hex = |text| u64::from_str_radix(text, 16).ok();
+    let (addr, end) = (hex(start)?, hex(end)?);
+    let perms = word();
+    let pgoff = hex(word())?;
+    let (major, minor) = word().split_once(':')?;
+    let dev = |text| u32::from_str_radix(text, 16).ok();
+    let ino = word().parse().ok()?;
+    let name = rest.trim();
+    let perm = |at: usize, c: u8| perms.as_bytes().get(at) == Some(&c);
+    if !perm(2, b'x') {
+        return None;
+    }
+    Some(Mmap2 {
+        pid,
+        tid: pid,
+        addr,
+        len: end.checked_sub(addr)?,
+        pgoff,
+        dev: (dev(major)?, dev(minor)?),
+        ino,
+        ino_generation: 0,
+        prot: u32::from(perm(0, b'r')) | u32::from(perm(1, b'w')) << 1 | 4,
+        flags: if perm(3, b's') { 1 } else { 2 },
+        filename: if name.is_empty() {
+            b"//anon"
+        } else {
+            name.as_bytes()
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn maps() {
+        let line = "7f0000001000-7f0000003000 r-xp 00001000 fe:01 1234                       /usr/lib/a b.so";
+        let map = parse_map(7, line).unwrap();
+        assert_eq!(
+            (map.addr, map.len, map.pgoff, map.dev, map.ino),
+            (0x7f00_0000_1000, 0x2000, 0x1000, (0xfe, 1), 1234)
+        );
+        assert_eq!(
+            (map.filename, map.prot, map.flags),
+            (&b"/usr/lib/a b.so"[..], 5, 2)
+        );
+        assert_eq!(parse_map(7, "1000-2000 rw-p 0 0:0 0"), None);
+        assert_eq!(
+            parse_map(7, "1000-2000 r-xs 0 0:0 0").unwrap().filename,
+            b"//anon"
+        );
+        assert_eq!(parse_map(7, "nonsense"), None);
+    }
+
+    #[test]
+    fn cpus() {
+        let text = "processor\t: 0\nvendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: 1\nmodel name\t: X\nstepping\t: 3\n";
+        assert_eq!(cpuid(text).unwrap(), "GenuineIntel,6,1,3");
+        assert_eq!(cpuinfo(text, "model name").unwrap(), "X");
+    }
+}

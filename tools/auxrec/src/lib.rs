@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Records the AUX area trace of any perf PMU into a perf.data file, and says what of it was lost.
+//!
+//! The command `auxrec` is a thin front of this library. What it needs to know about a PMU it reads from sysfs; only
+//! [`check`] knows the content of one PMU's trace, that of `pattern`.
+//!
+//! ```no_run
+//! use auxrec::record::{record, Options};
+//! use auxrec::session::Mode;
+//! use auxrec::size::RingSizes;
+//! use auxrec::target::Target;
+//!
+//! let outcome = record(&Options {
+//!     event: "pattern/rate=1024/u".into(),
+//!     sizes: RingSizes { data: None, aux: Some(1 << 20) },
+//!     watermark: None,
+//!     target: Target::Command,
+//!     per_thread: false,
+//!     mode: Mode::Linear,
+//!     output: "perf.data".into(),
+//!     command: vec!["true".into()],
+//!     cmdline: Vec::new(),
+//!     verbose: false,
+//! })?;
+//! println!("{} bytes of trace", outcome.total().read);
+//! # Ok::<(), auxrec::Error>(())
+//! ```
+//!
+//! From below to above: [`ring`] is the reader's side of the two rings and its barriers; [`session`] opens events and maps
+//! their rings; [`drain`] moves what is in them into a file; [`loss`] counts what was lost; [`record`](mod@record) puts
+//! these together; [`trace`] is a file read back, which [`check`] verifies and [`report`] shows.
+
+#![deny(missing_docs)]
+
+pub mod check;
+pub mod drain;
+mod error;
+mod host;
+pub mod limits;
+pub mod loss;
+pub mod pmu;
+pub mod record;
+pub mod report;
+pub mod ring;
+pub mod session;
+pub mod size;
+mod svg;
+mod sys;
+pub mod target;
+pub mod trace;
+
+pub use error::{Error, Result};

@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What this system allows, and what its refusals mean.
+
+use std::io;
+
+use rustix::process::{getrlimit, Resource};
+
+use crate::error::{Error, Result};
+use crate::size::bytes;
+use crate::sys;
+
+const PARANOID: &str = "/proc/sys/kernel/perf_event_paranoid";
+const MLOCK: &str = "/proc/sys/kernel/perf_event_mlock_kb";
+
+/// The limits that rings and events meet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// `perf_event_paranoid`.
+    pub paranoid: i64,
+    /// `perf_event_mlock_kb`, for each CPU that is online.
+    pub mlock_kb: u64,
+    /// CPUs that are online.
+    pub cpus: u64,
+    /// `RLIMIT_MEMLOCK`; [`None`]: no limit.
+    pub memlock: Option<u64>,
+    /// Whether memory may be locked without limit (`CAP_IPC_LOCK`).
+    pub may_lock: bool,
+    /// Whether perf may be used without restriction (`CAP_PERFMON`).
+    pub may_perf: bool,
+}
+
+impl Limits {
+    /// Those of this process.
+    #[must_use]
+    pub fn read(cpus: usize) -> Self {
+        Self {
+            paranoid: sys::number(PARANOID).unwrap_or(2),
+            mlock_kb: sys::number(MLOCK)
+                .and_then(|kb| u64::try_from(kb).ok())
+                .unwrap_or(516),
+            cpus: u64::try_from(cpus).unwrap_or(1),
+            memlock: getrlimit(Resource::Memlock).current,
+            may_lock: sys::capable(sys::CAP_IPC_LOCK),
+            may_perf: sys::capable(sys::CAP_PERFMON) || sys::capable(sys::CAP_SYS_ADMIN),
+        }
+    }
+
+    /// Whether rings of any size are allowed.
+    #[must_use]
+    pub fn unlimited(&self) -> bool {
+        self.paranoid <= -1 || self.may_lock
+    }
+
+    /// How much all rings together may take: a share of the user's for each CPU, and then what a process may lock.
+    #[must_use]
+    pub fn budget(&self) -> Option<u64> {
+        if self.unlimited() {
+            return None;
+        }
+        Some((self.mlock_kb * 1024 * self.cpus).saturating_add(self.memlock?))
+    }
+
+    fn how_to_raise(&self, need: u64) -> String {
+        let kb = need.div_ceil(1024).div_ceil(self.cpus);
+        format!(
+            "Make the rings smaller with -m, record fewer CPUs with -C, or raise a limit: `sysctl kernel.perf_event_mlock_kb={kb}`, \
+             or `ulimit -l {}`, or the capability CAP_IPC_LOCK",
+            need.div_ceil(1024),
+        )
+    }
+
+    fn describe(&self) -> String {
+        format!(
+            "kernel.perf_event_mlock_kb is {} for each of {} CPUs, for all programs of this user together, and RLIMIT_MEMLOCK is {}",
+            self.mlock_kb,
+            self.cpus,
+            self.memlock.map_or("unlimited".to_owned(), bytes),
+        )
+    }
+
+    /// Checks before anything is opened that `rings` rings of `each` bytes can be had.
+    ///
+    /// # Errors
+    /// If not: which limit, its value, and how to raise it.
+    pub fn preflight(&self, rings: usize, each: u64) -> Result<()> {
+        let need = each.saturating_mul(u64::try_from(rings).unwrap_or(u64::MAX));
+        match self.budget() {
+            Some(budget) if need > budget => Err(Error::failed(format!(
+                "{rings} x {} of rings need more locked memory than is allowed: {}. {}",
+                bytes(each),
+                self.describe(),
+                self.how_to_raise(need),
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// What a refusal to open an event means.
+    #[must_use]
+    pub fn explain_open(&self, error: &io::Error, event: &str, what: &str) -> Error {
+        use rustix::io::Errno;
+        let text = match Errno::from_io_error(error) {
+            Some(Errno::ACCESS | Errno::PERM) => format!(
+                "{what} may not be recorded: kernel.perf_event_paranoid is {}. Record only user space of your own command \
+                 (modifier u, as in `{}`), lower the limit (`sysctl kernel.perf_event_paranoid=-1`), or give auxrec the \
+                 capability CAP_PERFMON",
+                self.paranoid,
+                with_modifier(event),
+            ),
+            Some(Errno::INVAL) => format!(
+                "the PMU refuses this set of terms, or this target; its driver may say more in the kernel log (dmesg). \
+                 A PMU that is not of a CPU wants -a or -C, and one that cannot leave out user space or the kernel takes no modifier"
+            ),
+            Some(Errno::OPNOTSUPP) => format!(
+                "the PMU's driver does not support this: a value of a term, a modifier, or recording with an AUX area at all"
+            ),
+            Some(Errno::NODEV | Errno::NXIO) => "this PMU does not work on that CPU, or is not there any more".to_owned(),
+            Some(Errno::NOENT) => "the PMU does not know this event, or is not there any more".to_owned(),
+            Some(Errno::BUSY) => "the PMU is taken by another program, or by another event that wants it alone".to_owned(),
+            Some(Errno::SRCH) => "the process or thread has ended".to_owned(),
+            Some(Errno::MFILE) => "this process has too many open files; raise `ulimit -n`".to_owned(),
+            Some(Errno::NFILE) => "the system has too many open files; raise `sysctl fs.file-max`".to_owned(),
+            Some(Errno::NOMEM) => "the kernel has no memory for it".to_owned(),
+            Some(Errno::TOOBIG) => "this kernel is too old for what the event asks for".to_owned(),
+            Some(Errno::NOSYS) => "this kernel is built without perf events (CONFIG_PERF_EVENTS)".to_owned(),
+            _ => "the kernel gives no reason that is known here".to_owned(),
+        };
+        Error::failed(format!(
+            "cannot open `{event}` for {what}: {text} ({error})"
+        ))
+    }
+
+    /// What a refusal to map a ring means.
+    #[must_use]
+    pub fn explain_mmap(&self, error: &io::Error, ring: &str, each: u64, all: u64) -> Error {
+        use rustix::io::Errno;
+        let text = match Errno::from_io_error(error) {
+            Some(Errno::PERM) => format!(
+                "all rings together ({}) are more locked memory than is allowed: {}. Other programs that use perf count too. {}",
+                bytes(all),
+                self.describe(),
+                self.how_to_raise(all),
+            ),
+            Some(Errno::NOMEM) => {
+                "the kernel has no memory for it, or the PMU's driver cannot work with an area of this size; try another with -m, \
+                 and see the kernel log (dmesg)"
+                    .to_owned()
+            }
+            Some(Errno::INVAL) => {
+                "the kernel takes no ring of this size here, or the PMU has no AUX area, or none of this kind (-S e)".to_owned()
+            }
+            Some(Errno::OPNOTSUPP) => "this PMU has no AUX area".to_owned(),
+            Some(Errno::NODEV) => "the PMU is not there any more".to_owned(),
+            Some(Errno::BUSY) => "another program has this event's ring".to_owned(),
+            Some(Errno::ACCESS) => "the system's security policy forbids it".to_owned(),
+            _ => "the kernel gives no reason that is known here".to_owned(),
+        };
+        Error::failed(format!(
+            "cannot map the {ring} of {}: {text} ({error})",
+            bytes(each)
+        ))
+    }
+}
+
+/// The event with modifier u.
+fn with_modifier(event: &str) -> String {
+    match event.rsplit_once('/') {
+        Some((front, _)) => format!("{front}/u"),
+        None => event.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const USER: Limits = Limits {
+        paranoid: 2,
+        mlock_kb: 516,
+        cpus: 2,
+        memlock: Some(65536),
+        may_lock: false,
+        may_perf: false,
+    };
+
+    #[test]
+    fn preflight() {
+        assert_eq!(USER.budget(), Some(516 * 2048 + 65536));
+        assert!(USER.preflight(2, 256 * 1024).is_ok());
+        let text = USER
+            .preflight(2, 5 << 20)
+            .map_or_else(|e| e.to_string(), |()| String::new());
+        for says in [
+            "2 x 5 MiB of rings",
+            "perf_event_mlock_kb is 516 for each of 2 CPUs",
+            "RLIMIT_MEMLOCK is 64 KiB",
+            "sysctl kernel.perf_event_mlock_kb=5120",
+            "ulimit -l 10240",
+            "CAP_IPC_LOCK",
+        ] {
+            assert!(text.contains(says), "{says}: {text}");
+        }
+        for free in [
+            Limits {
+                paranoid: -1,
+                ..USER
+            },
+            Limits {
+                may_lock: true,
+                ..USER
+            },
+            Limits {
+                memlock: None,
+                ..USER
+            },
+        ] {
+            assert!(free.preflight(1000, 1 << 40).is_ok());
+        }
+    }
+
+    #[test]
+    fn no_errno_stands_alone() {
+        for errno in 1..134 {
+            let error = io::Error::from_raw_os_error(errno);
+            for text in [
+                USER.explain_open(&error, "pattern//", "CPU 0").to_string(),
+                USER.explain_mmap(&error, "AUX area", 8192, 16384)
+                    .to_string(),
+            ] {
+                // A sentence before the kernel's own words, which stand in brackets at its end.
+                assert!(
+                    text.ends_with(&format!("({error})")) && text.len() > 60,
+                    "{text}"
+                );
+            }
+        }
+        let denied = io::Error::from_raw_os_error(13);
+        let text = USER
+            .explain_open(&denied, "pattern/rate=1/", "all of CPU 0")
+            .to_string();
+        assert!(
+            text.contains("perf_event_paranoid is 2")
+                && text.contains("`pattern/rate=1/u`")
+                && text.contains("CAP_PERFMON")
+        );
+        let limit = io::Error::from_raw_os_error(1);
+        let text = USER
+            .explain_mmap(&limit, "AUX area", 4 << 20, 8 << 20)
+            .to_string();
+        assert!(
+            text.contains("RLIMIT_MEMLOCK is 64 KiB") && text.contains("AUX area of 4 MiB"),
+            "{text}"
+        );
+    }
+}

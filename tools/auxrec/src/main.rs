@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The command `auxrec`: options in, exit status out. Everything else is in the library.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use auxrec::record::Options;
+use auxrec::session::Mode;
+use auxrec::size::{parse_rings, parse_size, RingSizes};
+use auxrec::target::{online_cpus, parse_cpus, Target};
+use auxrec::{check, record, report, Error};
+use clap::{Args, Parser, Subcommand};
+
+/// Finished, and everything was recorded.
+const ALL: u8 = 0;
+/// An error.
+const FAILED: u8 = 1;
+/// The command line makes no sense.
+const USAGE: u8 = 2;
+/// Finished, and trace was lost.
+const LOST: u8 = 3;
+
+/// Records the AUX area trace of any perf PMU, and says what of it was lost.
+#[derive(Debug, Parser)]
+#[command(version, after_help = EXIT)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXIT: &str =
+    "Exit status: 0 all was recorded, 1 an error, 2 bad usage, 3 finished but trace was lost.";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Record trace into a perf.data file
+    Record(Record),
+    /// Verify a recording: its structure, and of the PMU `pattern` every byte
+    Check {
+        /// The recording
+        #[arg(default_value = "perf.data")]
+        file: PathBuf,
+    },
+    /// Show a recording: a line for each AUX record, and a summary
+    Report {
+        /// The recording
+        #[arg(default_value = "perf.data")]
+        file: PathBuf,
+        /// Draw head, tail and fill of each AUX area over time into this file
+        #[arg(long, value_name = "OUT.svg")]
+        svg: Option<PathBuf>,
+    },
+    /// List the PMUs of this machine with their terms
+    List,
+}
+
+#[derive(Debug, Args)]
+struct Record {
+    /// The event, as pmu/term=value,…/modifiers
+    #[arg(short, long, value_name = "EVENT", required = true)]
+    event: Vec<String>,
+    /// Sizes of the data ring and of the AUX area: pages, or bytes with B, K, M or G
+    #[arg(short, long, value_name = "DATA[,AUX]")]
+    mmap_pages: Option<String>,
+    /// Wake up when so much trace is there: pages, or bytes with a unit [default: a quarter of the AUX area]
+    #[arg(long, value_name = "SIZE")]
+    aux_watermark: Option<String>,
+    /// Record everything on these CPUs
+    #[arg(short = 'C', long, value_name = "LIST", conflicts_with_all = ["all_cpus", "pid"])]
+    cpu: Option<String>,
+    /// Record everything on all CPUs
+    #[arg(short, long, conflicts_with = "pid")]
+    all_cpus: bool,
+    /// Record this process
+    #[arg(short, long)]
+    pid: Option<u32>,
+    /// Rings that follow the threads, and no children
+    #[arg(long)]
+    per_thread: bool,
+    /// Let new trace overwrite old, and write what is there when the recording ends (e)
+    #[arg(short = 'S', long, value_name = "WHEN")]
+    snapshot: Option<String>,
+    /// The file to write
+    #[arg(short, long, value_name = "FILE", default_value = "perf.data")]
+    output: PathBuf,
+    /// Say nothing but errors
+    #[arg(short, long)]
+    quiet: bool,
+    /// Say more
+    #[arg(short, long)]
+    verbose: bool,
+    /// The command to run; recording ends when it does
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<String>,
+}
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(e) => {
+            // Help and version come this way too, and are no error.
+            let _ = e.print();
+            return ExitCode::from(if e.use_stderr() { USAGE } else { ALL });
+        }
+    };
+    match run(&cli.command) {
+        Ok(status) => ExitCode::from(status),
+        Err(e) => {
+            eprintln!("auxrec: {e:#}");
+            let usage = matches!(e.downcast_ref(), Some(Error::Usage(_)));
+            ExitCode::from(if usage { USAGE } else { FAILED })
+        }
+    }
+}
+
+fn run(command: &Command) -> anyhow::Result<u8> {
+    match command {
+        Command::Record(options) => options.run(),
+        Command::Check { file } => {
+            let bytes = auxrec::trace::read_file(file)?;
+            let findings = check::check(&bytes).with_context(|| file.display().to_string())?;
+            print(&findings.to_string())?;
+            Ok(if !findings.problems.is_empty() {
+                FAILED
+            } else if findings.lost() {
+                LOST
+            } else {
+                ALL
+            })
+        }
+        Command::Report { file, svg } => {
+            let bytes = auxrec::trace::read_file(file)?;
+            let named = || file.display().to_string();
+            let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+            report::report(&bytes, &mut out).with_context(named)?;
+            if let Some(svg) = svg {
+                let picture = report::timeline(&bytes).with_context(named)?;
+                fs::write(svg, picture)
+                    .with_context(|| format!("cannot write {}", svg.display()))?;
+            }
+            Ok(ALL)
+        }
+        Command::List => {
+            let pmus = auxrec::pmu::Pmus::default();
+            let mut text = String::new();
+            for name in pmus.names() {
+                let Ok(pmu) = pmus.get(&name) else { continue };
+                text.push_str(&format!("{name} (type {})\n", pmu.kind));
+                for (term, field) in &pmu.terms {
+                    text.push_str(&format!("  {name}/{term}=0..{}/\n", field.max()));
+                }
+                for (event, terms) in &pmu.events {
+                    text.push_str(&format!("  {name}/{event}/ is {name}/{terms}/\n"));
+                }
+            }
+            print(&text)?;
+            Ok(ALL)
+        }
+    }
+}
+
+/// Writes to standard output. Who reads may stop when he has seen enough.
+fn print(text: &str) -> anyhow::Result<()> {
+    match std::io::stdout().lock().write_all(text.as_bytes()) {
+        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(e).context("cannot write the output")
+        }
+        _ => Ok(()),
+    }
+}
+
+impl Record {
+    fn options(&self) -> Result<Options, Error> {
+        let page = rustix::param::page_size();
+        let usage = |text: &str| Err(Error::Usage(text.to_owned()));
+        let [event] = self.event.as_slice() else {
+            return usage("give one event with -e; several in one recording are not supported");
+        };
+        let mode = match self.snapshot.as_deref() {
+            None => Mode::Linear,
+            Some("e") => Mode::Overwrite,
+            Some(other) => {
+                return Err(Error::Usage(format!(
+                    "-S takes `e` (write what is there at the end), not `{other}`"
+                )))
+            }
+        };
+        let target = match (&self.cpu, self.all_cpus, self.pid) {
+            (Some(list), _, _) => Target::System(parse_cpus(list)?),
+            (None, true, _) => Target::System(online_cpus()?),
+            (None, false, Some(pid)) => Target::Process(pid),
+            (None, false, None) if self.command.is_empty() => {
+                return usage("nothing to record: give a command after --, or -a, -C or -p")
+            }
+            (None, false, None) => Target::Command,
+        };
+        Ok(Options {
+            event: event.clone(),
+            sizes: match &self.mmap_pages {
+                Some(text) => parse_rings(text, page)?,
+                None => RingSizes::default(),
+            },
+            watermark: self
+                .aux_watermark
+                .as_deref()
+                .map(|text| parse_size(text, page))
+                .transpose()?,
+            target,
+            per_thread: self.per_thread,
+            mode,
+            output: self.output.clone(),
+            command: self.command.clone(),
+            cmdline: std::env::args_os()
+                .map(|arg: OsString| arg.to_string_lossy().into_owned())
+                .collect(),
+            verbose: self.verbose,
+        })
+    }
+
+    fn run(&self) -> anyhow::Result<u8> {
+        let outcome = record::record(&self.options()?)?;
+        let total = outcome.total();
+        if !self.quiet {
+            eprintln!(
+                "auxrec: {} bytes of trace in {} AUX records, {} wakeups; {} is {} bytes",
+                total.read,
+                total.records,
+                outcome.wakeups,
+                self.output.display(),
+                outcome.file,
+            );
+            for (name, loss, wraps) in &outcome.rings {
+                if self.verbose {
+                    eprintln!("auxrec: {name}: {} bytes, {wraps} wraps", loss.read);
+                }
+                if loss.any() {
+                    eprintln!("auxrec: {name}: trace was lost: {}", loss.describe());
+                }
+            }
+            if let Some(status @ 1..) = outcome.status {
+                eprintln!("auxrec: the command ended with status {status}");
+            }
+        }
+        Ok(if total.any() { LOST } else { ALL })
+    }
+}

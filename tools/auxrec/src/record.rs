@@ -1,0 +1,526 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! `record`: from the options to the file.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use perfdata::{ClockData, EventDesc, Feature, Features, FinishedInit, IdIndex, Writer};
+use rustix::event::{epoll, Timespec};
+use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM};
+
+use crate::drain::{self, Again, Drain};
+use crate::error::{Error, Result};
+use crate::host;
+use crate::limits::Limits;
+use crate::loss::Loss;
+use crate::pmu::Pmus;
+use crate::session::{Mode, Plan, Rings, Session};
+use crate::size::{bytes, check_ring, RingSizes};
+use crate::sys::{self, Workload};
+use crate::target::{check_online, online_cpus, threads, Target};
+
+/// How long nothing may happen before the events are enabled again as a precaution: the kernel can turn one off in silence,
+/// at the next switch of tasks.
+const HEARTBEAT: i64 = 250_000_000;
+/// The same just after an area was drained: the kernel turns an event off shortly after it wakes its reader, so that
+/// enabling it at once can come too early.
+const SETTLE: i64 = 5_000_000;
+/// How often that is done.
+const SETTLE_ROUNDS: u32 = 2;
+
+/// What to record.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The event, in the form `pmu/term=value,…/modifiers`.
+    pub event: String,
+    /// Sizes of the rings.
+    pub sizes: RingSizes,
+    /// When the AUX area wakes the recorder, in bytes; [`None`]: a quarter of the area.
+    pub watermark: Option<usize>,
+    /// Who is recorded.
+    pub target: Target,
+    /// Whether the rings follow the threads rather than the CPUs.
+    pub per_thread: bool,
+    /// How the AUX area is used.
+    pub mode: Mode,
+    /// The file.
+    pub output: PathBuf,
+    /// The command that is run; recording ends when it does.
+    pub command: Vec<String>,
+    /// The arguments of the recorder, for the file.
+    pub cmdline: Vec<String>,
+    /// Says more on standard error.
+    pub verbose: bool,
+}
+
+/// How a recording went.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outcome {
+    /// The rings with what was lost, and how often each was written from end to end.
+    pub rings: Vec<(String, Loss, u64)>,
+    /// How often the recorder woke up.
+    pub wakeups: u64,
+    /// Length of the file.
+    pub file: u64,
+    /// Exit status of the command.
+    pub status: Option<i32>,
+}
+
+impl Outcome {
+    /// All rings together.
+    #[must_use]
+    pub fn total(&self) -> Loss {
+        self.rings
+            .iter()
+            .fold(Loss::default(), |sum, (_, loss, _)| sum.plus(*loss))
+    }
+}
+
+impl Options {
+    fn plan(&self, limits: &Limits, online: &[u32]) -> Result<Plan> {
+        let page = sys::page_size();
+        let event = Pmus::default().event(&self.event)?;
+        // As large as perf's, so that the two can be compared: what a user without privileges may have, or what others may.
+        let (data, aux) = if limits.unlimited() {
+            (512 << 10, 4 << 20)
+        } else {
+            (256 << 10, 128 << 10)
+        };
+        let data = check_ring("data ring", self.sizes.data.unwrap_or(data), page)?;
+        let aux = check_ring("AUX area", self.sizes.aux.unwrap_or(aux), page)?;
+        let watermark = match self.watermark {
+            None => (aux / 4).max(page),
+            Some(bytes) if (1..=aux).contains(&bytes) => bytes,
+            Some(_) => {
+                return Err(Error::usage(format!(
+                    "--aux-watermark must be between 1 byte and the AUX area's {aux} bytes"
+                )))
+            }
+        };
+        if self.per_thread && matches!(self.target, Target::System(_)) {
+            return Err(Error::usage(
+                "--per-thread follows threads, and -a and -C record CPUs: choose one of them",
+            ));
+        }
+        let (cpus, threads) = match &self.target {
+            Target::System(cpus) => {
+                check_online(cpus, online)?;
+                (Some(cpus.clone()), None)
+            }
+            Target::Process(pid) => (
+                (!self.per_thread).then(|| online.to_vec()),
+                Some(threads(*pid)?),
+            ),
+            Target::Command => (
+                (!self.per_thread).then(|| online.to_vec()),
+                Some(Vec::new()),
+            ),
+        };
+        Ok(Plan {
+            data,
+            aux,
+            watermark: u32::try_from(watermark).unwrap_or(u32::MAX),
+            mode: self.mode,
+            inherit: cpus.is_some() && threads.is_some(),
+            on_exec: self.target == Target::Command,
+            cpus,
+            threads,
+            event,
+        })
+    }
+}
+
+/// Moves a file of this name out of the way, as perf does, and makes a new one.
+fn create(path: &Path) -> Result<File> {
+    let cannot = |e: io::Error| Error::failed(format!("cannot create {}: {e}", path.display()));
+    if fs::metadata(path).is_ok_and(|meta| meta.is_file() && meta.len() != 0) {
+        let mut old = path.as_os_str().to_owned();
+        old.push(".old");
+        fs::rename(path, &old).map_err(cannot)?;
+    }
+    File::create(path).map_err(cannot)
+}
+
+/// Signals, as something to wait for.
+struct Signals {
+    /// Those that end the recording.
+    stop: UnixStream,
+    /// The end of a child.
+    child: UnixStream,
+}
+
+impl Signals {
+    fn catch() -> io::Result<Self> {
+        let stream = |signals: &[i32]| {
+            let (read, write) = UnixStream::pair()?;
+            read.set_nonblocking(true)?;
+            for &signal in signals {
+                signal_hook::low_level::pipe::register(signal, write.try_clone()?)?;
+            }
+            Ok::<_, io::Error>(read)
+        };
+        Ok(Self {
+            stop: stream(&[SIGINT, SIGTERM])?,
+            child: stream(&[SIGCHLD])?,
+        })
+    }
+}
+
+/// Records.
+///
+/// # Errors
+/// If what was asked for makes no sense, or the system refuses. Of a recording that has begun there is a file, which holds
+/// what was recorded until then.
+pub fn record(options: &Options) -> Result<Outcome> {
+    let online = online_cpus()?;
+    let limits = Limits::read(online.len());
+    let mut plan = options.plan(&limits, &online)?;
+    let signals =
+        Signals::catch().map_err(|e| Error::failed(format!("cannot wait for signals: {e}")))?;
+
+    let mut workload = match options.command.as_slice() {
+        [] => None,
+        command => Some(Workload::prepare(command).map_err(|e| {
+            Error::failed(format!("cannot start a process for `{}`: {e}", command[0]))
+        })?),
+    };
+    if let (Target::Command, Some(workload)) = (&options.target, &workload) {
+        plan.threads = Some(u32::try_from(workload.pid()).into_iter().collect());
+    }
+    let session = Session::open(plan, &limits)?;
+    let output = create(&options.output)?;
+    let [aux_ids, tracking_ids] = session.ids();
+    let events = [
+        (session.plan().aux_attr(), aux_ids),
+        (session.plan().tracking_attr(), tracking_ids),
+    ];
+    let file = Writer::new(output, &events)?;
+    if options.verbose {
+        eprintln!(
+            "auxrec: {} rings of {} and {} for trace, woken by {}",
+            session.rings().len(),
+            bytes(u64::try_from(session.plan().data).unwrap_or(0)),
+            bytes(u64::try_from(session.plan().aux).unwrap_or(0)),
+            bytes(u64::from(session.plan().watermark)),
+        );
+    }
+
+    let mut recording = Recording {
+        drains: session
+            .rings()
+            .iter()
+            .map(|_| Drain::new(&session))
+            .collect(),
+        session,
+        file,
+        wakeups: 0,
+        settle: 0,
+        status: None,
+    };
+    let result = recording
+        .begin(options)
+        .and_then(|()| recording.run(options, workload.as_mut(), &signals))
+        .and_then(|()| recording.end());
+    // The command is there to be recorded; it does not go on when that has ended.
+    if let Some(workload) = &mut workload {
+        let _ = workload.terminate();
+    }
+    recording.close(options, &events, online.len(), result)
+}
+
+struct Recording {
+    session: Session,
+    drains: Vec<Drain>,
+    file: Writer<File>,
+    wakeups: u64,
+    settle: u32,
+    status: Option<i32>,
+}
+
+/// What woke the recorder.
+const STOP: u64 = u64::MAX;
+const CHILD: u64 = u64::MAX - 1;
+const TARGET_GONE: u64 = u64::MAX - 2;
+
+impl Recording {
+    /// What stands before the first record of the kernel.
+    fn begin(&mut self, options: &Options) -> Result<()> {
+        for entries in self.session.id_index().chunks(IdIndex::MAX) {
+            self.file.record(&IdIndex(entries), None)?;
+        }
+        // No AUXTRACE_INFO: it names a decoder that perf has, and perf has none for a PMU that it does not know.
+        let attr = self.session.plan().tracking_attr();
+        let [_, ids] = self.session.ids();
+        let id = ids.first().copied().unwrap_or(0);
+        match &options.target {
+            Target::Process(pid) => {
+                host::process(*pid, &threads(*pid)?, true, &attr, id, &mut self.file)?
+            }
+            Target::System(_) => {
+                let pids = fs::read_dir("/proc").into_iter().flatten();
+                for pid in pids.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()) {
+                    host::process(
+                        pid,
+                        &threads(pid).unwrap_or_default(),
+                        false,
+                        &attr,
+                        id,
+                        &mut self.file,
+                    )?;
+                }
+            }
+            Target::Command => {}
+        }
+        self.file.record(&FinishedInit, None)?;
+        self.file.flush()?;
+        Ok(())
+    }
+
+    fn run(
+        &mut self,
+        options: &Options,
+        mut workload: Option<&mut Workload>,
+        signals: &Signals,
+    ) -> Result<()> {
+        let cannot =
+            |e: rustix::io::Errno| Error::failed(format!("cannot wait for the rings: {e}"));
+        let poll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(cannot)?;
+        let add = |fd: BorrowedFd<'_>, token: u64| {
+            epoll::add(
+                &poll,
+                fd,
+                epoll::EventData::new_u64(token),
+                epoll::EventFlags::IN,
+            )
+            .map_err(cannot)
+        };
+        add(signals.stop.as_fd(), STOP)?;
+        add(signals.child.as_fd(), CHILD)?;
+        for (token, opened) in (0..).zip(self.session.rings().iter().flat_map(Rings::events)) {
+            add(opened.event.as_fd(), token)?;
+        }
+        let target = match options.target {
+            Target::Process(pid) => i32::try_from(pid)
+                .ok()
+                .and_then(rustix::process::Pid::from_raw)
+                .and_then(|pid| {
+                    rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok()
+                }),
+            _ => None,
+        };
+        if let Some(target) = &target {
+            add(target.as_fd(), TARGET_GONE)?;
+        }
+
+        if !self.session.plan().on_exec {
+            self.session.enable()?;
+        }
+        if let Some(workload) = workload.as_deref_mut() {
+            workload
+                .start()
+                .map_err(|e| Error::failed(format!("cannot run `{}`: {e}", options.command[0])))?;
+        }
+
+        let mut ready = Vec::with_capacity(64);
+        let mut stop = false;
+        while !stop {
+            let wait = if self.settle > 0 { SETTLE } else { HEARTBEAT };
+            let wait = Timespec {
+                tv_sec: 0,
+                tv_nsec: wait,
+            };
+            ready.clear();
+            match epoll::wait(
+                &poll,
+                rustix::buffer::spare_capacity(&mut ready),
+                Some(&wait),
+            ) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(e) => return Err(cannot(e)),
+            }
+            self.wakeups += 1;
+            for event in &ready {
+                match { event.data }.u64() {
+                    STOP | TARGET_GONE => stop = true,
+                    CHILD => stop |= self.command_ended(workload.as_deref_mut(), &signals.child)?,
+                    token => {
+                        // A thread that has ended hangs up for good; its rings are read with the others all the same.
+                        let gone = epoll::EventFlags::HUP | epoll::EventFlags::ERR;
+                        if { event.flags }.intersects(gone) {
+                            let mut all = self.session.rings().iter().flat_map(Rings::events);
+                            if let Some(opened) =
+                                usize::try_from(token).ok().and_then(|n| all.nth(n))
+                            {
+                                let _ = epoll::delete(&poll, &opened.event);
+                            }
+                        }
+                    }
+                }
+            }
+            let again = if stop {
+                Again::Never
+            } else if ready.is_empty() {
+                Again::All
+            } else {
+                Again::Drained
+            };
+            let pass = drain::pass(
+                &mut self.session,
+                &mut self.drains,
+                again,
+                false,
+                &mut self.file,
+            )?;
+            self.settle = if pass.trace > 0 {
+                SETTLE_ROUNDS
+            } else if ready.is_empty() {
+                self.settle.saturating_sub(1)
+            } else {
+                self.settle
+            };
+        }
+        Ok(())
+    }
+
+    fn command_ended(
+        &mut self,
+        workload: Option<&mut Workload>,
+        mut child: &UnixStream,
+    ) -> Result<bool> {
+        use io::Read as _;
+        // One signal may stand for many; how many does not matter.
+        while child.read(&mut [0; 64]).is_ok_and(|n| n != 0) {}
+        if let Some(workload) = workload {
+            self.status = workload
+                .try_wait()
+                .map_err(|e| Error::failed(format!("cannot learn how the command ended: {e}")))?;
+        }
+        Ok(self.status.is_some())
+    }
+
+    /// What stands after the last record of the kernel.
+    fn end(&mut self) -> Result<()> {
+        self.session.disable()?;
+        drain::pass(
+            &mut self.session,
+            &mut self.drains,
+            Again::Never,
+            true,
+            &mut self.file,
+        )?;
+        if self.session.plan().mode == Mode::Overwrite {
+            for (rings, drain) in self.session.rings_mut().iter_mut().zip(&mut self.drains) {
+                drain.snapshot(rings, &mut self.file)?;
+            }
+        }
+        drain::counts(&self.session, &mut self.file)?;
+        self.file.flush()?;
+        Ok(())
+    }
+
+    /// Ends the file, whatever happened before.
+    fn close(
+        mut self,
+        options: &Options,
+        events: &[(perfdata::Attr, Vec<u64>)],
+        online: usize,
+        result: Result<()>,
+    ) -> Result<Outcome> {
+        let features = self.features(options, events, online);
+        let result = match result {
+            Err(error @ Error::File(perfdata::Error::Output { .. })) => Err(error),
+            other => self
+                .file
+                .try_finish(&features)
+                .map_err(Error::from)
+                .and(other),
+        };
+        if let Err(error) = &result {
+            if matches!(error, Error::File(perfdata::Error::Output { .. })) {
+                let _ = self.session.disable();
+                let name = options.output.display();
+                let what = if error.is_full() {
+                    "there is no space left for it"
+                } else {
+                    "it cannot be written"
+                };
+                // Cut at the end of the last whole record there may be room for the features again.
+                let saved = self.file.salvage(|file, len| file.set_len(len));
+                let finished = saved.is_ok() && self.file.try_finish(&features).is_ok();
+                let state = match (&saved, finished) {
+                    (Ok(len), true) => format!("it holds what was recorded until then ({})", bytes(*len)),
+                    (Ok(len), false) => format!(
+                        "it holds what was recorded until then ({}), without the sections that describe the machine",
+                        bytes(*len)
+                    ),
+                    (Err(_), _) => "what it holds cannot be told".to_owned(),
+                };
+                return Err(Error::failed(format!(
+                    "{name}: {what} ({error}); {state}. Free some space or choose another place with -o"
+                )));
+            }
+        }
+        result?;
+        let names = self.session.rings().iter().map(Rings::name);
+        Ok(Outcome {
+            rings: names
+                .zip(&self.drains)
+                .map(|(name, drain)| (name, drain.loss, drain.wraps))
+                .collect(),
+            wakeups: self.wakeups,
+            file: fs::metadata(&options.output).map_or(0, |meta| meta.len()),
+            status: self.status,
+        })
+    }
+
+    fn features(
+        &self,
+        options: &Options,
+        events: &[(perfdata::Attr, Vec<u64>)],
+        online: usize,
+    ) -> Features {
+        let plan = self.session.plan();
+        let mut features = Features::new();
+        host::describe(&mut features, online);
+        let descriptions: Vec<EventDesc> = [plan.event.text.as_str(), "dummy:u"]
+            .into_iter()
+            .zip(events)
+            .map(|(name, (attr, ids))| EventDesc {
+                attr: attr.clone(),
+                ids: ids.clone(),
+                name: name.to_owned(),
+            })
+            .collect();
+        let mode = match plan.mode {
+            Mode::Linear => "linear",
+            Mode::Overwrite => "overwrite",
+        };
+        features
+            .cmdline(&options.cmdline)
+            .events(&descriptions)
+            .pmu_mappings(&Pmus::default().mappings())
+            .clock(
+                sys::clock_resolution(),
+                ClockData {
+                    clockid: u32::try_from(sys::CLOCK).unwrap_or(0),
+                    wall: sys::wall(),
+                    clock: sys::now(),
+                },
+            )
+            .notes(&[
+                ("aux_size", plan.aux.to_string()),
+                ("data_size", plan.data.to_string()),
+                ("mode", mode.to_owned()),
+            ]);
+        let times = self.drains.iter().filter_map(|drain| drain.times);
+        if let Some((first, last)) = times.reduce(|(a, b), (c, d)| (a.min(c), b.max(d))) {
+            features.sample_time(first, last);
+        }
+        debug_assert_eq!(Feature::NOTES.0, u8::MAX);
+        features
+    }
+}

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! `report`: a line for each AUX record, a summary, and a picture.
+
+use std::io::{self, Write};
+
+use perfdata::AuxFlags;
+
+use crate::check::wraps;
+use crate::error::{Error, Result};
+use crate::loss::Loss;
+use crate::session::Mode;
+use crate::svg;
+use crate::trace::{AuxAt, Trace};
+
+/// Writes the report of a recording.
+///
+/// # Errors
+/// If it is no perf.data file, or the output fails.
+pub fn report(bytes: &[u8], out: &mut impl Write) -> Result<()> {
+    let trace = Trace::read(bytes)?;
+    match print(&trace, out) {
+        // Who reads has seen enough.
+        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        Err(e) => Err(Error::failed(format!("cannot write the report: {e}"))),
+        Ok(()) => Ok(()),
+    }
+}
+
+/// The picture of a recording, as SVG.
+///
+/// # Errors
+/// If it is no perf.data file.
+pub fn timeline(bytes: &[u8]) -> Result<String> {
+    svg::draw(&Trace::read(bytes)?)
+}
+
+/// Seconds with all digits of a nanosecond.
+fn seconds(ns: u64) -> String {
+    format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000)
+}
+
+fn print(trace: &Trace<'_>, out: &mut impl Write) -> io::Result<()> {
+    let mut records: Vec<(&AuxAt, u32)> = trace
+        .rings
+        .iter()
+        .flat_map(|(&idx, ring)| ring.records.iter().map(move |record| (record, idx)))
+        .collect();
+    records.sort_by_key(|(record, idx)| (record.time, *idx));
+    writeln!(out, "# event {}, PMU {}", trace.event, trace.pmu)?;
+    writeln!(
+        out,
+        "# {:>20} {:>4} {:>8} {:>16} {:>12}  flags",
+        "time", "CPU", "thread", "offset", "size"
+    )?;
+    for (record, _) in records {
+        let aux = record.aux;
+        let number = |n: Option<u32>| {
+            n.and_then(|n| i32::try_from(n).ok())
+                .map_or("-".to_owned(), |n| n.to_string())
+        };
+        writeln!(
+            out,
+            "  {:>20} {:>4} {:>8} {:>#16x} {:>12}  {}",
+            seconds(record.time),
+            number(record.cpu),
+            number(record.tid),
+            aux.offset,
+            aux.size,
+            aux.flags.names(),
+        )?;
+    }
+    writeln!(out, "#")?;
+    let mut total = Loss::default();
+    let mut all_wraps = 0;
+    for ring in trace.rings.values() {
+        let wraps = trace.aux_size.map_or(0, |size| wraps(ring, size));
+        line(out, &ring.name(), &ring.loss, wraps)?;
+        total = total.plus(ring.loss);
+        all_wraps += wraps;
+    }
+    line(out, "total", &total, all_wraps)?;
+    if trace.mode == Mode::Overwrite {
+        writeln!(
+            out,
+            "# the area was overwritten: only its last content is in the file"
+        )?;
+    }
+    for problem in &trace.problems {
+        writeln!(out, "# problem: {problem}")?;
+    }
+    Ok(())
+}
+
+fn line(out: &mut impl Write, name: &str, loss: &Loss, wraps: u64) -> io::Result<()> {
+    let lost = loss.describe();
+    writeln!(
+        out,
+        "# {name}: {} AUX records, {} bytes, {wraps} wraps; {}",
+        loss.records,
+        loss.read,
+        if lost.is_empty() {
+            "nothing lost"
+        } else {
+            &lost
+        },
+    )
+}
+
+/// Whether a record says that there was no room.
+pub(crate) fn truncated(record: &AuxAt) -> bool {
+    record.aux.flags.contains(AuxFlags::TRUNCATED)
+}

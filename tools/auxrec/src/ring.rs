@@ -1,0 +1,351 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The reader's side of the two rings of an event.
+//!
+//! The kernel (or a device) writes up to a head, the reader reads up to it and moves a tail, and neither takes a lock. Four
+//! barriers make that sound; the names are those of the kernel's `Documentation/userspace-api/perf_ring_buffer.rst`:
+//!
+//! ```text
+//!   kernel or driver                        reader
+//!   if (LOAD tail) {                        LOAD head       (C) load-acquire, pairs with (B)
+//!       (A) control dependency              LOAD data
+//!       STORE data                          (D) store-release, pairs with (A)
+//!       (B) smp_wmb, or the device's drain  STORE tail
+//!       STORE head
+//!   }
+//! ```
+//!
+//! Both counters only ever grow; the place of a byte in memory is its position modulo the size. (A tail that was reduced
+//! modulo the size would look to the kernel as if the ring were full, from the first wrap on.)
+
+use std::ops::Range;
+
+use auxcore::ring::{Pos, Size};
+
+use crate::error::{Error, Result};
+use crate::sys::{Field, Mapping};
+
+/// What a ring is made of. The real one is a mapping; tests have others.
+pub trait Area {
+    /// How far the writer is: (C).
+    fn head(&self) -> u64;
+    /// Tells the writer how far the reader is: (D).
+    fn set_tail(&self, tail: u64);
+    /// Copies the bytes at this offset, which are all in the ring.
+    fn copy(&self, offset: usize, out: &mut [u8]);
+}
+
+/// The data ring of a mapping, behind its control page.
+#[derive(Debug)]
+pub struct DataArea<'a> {
+    /// Control page and data.
+    pub base: &'a Mapping,
+    /// Length of the control page.
+    pub page: usize,
+}
+
+impl Area for DataArea<'_> {
+    fn head(&self) -> u64 {
+        // (C): pairs with (B), the `smp_wmb()` in `perf_output_put_handle()`: records up to the head are complete.
+        self.base.load_acquire(Field::DataHead)
+    }
+
+    fn set_tail(&self, tail: u64) {
+        // (D): pairs with (A), the dependency of `__perf_output_begin()` on its load of `data_tail`: the kernel overwrites
+        // nothing that is still being read.
+        self.base.store_release(Field::DataTail, tail);
+    }
+
+    fn copy(&self, offset: usize, out: &mut [u8]) {
+        let copied = self.base.copy_out(self.page + offset, out);
+        debug_assert!(copied.is_some());
+    }
+}
+
+/// The AUX area of a mapping, which has its words in the control page of another.
+#[derive(Debug)]
+pub struct AuxArea<'a> {
+    /// Control page.
+    pub base: &'a Mapping,
+    /// The area.
+    pub aux: &'a Mapping,
+}
+
+impl Area for AuxArea<'_> {
+    fn head(&self) -> u64 {
+        // (C): pairs with (B), which here is the driver's, before `perf_aux_output_end()` stores `aux_head`: the trace up to
+        // the head is in memory.
+        self.base.load_acquire(Field::AuxHead)
+    }
+
+    fn set_tail(&self, tail: u64) {
+        // (D): pairs with (A), the dependency of `perf_aux_output_begin()` on its load of `aux_tail`: the driver overwrites
+        // nothing that is still being read.
+        self.base.store_release(Field::AuxTail, tail);
+    }
+
+    fn copy(&self, offset: usize, out: &mut [u8]) {
+        let copied = self.aux.copy_out(offset, out);
+        debug_assert!(copied.is_some());
+    }
+}
+
+/// A ring that is read from its tail to its head.
+#[derive(Debug, Clone, Copy)]
+pub struct Reader {
+    size: Size,
+    tail: Pos,
+}
+
+fn to_usize(n: u64) -> usize {
+    usize::try_from(n).unwrap_or(usize::MAX)
+}
+
+fn to_u64(n: usize) -> u64 {
+    u64::try_from(n).unwrap_or(u64::MAX)
+}
+
+impl Reader {
+    /// A ring of this many bytes of which nothing was read yet.
+    ///
+    /// # Errors
+    /// If that is no power of two.
+    pub fn new(bytes: usize) -> Result<Self> {
+        let size = Size::new(bytes)
+            .ok_or_else(|| Error::failed(format!("a ring of {bytes} bytes cannot be")))?;
+        Ok(Self {
+            size,
+            tail: Pos::new(0),
+        })
+    }
+
+    /// The size in bytes.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        self.size.len()
+    }
+
+    /// How far it was read.
+    #[must_use]
+    pub fn tail(&self) -> u64 {
+        self.tail.get()
+    }
+
+    /// What can be read: positions from the tail to the head.
+    ///
+    /// # Errors
+    /// If the head is further from the tail than the ring is long, which only a broken driver does.
+    pub fn pending(&self, area: &impl Area) -> Result<Range<u64>> {
+        let head = Pos::new(area.head());
+        match self.size.used(head, self.tail) {
+            Some(_) => Ok(self.tail.get()..head.get()),
+            None => Err(Error::failed(format!(
+                "the head of a ring of {} bytes is at {:#x} when its reader is at {:#x}: the driver has lost its place",
+                self.size.len(),
+                head.get(),
+                self.tail.get(),
+            ))),
+        }
+    }
+
+    /// What an area that is written over and over holds: positions of its last bytes. It is not read by a tail, so this may
+    /// only be called while nothing is written.
+    #[must_use]
+    pub fn snapshot(&self, area: &impl Area) -> Range<u64> {
+        let head = area.head();
+        head.saturating_sub(self.size.len())..head
+    }
+
+    /// Copies the bytes from position `from` on, over the end of the ring if need be.
+    pub fn copy(&self, area: &impl Area, from: u64, out: &mut [u8]) {
+        let Some(split) = self.size.split(Pos::new(from), out.len()) else {
+            debug_assert!(false, "a ring holds no more than its size");
+            return;
+        };
+        let (first, second) = out.split_at_mut(split.first.len());
+        area.copy(split.first.start, first);
+        if !second.is_empty() {
+            area.copy(split.second.start, second);
+        }
+    }
+
+    /// Gives everything up to `tail` back to the writer.
+    pub fn release(&mut self, area: &impl Area, tail: u64) {
+        self.tail = Pos::new(tail);
+        area.set_tail(tail);
+    }
+
+    /// Copies all there is into `out`, and gives it back.
+    ///
+    /// # Errors
+    /// As [`pending`](Self::pending).
+    pub fn drain(&mut self, area: &impl Area, out: &mut Vec<u8>) -> Result<()> {
+        let range = self.pending(area)?;
+        out.clear();
+        out.resize(to_usize(range.end.wrapping_sub(range.start)), 0);
+        if !out.is_empty() {
+            self.copy(area, range.start, out);
+            self.release(area, range.end);
+        }
+        Ok(())
+    }
+
+    /// Whether the writer found the ring full: then `perf_aux_output_begin()` has failed, and says so nowhere.
+    #[must_use]
+    pub fn is_full(&self, range: &Range<u64>) -> bool {
+        self.size.space(Pos::new(range.end), Pos::new(range.start)) == 0
+    }
+
+    /// How often the way between two positions passes the end of the ring.
+    #[must_use]
+    pub fn wraps(&self, range: &Range<u64>) -> u64 {
+        self.size.wraps(Pos::new(range.start), Pos::new(range.end))
+    }
+}
+
+/// Cuts a range of positions into pieces of at most `piece` bytes.
+pub fn pieces(range: Range<u64>, piece: usize) -> impl Iterator<Item = Range<u64>> {
+    let mut at = range.start;
+    std::iter::from_fn(move || {
+        let left = range.end.wrapping_sub(at);
+        let len = left.min(to_u64(piece));
+        let start = at;
+        at = at.wrapping_add(len);
+        (len != 0).then_some(start..at)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::sync::atomic::{AtomicU64, AtomicU8, Ordering};
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    struct Fake {
+        head: AtomicU64,
+        tail: AtomicU64,
+        bytes: Vec<AtomicU8>,
+    }
+
+    impl Fake {
+        fn new(size: usize, at: u64) -> Self {
+            Self {
+                head: at.into(),
+                tail: at.into(),
+                bytes: (0..size).map(|_| AtomicU8::new(0)).collect(),
+            }
+        }
+
+        /// Writes as many of the bytes as there is room for, as perf does: one stays free.
+        fn write(&self, size: Size, len: u64) -> u64 {
+            let head = self.head.load(Ordering::Relaxed);
+            let len =
+                len.min(size.space(Pos::new(head), Pos::new(self.tail.load(Ordering::Acquire))));
+            for pos in (0..len).map(|n| head.wrapping_add(n)) {
+                self.bytes[size.offset(Pos::new(pos))].store(byte(pos), Ordering::Relaxed);
+            }
+            self.head.store(head.wrapping_add(len), Ordering::Release);
+            len
+        }
+    }
+
+    /// A byte that differs from its neighbours and from the one a ring's length away.
+    fn byte(pos: u64) -> u8 {
+        pos.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()[7]
+    }
+
+    impl Area for Fake {
+        fn head(&self) -> u64 {
+            self.head.load(Ordering::Acquire)
+        }
+        fn set_tail(&self, tail: u64) {
+            self.tail.store(tail, Ordering::Release);
+        }
+        fn copy(&self, offset: usize, out: &mut [u8]) {
+            for (out, byte) in out.iter_mut().zip(&self.bytes[offset..]) {
+                *out = byte.load(Ordering::Relaxed);
+            }
+        }
+    }
+
+    #[test]
+    fn a_head_that_is_too_far_is_an_error() {
+        let fake = Fake::new(64, 0);
+        let ring = Reader::new(64).unwrap();
+        fake.head.store(65, Ordering::Relaxed);
+        assert!(ring
+            .pending(&fake)
+            .unwrap_err()
+            .to_string()
+            .contains("0x41"));
+        assert_eq!(ring.snapshot(&fake), 1..65);
+        assert!(Reader::new(65).is_err());
+    }
+
+    #[test]
+    fn full_is_what_the_kernel_calls_full() {
+        let ring = Reader::new(64).unwrap();
+        assert!(ring.is_full(&(0..63)) && ring.is_full(&(5..69)) && !ring.is_full(&(0..62)));
+    }
+
+    #[test]
+    fn a_reader_beside_a_writer_gets_every_byte_in_order() {
+        const TOTAL: u64 = 200_000;
+        let fake = Fake::new(256, 0);
+        let size = Size::new(256).unwrap();
+        let mut ring = Reader::new(256).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut written = 0;
+                while written < TOTAL {
+                    let n = fake.write(size, (written % 97 + 1).min(TOTAL - written));
+                    written += n;
+                    if n == 0 {
+                        std::thread::yield_now();
+                    }
+                }
+            });
+            let mut out = Vec::new();
+            let mut at = 0;
+            while at < TOTAL {
+                ring.drain(&fake, &mut out).unwrap();
+                for &got in &out {
+                    assert_eq!(got, byte(at));
+                    at += 1;
+                }
+            }
+        });
+    }
+
+    proptest! {
+        #[test]
+        fn what_goes_in_comes_out(start: u64, steps in prop::collection::vec((0_u64..200, 1_usize..50), 1..40)) {
+            let fake = Fake::new(128, start);
+            let size = Size::new(128).unwrap();
+            let mut ring = Reader { size, tail: Pos::new(start) };
+            let mut at = start;
+            let mut wraps = 0;
+            for (len, piece) in steps {
+                fake.write(size, len);
+                let range = ring.pending(&fake).unwrap();
+                wraps += ring.wraps(&range);
+                for part in pieces(range, piece) {
+                    let mut out = vec![0; to_usize(part.end.wrapping_sub(part.start))];
+                    ring.copy(&fake, part.start, &mut out);
+                    ring.release(&fake, part.end);
+                    for got in out {
+                        prop_assert_eq!(got, byte(at));
+                        at = at.wrapping_add(1);
+                    }
+                }
+                prop_assert_eq!(fake.tail.load(Ordering::Relaxed), fake.head.load(Ordering::Relaxed));
+            }
+            let way = u128::from(start % 128) + u128::from(at.wrapping_sub(start));
+            prop_assert_eq!(u128::from(wraps), way / 128);
+        }
+    }
+}

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Events: `perf_event_open` and the ioctls on what it gives.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use perf_event_open_sys as sys;
+use perf_event_open_sys::bindings::perf_event_attr;
+use perfdata::{Attr, Read};
+
+/// An event of the kernel; closing it ends the event.
+#[derive(Debug)]
+pub struct Event(OwnedFd);
+
+/// What an event has counted, as `read_format` [`Read::FORMAT`] has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Count {
+    /// What it counted, its children's included.
+    pub value: u64,
+    /// How long it was enabled, ns.
+    pub enabled: u64,
+    /// How long it ran, ns.
+    pub running: u64,
+    /// Its id.
+    pub id: u64,
+}
+
+impl Event {
+    /// Opens an event for thread `pid` (-1: all) on `cpu` (-1: all).
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn open(attr: &Attr, pid: i32, cpu: i32) -> io::Result<Self> {
+        let bytes = attr.encode();
+        let mut raw = perf_event_attr::default();
+        if bytes.len() > size_of_val(&raw) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        // SAFETY: `bytes` are at most as long as `raw`, as was just checked, and the two do not overlap. Any bit pattern is
+        // a valid `perf_event_attr`: it is made of integers.
+        unsafe {
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), (&raw mut raw).cast(), bytes.len());
+        }
+        // SAFETY: `raw` is a valid attribute for the time of the call; its `size`, which says how much of it the kernel
+        // reads, is at most its length.
+        let fd = unsafe {
+            sys::perf_event_open(
+                &raw mut raw,
+                pid,
+                cpu,
+                -1,
+                sys::bindings::PERF_FLAG_FD_CLOEXEC.into(),
+            )
+        };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: The kernel just gave this descriptor to us, and nobody else has it.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    /// The event's id.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn id(&self) -> io::Result<u64> {
+        let mut id = 0;
+        // SAFETY: The descriptor is an event's, and `id` takes the 8 bytes that the kernel writes.
+        let result = unsafe { sys::ioctls::ID(self.0.as_raw_fd(), &raw mut id) };
+        check(result).map(|()| id)
+    }
+
+    /// Lets it count and trace.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn enable(&self) -> io::Result<()> {
+        // SAFETY: The descriptor is an event's; the call takes no pointer.
+        check(unsafe { sys::ioctls::ENABLE(self.0.as_raw_fd(), 0) })
+    }
+
+    /// Stops it.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn disable(&self) -> io::Result<()> {
+        // SAFETY: The descriptor is an event's; the call takes no pointer.
+        check(unsafe { sys::ioctls::DISABLE(self.0.as_raw_fd(), 0) })
+    }
+
+    /// Sends its records, and its trace, to the rings of another.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn set_output(&self, to: &Self) -> io::Result<()> {
+        // SAFETY: Both descriptors are events'; the call takes no pointer.
+        check(unsafe { sys::ioctls::SET_OUTPUT(self.0.as_raw_fd(), to.0.as_raw_fd()) })
+    }
+
+    /// What it has counted; [`None`] if the kernel does not tell, as of an event whose PMU is gone.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn count(&self) -> io::Result<Option<Count>> {
+        debug_assert_eq!(Read::FORMAT.bits(), 7);
+        let mut words = [0_u8; 32];
+        let n = rustix::io::read(&self.0, &mut words)?;
+        if n != words.len() {
+            return Ok(None);
+        }
+        let mut fields = words
+            .chunks_exact(8)
+            .map(|word| word.try_into().map_or(0, u64::from_le_bytes));
+        let mut next = || fields.next().unwrap_or(0);
+        Ok(Some(Count {
+            value: next(),
+            enabled: next(),
+            running: next(),
+            id: next(),
+        }))
+    }
+}
+
+impl AsFd for Event {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+fn check(result: i32) -> io::Result<()> {
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn the_layout_is_the_kernels() {
+        let attr = Attr {
+            kind: 1,
+            config: 2,
+            config1: 3,
+            config2: 4,
+            clockid: 5,
+            aux_watermark: 6,
+            config3: 7,
+            ..Attr::default()
+        };
+        let bytes = attr.encode();
+        let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+        let half = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
+        assert_eq!(half(std::mem::offset_of!(perf_event_attr, type_)), 1);
+        assert_eq!(word(std::mem::offset_of!(perf_event_attr, config)), 2);
+        assert_eq!(
+            word(std::mem::offset_of!(perf_event_attr, __bindgen_anon_3)),
+            3
+        );
+        assert_eq!(
+            word(std::mem::offset_of!(perf_event_attr, __bindgen_anon_4)),
+            4
+        );
+        assert_eq!(half(std::mem::offset_of!(perf_event_attr, clockid)), 5);
+        assert_eq!(
+            half(std::mem::offset_of!(perf_event_attr, aux_watermark)),
+            6
+        );
+        assert_eq!(word(std::mem::offset_of!(perf_event_attr, config3)), 7);
+    }
+}

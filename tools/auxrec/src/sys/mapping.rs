@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Mappings: the rings of an event, and files.
+
+use std::io;
+use std::mem::offset_of;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use perf_event_open_sys::bindings::perf_event_mmap_page as Page;
+use rustix::fd::AsFd;
+use rustix::mm::{MapFlags, ProtFlags};
+
+/// A shared mapping. The kernel, or a device, writes into it at any time, so nothing in it is ever borrowed: words are read
+/// and written as atomics, bytes are copied out.
+///
+/// # Invariants
+/// `addr` is the beginning of a mapping of `len` bytes that is readable, and writable if `writable`, and that nobody else
+/// unmaps.
+#[derive(Debug)]
+pub struct Mapping {
+    addr: NonNull<u8>,
+    len: usize,
+    writable: bool,
+}
+
+// SAFETY: A mapping belongs to the process, not to a thread, and through `&Mapping` there are only atomic accesses and copies.
+unsafe impl Send for Mapping {}
+// SAFETY: As for `Send`.
+unsafe impl Sync for Mapping {}
+
+/// A word of an event's control page that recorders use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Field {
+    /// How far the kernel has written the data ring.
+    DataHead,
+    /// How far the reader has read it.
+    DataTail,
+    /// How far the driver has written the AUX area.
+    AuxHead,
+    /// How far the reader has read it.
+    AuxTail,
+    /// Where the AUX area will be mapped.
+    AuxOffset,
+    /// How long it will be.
+    AuxSize,
+}
+
+impl Field {
+    fn offset(self) -> usize {
+        match self {
+            Self::DataHead => offset_of!(Page, data_head),
+            Self::DataTail => offset_of!(Page, data_tail),
+            Self::AuxHead => offset_of!(Page, aux_head),
+            Self::AuxTail => offset_of!(Page, aux_tail),
+            Self::AuxOffset => offset_of!(Page, aux_offset),
+            Self::AuxSize => offset_of!(Page, aux_size),
+        }
+    }
+}
+
+impl Mapping {
+    /// Maps `len` bytes of `fd` from `offset` on.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn new(fd: impl AsFd, offset: u64, len: usize, writable: bool) -> io::Result<Self> {
+        let prot = if writable {
+            ProtFlags::READ | ProtFlags::WRITE
+        } else {
+            ProtFlags::READ
+        };
+        // SAFETY: A new mapping at an address of the kernel's choice touches no memory that is in use.
+        let addr = unsafe {
+            rustix::mm::mmap(
+                std::ptr::null_mut(),
+                len,
+                prot,
+                MapFlags::SHARED,
+                fd,
+                offset,
+            )
+        }?;
+        let addr = NonNull::new(addr.cast()).ok_or(io::ErrorKind::AddrNotAvailable)?;
+        // INVARIANT: The kernel has just made the mapping, with this length and protection, and only `Drop` unmaps it.
+        Ok(Self {
+            addr,
+            len,
+            writable,
+        })
+    }
+
+    /// The length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    fn word(&self, field: Field) -> Option<&AtomicU64> {
+        let at = field.offset();
+        if at.checked_add(8)? > self.len || at % 8 != 0 {
+            return None;
+        }
+        // SAFETY: `at` is within the mapping.
+        let word = unsafe { self.addr.add(at) };
+        // SAFETY: By the type invariant the word is mapped as long as `self` lives, it is aligned (the mapping begins at a
+        // page, and `at` was checked), and this crate accesses it in no other way than as an atomic.
+        Some(unsafe { AtomicU64::from_ptr(word.as_ptr().cast()) })
+    }
+
+    /// A word of the control page, which must be at the front of this mapping. Reads after it see what was written before
+    /// the word was: load-acquire.
+    pub fn load_acquire(&self, field: Field) -> u64 {
+        self.word(field)
+            .map_or(0, |word| word.load(Ordering::Acquire))
+    }
+
+    /// Sets a word of the control page after all reads before it are done: store-release. Does nothing to a mapping that is
+    /// not writable.
+    pub fn store_release(&self, field: Field, value: u64) {
+        if let (true, Some(word)) = (self.writable, self.word(field)) {
+            word.store(value, Ordering::Release);
+        }
+    }
+
+    /// Copies what is at `offset` into `out`; [`None`] if it is not within the mapping.
+    pub fn copy_out(&self, offset: usize, out: &mut [u8]) -> Option<()> {
+        if offset.checked_add(out.len())? > self.len {
+            return None;
+        }
+        // SAFETY: `offset` is within the mapping, as was just checked.
+        let from = unsafe { self.addr.add(offset) };
+        // SAFETY: `out.len()` bytes from there are mapped readable (type invariant, and the check above) and are not part of
+        // `out`, which is ordinary memory. That the kernel may write them meanwhile makes their value unspecified to us, and
+        // they are plain bytes; the ring protocol keeps it from writing those that are used.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), out.as_mut_ptr(), out.len()) };
+        Some(())
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariant this is the whole of a mapping that only we unmap, and no reference into it is left:
+        // they cannot outlive `self`.
+        let result = unsafe { rustix::mm::munmap(self.addr.as_ptr().cast(), self.len) };
+        debug_assert!(result.is_ok());
+    }
+}

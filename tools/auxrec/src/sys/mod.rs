@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The system layer: the only place with `unsafe`. What it gives out is safe to use in any order.
+
+mod event;
+mod mapping;
+mod process;
+
+pub use event::Event;
+pub use mapping::{Field, Mapping};
+pub use process::Workload;
+
+use std::fs;
+use std::time::Duration;
+
+/// The length of a page.
+pub fn page_size() -> usize {
+    rustix::param::page_size()
+}
+
+/// The number of the clock of all events and of the recorder, as `perf_event_attr.clockid` takes it.
+pub const CLOCK: i32 = libc::CLOCK_MONOTONIC;
+
+/// What that clock says now, ns.
+pub fn now() -> u64 {
+    nanoseconds(rustix::time::clock_gettime(
+        rustix::time::ClockId::Monotonic,
+    ))
+}
+
+/// The time of day, ns.
+pub fn wall() -> u64 {
+    nanoseconds(rustix::time::clock_gettime(rustix::time::ClockId::Realtime))
+}
+
+/// The resolution of [`now`], ns.
+pub fn clock_resolution() -> u64 {
+    nanoseconds(rustix::time::clock_getres(rustix::time::ClockId::Monotonic))
+}
+
+fn nanoseconds(time: rustix::time::Timespec) -> u64 {
+    Duration::try_from(time)
+        .ok()
+        .and_then(|time| u64::try_from(time.as_nanos()).ok())
+        .unwrap_or(0)
+}
+
+/// A number in a file of proc or sysfs.
+pub fn number(path: &str) -> Option<i64> {
+    fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+/// Whether this process has the capability of this number.
+pub fn capable(capability: u32) -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix("CapEff:"))
+        .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
+        .is_some_and(|set| set & 1 << capability != 0)
+}
+
+/// To lock memory without limit.
+pub const CAP_IPC_LOCK: u32 = 14;
+/// To administrate; stands in for others.
+pub const CAP_SYS_ADMIN: u32 = 21;
+/// To use perf without restriction.
+pub const CAP_PERFMON: u32 = 38;
