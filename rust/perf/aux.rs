@@ -17,12 +17,18 @@ use kernel::{
 
 #[path = "aux/buffer.rs"]
 mod buffer;
+#[cfg(CONFIG_KUNIT = "y")]
+#[path = "aux/fake.rs"]
+mod fake;
 #[path = "aux/gate.rs"]
 mod gate;
 #[path = "aux/output.rs"]
 mod output;
 #[path = "aux/slot.rs"]
 mod slot;
+#[cfg(CONFIG_KUNIT = "y")]
+#[path = "aux/tests.rs"]
+mod tests;
 #[path = "aux/unit.rs"]
 mod unit;
 #[path = "aux/window.rs"]

@@ -79,6 +79,21 @@ pub trait Config: Sized + Send + Sync + 'static {
     fn new(words: [u64; WORDS]) -> Result<Self>;
 }
 
+/// No terms: every bit set is refused, and there is no `format/` file.
+impl Config for () {
+    fn attributes() -> &'static [sysfs::Attribute] {
+        &[]
+    }
+
+    fn new(words: [u64; WORDS]) -> Result<Self> {
+        if words == [0; WORDS] {
+            Ok(())
+        } else {
+            Err(EINVAL)
+        }
+    }
+}
+
 /// Declares the terms of a PMU's events.
 ///
 /// # Examples
@@ -157,4 +172,51 @@ macro_rules! format {
     (@term $word:ident, $first:literal, $last:literal) => {
         $crate::format::Term::new(::core::stringify!($word), $first, $last)
     };
+}
+
+#[kunit_tests(rust_perf_format)]
+mod tests {
+    use super::*;
+
+    crate::format! {
+        struct Sample {
+            low: config[0..=3],
+            bit: config[4],
+            high: config[60..=63],
+            all: config2[0..=63],
+            last: config3[63],
+        }
+    }
+
+    #[test]
+    fn terms_are_cut_out_of_their_words() -> Result {
+        let sample = Sample::new([0xa000_0000_0000_0015, 0, u64::MAX, 1 << 63])?;
+
+        assert_eq!(sample.low(), 5);
+        assert_eq!(sample.bit(), 1);
+        assert_eq!(sample.high(), 0xa);
+        assert_eq!(sample.all(), u64::MAX);
+        assert_eq!(sample.last(), 1);
+        Ok(())
+    }
+
+    #[test]
+    fn bits_of_no_term_are_refused() {
+        for bit in 0..64 {
+            let known = bit <= 4 || bit >= 60;
+
+            assert_eq!(Sample::new([1 << bit, 0, 0, 0]).is_ok(), known);
+            assert!(Sample::new([0, 1 << bit, 0, 0]).is_err());
+            assert!(Sample::new([0, 0, 1 << bit, 0]).is_ok());
+            assert_eq!(Sample::new([0, 0, 0, 1 << bit]).is_ok(), bit == 63);
+            assert!(<()>::new([0, 0, 0, 1 << bit]).is_err());
+        }
+        assert!(<()>::new([0; WORDS]).is_ok());
+    }
+
+    #[test]
+    fn there_is_a_file_for_each_term() {
+        assert_eq!(Sample::attributes().len(), 5);
+        assert!(<()>::attributes().is_empty());
+    }
 }

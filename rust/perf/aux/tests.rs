@@ -1,0 +1,448 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The unit's state machine against a perf that misbehaves as the real one may.
+
+use super::{
+    fake::{
+        Bench,
+        Fake,
+        Record, //
+    },
+    unit::{
+        Start,
+        Unit, //
+    },
+    Loss,
+    Next,
+    Pages,
+    Published,
+    Session,
+    Written, //
+};
+use crate::{
+    bindings,
+    event::{
+        Attr,
+        Event,
+        State, //
+    },
+    pmu::Pmu, //
+};
+use auxcore::ring::Pos;
+use core::ptr::{
+    self,
+    NonNull, //
+};
+use kernel::{
+    prelude::*,
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc, //
+    },
+    time::Delta, //
+};
+
+/// Where an NMI breaks in.
+const NOWHERE: u32 = 0;
+const IN_START: u32 = 1;
+const IN_TICK: u32 = 2;
+const IN_QUIESCE: u32 = 3;
+
+/// A driver that does as the test says.
+struct Probe {
+    /// Where perf's NMI-time stop breaks in, once.
+    nmi: Atomic<u32>,
+    unit: Atomic<*mut Unit<Probe, Fake>>,
+    event: Atomic<*mut bindings::perf_event>,
+    /// Bytes for each tick.
+    step: Atomic<usize>,
+    /// What `quiesce()` claims more than was written.
+    lie: Atomic<u64>,
+    refuse: Atomic<bool>,
+    /// Starts and stops of the unit.
+    started: Atomic<u32>,
+    quiesced: Atomic<u32>,
+    /// Buffers that were dropped.
+    freed: Arc<Atomic<u32>>,
+}
+
+/// Counts its drops.
+struct Counted(Arc<Atomic<u32>>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Relaxed);
+    }
+}
+
+impl Probe {
+    fn nmi_in(&self, place: u32, session: &Session<'_, Self>) {
+        if self.nmi.cmpxchg(place, NOWHERE, Relaxed).is_err() {
+            return;
+        }
+
+        let (unit, event) = (self.unit.load(Relaxed), self.event.load(Relaxed));
+        // SAFETY: Set by the test to its bench's, and only shared references are made of it.
+        if let (Some(unit), Some(event)) = (unsafe { unit.as_ref() }, NonNull::new(event)) {
+            unit.stop(event, session.cpu);
+        }
+    }
+}
+
+#[vtable]
+impl Pmu for Probe {
+    type Config = ();
+    type Event = ();
+    type Buffer = Counted;
+    type Run = bool;
+
+    fn event_init(&self, _attr: &Attr<'_, ()>) -> Result {
+        Ok(())
+    }
+
+    fn setup_aux(&self, _event: &Event<'_, Self>, _pages: &Pages) -> Result<Counted> {
+        Ok(Counted(self.freed.clone()))
+    }
+
+    fn start(&self, session: &mut Session<'_, Self>) -> Result<bool> {
+        if self.refuse.load(Relaxed) {
+            return Err(ENODEV);
+        }
+        self.nmi_in(IN_START, session);
+        self.started.fetch_add(1, Relaxed);
+        session.set_timer(Delta::from_millis(1));
+        Ok(false)
+    }
+
+    fn tick(&self, session: &mut Session<'_, Self>, full: &mut bool) -> Next {
+        self.nmi_in(IN_TICK, session);
+        match session.window.reserve(self.step.load(Relaxed)) {
+            Ok(mut writer) => {
+                for _ in 0..self.step.load(Relaxed) {
+                    // Cannot fail: so much was reserved.
+                    let _ = writer.put(&[0xaa]);
+                }
+                writer.commit();
+            }
+            Err(_) => *full = true,
+        }
+
+        if *full || session.window.wakeup_due() {
+            Next::Commit
+        } else {
+            Next::Continue
+        }
+    }
+
+    fn quiesce(&self, session: &mut Session<'_, Self>, full: bool) -> Written {
+        self.nmi_in(IN_QUIESCE, session);
+        self.quiesced.fetch_add(1, Relaxed);
+
+        let len = session
+            .window
+            .written()
+            .saturating_add(self.lie.load(Relaxed));
+        let loss = if full {
+            Loss::NoSpace { bytes: None }
+        } else {
+            Loss::None
+        };
+        Written::new(len, Published::cpu_stores(), loss)
+    }
+}
+
+const RING: u64 = 2 * 4096;
+const TRUNCATED: u64 = 1;
+const OVERWRITE: u64 = 2;
+const PARTIAL: u64 = 4;
+
+fn bench(overwrite: bool) -> Result<KBox<Bench<Probe>>> {
+    let driver = Probe {
+        nmi: Atomic::new(NOWHERE),
+        unit: Atomic::new(ptr::null_mut()),
+        event: Atomic::new(ptr::null_mut()),
+        step: Atomic::new(1024),
+        lie: Atomic::new(0),
+        refuse: Atomic::new(false),
+        started: Atomic::new(0),
+        quiesced: Atomic::new(0),
+        freed: Arc::new(Atomic::new(0), GFP_KERNEL)?,
+    };
+    let state = State {
+        config: (),
+        data: (),
+    };
+    // SAFETY: A KUnit case is one task, and nothing but it knows of the bench; there is no timer.
+    let bench = unsafe { Bench::new(driver, state, 2, RING / 4, overwrite)? };
+    let mut bench = KBox::new(bench, GFP_KERNEL)?;
+
+    let event = bench.event().as_ptr();
+    bench.shared.driver.event.store(event, Relaxed);
+    let unit = ptr::from_ref(&bench.unit).cast_mut();
+    bench.shared.driver.unit.store(unit, Relaxed);
+    Ok(bench)
+}
+
+impl Bench<Probe> {
+    fn tick(&mut self) -> bool {
+        self.unit.tick(&self.cpu).is_some()
+    }
+
+    /// Whether perf has nothing to complain of, and starts and stops of the unit are in balance.
+    fn is_sound(&self) -> bool {
+        let driver = &self.shared.driver;
+        let running = driver
+            .started
+            .load(Relaxed)
+            .wrapping_sub(driver.quiesced.load(Relaxed));
+
+        self.ring.crimes == 0 && running <= 1 && !(self.ring.disabled && running == 1)
+    }
+
+    fn records(&self) -> &[Record] {
+        &self.ring.records
+    }
+
+    /// Whether the records tell of all bytes up to the head, once each.
+    fn is_gapless(&self) -> bool {
+        let mut at = 0;
+
+        for record in self.records() {
+            if record.offset != at {
+                return false;
+            }
+            at += record.size;
+        }
+        at == self.ring.head.get()
+    }
+}
+
+#[kunit_tests(rust_perf_aux_unit)]
+mod cases {
+    use super::*;
+
+    #[test]
+    fn commits_at_wakeup_points() -> Result {
+        let mut bench = bench(false)?;
+
+        assert!(bench.add());
+        for _ in 0..100 {
+            assert!(bench.tick());
+            bench.read();
+        }
+        bench.del();
+
+        assert!(bench.is_sound());
+        assert!(bench.is_gapless());
+        assert_eq!(bench.ring.head.get(), 100 * 1024);
+        assert_eq!(bench.records().len(), 50);
+        Ok(())
+    }
+
+    #[test]
+    fn nmi_stop_ends_the_session_wherever_it_breaks_in() -> Result {
+        for place in [IN_START, IN_TICK, IN_QUIESCE] {
+            let mut bench = bench(false)?;
+
+            bench.shared.driver.nmi.store(place, Relaxed);
+            assert!(bench.add());
+            bench.tick();
+            if place == IN_QUIESCE {
+                let event = bench.event();
+                bench.unit.stop(event, &bench.cpu);
+            }
+
+            // Nothing is open, so perf may free the ring.
+            assert!(!bench.ring.nested());
+            assert!(!bench.tick());
+            assert!(bench.is_sound());
+
+            // Unthrottled, it goes on.
+            let event = bench.event();
+            assert!(bench.unit.start(event, &bench.cpu).is_some());
+            assert!(bench.tick());
+            bench.del();
+            assert!(bench.is_sound());
+            assert!(bench.is_gapless());
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn full_ring_truncates_once_and_waits() -> Result {
+        let mut bench = bench(false)?;
+
+        assert!(bench.add());
+        while bench.tick() {}
+
+        // The last byte of a ring is never given out: seven steps fit, the eighth does not.
+        assert_eq!(bench.ring.head.get(), 7 * 1024);
+        assert!(bench.records().last().is_some_and(|r| r.flags == TRUNCATED));
+        assert!(bench.ring.disabled);
+        assert!(bench.is_sound());
+
+        // Until the reader has been there nothing may be begun.
+        assert!(!bench.tick());
+        assert!(bench.is_sound());
+
+        bench.read();
+        assert!(bench.tick());
+        bench.del();
+        assert!(bench.is_sound());
+        assert!(bench.is_gapless());
+        Ok(())
+    }
+
+    #[test]
+    fn no_space_at_add_leaves_the_event_stopped_but_there() -> Result {
+        let mut bench = bench(false)?;
+
+        bench.ring.head = Pos::new(RING - 1);
+        assert!(bench.add());
+        assert!(bench.ring.disabled);
+        assert_eq!(bench.shared.driver.started.load(Relaxed), 0);
+        assert!(!bench.tick());
+        bench.read();
+        assert!(bench.tick());
+        assert!(bench.is_sound());
+        Ok(())
+    }
+
+    #[test]
+    fn unmapping_stops_and_frees() -> Result {
+        let mut bench = bench(false)?;
+
+        assert!(bench.add());
+        assert!(bench.tick());
+        bench.unmap();
+        assert!(bench.is_sound());
+        assert_eq!(bench.shared.driver.freed.load(Relaxed), 1);
+
+        // perf may try before it is mapped again, and after.
+        let event = bench.event();
+        assert!(bench.unit.start(event, &bench.cpu).is_none());
+        bench.map()?;
+        assert!(bench.unit.start(event, &bench.cpu).is_some());
+        assert!(bench.tick());
+        bench.del();
+
+        // The head goes on from where it was.
+        assert_eq!(bench.ring.head.get(), 2 * 1024);
+        assert!(bench.is_sound());
+        Ok(())
+    }
+
+    #[test]
+    fn foreign_aux_priv_is_not_touched() -> Result {
+        let mut bench = bench(false)?;
+        let mut foreign = KBox::new([0xffu8; 64], GFP_KERNEL)?;
+        let foreign = ptr::from_mut(&mut *foreign).cast();
+        let ours = core::mem::replace(&mut bench.ring.private, foreign);
+
+        assert!(!bench.add());
+        assert_eq!(bench.shared.driver.started.load(Relaxed), 0);
+        assert!(!bench.ring.nested());
+        assert!(bench.records().is_empty());
+
+        bench.ring.private = ours;
+        assert!(bench.add());
+        assert!(bench.is_sound());
+        Ok(())
+    }
+
+    #[test]
+    fn second_event_is_refused_before_it_begins() -> Result {
+        let mut bench = bench(false)?;
+        let mut other = super::bench(false)?;
+        let event = other.event();
+
+        assert!(bench.add());
+        // SAFETY: The event and `shared` live to the end of the case; it is not added.
+        let added = unsafe { bench.unit.add(&other.shared, event, true, &bench.cpu) };
+        assert!(added == Err(Start::Busy));
+
+        // Nor can it stop or delete what is not its own.
+        bench.unit.stop(event, &bench.cpu);
+        bench.unit.del(event, &bench.cpu);
+        assert!(bench.tick());
+        assert!(bench.is_sound() && other.is_sound());
+        Ok(())
+    }
+
+    #[test]
+    fn start_that_is_refused_leaves_nothing_open() -> Result {
+        let mut bench = bench(false)?;
+
+        bench.shared.driver.refuse.store(true, Relaxed);
+        assert!(!bench.add());
+        assert!(!bench.ring.nested());
+        bench.shared.driver.refuse.store(false, Relaxed);
+        assert!(bench.add());
+        assert!(bench.tick());
+        assert!(bench.is_sound());
+        Ok(())
+    }
+
+    #[test]
+    fn stop_and_start_with_any_flags_do_not_nest() -> Result {
+        let mut bench = bench(false)?;
+        let event = bench.event();
+
+        assert!(bench.add());
+        for _ in 0..3 {
+            assert!(bench.unit.start(event, &bench.cpu).is_none());
+            assert!(bench.tick());
+            bench.unit.stop(event, &bench.cpu);
+            bench.unit.stop(event, &bench.cpu);
+            assert!(bench.unit.start(event, &bench.cpu).is_some());
+            bench.read();
+        }
+        bench.del();
+        bench.unit.stop(event, &bench.cpu);
+        assert!(bench.unit.start(event, &bench.cpu).is_none());
+        assert!(bench.is_sound());
+        assert!(bench.is_gapless());
+        Ok(())
+    }
+
+    #[test]
+    fn claim_of_more_than_the_space_is_cut() -> Result {
+        let mut bench = bench(false)?;
+
+        bench.shared.driver.lie.store(u64::MAX / 2, Relaxed);
+        assert!(bench.add());
+        assert!(bench.tick());
+        bench.del();
+        assert!(bench
+            .records()
+            .first()
+            .is_some_and(|r| r.size < RING && r.flags == PARTIAL));
+        assert!(bench.is_sound());
+        Ok(())
+    }
+
+    #[test]
+    fn overwrite_head_is_monotonic_and_never_truncates() -> Result {
+        let mut bench = bench(true)?;
+
+        bench.shared.driver.step.store(3000, Relaxed);
+        assert!(bench.add());
+        for _ in 0..10 {
+            assert!(bench.tick());
+        }
+        // Longer than the ring: the driver calls it no space; there is always room here.
+        bench.shared.driver.step.store(9000, Relaxed);
+        assert!(bench.tick());
+        bench.del();
+
+        assert_eq!(bench.ring.head.get(), 30000);
+        assert!(bench.records().iter().all(|r| r.flags & OVERWRITE != 0));
+        assert!(bench.records().iter().any(|r| r.flags & PARTIAL != 0));
+        assert!(!bench.ring.disabled);
+        assert!(bench.is_sound());
+        Ok(())
+    }
+}
