@@ -8,7 +8,6 @@
 
 ROOT := tools/vm/root.sh
 AUXVM := $(ROOT) run cargo run --quiet --locked --manifest-path $(CURDIR)/tools/Cargo.toml -p vm --
-export KVER KERNEL RUNNER
 CASES := $(foreach case,$(CASE),--case '$(case)')
 
 help:

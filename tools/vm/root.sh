@@ -146,7 +146,7 @@ enter() {
 		case $v in
 		CI | KVER | KERNEL | RUNNER | TERM | AUXPMU_* | CARGO_HTTP_* | CARGO_NET_* | CARGO_REGISTRIES_* | CARGO_BUILD_JOBS | \
 			http_proxy | https_proxy | no_proxy | all_proxy | HTTP_PROXY | HTTPS_PROXY | NO_PROXY | ALL_PROXY)
-			keep+=("$v=${!v}")
+			[ -z "${!v}" ] || keep+=("$v=${!v}") # empty means unset
 			;;
 		esac
 	done

@@ -13,6 +13,7 @@ use crate::error::{Error, OnFile, Result};
 use crate::kernel::Kernel;
 use crate::ktap::{self, Case};
 use crate::splat::{self, Splat};
+use crate::step::Log;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -27,12 +28,15 @@ const BUSYBOX: &str = "/bin/busybox";
 /// Memory of a guest; an ordinary machine runs two side by side.
 const MEMORY: &str = "768M";
 
+/// Where the root file system of an interactive guest is put together, in our own mount namespace.
+const SHARED: &str = "/run/guest-root";
+
 /// How often a guest is looked after.
 const PERIOD: Duration = Duration::from_millis(50);
 
 /// What stands on every kernel command line. Emulated processors on a busy machine are slow, so stalls get more time.
 const KERNEL_LINE: &str =
-    "console=ttyS0 panic=-1 rcupdate.rcu_cpu_stall_timeout=60 watchdog_thresh=30 printk.devkmsg=on random.trust_cpu=on";
+    "console=ttyS0 panic=-1 tsc=reliable rcupdate.rcu_cpu_stall_timeout=60 watchdog_thresh=30 printk.devkmsg=on random.trust_cpu=on";
 
 /// A guest to boot.
 pub struct Guest<'a> {
@@ -167,11 +171,12 @@ impl<'a> Guest<'a> {
             &format!("{KERNEL_LINE}{}", self.append),
         )?;
         qemu.arg("-initrd").arg(&initramfs);
+        // Not stdio: that port counts as closed when our input ends, and the guest would wait for ever to write to it.
         qemu.args([
             "-device",
             "virtio-serial-pci",
             "-chardev",
-            "stdio,id=said,signal=off",
+            "file,id=said,path=/dev/stdout",
         ]);
         qemu.args([
             "-device",
@@ -192,7 +197,7 @@ impl<'a> Guest<'a> {
                 program: "qemu-system-x86_64".to_owned(),
                 source,
             })?;
-        let (lines, received) = std::sync::mpsc::channel::<String>();
+        let (lines, received) = std::sync::mpsc::sync_channel::<String>(256);
         let reader = child.stdout.take().map(|out| {
             std::thread::spawn(move || {
                 let mut out = BufReader::new(out);
@@ -215,6 +220,7 @@ impl<'a> Guest<'a> {
         };
         let mut timed_out = false;
         let mut peak_kib = 0;
+        let mut looked = start;
         loop {
             match received.recv_timeout(PERIOD) {
                 Ok(line) => take(line),
@@ -227,15 +233,19 @@ impl<'a> Guest<'a> {
                 let _ = child.wait();
                 break;
             }
+            if looked.elapsed() < PERIOD {
+                continue;
+            }
+            looked = Instant::now();
             peak_kib = peak_kib.max(peak_memory(&child));
             if !matches!(child.try_wait(), Ok(None)) {
                 break;
             }
         }
+        received.iter().for_each(&mut take);
         if let Some(reader) = reader {
             let _ = reader.join();
         }
-        received.try_iter().for_each(&mut take);
         let elapsed = start.elapsed();
         let ktap_log = dir.join("said.log");
         fs::write(&ktap_log, &said).on("write", &ktap_log)?;
@@ -409,6 +419,15 @@ pub fn shell(
     let initramfs = dir.join("initramfs");
     fs::write(&initramfs, archive.finish()).on("write", &initramfs)?;
 
+    // Only the build root itself and the checkout, without the mounts of this machine.
+    let place = format!("{SHARED}{}", cache.checkout().display());
+    let log = Log::create(&dir.join("mount.log"))?;
+    log.run("preparing the guest's root", Command::new("mkdir").args(["-p", SHARED]))?;
+    for (from, to) in [(Path::new("/"), SHARED), (cache.checkout(), &place)] {
+        log.run("preparing the guest's root", Command::new("mkdir").args(["-p", to]))?;
+        log.run("preparing the guest's root", Command::new("mount").arg("--bind").arg(from).arg(to))?;
+    }
+
     // A socket's path may be no longer than 107 bytes, a checkout's may.
     let socket = PathBuf::from(format!("/tmp/auxvm-{}.sock", std::process::id()));
     let log = dir.join("virtiofsd.log");
@@ -420,7 +439,8 @@ pub fn shell(
             "KILL",
             "/usr/libexec/virtiofsd",
             "--shared-dir",
-            "/",
+            SHARED,
+            "--no-announce-submounts",
             "--sandbox",
             "none",
             "--cache",
@@ -468,8 +488,6 @@ pub fn shell(
         "virtio-serial-pci",
         "-device",
         "virtconsole,chardev=tty",
-        "-mon",
-        "chardev=tty",
     ]);
     let status = qemu.status();
     let _ = server.kill();

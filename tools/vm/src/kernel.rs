@@ -53,7 +53,7 @@ const NOT_UNPACKED: &[&str] = &[
     "*/drivers/gpu/drm/*.[ch]",
     "*/drivers/infiniband/*.[ch]",
     "*/drivers/media/*.[ch]",
-    "*/drivers/net/*.[ch]",
+    "*/drivers/net/*/*.[ch]",
     "*/drivers/pinctrl/*.[ch]",
     "*/drivers/scsi/*.[ch]",
     "*/drivers/staging/*.[ch]",
@@ -371,7 +371,8 @@ impl Maker<'_> {
         })?;
         fs::copy(image, self.temporary.join("vmlinuz")).on("copy", image)?;
         self.guest_modules(&log, &files)?;
-        fs::remove_dir_all(&files).on("remove", &files)?;
+        let fetched = self.temporary.join("fetched");
+        fs::remove_dir_all(&fetched).on("remove", &fetched)?;
         self.finish(&build)
     }
 
@@ -503,7 +504,8 @@ impl Maker<'_> {
             tar.args(["--strip-components=1", "--wildcards-match-slash"]);
             tar.args(NOT_UNPACKED.iter().map(|p| format!("--exclude={p}")));
             log.run("unpacking the kernel source", &mut tar)?;
-            fs::remove_dir_all(&files).on("remove", &files)?;
+            let fetched = temporary.join("fetched");
+            fs::remove_dir_all(&fetched).on("remove", &fetched)?;
             progress.end("done");
             Ok(())
         })?;

@@ -5,8 +5,9 @@
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
+use std::time::Duration;
 use vm::cache::Cache;
-use vm::guest;
+use vm::guest::{self, Guest};
 use vm::kernel::{self, Kernel, Kind};
 use vm::modules::{self, Mode};
 use vm::suites::{self, Plan, Suite};
@@ -57,6 +58,18 @@ enum Verb {
         #[arg(long, env = "RUNNER", default_value = "qemu", value_parser = ["qemu", "vng"])]
         runner: String,
     },
+    /// Run a command in a guest with the modules in /modules (load them with auxload), and give its exit status
+    Guest {
+        /// Which kernel: stock, lean
+        #[arg(long, env = "KERNEL")]
+        kernel: Option<Kind>,
+        /// How many seconds it may take
+        #[arg(long, default_value_t = 120)]
+        timeout: u64,
+        /// The command, as shell text
+        #[arg(required = true)]
+        command: Vec<String>,
+    },
     /// Boot a guest on the terminal, with the modules loaded
     Shell {
         /// Which kernel: stock, lean
@@ -68,9 +81,7 @@ enum Verb {
 }
 
 fn main() -> ExitCode {
-    // An empty variable means the same as none.
-    let args = Args::parse_from(std::env::args_os());
-    match run(args) {
+    match run(Args::parse()) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("error: {error:#}");
@@ -130,6 +141,11 @@ fn run(args: Args) -> Result<ExitCode> {
                 return Ok(ExitCode::FAILURE);
             }
         }
+        Verb::Guest {
+            kernel,
+            timeout,
+            command,
+        } => return in_guest(&cache, kernel.unwrap_or(Kind::Stock), timeout, &command.join(" ")),
         Verb::Shell { kernel } => {
             let kernel = Kernel::prepare(&cache, kernel.unwrap_or(Kind::Stock))?;
             let built = modules::build(&cache, &kernel, Mode::Plain)?;
@@ -138,6 +154,30 @@ fn run(args: Args) -> Result<ExitCode> {
         Verb::Update => kernel::forget(&cache)?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn in_guest(cache: &Cache, kind: Kind, timeout: u64, command: &str) -> Result<ExitCode> {
+    let kernel = Kernel::prepare(cache, kind)?;
+    let built = modules::build(cache, &kernel, Mode::Plain)?;
+    let mut guest = Guest::new(&kernel, &built.files)?.timeout(Duration::from_secs(timeout));
+    for (name, path) in tools::build(cache)? {
+        guest = guest.program(&name, &path)?;
+    }
+    let dir = cache.build().join("guest");
+    let outcome = guest.run(cache, &dir, command, |line| println!("{line}"))?;
+    let faults = outcome.faults();
+    for fault in &faults {
+        eprintln!("error: {}: {}", fault.name, fault.reason);
+    }
+    eprintln!(
+        "The guest ran {:.1} s and took {} MiB; its files are in {}, its console is {}.",
+        outcome.elapsed.as_secs_f64(),
+        outcome.peak_kib / 1024,
+        outcome.files.display(),
+        outcome.console.display()
+    );
+    let status = outcome.status.and_then(|s| u8::try_from(s).ok()).unwrap_or(1);
+    Ok(ExitCode::from(if faults.is_empty() { status } else { 1 }))
 }
 
 fn kinds(one: Option<Kind>) -> Vec<Kind> {

@@ -3,7 +3,7 @@
 //! Builds the programs that go into guests: static, as a guest has no libraries.
 
 use crate::cache::Cache;
-use crate::error::{Error, Result};
+use crate::error::{Error, OnFile, Result};
 use crate::step::{Log, Progress};
 use std::path::PathBuf;
 use std::process::Command;
@@ -20,9 +20,11 @@ const PROGRAMS: [(&str, &str); 2] = [("auxrec", "auxrec"), ("e2e", "auxe2e")];
 /// When one does not compile.
 pub fn build(cache: &Cache) -> Result<Vec<(String, PathBuf)>> {
     let tools = cache.checkout().join("tools");
+    let manifest = tools.join("Cargo.toml");
+    let members = std::fs::read_to_string(&manifest).on("read", &manifest)?;
     let present: Vec<_> = PROGRAMS
         .into_iter()
-        .filter(|(package, _)| tools.join(package).join("Cargo.toml").is_file())
+        .filter(|(package, _)| members.contains(&format!("\"{package}\"")))
         .collect();
     if present.is_empty() {
         return Ok(Vec::new());
