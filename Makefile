@@ -4,7 +4,7 @@
 # cache (${XDG_CACHE_HOME:-~/.cache}/auxpmu).
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check kbuild kunit e2e modules tools shell rust-analyzer kernels update clean clean-cache
+.PHONY: help demo test check kbuild kunit e2e modules tools shell guest rust-analyzer kernels update clean clean-cache
 
 ROOT := tools/vm/root.sh
 AUXVM := $(ROOT) run cargo run --quiet --locked --manifest-path $(CURDIR)/tools/Cargo.toml -p vm --
@@ -23,6 +23,7 @@ help:
 	@echo '  make modules        build the modules for both kernels: build/modules/'
 	@echo '  make tools          build the tools for guests'
 	@echo '  make shell          a guest on this terminal, with modules, perf and auxrec'
+	@echo '  make guest CMD="…"  one command in a guest'
 	@echo '  make rust-analyzer  rust-project.json for your editor'
 	@echo '  make kernels        prepare both kernels and no more'
 	@echo '  make update         take the newest kernel of the archive from now on'
@@ -43,6 +44,9 @@ kbuild kunit e2e:
 
 demo tools shell rust-analyzer update:
 	@$(AUXVM) $@
+
+guest:
+	@$(AUXVM) guest '$(CMD)'
 
 kernels:
 	@$(AUXVM) kernel stock lean

@@ -422,10 +422,19 @@ pub fn shell(
     // Only the build root itself and the checkout, without the mounts of this machine.
     let place = format!("{SHARED}{}", cache.checkout().display());
     let log = Log::create(&dir.join("mount.log"))?;
-    log.run("preparing the guest's root", Command::new("mkdir").args(["-p", SHARED]))?;
+    log.run(
+        "preparing the guest's root",
+        Command::new("mkdir").args(["-p", SHARED]),
+    )?;
     for (from, to) in [(Path::new("/"), SHARED), (cache.checkout(), &place)] {
-        log.run("preparing the guest's root", Command::new("mkdir").args(["-p", to]))?;
-        log.run("preparing the guest's root", Command::new("mount").arg("--bind").arg(from).arg(to))?;
+        log.run(
+            "preparing the guest's root",
+            Command::new("mkdir").args(["-p", to]),
+        )?;
+        log.run(
+            "preparing the guest's root",
+            Command::new("mount").arg("--bind").arg(from).arg(to),
+        )?;
     }
 
     // A socket's path may be no longer than 107 bytes, a checkout's may.

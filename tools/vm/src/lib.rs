@@ -12,7 +12,7 @@
 pub mod accel;
 pub mod cache;
 pub mod cpio;
-//pub mod demo;
+pub mod demo;
 pub mod error;
 pub mod guest;
 pub mod kernel;

@@ -7,6 +7,7 @@ use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 use std::time::Duration;
 use vm::cache::Cache;
+use vm::demo;
 use vm::guest::{self, Guest};
 use vm::kernel::{self, Kernel, Kind};
 use vm::modules::{self, Mode};
@@ -73,6 +74,12 @@ enum Verb {
     /// Boot a guest on the terminal, with the modules loaded
     Shell {
         /// Which kernel: stock, lean
+        #[arg(long, env = "KERNEL")]
+        kernel: Option<Kind>,
+    },
+    /// Record a trace in a guest, check it and draw it: build/demo/
+    Demo {
+        /// In which kernel: stock, lean
         #[arg(long, env = "KERNEL")]
         kernel: Option<Kind>,
     },
@@ -145,11 +152,29 @@ fn run(args: Args) -> Result<ExitCode> {
             kernel,
             timeout,
             command,
-        } => return in_guest(&cache, kernel.unwrap_or(Kind::Stock), timeout, &command.join(" ")),
+        } => {
+            return in_guest(
+                &cache,
+                kernel.unwrap_or(Kind::Stock),
+                timeout,
+                &command.join(" "),
+            )
+        }
         Verb::Shell { kernel } => {
             let kernel = Kernel::prepare(&cache, kernel.unwrap_or(Kind::Stock))?;
             let built = modules::build(&cache, &kernel, Mode::Plain)?;
             guest::shell(&cache, &kernel, &built.files, &tools::build(&cache)?)?;
+        }
+        Verb::Demo { kernel } => {
+            let summary = demo::run(&cache, kernel.unwrap_or(Kind::Stock))?;
+            let complaint = summary.complaint();
+            if let Some(complaint) = &complaint {
+                eprintln!("error: {complaint}");
+            }
+            println!("{}", summary.line());
+            if complaint.is_some() {
+                return Ok(ExitCode::FAILURE);
+            }
         }
         Verb::Update => kernel::forget(&cache)?,
     }
@@ -176,7 +201,10 @@ fn in_guest(cache: &Cache, kind: Kind, timeout: u64, command: &str) -> Result<Ex
         outcome.files.display(),
         outcome.console.display()
     );
-    let status = outcome.status.and_then(|s| u8::try_from(s).ok()).unwrap_or(1);
+    let status = outcome
+        .status
+        .and_then(|s| u8::try_from(s).ok())
+        .unwrap_or(1);
     Ok(ExitCode::from(if faults.is_empty() { status } else { 1 }))
 }
 

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The demonstration: a trace of a running workload, recorded on a stock kernel, checked to the byte and drawn.
+
+use crate::cache::Cache;
+use crate::error::{Error, OnFile, Result};
+use crate::guest::Guest;
+use crate::kernel::{Kernel, Kind};
+use crate::modules::{self, Mode};
+use crate::step::Progress;
+use crate::tools;
+use std::fs;
+use std::time::Duration;
+
+/// Fewer wraps than these would not show much.
+const WRAPS: u64 = 10;
+
+/// What the recording came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Summary {
+    recorded: u64,
+    generated: u64,
+    lost: u64,
+    wraps: u64,
+    truncations: u64,
+    mismatches: u64,
+}
+
+impl Summary {
+    /// From what `auxrec check` prints: numbers, each before its name.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let number = |name: &str| {
+            text.lines()
+                .flat_map(|l| l.split([',', ':']))
+                .find_map(|part| {
+                    let (number, rest) = part.trim().split_once(' ')?;
+                    (rest == name).then(|| number.parse().ok())?
+                })
+        };
+        Some(Self {
+            recorded: number("bytes recorded")?,
+            generated: number("generated")?,
+            lost: number("lost")?,
+            wraps: number("wraps")?,
+            truncations: number("truncations")?,
+            mismatches: number("mismatches")?,
+        })
+    }
+
+    /// What is not as it should be.
+    #[must_use]
+    pub fn complaint(&self) -> Option<String> {
+        let unaccounted = self.generated != self.recorded + self.lost;
+        [
+            (
+                self.mismatches > 0,
+                "bytes differ from what the unit generated",
+            ),
+            (
+                unaccounted,
+                "the bytes recorded and lost are not those generated",
+            ),
+            (self.wraps < WRAPS, "the ring did not wrap often enough"),
+            (
+                self.truncations == 0,
+                "no truncation happened, though the recorder was stopped",
+            ),
+        ]
+        .into_iter()
+        .find_map(|(wrong, text)| wrong.then(|| text.to_owned()))
+    }
+
+    /// The line that ends the demonstration.
+    #[must_use]
+    pub fn line(&self) -> String {
+        let accounted = if self.generated == self.recorded + self.lost {
+            "all accounted for"
+        } else {
+            "NOT accounted for"
+        };
+        format!(
+            "{} bytes recorded, {} wraps, {} truncations, {} bytes lost ({accounted}), {} mismatches",
+            self.recorded, self.wraps, self.truncations, self.lost, self.mismatches
+        )
+    }
+}
+
+/// Runs it; the files are in `build/demo`.
+///
+/// # Errors
+///
+/// When anything about it is not as it should be.
+pub fn run(cache: &Cache, kind: Kind) -> Result<Summary> {
+    let kernel = Kernel::prepare(cache, kind)?;
+    let built = modules::build(cache, &kernel, Mode::Plain)?;
+    let mut guest = Guest::new(&kernel, &built.files)?
+        .script("demo", include_str!("../guest/demo.sh"))
+        .timeout(Duration::from_secs(120));
+    for (name, path) in tools::build(cache)? {
+        guest = guest.program(&name, &path)?;
+    }
+    let dir = cache.build().join("demo");
+    let progress = Progress::begin(&format!("recording in a guest with the {kind} kernel"));
+    let outcome = guest.run(cache, &dir.join("guest"), "demo", |line| {
+        eprintln!("  {line}")
+    })?;
+    progress.end(&format!("guest of {} MiB", outcome.peak_kib / 1024));
+    if let Some(fault) = outcome.faults().first() {
+        return Err(Error::Other(format!(
+            "the guest failed ({}): {}",
+            fault.name, fault.reason
+        )));
+    }
+    let files = ["perf.data", "report.txt", "timeline.svg"];
+    for name in files {
+        let from = outcome.files.join(name);
+        if from.is_file() {
+            fs::copy(&from, dir.join(name)).on("copy", &from)?;
+        }
+    }
+    if outcome.status != Some(0) {
+        return Err(Error::Other(format!(
+            "the demonstration failed in the guest with status {}; what it said is above, its console is {}",
+            outcome.status.unwrap_or(-1),
+            outcome.console.display()
+        )));
+    }
+    let summary = Summary::parse(&outcome.said).ok_or_else(|| {
+        Error::Other(
+            "auxrec check did not say how many bytes there were; what it said is above".to_owned(),
+        )
+    })?;
+    for name in files {
+        println!("{}", dir.join(name).display());
+    }
+    Ok(summary)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "file: 90 records, 40 AUX records, 1000 bytes of trace, 12 wraps, 2 truncations, 0 problems\n\
+                        pattern: 900 bytes recorded, 100 lost, 0 overwritten, 1000 generated, 2 gaps, 9 packets, 2 streams, 0 mismatches\n";
+
+    #[test]
+    fn check_is_read() {
+        let summary = Summary::parse(TEXT).unwrap();
+        assert_eq!(summary.complaint(), None);
+        assert_eq!(
+            summary.line(),
+            "900 bytes recorded, 12 wraps, 2 truncations, 100 bytes lost (all accounted for), 0 mismatches"
+        );
+        assert_eq!(Summary::parse("pattern: 1 bytes recorded\n"), None);
+    }
+
+    #[test]
+    fn nothing_is_hidden() {
+        let cases = [
+            ("12 wraps", "9 wraps", "wrap"),
+            ("2 truncations", "0 truncations", "truncation"),
+            ("0 mismatches", "1 mismatches", "differ"),
+            ("100 lost", "99 lost", "not those generated"),
+        ];
+        for (from, to, want) in cases {
+            let complaint = Summary::parse(&TEXT.replace(from, to)).unwrap().complaint();
+            assert!(
+                complaint.as_deref().is_some_and(|c| c.contains(want)),
+                "{to}: {complaint:?}"
+            );
+        }
+    }
+}
