@@ -1,0 +1,825 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The cases.
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{bail, ensure, Context, Result};
+use auxcore::pattern::{Header, PACKET_UNIT};
+use rustix::process::Signal;
+
+use crate::module;
+use crate::recording::{Reader, Recorder, TraceFile};
+
+/// A case: a name, and what to do.
+pub struct Case {
+    /// What it is about.
+    pub name: &'static str,
+    what: What,
+}
+
+enum What {
+    /// Record, check, compare.
+    Trace(Trace),
+    /// A refusal: arguments of the recorder, its exit status, and what it must say.
+    Refused(&'static [&'static str], i32, &'static [&'static str]),
+    /// Something else.
+    Steps(fn(&str) -> Result<String>),
+}
+
+/// How much is traced, and what must come of it.
+struct Trace {
+    /// Terms of the event.
+    terms: &'static str,
+    /// Pages of the AUX ring.
+    ring: u64,
+    /// What is traced: arguments of the recorder.
+    target: &'static [&'static str],
+    workload: &'static str,
+    reader: Reader,
+    /// Whether the ring is mapped read-only, to be overwritten.
+    overwrite: bool,
+    /// How often the rings must have gone round at least, all CPUs together.
+    wraps: u64,
+    /// Whether the rings must have been full.
+    full: bool,
+    /// How many CPUs must have trace at least.
+    cpus: usize,
+    /// How many streams there must be at least.
+    streams: usize,
+}
+
+const PAGE: u64 = 4096;
+
+/// What most traces have in common.
+const TRACE: Trace = Trace {
+    terms: "rate=1024",
+    ring: 16,
+    target: &["-C", "0"],
+    workload: "sleep",
+    reader: Reader::KeepsUp,
+    overwrite: false,
+    wraps: 10,
+    full: false,
+    cpus: 1,
+    streams: 1,
+};
+
+/// All cases, in the order in which they are run.
+pub const ALL: &[Case] = &[
+    trace(
+        "ring of 2 pages",
+        Trace {
+            terms: "rate=128",
+            ring: 2,
+            ..TRACE
+        },
+    ),
+    trace("ring of 16 pages", TRACE),
+    trace(
+        "ring of 1024 pages",
+        Trace {
+            terms: "rate=24576,packet=32",
+            ring: 1024,
+            ..TRACE
+        },
+    ),
+    trace(
+        "packets that do not divide the ring",
+        Trace {
+            terms: "rate=2048,packet=3,burst=5",
+            ..TRACE
+        },
+    ),
+    trace(
+        "slow reader, ring of 2 pages",
+        Trace {
+            ring: 2,
+            reader: Reader::Slow,
+            full: true,
+            ..TRACE
+        },
+    ),
+    trace(
+        "slow reader, ring of 16 pages",
+        Trace {
+            terms: "rate=4096,packet=3",
+            reader: Reader::Slow,
+            full: true,
+            ..TRACE
+        },
+    ),
+    trace(
+        "overwrite, ring of 2 pages",
+        Trace {
+            ring: 2,
+            overwrite: true,
+            ..TRACE
+        },
+    ),
+    trace(
+        "overwrite, ring of 16 pages",
+        Trace {
+            terms: "rate=4096,packet=3",
+            overwrite: true,
+            ..TRACE
+        },
+    ),
+    trace(
+        "overwrite, not filled once",
+        Trace {
+            ring: 1024,
+            overwrite: true,
+            wraps: 0,
+            ..TRACE
+        },
+    ),
+    trace(
+        "two CPUs",
+        Trace {
+            target: &["-C", "0,1"],
+            cpus: 2,
+            streams: 2,
+            ..TRACE
+        },
+    ),
+    trace(
+        "all CPUs, slow reader",
+        Trace {
+            terms: "rate=4096",
+            target: &["-a"],
+            reader: Reader::Slow,
+            full: true,
+            cpus: 2,
+            streams: 2,
+            ..TRACE
+        },
+    ),
+    trace(
+        "two CPUs, overwrite",
+        Trace {
+            terms: "rate=4096",
+            target: &["-a"],
+            overwrite: true,
+            cpus: 2,
+            streams: 2,
+            ..TRACE
+        },
+    ),
+    trace(
+        "task",
+        Trace {
+            target: &[],
+            workload: "spin",
+            ..TRACE
+        },
+    ),
+    trace(
+        "task that migrates, a ring a CPU",
+        Trace {
+            target: &[],
+            workload: "migrate",
+            cpus: 2,
+            streams: 2,
+            ..TRACE
+        },
+    ),
+    trace(
+        "task that migrates, one ring",
+        Trace {
+            target: &["--per-thread"],
+            workload: "migrate",
+            cpus: 2,
+            ..TRACE
+        },
+    ),
+    trace(
+        "task that migrates, one ring, slow reader",
+        Trace {
+            terms: "rate=4096",
+            target: &["--per-thread"],
+            workload: "migrate",
+            reader: Reader::Slow,
+            full: true,
+            cpus: 2,
+            ..TRACE
+        },
+    ),
+    trace(
+        "children inherit",
+        Trace {
+            target: &[],
+            workload: "fork",
+            streams: 5,
+            ..TRACE
+        },
+    ),
+    Case {
+        name: "attach to a process",
+        what: What::Steps(attach),
+    },
+    Case {
+        name: "interrupted recorder",
+        what: What::Steps(interrupted),
+    },
+    Case {
+        name: "exact number of bytes",
+        what: What::Steps(exact),
+    },
+    Case {
+        name: "modules unloaded and loaded again",
+        what: What::Steps(reload),
+    },
+    Case {
+        name: "unload while an event is open",
+        what: What::Steps(busy),
+    },
+    refused(
+        "unknown PMU",
+        &["-e", "patern//", "--", "true"],
+        2,
+        &["patern", "pattern"],
+    ),
+    refused(
+        "unknown term",
+        &["-e", "pattern/rat=1/", "--", "true"],
+        2,
+        &["rat", "rate", "burst"],
+    ),
+    refused(
+        "value too large for its term",
+        &["-e", "pattern/sink=9/", "--", "true"],
+        2,
+        &["sink", "3"],
+    ),
+    refused(
+        "what the driver cannot do",
+        &["-e", "pattern/sink=1/", "--", "true"],
+        1,
+        &["pattern/sink=1/", "does not support"],
+    ),
+    refused(
+        "what makes no sense to the driver",
+        &["-e", "pattern/rate=16777215,burst=1/", "--", "true"],
+        1,
+        &["pattern/rate=16777215,burst=1/", "refuses"],
+    ),
+    refused(
+        "ring of no power of two",
+        &["-e", "pattern//", "-m", "16,3", "--", "true"],
+        2,
+        &["3", "2", "4"],
+    ),
+    refused(
+        "ring that is too small",
+        &["-e", "pattern/packet=255/", "-m", "16,2", "--", "true"],
+        1,
+        &["AUX"],
+    ),
+    refused(
+        "command that is not there",
+        &["-e", "pattern//", "--", "/no/such"],
+        1,
+        &["/no/such"],
+    ),
+    refused(
+        "process that is not there",
+        &["-e", "pattern//", "-p", "999999"],
+        2,
+        &["999999"],
+    ),
+    refused(
+        "CPU that is not there",
+        &["-e", "pattern//", "-C", "77", "--", "true"],
+        2,
+        &["77", "online"],
+    ),
+    Case {
+        name: "limits of an unprivileged user",
+        what: What::Steps(unprivileged),
+    },
+];
+
+const fn trace(name: &'static str, trace: Trace) -> Case {
+    Case {
+        name,
+        what: What::Trace(trace),
+    }
+}
+
+const fn refused(
+    name: &'static str,
+    arguments: &'static [&'static str],
+    status: i32,
+    says: &'static [&'static str],
+) -> Case {
+    Case {
+        name,
+        what: What::Refused(arguments, status, says),
+    }
+}
+
+impl Case {
+    /// Runs it; says what was seen.
+    pub fn run(&self) -> Result<String> {
+        match &self.what {
+            What::Trace(trace) => trace.run(self.name),
+            What::Refused(arguments, status, says) => refuse(self.name, arguments, *status, says),
+            What::Steps(steps) => steps(self.name),
+        }
+    }
+}
+
+impl Trace {
+    fn run(&self, name: &str) -> Result<String> {
+        let file = TraceFile::new(name);
+        let mut arguments = event(self.terms, self.ring);
+        arguments.extend(self.target.iter().map(ToString::to_string));
+        if self.overwrite {
+            arguments.extend(["-S".into(), "e".into()]);
+        }
+        arguments.push("--".into());
+        arguments.extend(["auxe2e", "workload", self.workload].map(String::from));
+        if self.overwrite {
+            // The file is written at the end only: what the rings hold then.
+            arguments.extend(["--ms".into(), "900".into()]);
+        } else {
+            let cpus = u64::try_from(self.cpus)?;
+            // Each ring may be on its way to the next wrap.
+            let bytes = (self.wraps + 1) * self.ring * PAGE * cpus;
+            arguments.extend([
+                "--until".into(),
+                file.path().display().to_string(),
+                bytes.to_string(),
+            ]);
+        }
+
+        let ended = Recorder::start(file.path(), &arguments)?.wait(self.reader)?;
+        let seen = Seen::of(&file)?;
+
+        seen.is_right()?;
+        ensure!(
+            seen.wraps >= self.wraps,
+            "the rings went round {} times only: {seen}",
+            seen.wraps
+        );
+        ensure!(
+            seen.cpus.len() >= self.cpus,
+            "trace of CPUs {:?} only: {seen}",
+            seen.cpus
+        );
+        ensure!(
+            seen.content.streams >= u64::try_from(self.streams)?,
+            "too few streams: {seen}"
+        );
+        if self.full {
+            ensure!(
+                seen.truncations > 1,
+                "the ring was not full, and then enabled again: {seen}"
+            );
+        } else {
+            ensure!(
+                seen.truncations == 0,
+                "a reader that keeps up found the ring full: {seen}"
+            );
+            ensure!(
+                seen.content.lost == 0,
+                "bytes are lost, though the ring was never full: {seen}"
+            );
+        }
+        if self.overwrite {
+            let most = self.ring * PAGE * u64::try_from(seen.cpus.len())?;
+            ensure!(
+                seen.content.recorded <= most,
+                "more in the file than the rings hold: {seen}"
+            );
+        }
+        let lost = seen.content.lost > 0;
+        let expected = if lost || self.full { 3 } else { 0 };
+        ensure!(
+            ended.status == expected,
+            "auxrec record: exit status {}: {}",
+            ended.status,
+            ended.errors
+        );
+        released()?;
+
+        Ok(seen.to_string())
+    }
+}
+
+/// `-e` and `-m` for the PMU under test.
+fn event(terms: &str, ring: u64) -> Vec<String> {
+    [
+        "-e",
+        &format!("pattern/{terms}/"),
+        "-m",
+        &format!("64,{ring}"),
+    ]
+    .map(String::from)
+    .to_vec()
+}
+
+/// What is in a file.
+struct Seen {
+    content: auxrec::check::Content,
+    problems: Vec<String>,
+    wraps: u64,
+    truncations: u64,
+    cpus: Vec<u32>,
+}
+
+impl Seen {
+    /// Reads a file with the library, and has the command agree.
+    fn of(file: &TraceFile) -> Result<Self> {
+        let path = file.path();
+        let bytes =
+            std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let findings = auxrec::check::check(&bytes)?;
+        let content = findings
+            .content()
+            .context("the file has no trace of pattern")?;
+        let output = Command::new("auxrec")
+            .arg("check")
+            .arg(path)
+            .output()
+            .context("cannot start auxrec")?;
+
+        let expected = if !findings.problems.is_empty() {
+            1
+        } else if findings.lost() {
+            3
+        } else {
+            0
+        };
+        ensure!(
+            output.status.code() == Some(expected),
+            "auxrec check ended with {} and not with {expected}: {}",
+            output.status,
+            String::from_utf8_lossy(&output.stdout),
+        );
+
+        Ok(Self {
+            content,
+            problems: findings.problems.clone(),
+            wraps: findings.wraps,
+            truncations: findings
+                .rings
+                .iter()
+                .map(|(_, loss, _)| loss.truncated + loss.full)
+                .sum(),
+            cpus: cpus(&bytes)?,
+        })
+    }
+
+    /// Whether every byte is right, and none is missing without having been counted.
+    fn is_right(&self) -> Result<()> {
+        let Self {
+            content, problems, ..
+        } = self;
+
+        ensure!(problems.is_empty(), "{}\n{self}", problems.join("\n"));
+        ensure!(
+            content.mismatches == 0,
+            "{} mismatches: {self}",
+            content.mismatches
+        );
+        ensure!(content.generated > 0, "nothing was generated");
+        ensure!(
+            content.generated == content.recorded + content.lost + content.overwritten,
+            "the sum is wrong: {self}",
+        );
+        Ok(())
+    }
+}
+
+impl std::fmt::Display for Seen {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "{}, {} wraps, {} truncations, CPUs {:?}",
+            self.content, self.wraps, self.truncations, self.cpus,
+        )
+    }
+}
+
+/// The CPUs that have written packets, as the packets say.
+fn cpus(bytes: &[u8]) -> Result<Vec<u32>> {
+    let trace = auxrec::trace::Trace::read(bytes)?;
+    let mut cpus = BTreeSet::new();
+
+    for piece in trace.rings.values().flat_map(|ring| &ring.pieces) {
+        // Packets begin at multiples of their unit, in the stream and so in every piece of it but for what cuts it.
+        let skew = piece.aux.offset.wrapping_neg() % u64::from(PACKET_UNIT);
+        let whole = piece
+            .bytes
+            .get(usize::try_from(skew)?..)
+            .unwrap_or_default();
+        for unit in whole.chunks(PACKET_UNIT.into()) {
+            if let Ok(header) = Header::decode(unit) {
+                cpus.insert(u32::from(header.cpu));
+            }
+        }
+    }
+    Ok(cpus.into_iter().collect())
+}
+
+/// Waits until nobody holds the driver: events, rings and their references are gone.
+fn released() -> Result<()> {
+    let end = Instant::now() + Duration::from_secs(5);
+    loop {
+        let references = module::references("pattern")?;
+        if references == 0 {
+            return Ok(());
+        }
+        if Instant::now() > end {
+            bail!("pattern still has {references} references when nothing uses it");
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn refuse(name: &str, arguments: &[&str], status: i32, says: &[&str]) -> Result<String> {
+    let file = TraceFile::new(name);
+    let arguments: Vec<String> = arguments.iter().map(ToString::to_string).collect();
+    let ended = Recorder::start(file.path(), &arguments)?.wait(Reader::KeepsUp)?;
+
+    ensure!(
+        ended.status == status,
+        "exit status {}: {}",
+        ended.status,
+        ended.errors
+    );
+    for word in says {
+        ensure!(
+            ended.errors.contains(word),
+            "it does not say {word:?}: {}",
+            ended.errors
+        );
+    }
+    released()?;
+    ensure!(!file.path().exists(), "it left a file");
+
+    Ok(ended.errors.trim().replace('\n', " "))
+}
+
+/// Starts a recorder without an end, and waits until it has recorded `bytes`.
+fn until(file: &TraceFile, arguments: &[String], bytes: u64) -> Result<Recorder> {
+    let recorder = Recorder::start(file.path(), arguments)?;
+    let end = Instant::now() + Duration::from_secs(30);
+
+    while std::fs::metadata(file.path()).map_or(0, |m| m.len()) < bytes {
+        if Instant::now() > end {
+            recorder.signal(Signal::INT)?;
+            let ended = recorder.wait(Reader::KeepsUp)?;
+            bail!("no trace: exit status {}: {}", ended.status, ended.errors);
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    Ok(recorder)
+}
+
+fn attach(name: &str) -> Result<String> {
+    let file = TraceFile::new(name);
+    let mut target = Command::new("auxe2e")
+        .args(["workload", "spin", "--ms", "60000"])
+        .spawn()
+        .context("cannot start a process to attach to")?;
+    let mut arguments = event("rate=1024", 16);
+    arguments.extend(["-p".into(), target.id().to_string()]);
+
+    let recorded = until(&file, &arguments, 10 * 16 * PAGE).and_then(|recorder| {
+        // The recording ends with what it records.
+        target.kill()?;
+        recorder.wait(Reader::KeepsUp)
+    });
+    target.kill().or_else(|_| target.try_wait().map(|_| ()))?;
+    target.wait()?;
+    let ended = recorded?;
+    ensure!(
+        ended.status == 0,
+        "auxrec record: exit status {}: {}",
+        ended.status,
+        ended.errors
+    );
+
+    let seen = Seen::of(&file)?;
+    seen.is_right()?;
+    ensure!(seen.content.lost == 0, "bytes are lost: {seen}");
+    released()?;
+    Ok(seen.to_string())
+}
+
+fn interrupted(name: &str) -> Result<String> {
+    let file = TraceFile::new(name);
+    let mut arguments = event("rate=1024", 16);
+    arguments.push("-a".into());
+
+    let recorder = until(&file, &arguments, 10 * 16 * PAGE)?;
+    recorder.signal(Signal::INT)?;
+    let ended = recorder.wait(Reader::KeepsUp)?;
+    ensure!(
+        ended.status == 0,
+        "auxrec record: exit status {}: {}",
+        ended.status,
+        ended.errors
+    );
+
+    let seen = Seen::of(&file)?;
+    seen.is_right()?;
+    ensure!(seen.content.lost == 0, "bytes are lost: {seen}");
+    released()?;
+    Ok(seen.to_string())
+}
+
+/// A unit that falls silent after a number of bytes, all of which arrive.
+fn exact(name: &str) -> Result<String> {
+    const LIMIT: u64 = 1 << 20;
+    let file = TraceFile::new(name);
+    let mut arguments = event(&format!("rate=4096,limit={LIMIT}"), 64);
+    arguments.extend(["-C".into(), "1".into()]);
+
+    // The last bytes come with the commit at the end.
+    let recorder = until(&file, &arguments, LIMIT / 2)?;
+    thread::sleep(Duration::from_millis(1000));
+    recorder.signal(Signal::INT)?;
+    let ended = recorder.wait(Reader::KeepsUp)?;
+    ensure!(
+        ended.status == 0,
+        "auxrec record: exit status {}: {}",
+        ended.status,
+        ended.errors
+    );
+
+    let seen = Seen::of(&file)?;
+    seen.is_right()?;
+    let content = seen.content;
+    ensure!(
+        content.generated == LIMIT && content.recorded == LIMIT,
+        "not {LIMIT} bytes: {seen}"
+    );
+    released()?;
+    Ok(seen.to_string())
+}
+
+fn reload(name: &str) -> Result<String> {
+    const TIMES: u32 = 3;
+    let mut out = String::new();
+
+    for _ in 0..TIMES {
+        for module in module::ORDER.iter().rev() {
+            module::unload(module)?;
+            ensure!(
+                !module::is_loaded(module),
+                "{module} is still there after rmmod"
+            );
+        }
+        module::load_all()?;
+
+        let seen = TRACE.run(name)?;
+        out.clear();
+        write!(out, "{TIMES} times; last {seen}")?;
+    }
+    Ok(out)
+}
+
+fn busy(name: &str) -> Result<String> {
+    let file = TraceFile::new(name);
+    let mut arguments = event("rate=1024", 16);
+    arguments.extend(["-C".into(), "0".into()]);
+
+    let recorder = until(&file, &arguments, 16 * PAGE)?;
+    let references = module::references("pattern")?;
+    let refusals: Vec<_> = module::ORDER
+        .iter()
+        .rev()
+        .map(|module| module::unload(module))
+        .collect();
+    recorder.signal(Signal::INT)?;
+    let ended = recorder.wait(Reader::KeepsUp)?;
+
+    ensure!(references > 0, "an open event holds no reference");
+    for refusal in refusals {
+        ensure!(refusal.is_err(), "a module in use was unloaded");
+    }
+    ensure!(
+        ended.status == 0,
+        "auxrec record: exit status {}: {}",
+        ended.status,
+        ended.errors
+    );
+    Seen::of(&file)?.is_right()?;
+    released()?;
+    for module in module::ORDER.iter().rev() {
+        module::unload(module)?;
+    }
+    Ok(format!(
+        "refused with {references} references, and unloaded after"
+    ))
+}
+
+/// What an ordinary user is told: which limit bites, its value, and how to raise it.
+fn unprivileged(_name: &str) -> Result<String> {
+    const PARANOID: &str = "/proc/sys/kernel/perf_event_paranoid";
+    const NOBODY: u32 = 65534;
+    let before = std::fs::read_to_string(PARANOID).context("cannot read perf_event_paranoid")?;
+    let ask = |paranoid: &str, arguments: &[&str]| -> Result<(i32, String)> {
+        use std::os::unix::process::CommandExt;
+
+        std::fs::write(PARANOID, paranoid).context("cannot set perf_event_paranoid")?;
+        let file = TraceFile::new("unprivileged");
+        let output = Command::new("auxrec")
+            .arg("record")
+            .arg("-o")
+            .arg(file.path())
+            .args(arguments)
+            .uid(NOBODY)
+            .gid(NOBODY)
+            .output()
+            .context("cannot start auxrec")?;
+        let status = output.status.code().context("auxrec was killed")?;
+        Ok((status, String::from_utf8_lossy(&output.stderr).into_owned()))
+    };
+    let program = [
+        "-e",
+        "pattern//",
+        "--",
+        "auxe2e",
+        "workload",
+        "spin",
+        "--ms",
+        "50",
+    ];
+    let large = [
+        "-e",
+        "pattern//",
+        "-m",
+        "16,16384",
+        "--",
+        "auxe2e",
+        "workload",
+        "spin",
+        "--ms",
+        "50",
+    ];
+    let table: [(&str, &[&str], &[&str]); 3] = [
+        ("2", &program, &["perf_event_paranoid", "2", "CAP_PERFMON"]),
+        (
+            "1",
+            &["-e", "pattern//", "-a"],
+            &["perf_event_paranoid", "1", "CAP_PERFMON"],
+        ),
+        ("1", &large, &["perf_event_mlock_kb", "RLIMIT_MEMLOCK"]),
+    ];
+
+    let mut outcome = Ok(());
+    for (paranoid, arguments, says) in table {
+        outcome = ask(paranoid, arguments).and_then(|(status, errors)| {
+            ensure!(status == 1, "{arguments:?}: exit status {status}: {errors}");
+            for word in says {
+                ensure!(
+                    errors.contains(word),
+                    "{arguments:?}: it does not say {word:?}: {errors}"
+                );
+            }
+            Ok(())
+        });
+        if outcome.is_err() {
+            break;
+        }
+    }
+    // And what is within the limits works.
+    let allowed = outcome.and_then(|()| {
+        ask(
+            "1",
+            &[
+                "-e",
+                "pattern//",
+                "-m",
+                "8,8",
+                "--",
+                "auxe2e",
+                "workload",
+                "spin",
+                "--ms",
+                "50",
+            ],
+        )
+    });
+    std::fs::write(PARANOID, before).context("cannot restore perf_event_paranoid")?;
+    let (status, errors) = allowed?;
+    ensure!(
+        status == 0,
+        "a recording within the limits: exit status {status}: {errors}"
+    );
+    released()?;
+
+    Ok(format!(
+        "{} refusals, and a recording within the limits",
+        table.len()
+    ))
+}

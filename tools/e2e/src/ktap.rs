@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The results as KTAP, a line at a time, so that a guest that dies has said how far it came.
+
+use std::fmt::Display;
+use std::io::Write;
+
+/// A KTAP document with a plan.
+pub struct Report {
+    done: usize,
+    failed: usize,
+}
+
+impl Report {
+    /// Begins a document of `cases` cases.
+    pub fn begin(cases: usize) -> Self {
+        say("KTAP version 1");
+        say(format_args!("1..{cases}"));
+        Self { done: 0, failed: 0 }
+    }
+
+    /// A case that passed; `note` says what was seen.
+    pub fn pass(&mut self, name: &str, note: &str) {
+        self.done += 1;
+        say(format_args!("# {note}"));
+        say(format_args!("ok {} {name}", self.done));
+    }
+
+    /// A case that failed, and why.
+    pub fn fail(&mut self, name: &str, reason: &str) {
+        self.done += 1;
+        self.failed += 1;
+        for line in reason.lines() {
+            say(format_args!("# {line}"));
+        }
+        say(format_args!("not ok {} {name}", self.done));
+    }
+
+    /// Whether all passed.
+    pub fn good(&self) -> bool {
+        self.failed == 0
+    }
+}
+
+/// A line. If nobody listens any more there is nobody to tell.
+fn say(line: impl Display) {
+    let mut out = std::io::stdout().lock();
+    let _ = writeln!(out, "{line}");
+    let _ = out.flush();
+}

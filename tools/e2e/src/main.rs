@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Runs the end-to-end cases in a guest: the real recorder on the real drivers in the real kernel.
+//!
+//! The cases are a table, in [`cases`]. The oracle is exact: the driver counts what it generates, every packet says which
+//! bytes of its stream it is, and so what the file lacks must be what was lost.
+
+mod cases;
+mod ktap;
+mod module;
+mod recording;
+mod workload;
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+/// Runs the end-to-end cases of auxpmu, as root in a guest, and reports in KTAP.
+#[derive(Parser, Debug)]
+#[command(version, args_conflicts_with_subcommands = true)]
+struct Args {
+    #[command(subcommand)]
+    command: Option<What>,
+    /// Run only cases whose names contain one of these.
+    filters: Vec<String>,
+}
+
+#[derive(Subcommand, Debug)]
+enum What {
+    /// Print the names of the cases.
+    List,
+    /// Run a program to trace.
+    Workload(workload::Args),
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let result = match &args.command {
+        Some(What::List) => {
+            for case in cases::ALL {
+                println!("{}", case.name);
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+        Some(What::Workload(workload)) => workload::run(workload),
+        None => run(&args.filters),
+    };
+
+    result.unwrap_or_else(|error| {
+        eprintln!("auxe2e: {error:#}");
+        ExitCode::FAILURE
+    })
+}
+
+fn run(filters: &[String]) -> Result<ExitCode> {
+    let chosen: Vec<_> = cases::ALL
+        .iter()
+        .filter(|case| filters.is_empty() || filters.iter().any(|f| case.name.contains(f.as_str())))
+        .collect();
+    let mut report = ktap::Report::begin(chosen.len());
+
+    for case in chosen {
+        let start = Instant::now();
+        // Whatever an earlier case did to the modules.
+        let outcome = module::load_all().and_then(|()| case.run());
+        let time = start.elapsed().as_secs_f64();
+
+        match outcome {
+            Ok(note) => report.pass(case.name, &format!("{note} ({time:.1} s)")),
+            Err(error) => report.fail(case.name, &format!("{error:#} ({time:.1} s)")),
+        }
+    }
+
+    Ok(if report.good() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}

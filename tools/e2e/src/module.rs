@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The kernel modules under test.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{bail, Context, Result};
+
+/// In the order in which they depend on each other.
+pub const ORDER: [&str; 2] = ["rust_perf", "pattern"];
+
+/// Loads those that are not loaded.
+pub fn load_all() -> Result<()> {
+    for name in ORDER {
+        if !is_loaded(name) {
+            tool("insmod", &format!("/modules/{name}.ko"))?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether the module is loaded.
+pub fn is_loaded(name: &str) -> bool {
+    Path::new("/sys/module").join(name).exists()
+}
+
+/// How many references to the module there are.
+pub fn references(name: &str) -> Result<u32> {
+    let path = format!("/sys/module/{name}/refcnt");
+    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+    text.trim()
+        .parse()
+        .with_context(|| format!("{path} reads {text:?}"))
+}
+
+/// Unloads a module.
+pub fn unload(name: &str) -> Result<()> {
+    tool("rmmod", name)
+}
+
+fn tool(program: &str, argument: &str) -> Result<()> {
+    let output = Command::new(program)
+        .arg(argument)
+        .output()
+        .with_context(|| format!("cannot start {program}"))?;
+    if !output.status.success() {
+        bail!(
+            "{program} {argument}: {}",
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! A run of the recorder, and the check of what it recorded.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{anyhow, bail, Context, Result};
+use rustix::process::{kill_process, Pid, Signal};
+
+/// No recording of a case takes as long, even on a busy machine without hardware virtualisation.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// How fast the recorder reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reader {
+    /// As fast as it can.
+    KeepsUp,
+    /// It is stopped most of the time, so that the ring fills.
+    Slow,
+}
+
+/// What a recorder said and did.
+#[derive(Debug)]
+pub struct Ended {
+    /// Its exit status.
+    pub status: i32,
+    /// What it wrote to standard error.
+    pub errors: String,
+}
+
+/// A recorder that runs.
+pub struct Recorder {
+    child: Child,
+}
+
+impl Recorder {
+    /// Starts `auxrec record` with these arguments and `-o FILE`.
+    pub fn start(file: &Path, arguments: &[String]) -> Result<Self> {
+        let child = Command::new("auxrec")
+            .arg("record")
+            .arg("-o")
+            .arg(file)
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .context("cannot start auxrec")?;
+        Ok(Self { child })
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
+        kill_process(pid.context("a pid of 0")?, signal).context("cannot signal auxrec")
+    }
+
+    /// Waits for its end.
+    pub fn wait(mut self, reader: Reader) -> Result<Ended> {
+        let end = Instant::now() + TIMEOUT;
+        let mut errors = self.child.stderr.take().context("no standard error")?;
+        // Read as it comes, so that a recorder with much to say does not wait for us.
+        let errors = thread::spawn(move || {
+            let mut text = String::new();
+            errors.read_to_string(&mut text).map(|_| text)
+        });
+
+        let status = loop {
+            if let Some(status) = self.child.try_wait().context("cannot wait for auxrec")? {
+                break status;
+            }
+            if Instant::now() > end {
+                self.signal(Signal::CONT)?;
+                self.signal(Signal::KILL)?;
+                self.child.wait()?;
+                bail!("auxrec did not end in {} s", TIMEOUT.as_secs());
+            }
+            match reader {
+                Reader::KeepsUp => thread::sleep(Duration::from_millis(5)),
+                Reader::Slow => {
+                    self.signal(Signal::STOP)?;
+                    thread::sleep(Duration::from_millis(120));
+                    self.signal(Signal::CONT)?;
+                    thread::sleep(Duration::from_millis(40));
+                }
+            }
+        };
+        let errors = errors
+            .join()
+            .map_err(|_| anyhow!("the reader of standard error died"))??;
+
+        Ok(Ended {
+            status: status
+                .code()
+                .with_context(|| format!("auxrec was ended by {status}: {errors}"))?,
+            errors,
+        })
+    }
+}
+
+/// A file in memory that goes when the case is over.
+pub struct TraceFile(PathBuf);
+
+impl TraceFile {
+    /// A name that no other case has.
+    pub fn new(case: &str) -> Self {
+        Self(Path::new("/tmp").join(format!("{}.data", case.replace([' ', '/'], "-"))))
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for TraceFile {
+    fn drop(&mut self) {
+        // It may never have been made.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Programs to trace. They keep CPUs busy in a known way until there is enough trace.
+
+use std::fs;
+use std::hint::black_box;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{bail, Context, Result};
+use rustix::thread::{sched_setaffinity, CpuSet};
+
+/// What to run, and how long.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// How to behave.
+    #[arg(value_enum)]
+    kind: Kind,
+    /// Go on until the file FILE has BYTES bytes.
+    #[arg(long, num_args = 2, value_names = ["FILE", "BYTES"])]
+    until: Option<Vec<String>>,
+    /// Go on for so long, or, with --until, give up after it.
+    #[arg(long, default_value_t = 30_000, value_name = "MS")]
+    ms: u64,
+}
+
+/// How a workload behaves.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Sleeps: for events that are bound to a CPU.
+    Sleep,
+    /// Computes.
+    Spin,
+    /// Computes, and changes to the other CPU every few milliseconds.
+    Migrate,
+    /// Starts one child after the other that computes.
+    Fork,
+}
+
+/// How long a workload goes on.
+struct Until {
+    file: Option<(PathBuf, u64)>,
+    end: Instant,
+}
+
+impl Until {
+    fn new(args: &Args) -> Result<Self> {
+        let file = match args.until.as_deref() {
+            Some([file, bytes]) => Some((
+                PathBuf::from(file),
+                bytes.parse().context("BYTES is no number")?,
+            )),
+            _ => None,
+        };
+
+        Ok(Self {
+            file,
+            end: Instant::now() + Duration::from_millis(args.ms),
+        })
+    }
+
+    fn reached(&self) -> bool {
+        Instant::now() >= self.end
+            || self
+                .file
+                .as_ref()
+                .is_some_and(|(file, bytes)| size(file) >= *bytes)
+    }
+
+    /// Whether the file has what it was waited for.
+    fn satisfied(&self) -> bool {
+        self.file
+            .as_ref()
+            .is_none_or(|(file, bytes)| size(file) >= *bytes)
+    }
+}
+
+fn size(file: &Path) -> u64 {
+    fs::metadata(file).map_or(0, |m| m.len())
+}
+
+/// Runs a workload. It fails if the file did not get its bytes in time.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let until = Until::new(args)?;
+
+    match args.kind {
+        Kind::Sleep => {
+            while !until.reached() {
+                thread::sleep(Duration::from_millis(5));
+            }
+        }
+        Kind::Spin => {
+            while !until.reached() {
+                spin(Duration::from_millis(2));
+            }
+        }
+        Kind::Migrate => {
+            for cpu in [0, 1].into_iter().cycle() {
+                if until.reached() {
+                    break;
+                }
+                pin(cpu)?;
+                spin(Duration::from_millis(7));
+            }
+        }
+        Kind::Fork => {
+            let program = std::env::current_exe().context("cannot find this program")?;
+            while !until.reached() {
+                let status = Command::new(&program)
+                    .args(["workload", "spin", "--ms", "20"])
+                    .status()
+                    .context("cannot start a child")?;
+                if !status.success() {
+                    bail!("a child ended with {status}");
+                }
+            }
+        }
+    }
+
+    if until.satisfied() {
+        Ok(ExitCode::SUCCESS)
+    } else {
+        bail!("the trace did not get long enough in {} ms", args.ms)
+    }
+}
+
+fn pin(cpu: usize) -> Result<()> {
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    sched_setaffinity(None, &set).with_context(|| format!("cannot move to CPU {cpu}"))
+}
+
+fn spin(time: Duration) {
+    let end = Instant::now() + time;
+    let mut n = 0u64;
+    while Instant::now() < end {
+        for _ in 0..1000 {
+            n = black_box(n.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1));
+        }
+    }
+}
