@@ -86,7 +86,7 @@ impl<'a> File<'a> {
         let data_size = c.u64("header.data.size")?;
         c.take(16, "header.event_types")?;
         let bits = c.take(32, "header.features")?;
-        let finished = data_size != 0 || bits.iter().any(|&b| b != 0);
+        let finished = bits.iter().any(|&b| b != 0);
 
         let events = Self::attrs(bytes, attr_size, attrs_at, attrs_size)?;
         let by_id = events
@@ -94,10 +94,10 @@ impl<'a> File<'a> {
             .enumerate()
             .flat_map(|(n, (_, ids))| ids.iter().map(move |&id| (id, n)))
             .collect();
-        let data = if finished {
+        let data = if finished || data_size != 0 {
             section(bytes, 40, data_at, data_size, "header.data")?
         } else {
-            // The recorder did not get to its end: what is there is data.
+            // The recorder was stopped before it could say how much there is: what is there is data.
             let rest = to_u64(bytes.len()).saturating_sub(data_at);
             section(bytes, 40, data_at, rest, "header.data")?
         };
@@ -171,7 +171,8 @@ impl<'a> File<'a> {
         &self.events
     }
 
-    /// Whether the recorder got to the end of the file. If not, the records may end with one that is cut.
+    /// Whether the recorder got to the end of the file. If not, there are no features, and the records may end with one that
+    /// is cut.
     #[must_use]
     pub fn is_finished(&self) -> bool {
         self.finished

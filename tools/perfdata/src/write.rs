@@ -140,7 +140,7 @@ impl<W: Write + Seek> Writer<W> {
         }
         match u16::try_from(self.stage.len() - start) {
             Ok(size) if size % 8 == 0 => {
-                self.stage[start + 6..start + 8].copy_from_slice(&size.to_le_bytes())
+                self.stage[start + 6..start + 8].copy_from_slice(&size.to_le_bytes());
             }
             _ => {
                 self.stage.truncate(start);
@@ -293,15 +293,28 @@ impl<W: Write + Seek> Writer<W> {
         self.patch(DATA_SIZE_AT, &(self.good - self.data).to_le_bytes())
     }
 
-    /// After the output failed: goes back to the end of the last record that is whole, says so in the header, and hands the
-    /// output to `truncate` with the length to which to cut it. The writer can go on from there; [`finish`](Self::finish) may
-    /// well find the room that it needs.
+    /// After the output failed: goes back to the end of the last record that is whole, or, to free `room` bytes, to before
+    /// the last AUXTRACE record that leaves as much; says so in the header, and hands the output to `truncate` with the
+    /// length to which to cut it. The writer can go on from there; [`finish`](Self::finish) may well find the room that it
+    /// needs.
     ///
     /// # Errors
     /// If not even the header can be written.
-    pub fn salvage(&mut self, truncate: impl FnOnce(&mut W, u64) -> io::Result<()>) -> Result<u64> {
+    pub fn salvage(
+        &mut self,
+        room: u64,
+        truncate: impl FnOnce(&mut W, u64) -> io::Result<()>,
+    ) -> Result<u64> {
         self.stage.clear();
         self.owed = 0;
+        if room != 0 {
+            let end = self.good.saturating_sub(room);
+            let pieces = self.index.iter().rev();
+            self.good = pieces
+                .map(|piece| piece.offset)
+                .find(|&offset| offset <= end)
+                .unwrap_or(self.data);
+        }
         self.good = self.good.max(self.data);
         self.written = self.good;
         let good = self.good;

@@ -360,12 +360,22 @@ fn a_full_disk_leaves_what_fits() {
             }
         };
         assert!(matches!(error, perfdata::Error::Output { .. }), "{error}");
-        w.salvage(|disk, len| {
+        w.salvage(0, |disk, len| {
             disk.inner.get_mut().truncate(usize::try_from(len).unwrap());
             Ok(())
         })
         .unwrap();
-        let finished = w.try_finish(&Features::new());
+        let mut finished = w.try_finish(&Features::new());
+        if finished.is_err() && done > 2 {
+            // A piece given up makes the room that the index needs.
+            w.salvage(200, |disk, len| {
+                disk.inner.get_mut().truncate(usize::try_from(len).unwrap());
+                Ok(())
+            })
+            .unwrap();
+            done -= 1;
+            finished = w.try_finish(&Features::new());
+        }
         let bytes = w.get_ref().inner.get_ref();
         let file = File::parse(bytes).unwrap();
         let whole = file
@@ -487,7 +497,7 @@ fn read_all(bytes: &[u8]) {
         let _ = section.events();
         let _ = section
             .index()
-            .map(|index| index.iter().map(|&e| file.record_at(e).is_ok()).count());
+            .map(|index| index.iter().filter(|&&e| file.record_at(e).is_ok()).count());
         let _ = section.sample_time();
         let _ = section.clock_data();
         let _ = section.notes();
