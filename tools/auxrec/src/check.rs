@@ -163,10 +163,9 @@ pub fn check(bytes: &[u8]) -> Result<Findings> {
     }
     index(&trace, &mut findings)?;
     for ring in trace.rings.values() {
-        covered(ring, trace.mode, &mut findings);
+        covered(ring, &trace, &mut findings);
         findings.wraps += trace.aux_size.map_or(0, |size| wraps(ring, size));
-        let content =
-            (trace.pmu == PATTERN).then(|| content(ring, trace.mode, &mut findings.problems));
+        let content = (trace.pmu == PATTERN).then(|| content(ring, &trace, &mut findings.problems));
         findings.rings.push((ring.name(), ring.loss, content));
     }
     Ok(findings)
@@ -213,7 +212,8 @@ fn index(trace: &Trace<'_>, findings: &mut Findings) -> Result<()> {
 }
 
 /// Whether the pieces follow each other, and every byte that an AUX record tells of is in one.
-fn covered(ring: &Ring<'_>, mode: Mode, findings: &mut Findings) {
+fn covered(ring: &Ring<'_>, trace: &Trace<'_>, findings: &mut Findings) {
+    let mode = trace.mode;
     let name = ring.name();
     for pair in ring.pieces.windows(2) {
         let [before, after] = pair else { continue };
@@ -241,7 +241,7 @@ fn covered(ring: &Ring<'_>, mode: Mode, findings: &mut Findings) {
             findings.problems.push(format!(
                 "{name}: an AUX record of the overwriting kind in a recording that is not"
             ));
-        } else if aux.offset < start || aux.offset.saturating_add(aux.size) > end {
+        } else if !trace.cut && (aux.offset < start || aux.offset.saturating_add(aux.size) > end) {
             findings.problems.push(format!(
                 "{name}: an AUX record tells of {} bytes at {:#x}, and the trace in the file is that from {start:#x} to {end:#x}",
                 aux.size, aux.offset,
@@ -265,7 +265,8 @@ struct Stream {
 }
 
 /// Verifies a ring's trace of `pattern`.
-fn content(ring: &Ring<'_>, mode: Mode, problems: &mut Vec<String>) -> Content {
+fn content(ring: &Ring<'_>, trace: &Trace<'_>, problems: &mut Vec<String>) -> Content {
+    let mode = trace.mode;
     let mut out = Content::default();
     let name = ring.name();
     let joined: Vec<u8>;
@@ -293,10 +294,19 @@ fn content(ring: &Ring<'_>, mode: Mode, problems: &mut Vec<String>) -> Content {
     let mut streams: BTreeMap<u32, Stream> = BTreeMap::new();
     let mut at = 0;
     let mut cut = 0;
+    // Bytes that are in the file though no packet claims them: the gap that they leave is no loss.
+    let mut unknown = 0;
     if mode == Mode::Overwrite && base != 0 {
         // The area begins in the middle of a packet, whose front was overwritten.
         at = pattern::find_sync(bytes).unwrap_or(bytes.len());
         cut = len(at);
+        if at == bytes.len() || cut > u64::from(u16::MAX) {
+            wrong(
+                &mut out,
+                0,
+                format!("the first {cut} bytes are more than the rest of a packet"),
+            );
+        }
         out.recorded += cut;
     }
     while at < bytes.len() {
@@ -315,6 +325,7 @@ fn content(ring: &Ring<'_>, mode: Mode, problems: &mut Vec<String>) -> Content {
                     format!("{e}; {skip} bytes are not understood"),
                 );
                 out.recorded += len(skip);
+                unknown += len(skip);
                 at += skip;
                 continue;
             }
@@ -375,8 +386,10 @@ fn content(ring: &Ring<'_>, mode: Mode, problems: &mut Vec<String>) -> Content {
         match header.pos.checked_sub(stream.next) {
             Some(0) => {}
             Some(gap) => {
-                out.gaps += 1;
-                out.lost += gap;
+                let there = gap.min(unknown);
+                unknown -= there;
+                out.gaps += u64::from(gap != there);
+                out.lost += gap - there;
             }
             None => wrong(
                 &mut out,
@@ -413,8 +426,8 @@ fn content(ring: &Ring<'_>, mode: Mode, problems: &mut Vec<String>) -> Content {
     match out.generated.checked_sub(accounted) {
         Some(0) => {}
         Some(rest) if mode == Mode::Overwrite => out.overwritten += rest,
-        // The last packets found no room; then the kernel was told so.
-        Some(rest) if ring.loss.truncated + ring.loss.full != 0 => {
+        // The last packets found no room, and a record says so; or the recorder's output failed.
+        Some(rest) if trace.cut || ring.loss.truncated + ring.loss.full != 0 => {
             out.gaps += 1;
             out.lost += rest;
         }

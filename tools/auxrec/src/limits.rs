@@ -101,20 +101,25 @@ impl Limits {
     pub fn explain_open(&self, error: &io::Error, event: &str, what: &str) -> Error {
         use rustix::io::Errno;
         let text = match Errno::from_io_error(error) {
-            Some(Errno::ACCESS | Errno::PERM) => format!(
-                "{what} may not be recorded: kernel.perf_event_paranoid is {}. Record only user space of your own command \
-                 (modifier u, as in `{}`), lower the limit (`sysctl kernel.perf_event_paranoid=-1`), or give auxrec the \
-                 capability CAP_PERFMON",
-                self.paranoid,
-                with_modifier(event),
-            ),
-            Some(Errno::INVAL) => format!(
-                "the PMU refuses this set of terms, or this target; its driver may say more in the kernel log (dmesg). \
-                 A PMU that is not of a CPU wants -a or -C, and one that cannot leave out user space or the kernel takes no modifier"
-            ),
-            Some(Errno::OPNOTSUPP) => format!(
-                "the PMU's driver does not support this: a value of a term, a modifier, or recording with an AUX area at all"
-            ),
+            Some(Errno::ACCESS | Errno::PERM) => {
+                // Distributions know a level 3: nothing at all without the capability.
+                let own = if self.paranoid < 3 {
+                    format!(
+                        "Record only user space of your own command (modifier u, as in `{}`), or lower",
+                        with_modifier(event)
+                    )
+                } else {
+                    "Lower".to_owned()
+                };
+                format!(
+                    "{what} may not be recorded: kernel.perf_event_paranoid is {}. {own} the limit (`sysctl \
+                     kernel.perf_event_paranoid=-1`), or give auxrec the capability CAP_PERFMON",
+                    self.paranoid,
+                )
+            }
+            Some(Errno::INVAL) => "the PMU refuses this set of terms, or this target; its driver may say more in the kernel log (dmesg). \
+                 A PMU that is not of a CPU wants -a or -C, and one that cannot leave out user space or the kernel takes no modifier".to_owned(),
+            Some(Errno::OPNOTSUPP) => "the PMU's driver does not support this: a value of a term, a modifier, or recording with an AUX area at all".to_owned(),
             Some(Errno::NODEV | Errno::NXIO) => "this PMU does not work on that CPU, or is not there any more".to_owned(),
             Some(Errno::NOENT) => "the PMU does not know this event, or is not there any more".to_owned(),
             Some(Errno::BUSY) => "the PMU is taken by another program, or by another event that wants it alone".to_owned(),

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
-use perfdata::{ClockData, EventDesc, Feature, Features, FinishedInit, IdIndex, Writer};
+use perfdata::{ClockData, EventDesc, Features, FinishedInit, IdIndex, Writer};
 use rustix::event::{epoll, Timespec};
 use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM};
 
@@ -31,6 +31,9 @@ const HEARTBEAT: i64 = 250_000_000;
 const SETTLE: i64 = 5_000_000;
 /// How often that is done.
 const SETTLE_ROUNDS: u32 = 2;
+
+/// So much of a file that has filled its disk is given up for features, index and counters.
+const ROOM: u64 = 64 * 1024;
 
 /// What to record.
 #[derive(Debug, Clone)]
@@ -93,7 +96,9 @@ impl Options {
         let data = check_ring("data ring", self.sizes.data.unwrap_or(data), page)?;
         let aux = check_ring("AUX area", self.sizes.aux.unwrap_or(aux), page)?;
         let watermark = match self.watermark {
-            None => (aux / 4).max(page),
+            // As perf does for Intel PT: with half of the area, what follows a commit has not room for another half (one
+            // byte always stays free), and a driver would stop before its next wakeup.
+            None => aux / 4,
             Some(bytes) if (1..=aux).contains(&bytes) => bytes,
             Some(_) => {
                 return Err(Error::usage(format!(
@@ -220,6 +225,7 @@ pub fn record(options: &Options) -> Result<Outcome> {
         wakeups: 0,
         settle: 0,
         status: None,
+        counted: false,
     };
     let result = recording
         .begin(options)
@@ -239,6 +245,7 @@ struct Recording {
     wakeups: u64,
     settle: u32,
     status: Option<i32>,
+    counted: bool,
 }
 
 /// What woke the recorder.
@@ -258,7 +265,7 @@ impl Recording {
         let id = ids.first().copied().unwrap_or(0);
         match &options.target {
             Target::Process(pid) => {
-                host::process(*pid, &threads(*pid)?, true, &attr, id, &mut self.file)?
+                host::process(*pid, &threads(*pid)?, true, &attr, id, &mut self.file)?;
             }
             Target::System(_) => {
                 let pids = fs::read_dir("/proc").into_iter().flatten();
@@ -419,6 +426,7 @@ impl Recording {
         }
         drain::counts(&self.session, &mut self.file)?;
         self.file.flush()?;
+        self.counted = true;
         Ok(())
     }
 
@@ -430,7 +438,7 @@ impl Recording {
         online: usize,
         result: Result<()>,
     ) -> Result<Outcome> {
-        let features = self.features(options, events, online);
+        let mut features = self.features(options, events, online, false);
         let result = match result {
             Err(error @ Error::File(perfdata::Error::Output { .. })) => Err(error),
             other => self
@@ -448,9 +456,21 @@ impl Recording {
                 } else {
                     "it cannot be written"
                 };
-                // Cut at the end of the last whole record there may be room for the features again.
-                let saved = self.file.salvage(|file, len| file.set_len(len));
-                let finished = saved.is_ok() && self.file.try_finish(&features).is_ok();
+                // Cut at the end of the last whole record there may be room for the rest again; else a piece of trace makes
+                // room, as without its index and its counters the whole trace is worth less.
+                features = self.features(options, events, online, true);
+                let mut saved = Ok(0);
+                let mut finished = false;
+                for room in [0, ROOM] {
+                    saved = self.file.salvage(room, |file, len| file.set_len(len));
+                    self.counted &= room == 0;
+                    finished = saved.is_ok()
+                        && (self.counted || drain::counts(&self.session, &mut self.file).is_ok())
+                        && self.file.try_finish(&features).is_ok();
+                    if finished {
+                        break;
+                    }
+                }
                 let state = match (&saved, finished) {
                     (Ok(len), true) => format!("it holds what was recorded until then ({})", bytes(*len)),
                     (Ok(len), false) => format!(
@@ -482,6 +502,7 @@ impl Recording {
         options: &Options,
         events: &[(perfdata::Attr, Vec<u64>)],
         online: usize,
+        cut: bool,
     ) -> Features {
         let plan = self.session.plan();
         let mut features = Features::new();
@@ -515,12 +536,12 @@ impl Recording {
                 ("aux_size", plan.aux.to_string()),
                 ("data_size", plan.data.to_string()),
                 ("mode", mode.to_owned()),
+                ("ended", if cut { "cut" } else { "whole" }.to_owned()),
             ]);
         let times = self.drains.iter().filter_map(|drain| drain.times);
         if let Some((first, last)) = times.reduce(|(a, b), (c, d)| (a.min(c), b.max(d))) {
             features.sample_time(first, last);
         }
-        debug_assert_eq!(Feature::NOTES.0, u8::MAX);
         features
     }
 }

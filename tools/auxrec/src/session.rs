@@ -51,7 +51,7 @@ impl Plan {
         .union(SampleType::TIME)
         .union(SampleType::CPU);
 
-    fn common(&self, attr: Attr) -> Attr {
+    fn common(&self, attr: &Attr) -> Attr {
         let mut flags = attr.flags | Flags::DISABLED | Flags::SAMPLE_ID_ALL | Flags::USE_CLOCKID;
         flags.set(Flags::INHERIT, self.inherit);
         flags.set(Flags::ENABLE_ON_EXEC, self.on_exec);
@@ -61,7 +61,7 @@ impl Plan {
             sample_type: Self::SAMPLE,
             read_format: Read::FORMAT,
             clockid: sys::CLOCK,
-            ..attr
+            ..attr.clone()
         }
     }
 
@@ -75,7 +75,7 @@ impl Plan {
             } else {
                 0
             },
-            ..self.common(self.event.attr())
+            ..self.common(&self.event.attr())
         }
     }
 
@@ -83,7 +83,7 @@ impl Plan {
     #[must_use]
     pub fn tracking_attr(&self) -> Attr {
         let flags = Flags::MMAP | Flags::MMAP2 | Flags::COMM | Flags::COMM_EXEC | Flags::TASK;
-        self.common(Attr {
+        self.common(&Attr {
             kind: 1,
             config: 9,
             flags: flags | Flags::EXCLUDE_KERNEL | Flags::EXCLUDE_HV,

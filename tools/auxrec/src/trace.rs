@@ -77,9 +77,11 @@ pub struct Trace<'a> {
     pub pmu: String,
     /// How the AUX area was used.
     pub mode: Mode,
+    /// Whether the output failed, so that what came after is not in the file.
+    pub cut: bool,
     /// Length of each AUX area, where the file says.
     pub aux_size: Option<u64>,
-    /// Ids of the records, and what is wrong with them.
+    /// What is wrong with its records.
     pub problems: Vec<String>,
     /// How many records there are.
     pub records: u64,
@@ -138,6 +140,7 @@ impl<'a> Trace<'a> {
                 Mode::Linear
             },
             aux_size: notes.get("aux_size").and_then(|size| size.parse().ok()),
+            cut: notes.get("ended").is_some_and(|ended| ended == "cut"),
             problems: Vec::new(),
             records: 0,
         };
@@ -148,11 +151,10 @@ impl<'a> Trace<'a> {
 
     /// Rings that wrote nothing are rings too.
     fn index_ids(&mut self) {
-        for (id, idx, cpu, tid) in self.id_index() {
+        for (_, idx, cpu, tid) in self.id_index() {
             let ring = self.rings.entry(idx).or_default();
             ring.cpu = cpu;
             ring.thread = if cpu.is_none() { tid } else { None };
-            let _ = id;
         }
     }
 

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The command as users meet it: exit status and words, above all when something is wrong.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use tempfile::TempDir;
+
+/// A machine with PMUs of our own: `pattern`, which cannot be opened, and `clock`, which is the kernel's software PMU and has no AUX area.
+fn machine() -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    for (path, text) in [
+        ("pmus/pattern/type", "4000000"),
+        ("pmus/pattern/format/rate", "config:0-23"),
+        ("pmus/pattern/format/limit", "config2:0-63"),
+        ("pmus/pattern/events/fast", "rate=0x1000"),
+        ("pmus/clock/type", "1"),
+    ] {
+        let path = dir.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+    dir
+}
+
+fn auxrec(dir: &Path, args: &[&str]) -> (Option<i32>, String) {
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = Command::new(env!("CARGO_BIN_EXE_auxrec"))
+        .args(args)
+        .current_dir(dir)
+        .env("AUXREC_PMUS", dir.join("pmus"))
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&stdout).into_owned() + &String::from_utf8_lossy(&stderr);
+    (status.code(), text)
+}
+
+#[test]
+fn bad_usage() {
+    let dir = machine();
+    let cases: &[(&[&str], &str)] = &[
+        (&[], "Usage"),
+        (&["frobnicate"], "unrecognized subcommand"),
+        (&["record", "--", "true"], "--event"),
+        (
+            &["record", "-e", "pattern//"],
+            "nothing to record: give a command after --, or -a, -C or -p",
+        ),
+        (
+            &["record", "-e", "patern//", "--", "true"],
+            "no PMU `patern` (did you mean `pattern`?); this kernel has: clock, pattern",
+        ),
+        (
+            &["record", "-e", "pattern/rat=1/", "--", "true"],
+            "no term `rat` (did you mean `rate`?); it has: limit, rate, fast",
+        ),
+        (
+            &["record", "-e", "pattern/rate=99999999/", "--", "true"],
+            "a number from 0 to 16777215, not `99999999`",
+        ),
+        (
+            &["record", "-e", "pattern//x", "--", "true"],
+            "`x` in `pattern//x` is not a modifier",
+        ),
+        (
+            &["record", "-e", "pattern", "--", "true"],
+            "of the form `pmu/term=value",
+        ),
+        (
+            &["record", "-e", "pattern//", "-e", "pattern//", "--", "true"],
+            "one event",
+        ),
+        (
+            &["record", "-e", "pattern//", "-m", "16,3", "--", "true"],
+            "AUX area must be a power of two of pages, and 3 pages is not; the nearest are 2 pages",
+        ),
+        (
+            &["record", "-e", "pattern//", "-m", "3", "--", "true"],
+            "data ring must be a power of two",
+        ),
+        (
+            &["record", "-e", "pattern//", "-m", "x", "--", "true"],
+            "`x` is not a size",
+        ),
+        (
+            &[
+                "record",
+                "-e",
+                "pattern//",
+                "-m",
+                "1,2",
+                "--aux-watermark",
+                "3",
+                "--",
+                "true",
+            ],
+            "--aux-watermark must be between",
+        ),
+        (
+            &["record", "-e", "pattern//", "-C", "0-", "--", "true"],
+            "`0-` is not a list of CPUs",
+        ),
+        (
+            &["record", "-e", "pattern//", "-C", "60000", "--", "true"],
+            "CPU 60000 is not online; online are: 0",
+        ),
+        (
+            &["record", "-e", "pattern//", "-C", "0", "-a", "--", "true"],
+            "cannot be used with",
+        ),
+        (
+            &[
+                "record",
+                "-e",
+                "pattern//",
+                "-a",
+                "--per-thread",
+                "--",
+                "true",
+            ],
+            "choose one of them",
+        ),
+        (
+            &["record", "-e", "pattern//", "-p", "2147483647"],
+            "there is no process 2147483647",
+        ),
+        (
+            &["record", "-e", "pattern//", "-S", "x", "--", "true"],
+            "-S takes `e`",
+        ),
+    ];
+    for (args, says) in cases {
+        let (status, text) = auxrec(dir.path(), args);
+        assert_eq!(status, Some(2), "{args:?}: {text}");
+        assert!(
+            text.contains(says),
+            "{args:?} does not say `{says}`: {text}"
+        );
+        assert!(
+            !dir.path().join("perf.data").exists(),
+            "{args:?} left a file"
+        );
+    }
+}
+
+#[test]
+fn what_the_system_refuses() {
+    let dir = machine();
+    // No PMU has this number; what the kernel says depends on whether it knows perf events at all.
+    let (status, text) = auxrec(
+        dir.path(),
+        &["record", "-e", "pattern//", "-m", "1,1", "--", "true"],
+    );
+    assert_eq!(status, Some(1), "{text}");
+    assert!(
+        text.contains("cannot open `pattern//` for thread"),
+        "{text}"
+    );
+    // An errno comes only in brackets after a sentence.
+    assert!(text.trim_end().ends_with(')') && text.len() > 120, "{text}");
+
+    let (status, text) = auxrec(
+        dir.path(),
+        &[
+            "record",
+            "-e",
+            "clock/config=9/u",
+            "-m",
+            "1,1",
+            "--",
+            "true",
+        ],
+    );
+    assert_eq!(status, Some(1), "{text}");
+    let refused = [
+        "cannot map the AUX area of 4 KiB: this PMU has no AUX area",
+        "cannot open",
+    ];
+    assert!(refused.iter().any(|says| text.contains(says)), "{text}");
+    assert!(!dir.path().join("perf.data").exists(), "a file was left");
+}
+
+#[test]
+fn bad_files() {
+    let dir = machine();
+    fs::write(
+        dir.path().join("text"),
+        "this is no recording at all, and long enough",
+    )
+    .unwrap();
+    fs::write(dir.path().join("empty"), "").unwrap();
+    for command in ["check", "report"] {
+        for (file, says) in [
+            ("absent", "cannot read absent"),
+            ("text", "text: magic at file offset 0x0 is"),
+            (
+                "empty",
+                "empty: magic at file offset 0x0 needs 8 bytes and only 0 are there",
+            ),
+        ] {
+            let (status, text) = auxrec(dir.path(), &[command, file]);
+            assert_eq!(status, Some(1), "{command} {file}: {text}");
+            assert!(text.contains(says), "{command} {file}: {text}");
+        }
+    }
+}
+
+#[test]
+fn list_and_help() {
+    let dir = machine();
+    let (status, text) = auxrec(dir.path(), &["list"]);
+    assert_eq!(status, Some(0));
+    for says in [
+        "pattern (type 4000000)",
+        "pattern/rate=0..16777215/",
+        "pattern/fast/ is pattern/rate=0x1000/",
+    ] {
+        assert!(text.contains(says), "{text}");
+    }
+    let (status, text) = auxrec(dir.path(), &["--help"]);
+    assert_eq!(status, Some(0));
+    assert!(text.contains("3 finished but trace was lost"), "{text}");
+}

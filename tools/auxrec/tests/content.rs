@@ -1,0 +1,397 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! `check` and `report` on recordings that are made here: right ones, and ones with every single thing wrong.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::io::Cursor;
+
+use auxcore::pattern::{self, Header, Kind};
+use auxrec::check::{check, Findings};
+use auxrec::report::{report, timeline};
+use perfdata::{
+    Attr, Aux, AuxFlags, Auxtrace, EventDesc, Features, FinishedInit, Flags, IdIndex, IdIndexEntry,
+    Lost, Read, SampleId, SampleType, Writer,
+};
+use proptest::prelude::*;
+
+/// A recording of one CPU, piece by piece.
+struct Made {
+    file: Writer<Cursor<Vec<u8>>>,
+    attr: Attr,
+    overwrite: bool,
+    head: u64,
+    time: u64,
+}
+
+fn packet(stream: u32, pos: u64, len: u16) -> Vec<u8> {
+    let header = Header {
+        len,
+        kind: Kind::Data,
+        pos,
+        time: pos,
+        stream,
+        cpu: 1,
+        seed: 7,
+        run: 0,
+    };
+    let mut out = header.encode().to_vec();
+    let at = u64::try_from(pattern::HEADER_LEN).unwrap();
+    for offset in (at..u64::from(len)).step_by(8) {
+        out.extend(pattern::payload_word(7, stream, pos + offset).to_le_bytes());
+    }
+    out
+}
+
+/// Packets one after the other, from position `from` to `to`.
+fn packets(from: u64, to: u64) -> Vec<u8> {
+    (from..to)
+        .step_by(64)
+        .flat_map(|pos| packet(1, pos, 64))
+        .collect()
+}
+
+impl Made {
+    fn new(overwrite: bool) -> Self {
+        let attr = Attr {
+            kind: 42,
+            flags: Flags::SAMPLE_ID_ALL,
+            sample_type: SampleType::IDENTIFIER
+                | SampleType::TID
+                | SampleType::TIME
+                | SampleType::CPU,
+            read_format: Read::FORMAT,
+            ..Attr::default()
+        };
+        let mut file = Writer::new(Cursor::new(Vec::new()), &[(attr.clone(), vec![9])]).unwrap();
+        let entry = IdIndexEntry {
+            id: 9,
+            idx: 0,
+            cpu: 1,
+            tid: -1,
+        };
+        file.record(&IdIndex(&[entry]), None).unwrap();
+        file.record(&FinishedInit, None).unwrap();
+        Self {
+            file,
+            attr,
+            overwrite,
+            head: 0,
+            time: 0,
+        }
+    }
+
+    fn id(&mut self) -> SampleId {
+        self.time += 1_000_000;
+        SampleId {
+            pid: Some(1),
+            tid: Some(1),
+            time: Some(self.time),
+            id: Some(9),
+            stream_id: None,
+            cpu: Some(1),
+        }
+    }
+
+    fn aux(&mut self, size: u64, flags: AuxFlags) -> &mut Self {
+        let aux = Aux {
+            offset: self.head,
+            size,
+            flags,
+        };
+        let id = self.id();
+        self.file.record(&aux, Some((&id, &self.attr))).unwrap();
+        self
+    }
+
+    fn lost(&mut self) -> &mut Self {
+        let id = self.id();
+        self.file
+            .record(&Lost { id: 9, lost: 1 }, Some((&id, &self.attr)))
+            .unwrap();
+        self
+    }
+
+    fn piece(&mut self, bytes: &[u8]) -> &mut Self {
+        let size = u64::try_from(bytes.len()).unwrap();
+        let reference = self.id().time.unwrap();
+        let aux = Auxtrace {
+            size,
+            offset: self.head,
+            reference,
+            idx: 0,
+            tid: u32::MAX,
+            cpu: 1,
+        };
+        self.file.auxtrace(&aux).unwrap();
+        self.file.payload(bytes).unwrap();
+        self.head += size;
+        self
+    }
+
+    /// A record and its trace.
+    fn trace(&mut self, bytes: &[u8], flags: AuxFlags) -> &mut Self {
+        self.aux(u64::try_from(bytes.len()).unwrap(), flags)
+            .piece(bytes)
+    }
+
+    fn count(&mut self, value: u64) -> &mut Self {
+        let id = self.id();
+        let read = Read {
+            pid: 1,
+            tid: 1,
+            value,
+            enabled: 1,
+            running: 1,
+            id: 9,
+        };
+        self.file.record(&read, Some((&id, &self.attr))).unwrap();
+        self
+    }
+
+    fn bytes(&mut self) -> Vec<u8> {
+        let event = EventDesc {
+            attr: self.attr.clone(),
+            ids: vec![9],
+            name: "pattern//".into(),
+        };
+        let mut features = Features::new();
+        let mode = if self.overwrite {
+            "overwrite"
+        } else {
+            "linear"
+        };
+        features
+            .events(&[event])
+            .pmu_mappings(&[(42, "pattern")])
+            .notes(&[("aux_size", "256"), ("mode", mode)]);
+        self.file.try_finish(&features).unwrap();
+        self.file.get_ref().get_ref().clone()
+    }
+
+    fn check(&mut self) -> Findings {
+        check(&self.bytes()).unwrap()
+    }
+}
+
+const NONE: AuxFlags = AuxFlags::empty();
+
+#[test]
+fn a_good_recording() {
+    // The packets go over the ends of the pieces.
+    let all = packets(0, 1024);
+    let findings = Made::new(false)
+        .trace(&all[..200], NONE)
+        .trace(&all[200..], NONE)
+        .count(1024)
+        .check();
+    assert_eq!(findings.problems, [""; 0]);
+    assert!(!findings.lost());
+    assert_eq!(findings.wraps, 4);
+    let text = findings.to_string();
+    let last = "pattern: 1024 bytes recorded, 0 lost, 0 overwritten, 1024 generated, 0 gaps, 16 packets, 1 streams, 0 mismatches";
+    assert_eq!(text.lines().last().unwrap(), last);
+}
+
+#[test]
+fn loss_is_counted_to_the_byte() {
+    let findings = Made::new(false)
+        .trace(&packets(64, 256), AuxFlags::TRUNCATED)
+        .trace(&packets(320, 512), AuxFlags::TRUNCATED)
+        .count(640)
+        .check();
+    assert_eq!(findings.problems, [""; 0]);
+    assert!(findings.lost());
+    let content = findings.content().unwrap();
+    // 64 before the first packet, 64 between, 128 after the last.
+    assert_eq!(
+        (
+            content.recorded,
+            content.lost,
+            content.generated,
+            content.gaps
+        ),
+        (384, 256, 640, 3)
+    );
+}
+
+#[test]
+fn an_overwritten_area_begins_anywhere() {
+    let all = packets(0, 1024);
+    let mut made = Made::new(true);
+    made.head = 1000 - 256;
+    let findings = made.piece(&all[744..1000]).count(1024).check();
+    // The last packet is cut here, which a driver never does.
+    assert_eq!(findings.problems.len(), 1, "{findings}");
+    let mut made = Made::new(true);
+    made.head = 1024 - 280;
+    let findings = made.piece(&all[744..]).count(1024).check();
+    assert_eq!(findings.problems, [""; 0]);
+    let content = findings.content().unwrap();
+    assert_eq!(
+        (
+            content.recorded,
+            content.overwritten,
+            content.lost,
+            content.packets
+        ),
+        (280, 744, 0, 4)
+    );
+    assert!(!findings.lost());
+}
+
+#[test]
+fn every_single_wrong_thing_is_found() {
+    let good = packets(0, 512);
+    let with = |at: usize| {
+        let mut bytes = good.clone();
+        bytes[at] ^= 1;
+        bytes
+    };
+    let cases: [(&str, Findings, &str); 10] = [
+        (
+            "payload",
+            Made::new(false)
+                .trace(&with(64 + 50), NONE)
+                .count(512)
+                .check(),
+            "differs from byte",
+        ),
+        (
+            "header",
+            Made::new(false)
+                .trace(&with(64 + 12), NONE)
+                .count(512)
+                .check(),
+            "checksum",
+        ),
+        (
+            "magic",
+            Made::new(false).trace(&with(64), NONE).count(512).check(),
+            "no packet starts here",
+        ),
+        (
+            "cut",
+            Made::new(false)
+                .trace(&good[..504], NONE)
+                .count(512)
+                .check(),
+            "is cut after",
+        ),
+        (
+            "packet twice",
+            Made::new(false)
+                .trace(&[packets(0, 128), packets(64, 128)].concat(), NONE)
+                .count(192)
+                .check(),
+            "which had come to",
+        ),
+        (
+            "silent loss",
+            Made::new(false).trace(&good, NONE).count(576).check(),
+            "neither recorded nor reported",
+        ),
+        (
+            "counter too small",
+            Made::new(false).trace(&good, NONE).count(448).check(),
+            "448 bytes were generated",
+        ),
+        (
+            "no counter",
+            Made::new(false).trace(&good, NONE).check(),
+            "no counter",
+        ),
+        (
+            "no record",
+            Made::new(false).piece(&good).count(512).check(),
+            "no AUX record tells of 512 bytes",
+        ),
+        (
+            "no trace",
+            Made::new(false).aux(512, NONE).count(0).check(),
+            "tells of 512 bytes at 0x0",
+        ),
+    ];
+    for (name, findings, says) in cases {
+        assert!(!findings.problems.is_empty(), "{name}: nothing found");
+        assert!(findings.to_string().contains(says), "{name}: {findings}");
+    }
+    // A record that was lost explains trace of which no record tells, and is a loss.
+    let findings = Made::new(false).lost().piece(&good).count(512).check();
+    assert_eq!(findings.problems, [""; 0]);
+    assert!(findings.lost());
+}
+
+#[test]
+fn the_index_is_verified() {
+    let mut bytes = Made::new(false)
+        .trace(&packets(0, 128), NONE)
+        .count(128)
+        .bytes();
+    let at = {
+        let file = perfdata::File::parse(&bytes).unwrap();
+        usize::try_from(file.feature(perfdata::Feature::AUXTRACE).unwrap().offset).unwrap()
+    };
+    bytes[at + 8] ^= 8;
+    let text = check(&bytes).unwrap().to_string();
+    assert!(
+        text.contains("the index names an AUXTRACE record at file offset"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_report_has_a_line_for_each_record() {
+    let bytes = Made::new(false)
+        .trace(&packets(0, 192), AuxFlags::TRUNCATED)
+        .trace(&packets(256, 512), NONE)
+        .count(512)
+        .bytes();
+    let mut out = Vec::new();
+    report(&bytes, &mut out).unwrap();
+    let text = String::from_utf8(out).unwrap();
+    let lines: Vec<Vec<&str>> = text
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .map(|line| line.split_whitespace().collect())
+        .collect();
+    assert_eq!(
+        lines,
+        [
+            ["0.001000000", "1", "1", "0x0", "192", "TRUNCATED"],
+            ["0.003000000", "1", "1", "0xc0", "256", "-"]
+        ]
+    );
+    assert!(
+        text.contains(
+            "# CPU 1: 2 AUX records, 448 bytes, 1 wraps; 1 truncations, 1000 us without trace"
+        ),
+        "{text}"
+    );
+    let svg = timeline(&bytes).unwrap();
+    for part in ["<svg", "CPU 1, MiB", "fill, %", "time, ms", "1 truncations"] {
+        assert!(svg.contains(part), "no {part} in the picture");
+    }
+}
+
+#[test]
+fn an_empty_recording_can_be_shown() {
+    let bytes = Made::new(false).count(0).bytes();
+    assert_eq!(check(&bytes).unwrap().problems, [""; 0]);
+    timeline(&bytes).unwrap();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn no_file_makes_check_or_report_panic(at in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6)) {
+        let mut bytes = Made::new(false).trace(&packets(0, 512), NONE).count(512).bytes();
+        for (at, value) in at {
+            let at = at.index(bytes.len());
+            bytes[at] = value;
+        }
+        let _ = check(&bytes).map(|findings| findings.to_string());
+        let _ = report(&bytes, &mut Vec::new());
+        let _ = timeline(&bytes);
+    }
+}
