@@ -7,7 +7,9 @@
 .PHONY: help demo test check kbuild kunit e2e modules tools shell guest rust-analyzer kernels update clean clean-cache
 
 ROOT := tools/vm/root.sh
-AUXVM := $(ROOT) run cargo run --quiet --locked --manifest-path $(CURDIR)/tools/Cargo.toml -p vm --
+# A profile of its own: auxvm only waits for others, and the first call waits for its build.
+AUXVM := $(ROOT) run cargo run --quiet --locked --manifest-path $(CURDIR)/tools/Cargo.toml -p vm --profile vm \
+	--config 'profile.vm.inherits="dev"' --config 'profile.vm.debug=0' --config 'profile.vm.package."*".opt-level=0' --
 CASES := $(foreach case,$(CASE),--case '$(case)')
 
 help:

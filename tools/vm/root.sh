@@ -70,6 +70,7 @@ failed() {
 	elif grep -qE "resol|Failed to fetch|Could not connect|Cannot initiate|unreachable|timed out" "$log"; then
 		why="cannot reach the package mirror $MIRROR: check the network and the proxy, or set AUXPMU_MIRROR"
 	fi
+	as_root rm -rf "$cache"/root-*.tmp
 	die "$1: $why. The log is $log."
 }
 

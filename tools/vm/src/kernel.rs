@@ -262,15 +262,25 @@ fn ask(cache: &Cache, wanted: Option<&str>) -> Result<Release> {
     choose(&madison, wanted).map_err(Error::Other)
 }
 
+fn mirror() -> String {
+    std::env::var("AUXPMU_MIRROR").unwrap_or_else(|_| "http://deb.debian.org/debian".to_owned())
+}
+
+/// Package lists belong to their mirror.
+fn apt_dir(cache: &Cache) -> PathBuf {
+    cache
+        .dir()
+        .join(format!("apt-{}", hash([mirror().as_str()])))
+}
+
 /// An apt command with lists and caches of its own: the build root's stay as they were made.
 fn apt(cache: &Cache, program: &str) -> Result<Command> {
-    let dir = cache.dir().join("apt");
+    let dir = apt_dir(cache);
     for folder in ["lists/partial", "archives/partial"] {
         let folder = dir.join(folder);
         fs::create_dir_all(&folder).on("make", &folder)?;
     }
-    let mirror = std::env::var("AUXPMU_MIRROR")
-        .unwrap_or_else(|_| "http://deb.debian.org/debian".to_owned());
+    let mirror = mirror();
     let sources = dir.join("sources.list");
     let line = format!("deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] {mirror} trixie-backports main\n");
     if fs::read_to_string(&sources).ok().as_deref() != Some(&line) {
@@ -554,7 +564,7 @@ fn fetch(
     let debs = dir.join("debs");
     fs::create_dir_all(&debs).on("make", &debs)?;
     let lock = cache.lock("apt")?;
-    let lists = cache.dir().join("apt/lists");
+    let lists = apt_dir(cache).join("lists");
     let empty = fs::read_dir(&lists).map_or(true, |d| {
         d.flatten().filter(|e| e.path().is_file()).count() < 2
     });
