@@ -35,8 +35,8 @@ impl Error {
     #[must_use]
     pub fn is_full(&self) -> bool {
         match self {
-            Self::File(perfdata::Error::Output { source, .. }) => matches!(
-                source.kind(),
+            Self::File(perfdata::Error::Output { reason, .. }) => matches!(
+                reason.kind(),
                 std::io::ErrorKind::StorageFull
                     | std::io::ErrorKind::QuotaExceeded
                     | std::io::ErrorKind::FileTooLarge

@@ -203,7 +203,8 @@ pub fn record(options: &Options) -> Result<Outcome> {
         (session.plan().aux_attr(), aux_ids),
         (session.plan().tracking_attr(), tracking_ids),
     ];
-    let file = Writer::new(output, &events)?;
+    let file = Writer::new(output, &events)
+        .map_err(|e| Error::failed(format!("cannot write {}: {e}", options.output.display())))?;
     if options.verbose {
         eprintln!(
             "auxrec: {} rings of {} and {} for trace, woken by {}",

@@ -163,6 +163,11 @@ fn what_the_system_refuses() {
         text.contains("cannot open `pattern//` for thread"),
         "{text}"
     );
+    assert_eq!(
+        text.matches("os error").count(),
+        1,
+        "the kernel's words once: {text}"
+    );
     // An errno comes only in brackets after a sentence.
     assert!(text.trim_end().ends_with(')') && text.len() > 120, "{text}");
 

@@ -39,12 +39,12 @@ pub enum Error {
         why: &'static str,
     },
     /// The output refused.
-    #[error("writing failed at file offset {offset:#x}: {source}")]
+    #[error("writing failed at file offset {offset:#x}: {reason}")]
     Output {
         /// How far the file had got.
         offset: u64,
         /// What the output said.
-        source: std::io::Error,
+        reason: std::io::Error,
     },
 }
 

@@ -46,7 +46,7 @@ impl<W: Write + Seek> Writer<W> {
     pub fn new(mut out: W, events: &[(Attr, Vec<u64>)]) -> Result<Self> {
         let base = out
             .stream_position()
-            .map_err(|source| Error::Output { offset: 0, source })?;
+            .map_err(|reason| Error::Output { offset: 0, reason })?;
         let attr_len = events
             .iter()
             .map(|(attr, _)| attr.encode().len())
@@ -261,11 +261,11 @@ impl<W: Write + Seek> Writer<W> {
                     bytes = bytes.get(n..).unwrap_or(&[]);
                 }
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(source) => {
+                Err(reason) => {
                     self.failed = true;
                     return Err(Error::Output {
                         offset: self.written,
-                        source,
+                        reason,
                     });
                 }
             }
@@ -280,7 +280,7 @@ impl<W: Write + Seek> Writer<W> {
             .and_then(|_| self.out.write_all(bytes))
             .and_then(|()| self.out.seek(SeekFrom::Start(self.base + self.written)))
             .and_then(|_| self.out.flush());
-        result.map_err(|source| Error::Output { offset: at, source })
+        result.map_err(|reason| Error::Output { offset: at, reason })
     }
 
     /// Makes the file readable as it is: all records to the output, and the header says how many there are.
@@ -319,9 +319,9 @@ impl<W: Write + Seek> Writer<W> {
         self.written = self.good;
         let good = self.good;
         self.index.retain(|entry| entry.offset < good);
-        truncate(&mut self.out, self.base + good).map_err(|source| Error::Output {
+        truncate(&mut self.out, self.base + good).map_err(|reason| Error::Output {
             offset: good,
-            source,
+            reason,
         })?;
         self.patch(DATA_SIZE_AT, &(good - self.data).to_le_bytes())?;
         self.failed = false;
