@@ -27,11 +27,15 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// From what `auxrec check` prints: numbers, each before its name.
+    /// From the two lines of sums that `auxrec check` ends with: numbers, each before its name.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
+        let sums: Vec<&str> = text
+            .lines()
+            .filter(|l| l.starts_with("file: ") || l.starts_with("pattern: "))
+            .collect();
         let number = |name: &str| {
-            text.lines()
+            sums.iter()
                 .flat_map(|l| l.split([',', ':']))
                 .find_map(|part| {
                     let (number, rest) = part.trim().split_once(' ')?;
@@ -103,7 +107,7 @@ pub fn run(cache: &Cache, kind: Kind) -> Result<Summary> {
     let dir = cache.build().join("demo");
     let progress = Progress::begin(&format!("recording in a guest with the {kind} kernel"));
     let outcome = guest.run(cache, &dir.join("guest"), "demo", |line| {
-        eprintln!("  {line}")
+        eprintln!("  {line}");
     })?;
     progress.end(&format!("guest of {} MiB", outcome.peak_kib / 1024));
     if let Some(fault) = outcome.faults().first() {
@@ -126,7 +130,9 @@ pub fn run(cache: &Cache, kind: Kind) -> Result<Summary> {
             outcome.console.display()
         )));
     }
-    let summary = Summary::parse(&outcome.said).ok_or_else(|| {
+    let check = outcome.files.join("check.txt");
+    let check = fs::read_to_string(&check).on("read", &check)?;
+    let summary = Summary::parse(&check).ok_or_else(|| {
         Error::Other(
             "auxrec check did not say how many bytes there were; what it said is above".to_owned(),
         )
@@ -141,7 +147,7 @@ pub fn run(cache: &Cache, kind: Kind) -> Result<Summary> {
 mod tests {
     use super::*;
 
-    const TEXT: &str = "file: 90 records, 40 AUX records, 1000 bytes of trace, 12 wraps, 2 truncations, 0 problems\n\
+    const TEXT: &str = "cpu 0: 7 lost, 9 truncations\nfile: 90 records, 40 AUX records, 1000 bytes of trace, 12 wraps, 2 truncations, 0 problems\n\
                         pattern: 900 bytes recorded, 100 lost, 0 overwritten, 1000 generated, 2 gaps, 9 packets, 2 streams, 0 mismatches\n";
 
     #[test]

@@ -257,7 +257,7 @@ pub fn parse(text: &str) -> Vec<Case> {
                 // KUnit has this line within the suite, others before it.
                 match open.last_mut() {
                     Some((at, level)) if *at == indent && level.is_blank() => {
-                        name.clone_into(&mut level.name)
+                        name.clone_into(&mut level.name);
                     }
                     _ => name.clone_into(&mut subtest),
                 }
@@ -383,8 +383,8 @@ fn close_to(open: &mut Vec<(usize, Level)>, indent: usize) {
         if let Some((_, parent)) = open.last_mut() {
             let cut = Case::new(&name, Status::Fail, "it has no result line: it was cut off");
             parent.cases.push(Case {
-                children,
                 log,
+                children,
                 ..cut
             });
         }
