@@ -110,6 +110,8 @@ struct Unit {
     header: Header,
     /// Bytes that found no room.
     dropped: u64,
+    /// Whether it generates nothing for the time being.
+    paused: bool,
 }
 
 struct Pattern {
@@ -194,10 +196,18 @@ impl Pmu for Pattern {
         };
 
         session.set_timer(stream.tick);
-        Ok(Unit { header, dropped: 0 })
+        Ok(Unit {
+            header,
+            dropped: 0,
+            paused: true,
+        })
     }
 
     fn tick(&self, session: &mut aux::Session<'_, Self>, unit: &mut Unit) -> aux::Next {
+        if unit.paused {
+            return aux::Next::Continue;
+        }
+
         let stream = session.event;
         let packet = u64::from(stream.packet);
         let room = stream.limit.saturating_sub(unit.header.pos);
@@ -218,6 +228,14 @@ impl Pmu for Pattern {
         } else {
             aux::Next::Continue
         }
+    }
+
+    fn pause(&self, _session: &mut aux::Session<'_, Self>, unit: &mut Unit) {
+        unit.paused = true;
+    }
+
+    fn resume(&self, _session: &mut aux::Session<'_, Self>, unit: &mut Unit) {
+        unit.paused = false;
     }
 
     fn quiesce(&self, session: &mut aux::Session<'_, Self>, unit: Unit) -> aux::Written {

@@ -5,6 +5,16 @@
 #include <linux/preempt.h>
 #include <linux/rcupdate.h>
 
+bool rust_perf_aux_paused(struct perf_event *event)
+{
+	return READ_ONCE(event->hw.aux_paused);
+}
+
+void rust_perf_set_aux_paused(struct perf_event *event, bool paused)
+{
+	WRITE_ONCE(event->hw.aux_paused, paused);
+}
+
 bool rust_perf_in_nmi(void)
 {
 	return in_nmi();

@@ -12,6 +12,8 @@
 #include <linux/perf_event.h>
 #include <linux/xarray.h>
 
+bool rust_perf_aux_paused(struct perf_event *event);
+void rust_perf_set_aux_paused(struct perf_event *event, bool paused);
 bool rust_perf_in_nmi(void);
 void rust_perf_event_count(struct perf_event *event, u64 n);
 bool rust_perf_has_branch_stack(struct perf_event *event);

@@ -119,6 +119,29 @@ pub trait Pmu: Sized + Send + Sync + 'static {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
 
+    /// Keeps the unit from tracing, as simply as can be, until it is
+    /// [resumed](Self::resume); the session stays.
+    ///
+    /// A driver that has this has [`resume`](Self::resume) too, and perf is told that it can:
+    /// `PERF_PMU_CAP_AUX_PAUSE`. Its [`start`](Self::start) leaves the unit paused, and is
+    /// followed by `resume` unless perf wants it so.
+    ///
+    /// Context: as [`quiesce`](Self::quiesce).
+    ///
+    /// C counterpart: `pmu->stop()` with `PERF_EF_PAUSE`.
+    fn pause(&self, _session: &mut aux::Session<'_, Self>, _run: &mut Self::Run) {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
+
+    /// Lets the unit trace.
+    ///
+    /// Context: as [`quiesce`](Self::quiesce).
+    ///
+    /// C counterpart: `pmu->start()` with `PERF_EF_RESUME`.
+    fn resume(&self, _session: &mut aux::Session<'_, Self>, _run: &mut Self::Run) {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
+
     /// Stops the unit, for good or for a commit, and says what it wrote.
     ///
     /// When this returns, the unit does not write any more.
@@ -234,13 +257,27 @@ impl<T: Pmu> PinnedDrop for Registration<T> {
 struct Callbacks<T: Pmu>(PhantomData<T>);
 
 impl<T: Pmu> Callbacks<T> {
+    /// What the driver says it can, and what the methods that it has say.
+    const CAPABILITIES: Capabilities = {
+        assert!(
+            T::HAS_PAUSE == T::HAS_RESUME,
+            "a driver that can pause can resume, and the other way round"
+        );
+
+        if T::HAS_PAUSE {
+            T::CAPABILITIES.and(Capabilities(bindings::PERF_PMU_CAP_AUX_PAUSE))
+        } else {
+            T::CAPABILITIES
+        }
+    };
+
     /// `struct pmu` of `T`, but for its `attr_groups`.
     const PMU: bindings::pmu = {
         let mut pmu: bindings::pmu = pin_init::zeroed();
 
         pmu.module = this_module::<T::OwnerModule>().as_ptr();
         // CAST: The flags use the low bits.
-        pmu.capabilities = T::CAPABILITIES.0 as c_int;
+        pmu.capabilities = Self::CAPABILITIES.0 as c_int;
         // Of the software kind: so such an event can be scheduled whatever happens to the
         // counters of the CPU, and can lead a group or follow in one.
         pmu.task_ctx_nr = bindings::perf_event_task_context_perf_sw_context;
@@ -367,21 +404,37 @@ impl<T: Pmu> Callbacks<T> {
     /// # Safety
     ///
     /// Called by perf: interrupts off, on the event's CPU.
-    unsafe extern "C" fn start(event: *mut bindings::perf_event, _flags: c_int) {
+    unsafe extern "C" fn start(event: *mut bindings::perf_event, flags: c_int) {
         // Reprogramming a period (`PERF_EF_RELOAD`) is nothing to a trace unit.
-        //
+        let start = |_: &_, slot: Pin<&aux::Slot<T>>, event, cpu: &_| {
+            // CAST: The flag is bit 4.
+            if flags & bindings::PERF_EF_RESUME as c_int != 0 {
+                slot.follow_pause(event, cpu);
+            } else {
+                slot.start(event, cpu);
+            }
+        };
+
         // SAFETY: By the safety requirement.
-        unsafe { Self::on_cpu(event, |_, slot, event, cpu| slot.start(event, cpu)) };
+        unsafe { Self::on_cpu(event, start) };
     }
 
     /// # Safety
     ///
-    /// As for [`Self::start`], perhaps in NMI.
-    unsafe extern "C" fn stop(event: *mut bindings::perf_event, _flags: c_int) {
-        // Whatever the flags: perf frees the ring once `stop()` has returned.
-        //
+    /// As for [`Self::start`]. Both perhaps in NMI.
+    unsafe extern "C" fn stop(event: *mut bindings::perf_event, flags: c_int) {
+        let stop = |_: &_, slot: Pin<&aux::Slot<T>>, event, cpu: &_| {
+            // CAST: The flag is bit 3.
+            if flags & bindings::PERF_EF_PAUSE as c_int != 0 {
+                slot.follow_pause(event, cpu);
+            } else {
+                // With `PERF_EF_UPDATE` and without: perf may free the ring after this.
+                slot.stop(event, cpu);
+            }
+        };
+
         // SAFETY: By the safety requirement.
-        unsafe { Self::on_cpu(event, |_, slot, event, cpu| slot.stop(event, cpu)) };
+        unsafe { Self::on_cpu(event, stop) };
     }
 
     /// # Safety

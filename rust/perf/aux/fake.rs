@@ -199,6 +199,16 @@ impl Output for Fake {
     }
 }
 
+/// Sets `event->hw.aux_paused`, as perf does before it calls.
+///
+/// # Safety
+///
+/// `event` must be live, and nobody else's.
+pub(super) unsafe fn set_paused(event: NonNull<bindings::perf_event>, paused: bool) {
+    // SAFETY: By the safety requirement.
+    unsafe { bindings::rust_perf_set_aux_paused(event.as_ptr(), paused) };
+}
+
 /// A driver with one event, one ring and one CPU, and perf replaced by [`Fake`].
 pub(super) struct Bench<T: Pmu> {
     pub(super) unit: Unit<T, Fake>,

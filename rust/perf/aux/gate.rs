@@ -16,15 +16,29 @@ use kernel::{
 const FREE: u32 = 0;
 /// A callback is inside.
 const INSIDE: u32 = 1;
-/// A callback is inside, and an NMI that found it there wants a stop.
-const STOP: u32 = 2;
+
+/// What an NMI that found the gate taken has left word of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Word(u32);
+
+impl Word {
+    /// Stop the event.
+    pub(super) const STOP: Self = Self(2);
+    /// Look whether the event is to be paused.
+    pub(super) const PAUSE: Self = Self(4);
+
+    /// Whether `other` is part of it.
+    pub(super) const fn has(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
+}
 
 /// Lets one callback at a time at a CPU's transaction.
 ///
 /// Only callbacks on that CPU with interrupts off try to enter, so whoever finds the gate taken is
 /// an NMI that broke into the callback inside. It cannot wait; it leaves word, and the callback
 /// inside acts on that before interrupts come on again. perf stops an event from NMI when a
-/// sibling's overflow throttles the group.
+/// sibling's overflow throttles the group, and pauses and resumes it there.
 pub(super) struct Gate(Atomic<u32>);
 
 impl Gate {
@@ -32,27 +46,38 @@ impl Gate {
         Self(Atomic::new(FREE))
     }
 
-    /// Runs `inside` if nobody is inside, and then `stop` if that was asked for meanwhile.
+    /// Runs `inside` if nobody is inside, and then `heed` with each word that was left meanwhile.
     ///
     /// [`None`] if somebody is inside. No barrier is needed for the CPU itself; acquire and
     /// release pair with each other should the owner of the slot move between CPUs.
-    pub(super) fn enter<R>(&self, inside: impl FnOnce() -> R, mut stop: impl FnMut()) -> Option<R> {
+    pub(super) fn enter<R>(
+        &self,
+        inside: impl FnOnce() -> R,
+        mut heed: impl FnMut(Word),
+    ) -> Option<R> {
         self.0.cmpxchg(FREE, INSIDE, Acquire).ok()?;
 
         let result = inside();
 
         while self.0.cmpxchg(INSIDE, FREE, Release).is_err() {
-            // Before `stop`, so that what is asked for during it is done too.
-            self.0.store(INSIDE, Relaxed);
-            stop();
+            // All at once, so that no word is lost; what is left during `heed` is heeded next.
+            heed(Word(self.0.xchg(INSIDE, Relaxed)));
         }
 
         Some(result)
     }
 
-    /// Asks the callback inside to stop before it leaves; false if nobody is inside.
-    pub(super) fn ask_to_stop(&self) -> bool {
-        self.0.cmpxchg(INSIDE, STOP, Relaxed).is_ok() || self.0.load(Relaxed) == STOP
+    /// Leaves word for the callback inside; false if nobody is inside.
+    pub(super) fn leave_word(&self, word: Word) -> bool {
+        let mut seen = self.0.load(Relaxed);
+
+        while seen != FREE {
+            match self.0.cmpxchg(seen, seen | word.0, Relaxed) {
+                Ok(_) => return true,
+                Err(now) => seen = now,
+            }
+        }
+        false
     }
 }
 
@@ -64,29 +89,43 @@ mod tests {
     #[test]
     fn second_is_refused() {
         let gate = Gate::new();
-        let inner = gate.enter(|| gate.enter(|| (), || ()), || ());
+        let inner = gate.enter(|| gate.enter(|| (), |_| ()), |_| ());
 
         assert!(inner == Some(None));
-        assert!(gate.enter(|| (), || ()) == Some(()));
+        assert!(gate.enter(|| (), |_| ()) == Some(()));
     }
 
     #[test]
-    fn stop_is_done_on_the_way_out() {
+    fn word_is_heeded_on_the_way_out() {
         let gate = Gate::new();
         let stops = Cell::new(0);
-        let stop = || {
-            stops.set(stops.get() + 1);
-            // Once more from NMI while the first is being done.
+        let pauses = Cell::new(0);
+        let heed = |word: Word| {
+            if word.has(Word::STOP) {
+                stops.set(stops.get() + 1);
+            }
+            if word.has(Word::PAUSE) {
+                pauses.set(pauses.get() + 1);
+            }
+            // Once more from NMI while the first word is being heeded.
             if stops.get() == 1 {
-                assert!(gate.ask_to_stop());
+                assert!(gate.leave_word(Word::STOP));
             }
         };
 
-        assert!(!gate.ask_to_stop());
-        let asked = gate.enter(|| gate.ask_to_stop() && gate.ask_to_stop(), stop);
+        assert!(!gate.leave_word(Word::STOP));
+        let left = gate.enter(
+            || {
+                gate.leave_word(Word::STOP)
+                    && gate.leave_word(Word::PAUSE)
+                    && gate.leave_word(Word::STOP)
+            },
+            heed,
+        );
 
-        assert!(asked == Some(true));
+        assert!(left == Some(true));
         assert_eq!(stops.get(), 2);
-        assert!(!gate.ask_to_stop());
+        assert_eq!(pauses.get(), 1);
+        assert!(!gate.leave_word(Word::STOP));
     }
 }

@@ -100,6 +100,15 @@ impl<T: Pmu> Slot<T> {
         self.stop_timer(cpu);
     }
 
+    /// As [`Unit::follow_pause`].
+    pub(crate) fn follow_pause(
+        self: Pin<&Self>,
+        event: NonNull<bindings::perf_event>,
+        cpu: &context::Cpu,
+    ) {
+        self.unit.follow_pause(event, cpu);
+    }
+
     fn start_timer(self: Pin<&Self>, interval: Option<Delta>, cpu: &context::Cpu) {
         // hrtimers take locks. perf starts no event in NMI; were it to, this one would stay
         // without its clock.

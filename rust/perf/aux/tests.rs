@@ -4,6 +4,7 @@
 
 use super::{
     fake::{
+        set_paused,
         Bench,
         Fake,
         Record, //
@@ -55,6 +56,8 @@ const IN_QUIESCE: u32 = 3;
 struct Probe {
     /// Where perf's NMI-time stop breaks in, once.
     nmi: Atomic<u32>,
+    /// Whether it pauses, and does not stop.
+    nmi_pauses: Atomic<bool>,
     unit: Atomic<*mut Unit<Probe, Fake>>,
     event: Atomic<*mut bindings::perf_event>,
     /// Bytes for each tick.
@@ -62,6 +65,10 @@ struct Probe {
     /// What `quiesce()` claims more than was written.
     lie: Atomic<u64>,
     refuse: Atomic<bool>,
+    /// Whether the unit may trace.
+    open: Atomic<bool>,
+    /// Pauses and resumes.
+    gated: Atomic<u32>,
     /// Starts and stops of the unit.
     started: Atomic<u32>,
     quiesced: Atomic<u32>,
@@ -87,7 +94,13 @@ impl Probe {
         let (unit, event) = (self.unit.load(Relaxed), self.event.load(Relaxed));
         // SAFETY: Set by the test to its bench's, and only shared references are made of it.
         if let (Some(unit), Some(event)) = (unsafe { unit.as_ref() }, NonNull::new(event)) {
-            unit.stop(event, session.cpu);
+            if self.nmi_pauses.load(Relaxed) {
+                // SAFETY: The test's event, which it does not look at meanwhile.
+                unsafe { set_paused(event, true) };
+                unit.follow_pause(event, session.cpu);
+            } else {
+                unit.stop(event, session.cpu);
+            }
         }
     }
 }
@@ -113,12 +126,16 @@ impl Pmu for Probe {
         }
         self.nmi_in(IN_START, session);
         self.started.fetch_add(1, Relaxed);
+        self.open.store(false, Relaxed);
         session.set_timer(Delta::from_millis(1));
         Ok(false)
     }
 
     fn tick(&self, session: &mut Session<'_, Self>, full: &mut bool) -> Next {
         self.nmi_in(IN_TICK, session);
+        if !self.open.load(Relaxed) {
+            return Next::Continue;
+        }
         match session.window.reserve(self.step.load(Relaxed)) {
             Ok(mut writer) => {
                 for _ in 0..self.step.load(Relaxed) {
@@ -135,6 +152,16 @@ impl Pmu for Probe {
         } else {
             Next::Continue
         }
+    }
+
+    fn pause(&self, _session: &mut Session<'_, Self>, _full: &mut bool) {
+        self.gated.fetch_add(1, Relaxed);
+        self.open.store(false, Relaxed);
+    }
+
+    fn resume(&self, _session: &mut Session<'_, Self>, _full: &mut bool) {
+        self.gated.fetch_add(1, Relaxed);
+        self.open.store(true, Relaxed);
     }
 
     fn quiesce(&self, session: &mut Session<'_, Self>, full: bool) -> Written {
@@ -162,11 +189,14 @@ const PARTIAL: u64 = 4;
 fn bench(overwrite: bool) -> Result<KBox<Bench<Probe>>> {
     let driver = Probe {
         nmi: Atomic::new(NOWHERE),
+        nmi_pauses: Atomic::new(false),
         unit: Atomic::new(ptr::null_mut()),
         event: Atomic::new(ptr::null_mut()),
         step: Atomic::new(1024),
         lie: Atomic::new(0),
         refuse: Atomic::new(false),
+        open: Atomic::new(false),
+        gated: Atomic::new(0),
         started: Atomic::new(0),
         quiesced: Atomic::new(0),
         freed: Arc::new(Atomic::new(0), GFP_KERNEL)?,
@@ -187,6 +217,15 @@ fn bench(overwrite: bool) -> Result<KBox<Bench<Probe>>> {
 }
 
 impl Bench<Probe> {
+    /// A sibling's overflow pauses or resumes the event.
+    fn pause(&mut self, paused: bool) {
+        let event = self.event();
+
+        // SAFETY: The bench's own event.
+        unsafe { set_paused(event, paused) };
+        self.unit.follow_pause(event, &self.cpu);
+    }
+
     fn tick(&mut self) -> bool {
         self.unit.tick(&self.cpu).is_some()
     }
@@ -444,6 +483,59 @@ mod cases {
         assert!(bench.records().iter().all(|r| r.flags & OVERWRITE != 0));
         assert!(bench.records().iter().any(|r| r.flags & PARTIAL != 0));
         assert!(!bench.ring.disabled);
+        assert!(bench.is_sound());
+        Ok(())
+    }
+
+    #[test]
+    fn pause_comes_at_any_time() -> Result {
+        let mut bench = bench(false)?;
+        let event = bench.event();
+
+        // Before add: it starts paused.
+        bench.pause(true);
+        assert!(bench.add());
+        assert!(bench.tick());
+        assert_eq!(bench.shared.driver.gated.load(Relaxed), 0);
+        bench.pause(false);
+        assert!(bench.tick());
+        // Twice the same: the unit is left alone.
+        bench.unit.follow_pause(event, &bench.cpu);
+        assert_eq!(bench.shared.driver.gated.load(Relaxed), 1);
+        bench.pause(true);
+        assert!(bench.tick());
+
+        // While it is stopped, and after del: nothing to do but remember.
+        bench.unit.stop(event, &bench.cpu);
+        bench.pause(false);
+        assert!(bench.unit.start(event, &bench.cpu).is_some());
+        assert!(bench.tick());
+        bench.del();
+        bench.pause(true);
+        bench.pause(false);
+
+        // The second step reached the wakeup point: one more session, and one more resume.
+        assert_eq!(bench.ring.head.get(), 2 * 1024);
+        assert_eq!(bench.shared.driver.gated.load(Relaxed), 4);
+        assert!(bench.is_sound());
+        assert!(bench.is_gapless());
+        Ok(())
+    }
+
+    #[test]
+    fn nmi_pause_is_followed_on_the_way_out() -> Result {
+        let mut bench = bench(false)?;
+
+        bench.shared.driver.nmi.store(IN_TICK, Relaxed);
+        bench.shared.driver.nmi_pauses.store(true, Relaxed);
+        assert!(bench.add());
+        // The tick that it breaks into still writes.
+        assert!(bench.tick());
+        assert!(bench.tick());
+        assert!(!bench.shared.driver.open.load(Relaxed));
+        bench.del();
+
+        assert_eq!(bench.ring.head.get(), 1024);
         assert!(bench.is_sound());
         Ok(())
     }

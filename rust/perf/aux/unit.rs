@@ -8,7 +8,10 @@ use super::{
         Live,
         Mode, //
     },
-    gate::Gate,
+    gate::{
+        Gate,
+        Word, //
+    },
     output::{
         Handle,
         Output,
@@ -103,6 +106,12 @@ impl<T: Pmu> Owner<T> {
         unsafe { (*self.event.as_ptr()).hw.state = state };
     }
 
+    /// Whether perf wants the event paused.
+    fn is_paused(&self) -> bool {
+        // SAFETY: Live by the type invariant.
+        unsafe { bindings::rust_perf_aux_paused(self.event.as_ptr()) }
+    }
+
     /// Tells perf that the trace has started, so that it writes `PERF_RECORD_ITRACE_START` at the
     /// first sched-in and not at every one.
     ///
@@ -135,6 +144,8 @@ struct Open<T: Pmu> {
     window: Window,
     run: T::Run,
     timer: Option<Delta>,
+    /// Whether the unit is kept from tracing; always false if the driver cannot pause.
+    paused: bool,
 }
 
 /// What the gate guards.
@@ -197,9 +208,16 @@ impl<T: Pmu, O: Output> Unit<T, O> {
             // SAFETY: Within the gate, on the unit's CPU, with interrupts off: nobody else has a
             // reference, by the type invariant.
             || f(unsafe { &mut *inside }),
-            || {
+            |word| {
                 // SAFETY: As above; the reference that `f` had is gone.
-                unsafe { &mut *inside }.stop(cpu);
+                let inside = unsafe { &mut *inside };
+
+                if word.has(Word::PAUSE) {
+                    inside.follow_pause(cpu);
+                }
+                if word.has(Word::STOP) {
+                    inside.stop(cpu);
+                }
             },
         )
     }
@@ -286,7 +304,21 @@ impl<T: Pmu, O: Output> Unit<T, O> {
         });
 
         if stopped.is_none() && cpu.id() == self.cpu {
-            self.gate.ask_to_stop();
+            self.gate.leave_word(Word::STOP);
+        }
+    }
+
+    /// Lets the unit trace, or keeps it from it, as `event->hw.aux_paused` says. At any time: the
+    /// event may not have got the unit yet, or have it no more.
+    pub(crate) fn follow_pause(&self, event: NonNull<bindings::perf_event>, cpu: &context::Cpu) {
+        let followed = self.enter(cpu, |inside| {
+            if inside.is_owner(event) {
+                inside.follow_pause(cpu);
+            }
+        });
+
+        if followed.is_none() && cpu.id() == self.cpu {
+            self.gate.leave_word(Word::PAUSE);
         }
     }
 
@@ -354,15 +386,47 @@ impl<T: Pmu, O: Output> Inside<T, O> {
                     window,
                     run,
                     timer,
+                    // A driver that can pause starts paused.
+                    paused: T::HAS_PAUSE,
                 });
+                self.follow_pause(cpu);
                 owner.set_state(0);
                 owner.itrace_started();
-                Ok(timer)
+                Ok(self.open.as_ref().and_then(|open| open.timer))
             }
             Err(error) => {
                 self.end(0, window.mode(), Loss::None);
                 Err(Start::Refused(error))
             }
+        }
+    }
+
+    /// Pauses or resumes the unit, if it is not as `event->hw.aux_paused` says.
+    fn follow_pause(&mut self, cpu: &context::Cpu) {
+        let (true, Some(owner), Some(open)) = (T::HAS_PAUSE, self.owner, self.open.as_mut()) else {
+            return;
+        };
+        let paused = owner.is_paused();
+        if open.paused == paused {
+            return;
+        }
+
+        open.paused = paused;
+        // SAFETY: Live while the transaction is open, and nobody else's meanwhile.
+        let buffer = unsafe { open.buffer.as_mut() };
+        let session = &mut Session {
+            event: &owner.event(),
+            buffer: &mut buffer.data,
+            window: &mut open.window,
+            cpu,
+            timer: &mut open.timer,
+        };
+        let driver = &owner.shared().driver;
+
+        if paused {
+            driver.pause(session, &mut open.run);
+        } else {
+            driver.resume(session, &mut open.run);
         }
     }
 
