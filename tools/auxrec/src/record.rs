@@ -23,12 +23,12 @@ use crate::size::{bytes, check_ring, RingSizes};
 use crate::sys::{self, Workload};
 use crate::target::{check_online, online_cpus, threads, Target};
 
-/// How long nothing may happen before the events are enabled again as a precaution: the kernel can turn one off in silence,
-/// at the next switch of tasks.
-const HEARTBEAT: i64 = 250_000_000;
-/// The same just after an area was drained: the kernel turns an event off shortly after it wakes its reader, so that
+/// How often all events are enabled again as a precaution: the kernel can turn one off in silence, at the next switch of
+/// tasks.
+const HEARTBEAT: u64 = 250_000_000;
+/// The same just after an area had no room: the kernel turns an event off shortly after it wakes its reader, so that
 /// enabling it at once can come too early.
-const SETTLE: i64 = 5_000_000;
+const SETTLE: u64 = 5_000_000;
 /// How often that is done.
 const SETTLE_ROUNDS: u32 = 2;
 
@@ -255,6 +255,12 @@ const CHILD: u64 = u64::MAX - 1;
 const TARGET_GONE: u64 = u64::MAX - 2;
 
 impl Recording {
+    /// How often an area had no room.
+    fn cuts(&self) -> u64 {
+        let losses = self.drains.iter().map(|drain| drain.loss);
+        losses.map(|loss| loss.truncated + loss.full).sum()
+    }
+
     /// What stands before the first record of the kernel.
     fn begin(&mut self, options: &Options) -> Result<()> {
         for entries in self.session.id_index().chunks(IdIndex::MAX) {
@@ -335,11 +341,14 @@ impl Recording {
 
         let mut ready = Vec::with_capacity(64);
         let mut stop = false;
+        let mut enabled = sys::now();
         while !stop {
-            let wait = if self.settle > 0 { SETTLE } else { HEARTBEAT };
+            // By the clock and not by silence: other rings may keep the recorder awake while one has gone dark.
+            let period = if self.settle > 0 { SETTLE } else { HEARTBEAT };
+            let wait = (enabled + period).saturating_sub(sys::now());
             let wait = Timespec {
                 tv_sec: 0,
-                tv_nsec: wait,
+                tv_nsec: i64::try_from(wait).unwrap_or(0),
             };
             ready.clear();
             match epoll::wait(
@@ -369,27 +378,31 @@ impl Recording {
                     }
                 }
             }
-            let again = if stop {
-                Again::Never
-            } else if ready.is_empty() {
-                Again::All
-            } else {
-                Again::Drained
+            let due = sys::now() >= enabled + period;
+            let again = match (stop, due) {
+                (true, _) => Again::Never,
+                (false, true) => Again::All,
+                (false, false) => Again::Drained,
             };
-            let pass = drain::pass(
+            let cut = self.cuts();
+            drain::pass(
                 &mut self.session,
                 &mut self.drains,
                 again,
                 false,
                 &mut self.file,
             )?;
-            self.settle = if pass.trace > 0 {
-                SETTLE_ROUNDS
-            } else if ready.is_empty() {
-                self.settle.saturating_sub(1)
-            } else {
-                self.settle
-            };
+            if due {
+                enabled = sys::now();
+                self.settle = self.settle.saturating_sub(1);
+            }
+            if self.cuts() != cut {
+                // A ring that is cut again and again must not put off what another waits for.
+                if self.settle == 0 {
+                    enabled = sys::now();
+                }
+                self.settle = SETTLE_ROUNDS;
+            }
         }
         Ok(())
     }
