@@ -39,5 +39,5 @@ export PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/tmp PS1='guest:\w
 cd /tmp
 echo "Modules are in /modules and loaded; the checkout is $AUXPMU_CHECKOUT. Try: auxrec list"
 END
-TERM=${TERM:-linux} setsid cttyhack chroot /new /bin/bash --rcfile /tmp/profile -i </dev/hvc0 >/dev/hvc0 2>&1
+TERM=${TERM:-linux} setsid -c chroot /new /bin/bash --rcfile /tmp/profile -i </dev/hvc0 >/dev/hvc0 2>&1
 poweroff -f

@@ -433,7 +433,10 @@ pub fn shell(
         )?;
         log.run(
             "preparing the guest's root",
-            Command::new("mount").arg("--bind").arg(from).arg(to),
+            Command::new(BUSYBOX)
+                .args(["mount", "-o", "bind"])
+                .arg(from)
+                .arg(to),
         )?;
     }
 

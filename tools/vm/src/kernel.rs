@@ -273,16 +273,20 @@ fn apt_dir(cache: &Cache) -> PathBuf {
         .join(format!("apt-{}", hash([mirror().as_str()])))
 }
 
-/// An apt command with lists and caches of its own: the build root's stay as they were made.
+/// An apt command for the suite that kernels come from.
 fn apt(cache: &Cache, program: &str) -> Result<Command> {
-    let dir = apt_dir(cache);
+    apt_in(&apt_dir(cache), "trixie-backports", program)
+}
+
+/// An apt command with lists and caches of its own in `dir`, for one suite: the build root's stay as they were made.
+pub(crate) fn apt_in(dir: &Path, suite: &str, program: &str) -> Result<Command> {
     for folder in ["lists/partial", "archives/partial"] {
         let folder = dir.join(folder);
         fs::create_dir_all(&folder).on("make", &folder)?;
     }
     let mirror = mirror();
     let sources = dir.join("sources.list");
-    let line = format!("deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] {mirror} trixie-backports main\n");
+    let line = format!("deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] {mirror} {suite} main\n");
     if fs::read_to_string(&sources).ok().as_deref() != Some(&line) {
         fs::write(&sources, line).on("write", &sources)?;
     }

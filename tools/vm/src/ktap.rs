@@ -647,15 +647,14 @@ mod tests {
 
         #[test]
         fn any_text_is_survived(text in "(KTAP version 1\n|1\\.\\.[0-3]\n|  |ok 1\n|not ok 2 b\n|Bail out!\n|# x\n|.{0,9}\n){0,20}") {
-            parse(&text);
+            prop_assert!(!parse(&text).is_empty());
         }
 
         #[test]
-        fn a_cut_stream_never_passes(cases in proptest::collection::vec(tree(), 1..5), at in 0.0..1.0f64) {
+        fn a_cut_stream_never_passes(cases in proptest::collection::vec(tree(), 1..5), at in 0..100usize) {
             let text = write(&cases);
             let lines: Vec<_> = text.lines().collect();
-            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)]
-            let keep = (lines.len() as f64 * at) as usize;
+            let keep = lines.len() * at / 100;
             let failed: usize = parse(&lines[..keep].join("\n")).iter().map(|c| c.counts().failed).sum();
             prop_assert!(failed > 0);
         }

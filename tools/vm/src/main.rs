@@ -46,7 +46,7 @@ enum Verb {
     Tools,
     /// Run the tests
     Test {
-        /// Only these layers: host, kbuild, kunit, e2e
+        /// Only these layers: host, litmus, kbuild, kunit, e2e
         #[arg(long)]
         suite: Vec<Suite>,
         /// Only this kernel: stock, lean
@@ -91,7 +91,8 @@ fn main() -> ExitCode {
     match run(Args::parse()) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            // Not {:#}: our errors name their cause themselves.
+            eprintln!("error: {error}");
             ExitCode::FAILURE
         }
     }

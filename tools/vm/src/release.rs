@@ -199,11 +199,9 @@ mod tests {
     const V2: &str = "7.2.12-1~bpo13+1";
 
     fn offers(list: &[(&str, &str)]) -> String {
-        list.iter()
-            .map(|(p, v)| {
-                format!(" {p} | {v} | http://mirror trixie-backports/main amd64 Packages\n")
-            })
-            .collect()
+        let line =
+            |(p, v): &(&str, &str)| format!(" {p} | {v} | http://mirror main amd64 Packages");
+        list.iter().map(line).collect::<Vec<_>>().join("\n")
     }
 
     fn new_shape() -> Vec<(&'static str, &'static str)> {

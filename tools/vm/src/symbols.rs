@@ -98,17 +98,13 @@ mod tests {
     use super::*;
 
     fn exports(names: &[&str]) -> String {
-        names
-            .iter()
-            .map(|n| format!("EXPORT_SYMBOL_RUST_GPL({n});\n"))
-            .collect()
+        let line = |n: &&str| format!("EXPORT_SYMBOL_RUST_GPL({n});");
+        names.iter().map(line).collect::<Vec<_>>().join("\n")
     }
 
     fn symvers(names: &[&str]) -> String {
-        names
-            .iter()
-            .map(|n| format!("0x00000000\t{n}\tvmlinux\tEXPORT_SYMBOL_GPL\t\n"))
-            .collect()
+        let line = |n: &&str| format!("0x00000000\t{n}\tvmlinux\tEXPORT_SYMBOL_GPL\t");
+        names.iter().map(line).collect::<Vec<_>>().join("\n")
     }
 
     #[test]
