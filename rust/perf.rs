@@ -50,10 +50,14 @@ pub mod context;
 pub mod event;
 #[path = "perf/format.rs"]
 pub mod format;
+#[path = "perf/hotplug.rs"]
+mod hotplug;
 #[path = "perf/percpu.rs"]
 mod percpu;
 #[path = "perf/pmu.rs"]
 pub mod pmu;
+#[path = "perf/stats.rs"]
+mod stats;
 #[path = "perf/sysfs.rs"]
 pub mod sysfs;
 
@@ -74,11 +78,15 @@ module! {
     license: "GPL",
 }
 
-/// The module has no state: it is a library for the drivers that depend on it.
-struct Perf;
+/// A library for the drivers that depend on it, and what they share.
+struct Perf {
+    _hotplug: hotplug::State,
+}
 
 impl kernel::Module for Perf {
     fn init(_module: &'static ThisModule) -> Result<Self> {
-        Ok(Self)
+        Ok(Self {
+            _hotplug: hotplug::State::new()?,
+        })
     }
 }

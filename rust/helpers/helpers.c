@@ -2,6 +2,7 @@
 
 #include "helpers.h"
 
+#include <linux/cpuhotplug.h>
 #include <linux/preempt.h>
 #include <linux/rcupdate.h>
 
@@ -13,6 +14,30 @@ bool rust_perf_aux_paused(struct perf_event *event)
 void rust_perf_set_aux_paused(struct perf_event *event, bool paused)
 {
 	WRITE_ONCE(event->hw.aux_paused, paused);
+}
+
+int rust_perf_cpuhp_setup(int (*online)(unsigned int cpu,
+					struct hlist_node *node),
+			  int (*offline)(unsigned int cpu,
+					 struct hlist_node *node))
+{
+	return cpuhp_setup_state_multi(CPUHP_AP_ONLINE_DYN, "perf/rust:online",
+				       online, offline);
+}
+
+void rust_perf_cpuhp_remove(int state)
+{
+	cpuhp_remove_multi_state(state);
+}
+
+int rust_perf_cpuhp_add(int state, struct hlist_node *node)
+{
+	return cpuhp_state_add_instance(state, node);
+}
+
+void rust_perf_cpuhp_del(int state, struct hlist_node *node)
+{
+	cpuhp_state_remove_instance(state, node);
 }
 
 bool rust_perf_in_nmi(void)

@@ -14,11 +14,24 @@
 
 bool rust_perf_aux_paused(struct perf_event *event);
 void rust_perf_set_aux_paused(struct perf_event *event, bool paused);
+int rust_perf_cpuhp_setup(int (*online)(unsigned int cpu,
+					struct hlist_node *node),
+			  int (*offline)(unsigned int cpu,
+					 struct hlist_node *node));
+void rust_perf_cpuhp_remove(int state);
+int rust_perf_cpuhp_add(int state, struct hlist_node *node);
+void rust_perf_cpuhp_del(int state, struct hlist_node *node);
 bool rust_perf_in_nmi(void);
 void rust_perf_event_count(struct perf_event *event, u64 n);
 bool rust_perf_has_branch_stack(struct perf_event *event);
 u64 rust_perf_hrtimer_forward_now(struct hrtimer *timer, ktime_t interval);
 void rust_perf_synchronize_rcu_tasks(void);
+void rust_perf_trace_begin(struct perf_event *event, u64 aux_head, u64 space,
+			   unsigned int reason);
+void rust_perf_trace_commit(struct perf_event *event, u64 aux_head, u64 size,
+			    u64 flags);
+void rust_perf_trace_loss(struct perf_event *event, unsigned int cause,
+			  bool known, u64 bytes);
 void rust_perf_xa_init(struct xarray *xa);
 
 #endif

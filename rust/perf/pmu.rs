@@ -14,7 +14,9 @@ use crate::{
         State, //
     },
     format,
+    hotplug,
     percpu::PerCpu,
+    stats::Stats,
     sysfs, //
 };
 use core::{
@@ -27,13 +29,16 @@ use core::{
 };
 use kernel::{
     container_of,
+    debugfs,
     error::{
         from_result,
         to_result,
         VTABLE_DEFAULT_ERROR, //
     },
+    interrupt,
     module::this_module,
     prelude::*,
+    str::CString,
     sync::Arc,
     types::Opaque, //
 };
@@ -142,6 +147,24 @@ pub trait Pmu: Sized + Send + Sync + 'static {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
 
+    /// A CPU has come online: time for what its unit needs. Called for every CPU that is online
+    /// when the PMU is registered, too.
+    ///
+    /// Context: task on that CPU, may sleep. An error keeps the CPU offline, or the PMU from being
+    /// registered.
+    ///
+    /// C counterpart: the driver's own `cpuhp_setup_state()`.
+    fn cpu_online(&self, _cpu: u32) -> Result {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
+
+    /// A CPU goes offline, or the PMU does. No session is left on it, and none will be begun.
+    ///
+    /// Context: task on that CPU, may sleep.
+    fn cpu_offline(&self, _cpu: u32) {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
+
     /// Stops the unit, for good or for a commit, and says what it wrote.
     ///
     /// When this returns, the unit does not write any more.
@@ -163,7 +186,10 @@ pub trait Pmu: Sized + Send + Sync + 'static {
 pub struct Registration<T: Pmu> {
     #[pin]
     pmu: Opaque<bindings::pmu>,
-    shared: aux::Shared<T>,
+    #[pin]
+    shared: debugfs::Scope<aux::Shared<T>>,
+    #[pin]
+    hotplug: hotplug::Node,
     slots: PerCpu<aux::Slot<T>>,
     groups: sysfs::Groups,
 }
@@ -179,11 +205,19 @@ impl<T: Pmu> Registration<T> {
     ///
     /// [`EEXIST`] if there is a PMU of that name.
     pub fn new(name: &'static CStr, driver: T) -> impl PinInit<Self, Error> {
+        let directory = CString::try_from_fmt(fmt!("perf-{}", name));
+
         try_pin_init!(&this in Self {
-            shared: aux::Shared {
-                driver,
-                live: Arc::pin_init(aux::Live::new(), GFP_KERNEL)?,
-            },
+            shared <- debugfs::Scope::dir(
+                aux::Shared {
+                    driver,
+                    live: Arc::pin_init(aux::Live::new(), GFP_KERNEL)?,
+                    stats: Stats::new(),
+                },
+                directory.as_ref().map_err(|&error| error)?,
+                |shared, dir| shared.stats.show(dir),
+            ),
+            hotplug: hotplug::Node::new(Self::online, Self::offline),
             slots: PerCpu::new(aux::Slot::new)?,
             groups: sysfs::Groups::new(&[(
                 c"format",
@@ -191,22 +225,85 @@ impl<T: Pmu> Registration<T> {
             )])?,
             pmu: Opaque::new(Callbacks::<T>::PMU),
             _: {
-                // SAFETY: `this` is being initialised, and these fields are.
-                let (pmu, groups) = unsafe { (&(*this.as_ptr()).pmu, &(*this.as_ptr()).groups) };
-
-                // SAFETY: Not registered yet, so nobody else looks at it.
-                unsafe { (*pmu.get()).attr_groups = groups.as_raw() };
-
-                // INVARIANT: All other fields are initialised.
-                //
-                // SAFETY:
-                // - `pmu` is pinned and, but for what perf fills in, complete.
-                // - The callbacks are for events of a `Registration<T>`, which this is, and may
-                //   be called at once: all fields are initialised.
-                // - It is unregistered before it is dropped.
-                to_result(unsafe { bindings::perf_pmu_register(pmu.get(), name.as_char_ptr(), -1) })?;
+                // SAFETY: `this` is pinned, and all its fields are initialised.
+                unsafe { this.as_ref() }.register(name)?;
             },
         })
+    }
+
+    /// The last step: from here on callbacks come.
+    fn register(&self, name: &'static CStr) -> Result {
+        // SAFETY: Not registered yet, so nobody else looks at it.
+        unsafe { (*self.pmu.get()).attr_groups = self.groups.as_raw() };
+
+        // SAFETY: `self` is pinned; it is removed below, or when `self` is dropped.
+        unsafe { self.hotplug.add()? };
+
+        // INVARIANT: All other fields are initialised.
+        //
+        // SAFETY:
+        // - `pmu` is pinned and, but for what perf fills in, complete.
+        // - The callbacks are for events of a `Registration<T>`, which this is, and may be called
+        //   at once: all fields are initialised.
+        // - It is unregistered before it is dropped.
+        to_result(unsafe { bindings::perf_pmu_register(self.pmu.get(), name.as_char_ptr(), -1) })
+            // SAFETY: Added above.
+            .inspect_err(|_| unsafe { self.hotplug.remove() })
+    }
+
+    /// # Safety
+    ///
+    /// `node` must be the `hotplug` of a `Registration<T>`.
+    unsafe fn of_node<'a>(node: NonNull<hotplug::Node>) -> &'a Self {
+        // SAFETY: By the safety requirement.
+        let this = unsafe { container_of!(node.as_ptr(), Self, hotplug) };
+
+        // SAFETY: Nodes are removed before the registration is dropped.
+        unsafe { &*this }
+    }
+
+    /// A CPU has come online.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Self::of_node`]; on that CPU.
+    unsafe fn online(node: NonNull<hotplug::Node>, cpu: u32) -> Result {
+        // SAFETY: By the safety requirement.
+        let this = unsafe { Self::of_node(node) };
+
+        if T::HAS_CPU_ONLINE {
+            this.driver().cpu_online(cpu)?;
+        }
+        this.set_online(true);
+        Ok(())
+    }
+
+    /// A CPU goes offline.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Self::of_node`]; on that CPU.
+    unsafe fn offline(node: NonNull<hotplug::Node>, cpu: u32) -> Result {
+        // SAFETY: By the safety requirement.
+        let this = unsafe { Self::of_node(node) };
+
+        // First, so that no session is left when the driver is told.
+        this.set_online(false);
+        if T::HAS_CPU_OFFLINE {
+            this.driver().cpu_offline(cpu);
+        }
+        Ok(())
+    }
+
+    /// Lets this CPU's unit be started, or not any more.
+    fn set_online(&self, online: bool) {
+        let _irq = interrupt::local_interrupt_disable();
+        // SAFETY: Interrupts are off until `_irq` is dropped, after `cpu`.
+        let cpu = unsafe { context::Cpu::current() };
+
+        if let Some(slot) = self.slots.this(&cpu) {
+            slot.set_online(online, &cpu);
+        }
     }
 
     /// The driver.
@@ -241,6 +338,8 @@ impl<T: Pmu> PinnedDrop for Registration<T> {
         // SAFETY: Registered, by the type invariant; this is a task that may sleep.
         unsafe { bindings::perf_pmu_unregister(self.pmu.get()) };
 
+        // SAFETY: Added in `register()`.
+        unsafe { self.hotplug.remove() };
         for slot in self.slots.iter() {
             slot.cancel_timer();
         }

@@ -29,7 +29,8 @@ use crate::{
         Event,
         State, //
     },
-    pmu::Pmu, //
+    pmu::Pmu,
+    stats::Stats, //
 };
 use auxcore::ring::{
     Pos,
@@ -115,7 +116,7 @@ impl Output for Fake {
         event: NonNull<bindings::perf_event>,
     ) -> Result<NonNull<c_void>, Refusal> {
         // SAFETY: Tests run one at a time, and refer to the ring between callbacks only.
-        let ring = unsafe { Self::ring(event) }.ok_or(Refusal::NotMapped)?;
+        let ring = unsafe { Self::ring(event) }.ok_or(Refusal::NoRing)?;
 
         // The real one would overwrite an open handle, and leak what it held.
         ring.crimes += u32::from(!handle.0.event.is_null());
@@ -263,6 +264,7 @@ impl<T: Pmu> Bench<T> {
             shared: Shared {
                 driver,
                 live: Arc::pin_init(Live::new(), GFP_KERNEL)?,
+                stats: Stats::new(),
             },
             event: KBox::new(MaybeUninit::zeroed(), GFP_KERNEL | __GFP_ZERO)?,
             state: KBox::new(state, GFP_KERNEL)?,
@@ -277,6 +279,7 @@ impl<T: Pmu> Bench<T> {
         unsafe { (*event).rb = ptr::from_mut(&mut *bench.ring).cast() };
         // SAFETY: As above.
         unsafe { (*event).pmu_private = ptr::from_mut(&mut *bench.state).cast() };
+        bench.unit.set_online(true, &bench.cpu);
         bench.map()?;
 
         Ok(bench)

@@ -18,7 +18,10 @@ use kernel::prelude::*;
 /// Why a transaction was not begun.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Refusal {
-    /// The event has no AUX ring, or it is being unmapped, or a transaction is open on it.
+    /// The event has no ring at all.
+    NoRing,
+    /// The ring has no AUX area, or it is being unmapped, or a transaction is open on it (which
+    /// perf warns of).
     NotMapped,
     /// The ring is full. perf disables the event; user space enables it again.
     NoSpace,
@@ -95,17 +98,29 @@ impl Output for Perf {
         handle: &mut Handle,
         event: NonNull<bindings::perf_event>,
     ) -> Result<NonNull<c_void>, Refusal> {
-        // Written by perf only when it has got as far as to look for space.
+        // perf writes `rb` only when it has got as far as to look for space, and `event` unless
+        // there is no ring at all. That tells three of the four failures apart; the two in the
+        // middle leave the same traces.
+        let untouched = NonNull::dangling().as_ptr();
         handle.0.rb = ptr::null_mut();
+        handle.0.event = untouched;
 
         // SAFETY: By the safety requirement.
         let private = unsafe { bindings::perf_aux_output_begin(&mut handle.0, event.as_ptr()) };
 
-        NonNull::new(private).ok_or(if handle.0.rb.is_null() {
+        if let Some(private) = NonNull::new(private) {
+            return Ok(private);
+        }
+
+        let refusal = if handle.0.event == untouched {
+            Refusal::NoRing
+        } else if handle.0.rb.is_null() {
             Refusal::NotMapped
         } else {
             Refusal::NoSpace
-        })
+        };
+        handle.0.event = ptr::null_mut();
+        Err(refusal)
     }
 
     unsafe fn flag(handle: &mut Handle, flags: u64) {

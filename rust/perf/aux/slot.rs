@@ -109,6 +109,14 @@ impl<T: Pmu> Slot<T> {
         self.unit.follow_pause(event, cpu);
     }
 
+    /// As [`Unit::set_online`].
+    pub(crate) fn set_online(self: Pin<&Self>, online: bool, cpu: &context::Cpu) {
+        self.unit.set_online(online, cpu);
+        if !online {
+            self.stop_timer(cpu);
+        }
+    }
+
     fn start_timer(self: Pin<&Self>, interval: Option<Delta>, cpu: &context::Cpu) {
         // hrtimers take locks. perf starts no event in NMI; were it to, this one would stay
         // without its clock.

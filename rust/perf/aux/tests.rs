@@ -539,4 +539,50 @@ mod cases {
         assert!(bench.is_sound());
         Ok(())
     }
+
+    #[test]
+    fn cpu_that_goes_ends_the_session_and_begins_none() -> Result {
+        let mut bench = bench(false)?;
+        let event = bench.event();
+
+        assert!(bench.add());
+        assert!(bench.tick());
+        bench.unit.set_online(false, &bench.cpu);
+        assert!(!bench.ring.nested());
+        assert!(!bench.tick());
+
+        // perf has not taken the event off yet: it may stop and start it, and schedule.
+        bench.unit.stop(event, &bench.cpu);
+        assert!(bench.unit.start(event, &bench.cpu).is_none());
+        bench.del();
+        assert!(!bench.add());
+
+        bench.unit.set_online(true, &bench.cpu);
+        assert!(bench.add());
+        assert!(bench.tick());
+        assert!(bench.is_sound());
+        assert_eq!(bench.shared.stats.begin_offline.get(), 2);
+        Ok(())
+    }
+
+    #[test]
+    fn counters_tell_what_happened() -> Result {
+        let mut bench = bench(false)?;
+
+        assert!(bench.add());
+        for _ in 0..20 {
+            bench.tick();
+        }
+        bench.del();
+        bench.ring.unmapped = true;
+        assert!(!bench.add());
+
+        let stats = &bench.shared.stats;
+        assert_eq!(stats.bytes.get(), bench.ring.head.get());
+        assert_eq!(stats.begins.get(), stats.commits.get());
+        assert_eq!(stats.truncated.get(), 1);
+        assert_eq!(stats.lost_unknown.get(), 1);
+        assert_eq!(stats.begin_not_mapped.get(), 1);
+        Ok(())
+    }
 }

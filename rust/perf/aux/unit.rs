@@ -31,8 +31,10 @@ use crate::{
     pmu::{
         Capabilities,
         Pmu, //
-    }, //
+    },
+    stats::Stats, //
 };
+use auxcore::ring::Pos;
 use core::{
     cell::UnsafeCell,
     marker::PhantomData,
@@ -53,7 +55,9 @@ use kernel::{
 /// Why no session was begun.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Start {
-    /// The event has no AUX ring, or it is being unmapped, or another event is writing to it.
+    /// The event has no ring at all.
+    NoRing,
+    /// It has no AUX ring, or that is being unmapped, or another event is writing to it.
     NotMapped,
     /// The ring is full. perf has disabled the event; user space enables it again.
     NoSpace,
@@ -61,6 +65,8 @@ pub(crate) enum Start {
     Foreign,
     /// The driver's `start()` refused.
     Refused(Error),
+    /// The CPU is going offline.
+    Offline,
     /// Another event has this CPU's unit.
     Busy,
 }
@@ -69,6 +75,7 @@ pub(crate) enum Start {
 pub(crate) struct Shared<T: Pmu> {
     pub(crate) driver: T,
     pub(crate) live: Arc<Live>,
+    pub(crate) stats: Stats,
 }
 
 /// The event that has the unit, from `add()` to `del()`.
@@ -155,6 +162,8 @@ struct Open<T: Pmu> {
 /// While `open` is [`Some`], so is `owner`, and `handle` holds an open transaction of that event,
 /// on a ring whose `aux_priv` is `open.buffer`. While it is [`None`], no transaction is open.
 struct Inside<T: Pmu, O: Output> {
+    /// Whether the CPU may trace.
+    online: bool,
     owner: Option<Owner<T>>,
     handle: Handle,
     open: Option<Open<T>>,
@@ -188,6 +197,7 @@ impl<T: Pmu, O: Output> Unit<T, O> {
             cpu,
             gate: Gate::new(),
             inside: UnsafeCell::new(Inside {
+                online: false,
                 owner: None,
                 handle: Handle::new(),
                 open: None,
@@ -237,6 +247,7 @@ impl<T: Pmu, O: Output> Unit<T, O> {
     ) -> Result<Option<Delta>, Start> {
         self.enter(cpu, |inside| {
             if inside.owner.is_some() {
+                shared.stats.add_busy.add(1);
                 return Err(Start::Busy);
             }
 
@@ -264,6 +275,17 @@ impl<T: Pmu, O: Output> Unit<T, O> {
             }
         })
         .unwrap_or(Err(Start::Busy))
+    }
+
+    /// The CPU comes online, or goes: then the session is ended, and none begun any more.
+    pub(crate) fn set_online(&self, online: bool, cpu: &context::Cpu) {
+        // Called from a task: the gate is free.
+        self.enter(cpu, |inside| {
+            inside.online = online;
+            if !online {
+                inside.stop(cpu);
+            }
+        });
     }
 
     /// Takes the unit from `event`, stopped.
@@ -338,19 +360,51 @@ impl<T: Pmu, O: Output> Inside<T, O> {
     /// To be called while none is open.
     fn begin(&mut self, cpu: &context::Cpu) -> Result<Option<Delta>, Start> {
         let owner = self.owner.ok_or(Start::Busy)?;
+        let begun = self.try_begin(&owner, cpu);
+
+        self.tell_begin(&owner, begun.err());
+        begun
+    }
+
+    /// Counts a begin, and traces it.
+    fn tell_begin(&self, owner: &Owner<T>, failure: Option<Start>) {
+        let stats = &owner.shared().stats;
+        let (counter, reason) = match failure {
+            None => (&stats.begins, 0),
+            Some(Start::NoRing) => (&stats.begin_no_ring, 1),
+            Some(Start::NotMapped) => (&stats.begin_not_mapped, 2),
+            Some(Start::NoSpace) => (&stats.begin_no_space, 3),
+            Some(Start::Foreign) => (&stats.begin_foreign, 4),
+            Some(Start::Refused(_)) => (&stats.begin_refused, 5),
+            Some(Start::Offline) => (&stats.begin_offline, 6),
+            Some(Start::Busy) => return,
+        };
+        let (head, space) = (self.handle.head().get(), self.handle.space());
+
+        counter.add(1);
+        // SAFETY: The owner is live. May be called from any context.
+        unsafe { bindings::rust_perf_trace_begin(owner.event.as_ptr(), head, space, reason) };
+    }
+
+    fn try_begin(&mut self, owner: &Owner<T>, cpu: &context::Cpu) -> Result<Option<Delta>, Start> {
         let shared = owner.shared();
+
+        if !self.online {
+            return Err(Start::Offline);
+        }
 
         // SAFETY:
         // - No transaction is open: the callers have checked, and the type invariant.
         // - The owner is live, by its invariant, and this is its CPU, since `add()` was called
         //   here; interrupts are off, by the invariant of `Cpu`.
         let private = unsafe { O::begin(&mut self.handle, owner.event) }.map_err(|e| match e {
+            Refusal::NoRing => Start::NoRing,
             Refusal::NotMapped => Start::NotMapped,
             Refusal::NoSpace => Start::NoSpace,
         })?;
 
         if !shared.live.contains(private) {
-            self.end(0, Mode::Linear, Loss::None);
+            self.end(owner, 0, Mode::Linear, Loss::None);
             return Err(Start::Foreign);
         }
 
@@ -395,7 +449,7 @@ impl<T: Pmu, O: Output> Inside<T, O> {
                 Ok(self.open.as_ref().and_then(|open| open.timer))
             }
             Err(error) => {
-                self.end(0, window.mode(), Loss::None);
+                self.end(owner, 0, window.mode(), Loss::None);
                 Err(Start::Refused(error))
             }
         }
@@ -464,15 +518,18 @@ impl<T: Pmu, O: Output> Inside<T, O> {
         // perf does not check the length. A driver that claims more than it was given has
         // written where it must not; the reader learns of no byte that is not there.
         let (len, loss) = match open.window.space() {
-            Some(space) if len > space => (space, Loss::Gap { bytes: None }),
+            Some(space) if len > space => {
+                owner.shared().stats.overclaimed.add(1);
+                (space, Loss::Gap { bytes: None })
+            }
             _ => (len, loss),
         };
 
-        self.end(len, open.window.mode(), loss)
+        self.end(owner, len, open.window.mode(), loss)
     }
 
     /// Ends the transaction that is open; true if perf will now disable the event.
-    fn end(&mut self, len: u64, mode: Mode, loss: Loss) -> bool {
+    fn end(&mut self, owner: &Owner<T>, len: u64, mode: Mode, loss: Loss) -> bool {
         let (flags, disables) = match (loss, mode) {
             (Loss::None, _) => (0, false),
             (Loss::NoSpace { .. }, Mode::Linear) => (bindings::PERF_AUX_FLAG_TRUNCATED, true),
@@ -482,14 +539,15 @@ impl<T: Pmu, O: Output> Inside<T, O> {
             (Loss::Collision { .. }, _) => (bindings::PERF_AUX_FLAG_COLLISION, false),
         };
 
+        let (flags, head) = (u64::from(flags), self.handle.head());
+
         if flags != 0 {
             // SAFETY: A transaction is open on the handle.
-            unsafe { O::flag(&mut self.handle, u64::from(flags)) };
+            unsafe { O::flag(&mut self.handle, flags) };
         }
         if mode == Mode::Overwrite {
             // Monotonic, so that a reader knows by arithmetic how often the ring went round.
-            let head = self.handle.head().advance(len);
-            self.handle.set_head(head);
+            self.handle.set_head(head.advance(len));
         }
 
         // SAFETY:
@@ -497,6 +555,7 @@ impl<T: Pmu, O: Output> Inside<T, O> {
         // - `len` is within its space, and visible: `Written` is the proof of (B).
         unsafe { O::end(&mut self.handle, len) };
 
+        tell_end(owner, head, len, flags, loss);
         disables
     }
 
@@ -525,4 +584,37 @@ impl<T: Pmu, O: Output> Inside<T, O> {
             Next::Commit => self.begin(cpu).ok().flatten(),
         }
     }
+}
+
+/// Counts a commit, and traces it.
+fn tell_end<T: Pmu>(owner: &Owner<T>, head: Pos, len: u64, flags: u64, loss: Loss) {
+    let stats = &owner.shared().stats;
+    let is = |flag| flags & u64::from(flag) != 0;
+
+    stats.commits.add(1);
+    stats.bytes.add(len);
+    stats
+        .truncated
+        .add(is(bindings::PERF_AUX_FLAG_TRUNCATED).into());
+    stats
+        .partial
+        .add(is(bindings::PERF_AUX_FLAG_PARTIAL).into());
+    stats
+        .collision
+        .add(is(bindings::PERF_AUX_FLAG_COLLISION).into());
+    stats.lost(loss);
+
+    let event = owner.event.as_ptr();
+    // SAFETY: The owner is live. May be called from any context.
+    unsafe { bindings::rust_perf_trace_commit(event, head.get(), len, flags) };
+
+    let (cause, bytes) = match loss {
+        Loss::None => return,
+        Loss::Gap { bytes } => (1, bytes),
+        Loss::NoSpace { bytes } => (2, bytes),
+        Loss::Collision { bytes } => (3, bytes),
+    };
+    let known = bytes.is_some();
+    // SAFETY: As above.
+    unsafe { bindings::rust_perf_trace_loss(event, cause, known, bytes.unwrap_or(0)) };
 }
