@@ -4,7 +4,7 @@
 # cache (${XDG_CACHE_HOME:-~/.cache}/auxpmu).
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check kbuild kunit e2e modules tools shell guest rust-analyzer kernels update clean clean-cache
+.PHONY: help demo test check litmus kbuild kunit e2e modules tools shell guest rust-analyzer kernels update clean clean-cache
 
 ROOT := tools/vm/root.sh
 # A profile of its own: auxvm only waits for others, and the first call waits for its build.
@@ -19,6 +19,7 @@ help:
 	@echo '  make test           all tests; the last line says how many passed and failed'
 	@echo
 	@echo '  make check          the fast part of it: format, lints, tests of the tools'
+	@echo '  make litmus         the barriers of the ring under the memory model of the kernel (herd7)'
 	@echo '  make kbuild         the modules on both kernels, without a warning'
 	@echo '  make kunit          the unit tests of the modules, in a guest'
 	@echo '  make e2e            recorder and drivers in guests; CASE="name…" for some cases, RUNNER=vng for virtme-ng'
@@ -41,7 +42,7 @@ test:
 check:
 	@$(AUXVM) test --suite host
 
-kbuild kunit e2e:
+litmus kbuild kunit e2e:
 	@$(AUXVM) test --suite $@ $(CASES)
 
 demo tools shell rust-analyzer update:

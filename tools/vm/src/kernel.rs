@@ -286,7 +286,9 @@ pub(crate) fn apt_in(dir: &Path, suite: &str, program: &str) -> Result<Command> 
     }
     let mirror = mirror();
     let sources = dir.join("sources.list");
-    let line = format!("deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] {mirror} {suite} main\n");
+    let line = format!(
+        "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] {mirror} {suite} main\n"
+    );
     if fs::read_to_string(&sources).ok().as_deref() != Some(&line) {
         fs::write(&sources, line).on("write", &sources)?;
     }

@@ -18,6 +18,7 @@ pub mod guest;
 pub mod kernel;
 pub mod ktap;
 pub mod libtest;
+pub mod litmus;
 pub mod modules;
 pub mod release;
 pub mod splat;

@@ -46,7 +46,7 @@ enum Verb {
     Tools,
     /// Run the tests
     Test {
-        /// Only these layers: host, kbuild, kunit, e2e
+        /// Only these layers: host, litmus, kbuild, kunit, e2e
         #[arg(long)]
         suite: Vec<Suite>,
         /// Only this kernel: stock, lean

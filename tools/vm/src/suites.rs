@@ -9,7 +9,7 @@ use crate::kernel::{Kernel, Kind};
 use crate::ktap::{self, Case, Counts};
 use crate::modules::{self, Mode};
 use crate::step::{Log, Progress};
-use crate::{libtest, tools, vng};
+use crate::{libtest, litmus, tools, vng};
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,6 +21,8 @@ use std::time::{Duration, Instant};
 pub enum Suite {
     /// Formatting, lints, the tests of the tools, rules of the tree.
     Host,
+    /// The barriers of the ring, under the kernel's memory model.
+    Litmus,
     /// The modules build without a warning, and against a wrong kernel they say why not.
     Kbuild,
     /// The KUnit suites of the modules, in the lean kernel.
@@ -31,13 +33,20 @@ pub enum Suite {
 
 impl Suite {
     /// All, fast first.
-    pub const ALL: [Self; 4] = [Self::Host, Self::Kbuild, Self::Kunit, Self::E2e];
+    pub const ALL: [Self; 5] = [
+        Self::Host,
+        Self::Litmus,
+        Self::Kbuild,
+        Self::Kunit,
+        Self::E2e,
+    ];
 }
 
 impl fmt::Display for Suite {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Host => "host",
+            Self::Litmus => "litmus",
             Self::Kbuild => "kbuild",
             Self::Kunit => "kunit",
             Self::E2e => "e2e",
@@ -52,7 +61,9 @@ impl std::str::FromStr for Suite {
         Self::ALL
             .into_iter()
             .find(|s| s.to_string() == text)
-            .ok_or_else(|| format!("there is no suite \"{text}\": host, kbuild, kunit and e2e are"))
+            .ok_or_else(|| {
+                format!("there is no suite \"{text}\": host, litmus, kbuild, kunit and e2e are")
+            })
     }
 }
 
@@ -86,6 +97,7 @@ pub fn run(cache: &Cache, plan: &Plan) -> Result<Counts> {
         let start = Instant::now();
         let case = match suite {
             Suite::Host => host(cache, &dir),
+            Suite::Litmus => litmus(cache, &mut kernels, plan),
             Suite::Kbuild => kbuild(cache, &dir, &mut kernels, plan),
             Suite::Kunit => kunit(cache, &dir, &mut kernels),
             Suite::E2e => e2e(cache, &dir, &mut kernels, plan),
@@ -313,6 +325,13 @@ fn has_unsafe(path: &Path, text: &str) -> Option<String> {
         let found = code.split(|c| !is_word(c)).any(|word| word == "unsafe");
         found.then(|| format!("line {number}: no unsafe code here"))
     })
+}
+
+/// The model is part of the kernel's source, of which one version serves for all kernels.
+fn litmus(cache: &Cache, kernels: &mut Kernels<'_>, plan: &Plan) -> Result<Case> {
+    let kernel = kernels.get(plan.kernels.first().copied().unwrap_or(Kind::Stock))?;
+    let model = kernel.build_dir().join("source/tools/memory-model");
+    litmus::run(cache, &model)
 }
 
 fn kbuild(cache: &Cache, dir: &Path, kernels: &mut Kernels<'_>, plan: &Plan) -> Result<Case> {
