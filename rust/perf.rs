@@ -27,6 +27,8 @@
 //! - [`aux`]: sessions, windows, pages, loss.
 //! - [`event`]: one event of a PMU.
 //! - [`format`](mod@format): `attr.config`, declared once, and its sysfs `format/` files.
+//! - [`filter`]: address filters.
+//! - [`sysfs`]: a PMU's files for user space.
 //! - [`context`]: what a callback may rely on.
 //!
 //! C header: [`include/linux/perf_event.h`](srctree/include/linux/perf_event.h)
@@ -48,6 +50,8 @@ pub mod clock;
 pub mod context;
 #[path = "perf/event.rs"]
 pub mod event;
+#[path = "perf/filter.rs"]
+pub mod filter;
 #[path = "perf/format.rs"]
 pub mod format;
 #[path = "perf/hotplug.rs"]

@@ -182,6 +182,20 @@ impl Pmu for Pattern {
         Ok(())
     }
 
+    fn events() -> &'static [perf::sysfs::Attribute] {
+        perf::attributes! {
+            slow: "rate=0x40",
+            fast: "rate=0x4000,packet=0x10",
+        }
+    }
+
+    fn caps() -> &'static [perf::sysfs::Attribute] {
+        perf::attributes! {
+            format_version: "1",
+            packet_unit: "64",
+        }
+    }
+
     fn start(&self, session: &mut aux::Session<'_, Self>) -> Result<Unit> {
         let stream = session.event;
         let header = Header {

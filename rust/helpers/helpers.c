@@ -3,8 +3,15 @@
 #include "helpers.h"
 
 #include <linux/cpuhotplug.h>
+#include <linux/cpumask.h>
 #include <linux/preempt.h>
 #include <linux/rcupdate.h>
+#include <linux/sysfs.h>
+
+struct list_head *rust_perf_addr_filters(struct perf_event *event)
+{
+	return &perf_event_addr_filters(event)->list;
+}
 
 bool rust_perf_aux_paused(struct perf_event *event)
 {
@@ -38,6 +45,11 @@ int rust_perf_cpuhp_add(int state, struct hlist_node *node)
 void rust_perf_cpuhp_del(int state, struct hlist_node *node)
 {
 	cpuhp_state_remove_instance(state, node);
+}
+
+ssize_t rust_perf_cpumask_emit(char *page, const struct cpumask *mask)
+{
+	return sysfs_emit(page, "%*pbl\n", cpumask_pr_args(mask));
 }
 
 bool rust_perf_in_nmi(void)

@@ -12,6 +12,7 @@
 #include <linux/perf_event.h>
 #include <linux/xarray.h>
 
+struct list_head *rust_perf_addr_filters(struct perf_event *event);
 bool rust_perf_aux_paused(struct perf_event *event);
 void rust_perf_set_aux_paused(struct perf_event *event, bool paused);
 int rust_perf_cpuhp_setup(int (*online)(unsigned int cpu,
@@ -21,6 +22,7 @@ int rust_perf_cpuhp_setup(int (*online)(unsigned int cpu,
 void rust_perf_cpuhp_remove(int state);
 int rust_perf_cpuhp_add(int state, struct hlist_node *node);
 void rust_perf_cpuhp_del(int state, struct hlist_node *node);
+ssize_t rust_perf_cpumask_emit(char *page, const struct cpumask *mask);
 bool rust_perf_in_nmi(void);
 void rust_perf_event_count(struct perf_event *event, u64 n);
 bool rust_perf_has_branch_stack(struct perf_event *event);

@@ -7,6 +7,11 @@
 
 use crate::{
     bindings,
+    context,
+    filter::{
+        Filter,
+        Filters, //
+    },
     format::{
         self,
         WORDS, //
@@ -20,11 +25,42 @@ use core::{
 };
 use kernel::prelude::*;
 
+/// What user space wants left out.
+///
+/// C counterpart: `attr.exclude_*`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Exclude {
+    /// User mode.
+    pub user: bool,
+    /// The kernel.
+    pub kernel: bool,
+    /// The hypervisor.
+    pub hypervisor: bool,
+    /// The idle task.
+    pub idle: bool,
+    /// The host of a guest.
+    pub host: bool,
+    /// Guests.
+    pub guest: bool,
+}
+
+/// What an event follows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Target {
+    /// Whatever runs on this CPU.
+    Cpu(u32),
+    /// A task, wherever it runs.
+    Task,
+    /// A task, while it runs on this CPU.
+    TaskOn(u32),
+}
+
 /// What user space asks for, seen from [`Pmu::event_init`].
 pub struct Attr<'a, C> {
     raw: &'a bindings::perf_event_attr,
     config: C,
     inherited: bool,
+    target: Target,
 }
 
 impl<'a, C: format::Config> Attr<'a, C> {
@@ -57,8 +93,23 @@ impl<'a, C: format::Config> Attr<'a, C> {
         let config2 = *unsafe { raw.__bindgen_anon_4.config2.as_ref() };
         let words: [u64; WORDS] = [raw.config, config1, config2, raw.config3];
 
+        // SAFETY: Valid by the safety requirement; set before `event_init()`.
+        let cpu = unsafe { (*event.as_ptr()).cpu };
+        // SAFETY: As above.
+        let attach_state = unsafe { (*event.as_ptr()).attach_state };
+        let target = match (
+            u32::try_from(cpu),
+            attach_state & bindings::PERF_ATTACH_TASK != 0,
+        ) {
+            (Ok(cpu), true) => Target::TaskOn(cpu),
+            (Ok(cpu), false) => Target::Cpu(cpu),
+            // -1 is for any CPU, and only tasks go with that.
+            (Err(_), _) => Target::Task,
+        };
+
         Ok(Self {
             raw,
+            target,
             config: C::new(words)?,
             // SAFETY: Valid by the safety requirement; `parent` is set before `event_init()`.
             inherited: !unsafe { (*event.as_ptr()).parent }.is_null(),
@@ -76,6 +127,24 @@ impl<'a, C: format::Config> Attr<'a, C> {
         *unsafe { self.raw.__bindgen_anon_1.sample_period.as_ref() }
     }
 
+    /// What user space wants left out. Only PMUs without
+    /// [`NO_EXCLUDE`](crate::pmu::Capabilities::NO_EXCLUDE) see anything but the default.
+    pub fn exclude(&self) -> Exclude {
+        Exclude {
+            user: self.raw.exclude_user() != 0,
+            kernel: self.raw.exclude_kernel() != 0,
+            hypervisor: self.raw.exclude_hv() != 0,
+            idle: self.raw.exclude_idle() != 0,
+            host: self.raw.exclude_host() != 0,
+            guest: self.raw.exclude_guest() != 0,
+        }
+    }
+
+    /// What the event follows.
+    pub fn target(&self) -> Target {
+        self.target
+    }
+
     /// Whether this event was made by `fork()` from one that is inherited. It writes into its
     /// parent's ring.
     pub fn is_inherited(&self) -> bool {
@@ -90,6 +159,7 @@ impl<'a, C: format::Config> Attr<'a, C> {
 /// What hangs off `event->pmu_private`, from `event_init()` to `destroy()`.
 pub(crate) struct State<T: Pmu> {
     pub(crate) config: T::Config,
+    pub(crate) filters: Filters,
     pub(crate) data: T::Event,
 }
 
@@ -128,6 +198,14 @@ impl<T: Pmu> Event<'_, T> {
     /// The terms that user space gave.
     pub fn config(&self) -> &T::Config {
         &self.state().config
+    }
+
+    /// The address filters, as the hardware is to have them; at most
+    /// [`Pmu::NR_FILTERS`].
+    ///
+    /// They change only while no session is open: what [`Pmu::start`] takes over stays right.
+    pub fn filters(&self, cpu: &context::Cpu) -> &[Filter] {
+        self.state().filters.get(cpu)
     }
 
     pub(crate) fn as_ptr(&self) -> *mut bindings::perf_event {

@@ -13,6 +13,10 @@ use crate::{
         Event,
         State, //
     },
+    filter::{
+        self,
+        Filters, //
+    },
     format,
     hotplug,
     percpu::PerCpu,
@@ -29,6 +33,7 @@ use core::{
 };
 use kernel::{
     container_of,
+    cpumask,
     debugfs,
     error::{
         from_result,
@@ -81,6 +86,12 @@ impl Capabilities {
 pub trait Pmu: Sized + Send + Sync + 'static {
     /// What it can and cannot do.
     const CAPABILITIES: Capabilities = Capabilities::EXCLUSIVE;
+
+    /// How many address filters an event may have; not 0 goes with
+    /// [`filters_validate`](Self::filters_validate), and the other way round.
+    ///
+    /// C counterpart: `pmu->nr_addr_filters`.
+    const NR_FILTERS: u32 = 0;
 
     /// The terms of its events: see [`format!`](crate::format!).
     type Config: format::Config;
@@ -144,6 +155,47 @@ pub trait Pmu: Sized + Send + Sync + 'static {
     ///
     /// C counterpart: `pmu->start()` with `PERF_EF_RESUME`.
     fn resume(&self, _session: &mut aux::Session<'_, Self>, _run: &mut Self::Run) {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
+
+    /// Whether the unit can do these filters; there are at most [`NR_FILTERS`](Self::NR_FILTERS)
+    /// of them. [`EOPNOTSUPP`] for what it cannot. In a session
+    /// [`Event::filters`](crate::Event::filters) has them.
+    ///
+    /// Context: task, may sleep. perf says neither for which event nor for which PMU of the
+    /// driver's they are.
+    ///
+    /// C counterpart: `pmu->addr_filters_validate()`.
+    fn filters_validate(_filters: &[filter::Wanted]) -> Result {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
+
+    /// Whether an event of this PMU may send its records to the AUX ring of the PMU of type
+    /// `leader`, in whose group it is opened with `attr.aux_output`.
+    ///
+    /// Context: task.
+    ///
+    /// C counterpart: `pmu->aux_output_match()` and `PERF_PMU_CAP_AUX_OUTPUT`.
+    fn aux_output_match(_leader: u32) -> bool {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
+
+    /// The files of sysfs `events/`: names for sets of terms, which `perf list` shows. See
+    /// [`attributes!`](crate::attributes!).
+    fn events() -> &'static [sysfs::Attribute] {
+        &[]
+    }
+
+    /// The files of sysfs `caps/`: what a reader of the trace must know of the unit.
+    fn caps() -> &'static [sysfs::Attribute] {
+        &[]
+    }
+
+    /// The CPUs on which there is a unit: the file `cpumask`, from which perf learns where to open
+    /// events. To be left out by PMUs that are on every CPU.
+    ///
+    /// Context: task.
+    fn cpumask(&self) -> &cpumask::Cpumask {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
 
@@ -219,10 +271,12 @@ impl<T: Pmu> Registration<T> {
             ),
             hotplug: hotplug::Node::new(Self::online, Self::offline),
             slots: PerCpu::new(aux::Slot::new)?,
-            groups: sysfs::Groups::new(&[(
-                c"format",
-                <T::Config as format::Config>::attributes(),
-            )])?,
+            groups: sysfs::Groups::new(&[
+                (c"format", <T::Config as format::Config>::attributes()),
+                (c"events", T::events()),
+                (c"caps", T::caps()),
+                (c"", Callbacks::<T>::ROOT),
+            ])?,
             pmu: Opaque::new(Callbacks::<T>::PMU),
             _: {
                 // SAFETY: `this` is pinned, and all its fields are initialised.
@@ -362,12 +416,26 @@ impl<T: Pmu> Callbacks<T> {
             T::HAS_PAUSE == T::HAS_RESUME,
             "a driver that can pause can resume, and the other way round"
         );
+        assert!(
+            T::HAS_FILTERS_VALIDATE == (T::NR_FILTERS != 0),
+            "a driver with address filters says how many, and validates them"
+        );
 
+        let mut flags = 0;
         if T::HAS_PAUSE {
-            T::CAPABILITIES.and(Capabilities(bindings::PERF_PMU_CAP_AUX_PAUSE))
-        } else {
-            T::CAPABILITIES
+            flags |= bindings::PERF_PMU_CAP_AUX_PAUSE;
         }
+        if T::HAS_AUX_OUTPUT_MATCH {
+            flags |= bindings::PERF_PMU_CAP_AUX_OUTPUT;
+        }
+        T::CAPABILITIES.and(Capabilities(flags))
+    };
+
+    /// The files beside the directories.
+    const ROOT: &'static [sysfs::Attribute] = if T::HAS_CPUMASK {
+        &[sysfs::Attribute::with_show(c"cpumask", Self::cpumask_show)]
+    } else {
+        &[]
     };
 
     /// `struct pmu` of `T`, but for its `attr_groups`.
@@ -388,6 +456,14 @@ impl<T: Pmu> Callbacks<T> {
         pmu.read = Some(Self::read);
         pmu.setup_aux = Some(Self::setup_aux);
         pmu.free_aux = Some(Self::free_aux);
+        if T::NR_FILTERS != 0 {
+            pmu.nr_addr_filters = T::NR_FILTERS;
+            pmu.addr_filters_validate = Some(Self::addr_filters_validate);
+            pmu.addr_filters_sync = Some(Self::addr_filters_sync);
+        }
+        if T::HAS_AUX_OUTPUT_MATCH {
+            pmu.aux_output_match = Some(Self::aux_output_match);
+        }
 
         pmu
     };
@@ -417,6 +493,7 @@ impl<T: Pmu> Callbacks<T> {
             let state = KBox::new(
                 State::<T> {
                     config: attr.into_config(),
+                    filters: Filters::new(usize::try_from(T::NR_FILTERS)?)?,
                     data,
                 },
                 GFP_KERNEL,
@@ -541,6 +618,74 @@ impl<T: Pmu> Callbacks<T> {
     /// Called by perf; perf calls it unconditionally, so it must exist.
     unsafe extern "C" fn read(_event: *mut bindings::perf_event) {
         // `Session::count()` keeps the counter up to date.
+    }
+
+    /// # Safety
+    ///
+    /// Called by perf with a list of filters.
+    unsafe extern "C" fn addr_filters_validate(filters: *mut bindings::list_head) -> c_int {
+        from_result(|| {
+            let filters = NonNull::new(filters).ok_or(EINVAL)?;
+            // SAFETY: What perf passes.
+            let wanted = unsafe { filter::wanted(filters, usize::try_from(T::NR_FILTERS)?)? };
+
+            T::filters_validate(&wanted).map(|()| 0)
+        })
+    }
+
+    /// # Safety
+    ///
+    /// Called by `perf_event_addr_filters_sync()`, with the filters locked: before a session.
+    unsafe extern "C" fn addr_filters_sync(event: *mut bindings::perf_event) {
+        let Some(event) = NonNull::new(event) else {
+            return;
+        };
+        // SAFETY: An event of ours. A child has its parent's list, and ranges of its own.
+        let list = unsafe { bindings::rust_perf_addr_filters(event.as_ptr()) };
+        // SAFETY: As above.
+        let ranges = unsafe { (*event.as_ptr()).addr_filter_ranges };
+        // SAFETY: As above; `event_init()` has set it.
+        let state = unsafe { (*event.as_ptr()).pmu_private }.cast::<State<T>>();
+        // SAFETY: As above; freed by `destroy()`.
+        let state = unsafe { &*state };
+
+        if let Some(list) = NonNull::new(list) {
+            // SAFETY:
+            // - The event's list, which perf has locked, and the array that perf keeps for it.
+            // - perf calls this from `begin()` alone: no session is open, interrupts are off.
+            unsafe { state.filters.sync(list, ranges) };
+        }
+    }
+
+    /// # Safety
+    ///
+    /// Called by perf with the leader of the group that an event of ours is to join.
+    unsafe extern "C" fn aux_output_match(leader: *mut bindings::perf_event) -> c_int {
+        // perf asks the event's own PMU about the leader, but passes the leader only.
+        //
+        // SAFETY: Live, and its type is set for good.
+        let leader = unsafe { (*leader).attr.type_ };
+
+        T::aux_output_match(leader).into()
+    }
+
+    /// # Safety
+    ///
+    /// Called by sysfs with the device of a registered `Registration<T>` and a page.
+    unsafe extern "C" fn cpumask_show(
+        device: *mut bindings::device,
+        _attribute: *mut bindings::device_attribute,
+        page: *mut c_char,
+    ) -> isize {
+        // SAFETY: perf sets it to the PMU.
+        let pmu = unsafe { bindings::dev_get_drvdata(device) }.cast::<bindings::pmu>();
+        // SAFETY: The PMU of a `Registration<T>`, by the safety requirement.
+        let this = unsafe { container_of!(Opaque::cast_from(pmu), Registration<T>, pmu) };
+        // SAFETY: The device goes before the registration does.
+        let mask = unsafe { &*this }.driver().cpumask().as_raw();
+
+        // SAFETY: A page of sysfs's, and a mask that the driver keeps.
+        unsafe { bindings::rust_perf_cpumask_emit(page, mask) }
     }
 
     /// # Safety

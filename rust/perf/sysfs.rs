@@ -31,10 +31,52 @@ impl Attribute {
         Self(attr)
     }
 
+    /// The file `name`, read through `show`.
+    pub(crate) const fn with_show(
+        name: &'static CStr,
+        show: unsafe extern "C" fn(
+            *mut bindings::device,
+            *mut bindings::device_attribute,
+            *mut c_char,
+        ) -> isize,
+    ) -> Self {
+        let mut attr = Self::new(name, c"");
+
+        attr.0.attr.__bindgen_anon_1.show = Some(show);
+        attr
+    }
+
     fn as_raw(&'static self) -> *mut bindings::attribute {
         // sysfs takes mutable pointers but does not write through them.
         ptr::from_ref(&self.0.attr.attr).cast_mut()
     }
+}
+
+/// Declares files of fixed text, for [`Pmu::events`](crate::Pmu::events) and
+/// [`Pmu::caps`](crate::Pmu::caps).
+///
+/// # Examples
+///
+/// ```ignore
+/// fn events() -> &'static [perf::sysfs::Attribute] {
+///     perf::attributes! {
+///         slow: "rate=0x10",
+///         fast: "rate=0x10000,packet=0x4",
+///     }
+/// }
+/// ```
+#[macro_export]
+macro_rules! attributes {
+    ($($name:ident: $text:literal),* $(,)?) => {{
+        static ATTRIBUTES: &[$crate::sysfs::Attribute] = &[$(
+            $crate::sysfs::Attribute::new(
+                ::kernel::c_str!(::core::stringify!($name)),
+                ::kernel::c_str!($text),
+            ),
+        )*];
+
+        ATTRIBUTES
+    }};
 }
 
 /// A directory of [`Attribute`]s.
@@ -61,12 +103,13 @@ unsafe impl Send for Groups {}
 unsafe impl Sync for Groups {}
 
 impl Groups {
-    /// Makes the directories named, with their files.
+    /// Makes the directories named, with their files; the name "" is for files beside them.
+    /// Directories without files are left out.
     pub(crate) fn new(dirs: &[(&'static CStr, &'static [Attribute])]) -> Result<Self> {
         let mut groups = KVec::new();
         let mut ptrs = KVec::new();
 
-        for &(name, attributes) in dirs {
+        for &(name, attributes) in dirs.iter().filter(|(_, files)| !files.is_empty()) {
             let mut attrs = KVec::with_capacity(attributes.len() + 1, GFP_KERNEL)?;
             for attribute in attributes {
                 attrs.push(attribute.as_raw(), GFP_KERNEL)?;
@@ -74,7 +117,9 @@ impl Groups {
             attrs.push(ptr::null_mut(), GFP_KERNEL)?;
 
             let mut raw: bindings::attribute_group = pin_init::zeroed();
-            raw.name = name.as_char_ptr();
+            if !name.is_empty() {
+                raw.name = name.as_char_ptr();
+            }
             raw.__bindgen_anon_2.attrs = attrs.as_mut_ptr();
             let raw = KBox::new(raw, GFP_KERNEL)?;
 

@@ -27,6 +27,7 @@ use crate::{
         Event,
         State, //
     },
+    filter::Filters,
     pmu::Pmu, //
 };
 use auxcore::ring::Pos;
@@ -203,6 +204,7 @@ fn bench(overwrite: bool) -> Result<KBox<Bench<Probe>>> {
     };
     let state = State {
         config: (),
+        filters: Filters::new(0)?,
         data: (),
     };
     // SAFETY: A KUnit case is one task, and nothing but it knows of the bench; there is no timer.

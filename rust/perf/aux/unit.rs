@@ -393,6 +393,12 @@ impl<T: Pmu, O: Output> Inside<T, O> {
             return Err(Start::Offline);
         }
 
+        if T::NR_FILTERS != 0 {
+            // SAFETY: The owner is live, this is its CPU with interrupts off, and no session is
+            // open. Never in NMI: perf starts no event there.
+            unsafe { bindings::perf_event_addr_filters_sync(owner.event.as_ptr()) };
+        }
+
         // SAFETY:
         // - No transaction is open: the callers have checked, and the type invariant.
         // - The owner is live, by its invariant, and this is its CPU, since `add()` was called

@@ -1,0 +1,328 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Address filters: trace only these ranges.
+//!
+//! User space sets them with `PERF_EVENT_IOC_SET_FILTER`; ranges in files get their addresses when
+//! the traced task maps the file, and anew at each exec.
+//!
+//! C header: [`include/linux/perf_event.h`](srctree/include/linux/perf_event.h),
+//! `struct perf_addr_filter`.
+
+use crate::{
+    bindings,
+    context, //
+};
+use core::{
+    cell::UnsafeCell,
+    ptr::NonNull, //
+};
+use kernel::{
+    container_of,
+    prelude::*, //
+};
+
+/// What a filter does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Action {
+    /// Trace while in the range.
+    Filter,
+    /// Start when the address is reached.
+    Start,
+    /// Stop when the address is reached.
+    Stop,
+}
+
+impl Action {
+    fn from_raw(action: bindings::perf_addr_filter_action_t) -> Option<Self> {
+        match action {
+            bindings::perf_addr_filter_action_t_PERF_ADDR_FILTER_ACTION_FILTER => {
+                Some(Self::Filter)
+            }
+            bindings::perf_addr_filter_action_t_PERF_ADDR_FILTER_ACTION_START => Some(Self::Start),
+            bindings::perf_addr_filter_action_t_PERF_ADDR_FILTER_ACTION_STOP => Some(Self::Stop),
+            _ => None,
+        }
+    }
+}
+
+/// A filter, as user space asks for it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Wanted {
+    /// What it does.
+    pub action: Action,
+    /// Whether `offset` counts from the beginning of a file; else it is an address.
+    pub in_file: bool,
+    /// Where it begins.
+    pub offset: u64,
+    /// Its length in bytes; 0 for a single address.
+    pub size: u64,
+}
+
+/// A filter, as the hardware is to have it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Filter {
+    /// What it does.
+    pub action: Action,
+    /// First and last address; [`None`] while the task has not mapped the file.
+    pub range: Option<(u64, u64)>,
+}
+
+/// The filters of perf's list.
+///
+/// # Safety
+///
+/// `list` must be the head of a list of `struct perf_addr_filter`s that does not change in the
+/// lifetime that the caller picks.
+unsafe fn iter<'a>(
+    list: NonNull<bindings::list_head>,
+) -> impl Iterator<Item = &'a bindings::perf_addr_filter> {
+    let head = list.as_ptr();
+    // SAFETY: By the safety requirement.
+    let mut next = unsafe { (*head).next };
+
+    core::iter::from_fn(move || {
+        if next == head {
+            return None;
+        }
+
+        // SAFETY: Not the head, so part of a filter, by the safety requirement.
+        let filter = unsafe { &*container_of!(next, bindings::perf_addr_filter, entry) };
+        next = filter.entry.next;
+        Some(filter)
+    })
+}
+
+/// Takes the filters that user space asks for out of perf's list, at most `most`.
+///
+/// perf indexes an array of `pmu->nr_addr_filters` entries with them, and leaves the check of their
+/// number to the driver: more give [`EOPNOTSUPP`].
+///
+/// # Safety
+///
+/// `list` must be what perf passes to `addr_filters_validate()`.
+pub(crate) unsafe fn wanted(
+    list: NonNull<bindings::list_head>,
+    most: usize,
+) -> Result<KVec<Wanted>> {
+    let mut wanted = KVec::new();
+
+    // SAFETY: By the safety requirement; the list is the caller's own.
+    for filter in unsafe { iter(list) } {
+        if wanted.len() >= most {
+            return Err(EOPNOTSUPP);
+        }
+
+        wanted.push(
+            Wanted {
+                action: Action::from_raw(filter.action).ok_or(EINVAL)?,
+                in_file: !filter.path.dentry.is_null(),
+                offset: filter.offset.try_into()?,
+                size: filter.size.try_into()?,
+            },
+            GFP_KERNEL,
+        )?;
+    }
+
+    Ok(wanted)
+}
+
+/// An event's filters, as its hardware is to have them.
+///
+/// # Invariants
+///
+/// The list is written in [`Self::sync`] only: before a session of the event begins, on its CPU.
+pub(crate) struct Filters(UnsafeCell<KVec<Filter>>);
+
+// SAFETY: Written on the event's CPU only, while nobody reads: by the type invariant, and since who
+// reads has a token for that CPU.
+unsafe impl Sync for Filters {}
+
+impl Filters {
+    /// None yet, with room for `most`.
+    pub(crate) fn new(most: usize) -> Result<Self> {
+        // INVARIANT: Nobody has it yet.
+        Ok(Self(UnsafeCell::new(KVec::with_capacity(
+            most, GFP_KERNEL,
+        )?)))
+    }
+
+    /// The filters; in a session.
+    pub(crate) fn get(&self, _cpu: &context::Cpu) -> &[Filter] {
+        // SAFETY: Not written while a session is open, by the type invariant.
+        unsafe { &*self.0.get() }
+    }
+
+    /// Takes over perf's filters and the addresses that it has found for them.
+    ///
+    /// # Safety
+    ///
+    /// - `list` must be the list of the event's filters, locked; `ranges` an array with an entry
+    ///   for each.
+    /// - No session of the event may be open, and this must be its CPU, with interrupts off.
+    pub(crate) unsafe fn sync(
+        &self,
+        list: NonNull<bindings::list_head>,
+        ranges: *const bindings::perf_addr_filter_range,
+    ) {
+        // SAFETY: Nobody reads it: no session is open.
+        let filters = unsafe { &mut *self.0.get() };
+        let mut entry = ranges;
+        filters.clear();
+
+        // SAFETY: Locked, by the safety requirement.
+        for filter in unsafe { iter(list) } {
+            // SAFETY: There is an entry for each filter.
+            let found = unsafe { entry.read() };
+            let mapped = filter.path.dentry.is_null() || found.start != 0;
+            let range = mapped.then(|| range(found.start, found.size));
+
+            if let Some(action) = Action::from_raw(filter.action) {
+                // Fits: `wanted()` has let through as many as there is room for.
+                let _ = filters.push_within_capacity(Filter { action, range });
+            }
+            // SAFETY: In the array, or right behind it.
+            entry = unsafe { entry.add(1) };
+        }
+    }
+}
+
+/// First and last address of a range that may reach the end of the address space.
+fn range(start: c_ulong, size: c_ulong) -> (u64, u64) {
+    // CAST: Both have 64 bits: the crate refuses to be built for others.
+    let (start, size) = (start as u64, size as u64);
+
+    (start, start.saturating_add(size.saturating_sub(1)))
+}
+
+#[kunit_tests(rust_perf_filter)]
+mod tests {
+    use super::*;
+    use core::{
+        mem::MaybeUninit,
+        ptr, //
+    };
+
+    const FILTER: u32 = bindings::perf_addr_filter_action_t_PERF_ADDR_FILTER_ACTION_FILTER;
+    const START: u32 = bindings::perf_addr_filter_action_t_PERF_ADDR_FILTER_ACTION_START;
+
+    /// perf's list of filters.
+    struct List {
+        head: KBox<bindings::list_head>,
+        _filters: KVec<KBox<bindings::perf_addr_filter>>,
+    }
+
+    impl List {
+        /// Filters of this action, offset, size and file.
+        fn new(wanted: &[(u32, usize, usize, bool)]) -> Result<Self> {
+            let mut head = KBox::new(bindings::list_head::default(), GFP_KERNEL)?;
+            let mut filters = KVec::new();
+            let mut last = ptr::from_mut(&mut *head);
+
+            for &(action, offset, size, in_file) in wanted {
+                // SAFETY: Pointers and integers, for which 0 is a value.
+                let filter =
+                    unsafe { MaybeUninit::<bindings::perf_addr_filter>::zeroed().assume_init() };
+                let mut filter = KBox::new(filter, GFP_KERNEL)?;
+                filter.action = action;
+                filter.offset = offset;
+                filter.size = size;
+                if in_file {
+                    filter.path.dentry = NonNull::dangling().as_ptr();
+                }
+
+                let entry = &raw mut filter.entry;
+                // SAFETY: The head, or the entry before, which both live.
+                unsafe { (*last).next = entry };
+                last = entry;
+                filters.push(filter, GFP_KERNEL)?;
+            }
+            let first = ptr::from_mut(&mut *head);
+            // SAFETY: As above.
+            unsafe { (*last).next = first };
+
+            Ok(Self {
+                head,
+                _filters: filters,
+            })
+        }
+
+        fn head(&mut self) -> NonNull<bindings::list_head> {
+            NonNull::from(&mut *self.head)
+        }
+    }
+
+    #[test]
+    fn number_is_bounded() -> Result {
+        let three = [(FILTER, 0, 1, false); 3];
+
+        for (n, most, good) in [(0, 0, true), (1, 0, false), (2, 2, true), (3, 2, false)] {
+            let mut list = List::new(three.get(..n).ok_or(EINVAL)?)?;
+            // SAFETY: A list of filters, of our own.
+            let wanted = unsafe { wanted(list.head(), most) };
+
+            assert_eq!(wanted.is_ok(), good);
+            assert!(good || wanted.err() == Some(EOPNOTSUPP));
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn asked_for_is_told() -> Result {
+        let mut list = List::new(&[(START, 0x1000, 0, true), (77, 0, 0, false)])?;
+
+        // SAFETY: A list of filters, of our own. The second has an action that perf has not.
+        assert!(unsafe { wanted(list.head(), 8) }.err() == Some(EINVAL));
+
+        let mut list = List::new(&[(START, 0x1000, 0, true)])?;
+        // SAFETY: A list of filters, of our own.
+        let wanted = unsafe { wanted(list.head(), 8)? };
+        let expected = Wanted {
+            action: Action::Start,
+            in_file: true,
+            offset: 0x1000,
+            size: 0,
+        };
+        assert!(wanted.first() == Some(&expected));
+        Ok(())
+    }
+
+    #[test]
+    fn addresses_are_taken_over() -> Result {
+        // Address and size that perf has found, whether in a file, and what comes of it.
+        let table = [
+            (0x1000, 0x10, false, Some((0x1000, 0x100f))),
+            (0x1000, 0x10, true, Some((0x1000, 0x100f))),
+            // Not mapped yet.
+            (0, 0x10, true, None),
+            (0, 0x10, false, Some((0, 0xf))),
+            // A single address, and the end of the address space.
+            (0x2000, 0, false, Some((0x2000, 0x2000))),
+            (usize::MAX - 1, 0x100, false, Some((u64::MAX - 1, u64::MAX))),
+        ];
+        let filters = Filters::new(1)?;
+
+        for (start, size, in_file, range) in table {
+            let mut list = List::new(&[(FILTER, 0, size, in_file)])?;
+            let found = bindings::perf_addr_filter_range { start, size };
+
+            // SAFETY: A list of one filter and an array of one range; no session, no other CPU.
+            unsafe { filters.sync(list.head(), &found) };
+            // SAFETY: Only the token of this case, which has no other reader.
+            let cpu = unsafe { context::Cpu::current() };
+            let expected = Filter {
+                action: Action::Filter,
+                range,
+            };
+            assert!(filters.get(&cpu) == [expected]);
+        }
+
+        // All taken away.
+        let mut list = List::new(&[])?;
+        // SAFETY: As above; no range is looked at.
+        unsafe { filters.sync(list.head(), ptr::null()) };
+        // SAFETY: As above.
+        let cpu = unsafe { context::Cpu::current() };
+        assert!(filters.get(&cpu).is_empty());
+        Ok(())
+    }
+}
