@@ -19,11 +19,17 @@
 //! modulo the size would look to the kernel as if the ring were full, from the first wrap on.)
 
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 
 use auxcore::ring::{Pos, Size};
 
 use crate::error::{Error, Result};
 use crate::sys::{Field, Mapping};
+
+/// How a head is loaded: (C). The model of the protocol, `tests/ring_model.rs`, fails with any weaker one.
+pub const HEAD: Ordering = Ordering::Acquire;
+/// How a tail is stored: (D).
+pub const TAIL: Ordering = Ordering::Release;
 
 /// What a ring is made of. The real one is a mapping; tests have others.
 pub trait Area {
@@ -47,13 +53,13 @@ pub struct DataArea<'a> {
 impl Area for DataArea<'_> {
     fn head(&self) -> u64 {
         // (C): pairs with (B), the `smp_wmb()` in `perf_output_put_handle()`: records up to the head are complete.
-        self.base.load_acquire(Field::DataHead)
+        self.base.load(Field::DataHead, HEAD)
     }
 
     fn set_tail(&self, tail: u64) {
         // (D): pairs with (A), the dependency of `__perf_output_begin()` on its load of `data_tail`: the kernel overwrites
         // nothing that is still being read.
-        self.base.store_release(Field::DataTail, tail);
+        self.base.store(Field::DataTail, tail, TAIL);
     }
 
     fn copy(&self, offset: usize, out: &mut [u8]) {
@@ -75,13 +81,13 @@ impl Area for AuxArea<'_> {
     fn head(&self) -> u64 {
         // (C): pairs with (B), which here is the driver's, before `perf_aux_output_end()` stores `aux_head`: the trace up to
         // the head is in memory.
-        self.base.load_acquire(Field::AuxHead)
+        self.base.load(Field::AuxHead, HEAD)
     }
 
     fn set_tail(&self, tail: u64) {
         // (D): pairs with (A), the dependency of `perf_aux_output_begin()` on its load of `aux_tail`: the driver overwrites
         // nothing that is still being read.
-        self.base.store_release(Field::AuxTail, tail);
+        self.base.store(Field::AuxTail, tail, TAIL);
     }
 
     fn copy(&self, offset: usize, out: &mut [u8]) {

@@ -3,6 +3,7 @@
 //! The events of a recording and their rings, as the kernel has them.
 
 use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
 
 use perfdata::{Attr, Flags, IdIndexEntry, Read, SampleType};
 
@@ -301,8 +302,8 @@ impl Rings {
             .map_err(|e| limits.explain_mmap(&e, "data ring", ring(page + plan.data), all))?;
         // The kernel takes the place and length of the AUX area from these words, when it is mapped.
         let aux_at = page + plan.data;
-        base.store_release(Field::AuxOffset, ring(aux_at));
-        base.store_release(Field::AuxSize, ring(plan.aux));
+        base.store(Field::AuxOffset, ring(aux_at), Ordering::Relaxed);
+        base.store(Field::AuxSize, ring(plan.aux), Ordering::Relaxed);
         // A mapping that cannot be written asks for overwriting.
         let aux_map = map(aux_at, plan.aux, plan.mode == Mode::Linear)
             .map_err(|e| limits.explain_mmap(&e, "AUX area", ring(plan.aux), all))?;

@@ -107,18 +107,15 @@ impl Mapping {
         Some(unsafe { AtomicU64::from_ptr(word.as_ptr().cast()) })
     }
 
-    /// A word of the control page, which must be at the front of this mapping. Reads after it see what was written before
-    /// the word was: load-acquire.
-    pub fn load_acquire(&self, field: Field) -> u64 {
-        self.word(field)
-            .map_or(0, |word| word.load(Ordering::Acquire))
+    /// A word of the control page, which must be at the front of this mapping.
+    pub fn load(&self, field: Field, order: Ordering) -> u64 {
+        self.word(field).map_or(0, |word| word.load(order))
     }
 
-    /// Sets a word of the control page after all reads before it are done: store-release. Does nothing to a mapping that is
-    /// not writable.
-    pub fn store_release(&self, field: Field, value: u64) {
+    /// Sets a word of the control page. Does nothing to a mapping that is not writable.
+    pub fn store(&self, field: Field, value: u64, order: Ordering) {
         if let (true, Some(word)) = (self.writable, self.word(field)) {
-            word.store(value, Ordering::Release);
+            word.store(value, order);
         }
     }
 
