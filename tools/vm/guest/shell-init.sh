@@ -23,6 +23,9 @@ for program in auxrec auxe2e; do
 	[ -e /bin/$program ] && cp /bin/$program /new/usr/local/bin/
 done
 cp -r /modules /new/modules
+for applet in mount umount; do # which the build root has not
+	ln -s /bin/busybox /new/usr/local/bin/$applet
+done
 # The build root's own mounts of these are another machine's.
 mount -t proc proc /new/proc
 mount -t sysfs sys /new/sys

@@ -220,7 +220,10 @@ fn host(cache: &Cache, dir: &Path) -> Result<Case> {
         "-D",
         "warnings",
     ];
-    cases.push(check(&dir, "clippy", &mut cargo(&clippy))?);
+    // auxcore lies beside the kernel's configuration, but is a member of the tools.
+    let mut clippy = cargo(&clippy);
+    clippy.env("CLIPPY_CONF_DIR", &tools);
+    cases.push(check(&dir, "clippy", &mut clippy)?);
 
     let progress = Progress::begin("cargo test");
     let log = Log::create(&dir.join("cargo-test.log"))?;
