@@ -723,3 +723,7 @@ impl<T: Pmu> Callbacks<T> {
         drop(unsafe { aux::Buffer::<T>::from_foreign(private) });
     }
 }
+
+#[cfg(CONFIG_KUNIT = "y")]
+#[path = "pmu/tests.rs"]
+mod tests;

@@ -567,6 +567,10 @@ impl<T: Pmu, O: Output> Inside<T, O> {
 
     /// The unit's clock has ticked; how long until the next tick.
     fn tick(&mut self, cpu: &context::Cpu) -> Option<Delta> {
+        if !T::HAS_TICK {
+            return None;
+        }
+
         let owner = self.owner?;
         let open = self.open.as_mut()?;
 
