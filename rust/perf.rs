@@ -30,6 +30,7 @@
 //! - [`filter`]: address filters.
 //! - [`sysfs`]: a PMU's files for user space.
 //! - [`context`]: what a callback may rely on.
+//! - [`module_pmu!`]: a module that is one PMU.
 //!
 //! C header: [`include/linux/perf_event.h`](srctree/include/linux/perf_event.h)
 //!
@@ -56,6 +57,8 @@ pub mod filter;
 pub mod format;
 #[path = "perf/hotplug.rs"]
 mod hotplug;
+#[path = "perf/module.rs"]
+mod module;
 #[path = "perf/percpu.rs"]
 mod percpu;
 #[path = "perf/pmu.rs"]
