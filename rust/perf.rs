@@ -31,6 +31,7 @@
 //! - [`sysfs`]: a PMU's files for user space.
 //! - [`context`]: what a callback may rely on.
 //! - [`module_pmu!`]: a module that is one PMU.
+//! - `testing`: a bench for drivers, where the kernel has KUnit built in.
 //!
 //! C header: [`include/linux/perf_event.h`](srctree/include/linux/perf_event.h)
 //!
@@ -67,6 +68,9 @@ pub mod pmu;
 mod stats;
 #[path = "perf/sysfs.rs"]
 pub mod sysfs;
+#[cfg(CONFIG_KUNIT = "y")]
+#[path = "perf/testing.rs"]
+pub mod testing;
 
 pub use event::{
     Attr,

@@ -3,17 +3,17 @@
 //! The unit's state machine against a perf that misbehaves as the real one may.
 
 use super::{
-    fake::{
-        set_paused,
+    bench::{
         Bench,
-        Fake,
-        Record, //
+        Setup, //
     },
+    fake::Fake,
     unit::{
         Start,
         Unit, //
     },
     Loss,
+    Mode,
     Next,
     Pages,
     Published,
@@ -24,13 +24,10 @@ use crate::{
     bindings,
     event::{
         Attr,
-        Event,
-        State, //
+        Event, //
     },
-    filter::Filters,
     pmu::Pmu, //
 };
-use auxcore::ring::Pos;
 use core::ptr::{
     self,
     NonNull, //
@@ -97,7 +94,7 @@ impl Probe {
         if let (Some(unit), Some(event)) = (unsafe { unit.as_ref() }, NonNull::new(event)) {
             if self.nmi_pauses.load(Relaxed) {
                 // SAFETY: The test's event, which it does not look at meanwhile.
-                unsafe { set_paused(event, true) };
+                unsafe { bindings::rust_perf_set_aux_paused(event.as_ptr(), true) };
                 unit.follow_pause(event, session.cpu);
             } else {
                 unit.stop(event, session.cpu);
@@ -187,7 +184,7 @@ const TRUNCATED: u64 = 1;
 const OVERWRITE: u64 = 2;
 const PARTIAL: u64 = 4;
 
-fn bench(overwrite: bool) -> Result<KBox<Bench<Probe>>> {
+fn bench(overwrite: bool) -> Result<Bench<Probe>> {
     let driver = Probe {
         nmi: Atomic::new(NOWHERE),
         nmi_pauses: Atomic::new(false),
@@ -202,49 +199,41 @@ fn bench(overwrite: bool) -> Result<KBox<Bench<Probe>>> {
         quiesced: Atomic::new(0),
         freed: Arc::new(Atomic::new(0), GFP_KERNEL)?,
     };
-    let state = State {
-        config: (),
-        filters: Filters::new(0)?,
-        data: (),
-    };
-    // SAFETY: A KUnit case is one task, and nothing but it knows of the bench; there is no timer.
-    let bench = unsafe { Bench::new(driver, state, 2, RING / 4, overwrite)? };
-    let mut bench = KBox::new(bench, GFP_KERNEL)?;
+    let bench = Bench::new(
+        driver,
+        &Setup {
+            pages: 2,
+            watermark: RING / 4,
+            mode: if overwrite {
+                Mode::Overwrite
+            } else {
+                Mode::Linear
+            },
+            ..Setup::default()
+        },
+    )?;
 
-    let event = bench.event().as_ptr();
-    bench.shared.driver.event.store(event, Relaxed);
-    let unit = ptr::from_ref(&bench.unit).cast_mut();
-    bench.shared.driver.unit.store(unit, Relaxed);
+    bench.driver().event.store(bench.event().as_ptr(), Relaxed);
+    let unit = ptr::from_ref(&*bench.unit).cast_mut();
+    bench.driver().unit.store(unit, Relaxed);
     Ok(bench)
 }
 
 impl Bench<Probe> {
-    /// A sibling's overflow pauses or resumes the event.
-    fn pause(&mut self, paused: bool) {
-        let event = self.event();
-
-        // SAFETY: The bench's own event.
-        unsafe { set_paused(event, paused) };
-        self.unit.follow_pause(event, &self.cpu);
-    }
-
-    fn tick(&mut self) -> bool {
-        self.unit.tick(&self.cpu).is_some()
-    }
-
     /// Whether perf has nothing to complain of, and starts and stops of the unit are in balance.
     fn is_sound(&self) -> bool {
-        let driver = &self.shared.driver;
+        let driver = self.driver();
         let running = driver
             .started
             .load(Relaxed)
             .wrapping_sub(driver.quiesced.load(Relaxed));
 
-        self.ring.crimes == 0 && running <= 1 && !(self.ring.disabled && running == 1)
+        self.complaint().is_none() && running <= 1 && !(self.is_disabled() && running == 1)
     }
 
-    fn records(&self) -> &[Record] {
-        &self.ring.records
+    /// Whether a tick finds a session that goes on.
+    fn ticks(&mut self) -> bool {
+        self.tick() && self.timer().is_some()
     }
 
     /// Whether the records tell of all bytes up to the head, once each.
@@ -257,7 +246,7 @@ impl Bench<Probe> {
             }
             at += record.size;
         }
-        at == self.ring.head.get()
+        at == self.head()
     }
 }
 
@@ -269,16 +258,16 @@ mod cases {
     fn commits_at_wakeup_points() -> Result {
         let mut bench = bench(false)?;
 
-        assert!(bench.add());
+        assert!(bench.add().is_ok());
         for _ in 0..100 {
-            assert!(bench.tick());
-            bench.read();
+            assert!(bench.ticks());
+            bench.read()?;
         }
         bench.del();
 
         assert!(bench.is_sound());
         assert!(bench.is_gapless());
-        assert_eq!(bench.ring.head.get(), 100 * 1024);
+        assert_eq!(bench.head(), 100 * 1024);
         assert_eq!(bench.records().len(), 50);
         Ok(())
     }
@@ -288,23 +277,21 @@ mod cases {
         for place in [IN_START, IN_TICK, IN_QUIESCE] {
             let mut bench = bench(false)?;
 
-            bench.shared.driver.nmi.store(place, Relaxed);
-            assert!(bench.add());
+            bench.driver().nmi.store(place, Relaxed);
+            assert!(bench.add().is_ok());
             bench.tick();
             if place == IN_QUIESCE {
-                let event = bench.event();
-                bench.unit.stop(event, &bench.cpu);
+                bench.stop();
             }
 
             // Nothing is open, so perf may free the ring.
-            assert!(!bench.ring.nested());
-            assert!(!bench.tick());
+            assert!(!bench.is_open());
+            assert!(!bench.ticks());
             assert!(bench.is_sound());
 
             // Unthrottled, it goes on.
-            let event = bench.event();
-            assert!(bench.unit.start(event, &bench.cpu).is_some());
-            assert!(bench.tick());
+            assert!(bench.start());
+            assert!(bench.ticks());
             bench.del();
             assert!(bench.is_sound());
             assert!(bench.is_gapless());
@@ -316,23 +303,23 @@ mod cases {
     fn full_ring_truncates_once_and_waits() -> Result {
         let mut bench = bench(false)?;
 
-        assert!(bench.add());
+        assert!(bench.add().is_ok());
         for _ in 0..20 {
             bench.tick();
         }
 
         // The last byte of a ring is never given out: seven steps fit, the eighth does not.
-        assert_eq!(bench.ring.head.get(), 7 * 1024);
+        assert_eq!(bench.head(), 7 * 1024);
         assert!(bench.records().last().is_some_and(|r| r.flags == TRUNCATED));
-        assert!(bench.ring.disabled);
+        assert!(bench.is_disabled());
         assert!(bench.is_sound());
 
         // Until the reader has been there nothing may be begun.
-        assert!(!bench.tick());
+        assert!(!bench.ticks());
         assert!(bench.is_sound());
 
-        bench.read();
-        assert!(bench.tick());
+        bench.read()?;
+        assert!(bench.ticks());
         bench.del();
         assert!(bench.is_sound());
         assert!(bench.is_gapless());
@@ -343,13 +330,13 @@ mod cases {
     fn no_space_at_add_leaves_the_event_stopped_but_there() -> Result {
         let mut bench = bench(false)?;
 
-        bench.ring.head = Pos::new(RING - 1);
-        assert!(bench.add());
-        assert!(bench.ring.disabled);
-        assert_eq!(bench.shared.driver.started.load(Relaxed), 0);
-        assert!(!bench.tick());
-        bench.read();
-        assert!(bench.tick());
+        bench.ring_mut().set_head(RING - 1);
+        assert!(bench.add().is_ok());
+        assert!(bench.is_disabled());
+        assert_eq!(bench.driver().started.load(Relaxed), 0);
+        assert!(!bench.ticks());
+        bench.read()?;
+        assert!(bench.ticks());
         assert!(bench.is_sound());
         Ok(())
     }
@@ -358,22 +345,21 @@ mod cases {
     fn unmapping_stops_and_frees() -> Result {
         let mut bench = bench(false)?;
 
-        assert!(bench.add());
-        assert!(bench.tick());
+        assert!(bench.add().is_ok());
+        assert!(bench.ticks());
         bench.unmap();
         assert!(bench.is_sound());
-        assert_eq!(bench.shared.driver.freed.load(Relaxed), 1);
+        assert_eq!(bench.driver().freed.load(Relaxed), 1);
 
         // perf may try before it is mapped again, and after.
-        let event = bench.event();
-        assert!(bench.unit.start(event, &bench.cpu).is_none());
+        assert!(!bench.start());
         bench.map()?;
-        assert!(bench.unit.start(event, &bench.cpu).is_some());
-        assert!(bench.tick());
+        assert!(bench.start());
+        assert!(bench.ticks());
         bench.del();
 
         // The head goes on from where it was.
-        assert_eq!(bench.ring.head.get(), 2 * 1024);
+        assert_eq!(bench.head(), 2 * 1024);
         assert!(bench.is_sound());
         Ok(())
     }
@@ -383,15 +369,15 @@ mod cases {
         let mut bench = bench(false)?;
         let mut foreign = KBox::new([0xffu8; 64], GFP_KERNEL)?;
         let foreign = ptr::from_mut(&mut *foreign).cast();
-        let ours = core::mem::replace(&mut bench.ring.private, foreign);
+        let ours = bench.ring_mut().replace_private(foreign);
 
-        assert!(!bench.add());
-        assert_eq!(bench.shared.driver.started.load(Relaxed), 0);
-        assert!(!bench.ring.nested());
+        assert!(bench.add().is_err());
+        assert_eq!(bench.driver().started.load(Relaxed), 0);
+        assert!(!bench.is_open());
         assert!(bench.records().is_empty());
 
-        bench.ring.private = ours;
-        assert!(bench.add());
+        bench.ring_mut().replace_private(ours);
+        assert!(bench.add().is_ok());
         assert!(bench.is_sound());
         Ok(())
     }
@@ -399,18 +385,20 @@ mod cases {
     #[test]
     fn second_event_is_refused_before_it_begins() -> Result {
         let mut bench = bench(false)?;
-        let mut other = super::bench(false)?;
+        let other = super::bench(false)?;
         let event = other.event();
 
-        assert!(bench.add());
-        // SAFETY: The event and `shared` live to the end of the case; it is not added.
-        let added = unsafe { bench.unit.add(&other.shared, event, true, &bench.cpu) };
-        assert!(added == Err(Start::Busy));
+        assert!(bench.add().is_ok());
+        let added = bench.on_cpu(|bench, cpu| {
+            // Nor can it stop or delete what is not its own.
+            bench.unit.stop(event, cpu);
+            bench.unit.del(event, cpu);
+            // SAFETY: The event and `shared` live to the end of the case; it is not added.
+            unsafe { bench.unit.add(&other.shared, event, true, cpu) }
+        });
+        assert!(added == Some(Err(Start::Busy)));
 
-        // Nor can it stop or delete what is not its own.
-        bench.unit.stop(event, &bench.cpu);
-        bench.unit.del(event, &bench.cpu);
-        assert!(bench.tick());
+        assert!(bench.ticks());
         assert!(bench.is_sound() && other.is_sound());
         Ok(())
     }
@@ -419,12 +407,12 @@ mod cases {
     fn start_that_is_refused_leaves_nothing_open() -> Result {
         let mut bench = bench(false)?;
 
-        bench.shared.driver.refuse.store(true, Relaxed);
-        assert!(!bench.add());
-        assert!(!bench.ring.nested());
-        bench.shared.driver.refuse.store(false, Relaxed);
-        assert!(bench.add());
-        assert!(bench.tick());
+        bench.driver().refuse.store(true, Relaxed);
+        assert!(bench.add().is_err());
+        assert!(!bench.is_open());
+        bench.driver().refuse.store(false, Relaxed);
+        assert!(bench.add().is_ok());
+        assert!(bench.ticks());
         assert!(bench.is_sound());
         Ok(())
     }
@@ -432,20 +420,19 @@ mod cases {
     #[test]
     fn stop_and_start_with_any_flags_do_not_nest() -> Result {
         let mut bench = bench(false)?;
-        let event = bench.event();
 
-        assert!(bench.add());
+        assert!(bench.add().is_ok());
         for _ in 0..3 {
-            assert!(bench.unit.start(event, &bench.cpu).is_none());
-            assert!(bench.tick());
-            bench.unit.stop(event, &bench.cpu);
-            bench.unit.stop(event, &bench.cpu);
-            assert!(bench.unit.start(event, &bench.cpu).is_some());
-            bench.read();
+            assert!(!bench.start());
+            assert!(bench.ticks());
+            bench.stop();
+            bench.stop();
+            assert!(bench.start());
+            bench.read()?;
         }
         bench.del();
-        bench.unit.stop(event, &bench.cpu);
-        assert!(bench.unit.start(event, &bench.cpu).is_none());
+        bench.stop();
+        assert!(!bench.start());
         assert!(bench.is_sound());
         assert!(bench.is_gapless());
         Ok(())
@@ -455,9 +442,9 @@ mod cases {
     fn claim_of_more_than_the_space_is_cut() -> Result {
         let mut bench = bench(false)?;
 
-        bench.shared.driver.lie.store(u64::MAX / 2, Relaxed);
-        assert!(bench.add());
-        assert!(bench.tick());
+        bench.driver().lie.store(u64::MAX / 2, Relaxed);
+        assert!(bench.add().is_ok());
+        assert!(bench.ticks());
         bench.del();
         assert!(bench
             .records()
@@ -471,20 +458,20 @@ mod cases {
     fn overwrite_head_is_monotonic_and_never_truncates() -> Result {
         let mut bench = bench(true)?;
 
-        bench.shared.driver.step.store(3000, Relaxed);
-        assert!(bench.add());
+        bench.driver().step.store(3000, Relaxed);
+        assert!(bench.add().is_ok());
         for _ in 0..10 {
-            assert!(bench.tick());
+            assert!(bench.ticks());
         }
         // Longer than the ring: the driver calls it no space; there is always room here.
-        bench.shared.driver.step.store(9000, Relaxed);
-        assert!(bench.tick());
+        bench.driver().step.store(9000, Relaxed);
+        assert!(bench.ticks());
         bench.del();
 
-        assert_eq!(bench.ring.head.get(), 30000);
+        assert_eq!(bench.head(), 30000);
         assert!(bench.records().iter().all(|r| r.flags & OVERWRITE != 0));
         assert!(bench.records().iter().any(|r| r.flags & PARTIAL != 0));
-        assert!(!bench.ring.disabled);
+        assert!(!bench.is_disabled());
         assert!(bench.is_sound());
         Ok(())
     }
@@ -492,33 +479,32 @@ mod cases {
     #[test]
     fn pause_comes_at_any_time() -> Result {
         let mut bench = bench(false)?;
-        let event = bench.event();
 
         // Before add: it starts paused.
-        bench.pause(true);
-        assert!(bench.add());
-        assert!(bench.tick());
-        assert_eq!(bench.shared.driver.gated.load(Relaxed), 0);
-        bench.pause(false);
-        assert!(bench.tick());
+        bench.pause()?;
+        assert!(bench.add().is_ok());
+        assert!(bench.ticks());
+        assert_eq!(bench.driver().gated.load(Relaxed), 0);
+        bench.resume()?;
+        assert!(bench.ticks());
         // Twice the same: the unit is left alone.
-        bench.unit.follow_pause(event, &bench.cpu);
-        assert_eq!(bench.shared.driver.gated.load(Relaxed), 1);
-        bench.pause(true);
-        assert!(bench.tick());
+        bench.resume()?;
+        assert_eq!(bench.driver().gated.load(Relaxed), 1);
+        bench.pause()?;
+        assert!(bench.ticks());
 
         // While it is stopped, and after del: nothing to do but remember.
-        bench.unit.stop(event, &bench.cpu);
-        bench.pause(false);
-        assert!(bench.unit.start(event, &bench.cpu).is_some());
-        assert!(bench.tick());
+        bench.stop();
+        bench.resume()?;
+        assert!(bench.start());
+        assert!(bench.ticks());
         bench.del();
-        bench.pause(true);
-        bench.pause(false);
+        bench.pause()?;
+        bench.resume()?;
 
         // The second step reached the wakeup point: one more session, and one more resume.
-        assert_eq!(bench.ring.head.get(), 2 * 1024);
-        assert_eq!(bench.shared.driver.gated.load(Relaxed), 4);
+        assert_eq!(bench.head(), 2 * 1024);
+        assert_eq!(bench.driver().gated.load(Relaxed), 4);
         assert!(bench.is_sound());
         assert!(bench.is_gapless());
         Ok(())
@@ -528,16 +514,16 @@ mod cases {
     fn nmi_pause_is_followed_on_the_way_out() -> Result {
         let mut bench = bench(false)?;
 
-        bench.shared.driver.nmi.store(IN_TICK, Relaxed);
-        bench.shared.driver.nmi_pauses.store(true, Relaxed);
-        assert!(bench.add());
+        bench.driver().nmi.store(IN_TICK, Relaxed);
+        bench.driver().nmi_pauses.store(true, Relaxed);
+        assert!(bench.add().is_ok());
         // The tick that it breaks into still writes.
-        assert!(bench.tick());
-        assert!(bench.tick());
-        assert!(!bench.shared.driver.open.load(Relaxed));
+        assert!(bench.ticks());
+        assert!(bench.ticks());
+        assert!(!bench.driver().open.load(Relaxed));
         bench.del();
 
-        assert_eq!(bench.ring.head.get(), 1024);
+        assert_eq!(bench.head(), 1024);
         assert!(bench.is_sound());
         Ok(())
     }
@@ -545,23 +531,22 @@ mod cases {
     #[test]
     fn cpu_that_goes_ends_the_session_and_begins_none() -> Result {
         let mut bench = bench(false)?;
-        let event = bench.event();
 
-        assert!(bench.add());
-        assert!(bench.tick());
-        bench.unit.set_online(false, &bench.cpu);
-        assert!(!bench.ring.nested());
-        assert!(!bench.tick());
+        assert!(bench.add().is_ok());
+        assert!(bench.ticks());
+        bench.set_online(false)?;
+        assert!(!bench.is_open());
+        assert!(!bench.ticks());
 
         // perf has not taken the event off yet: it may stop and start it, and schedule.
-        bench.unit.stop(event, &bench.cpu);
-        assert!(bench.unit.start(event, &bench.cpu).is_none());
+        bench.stop();
+        assert!(!bench.start());
         bench.del();
-        assert!(!bench.add());
+        assert!(bench.add().is_err());
 
-        bench.unit.set_online(true, &bench.cpu);
-        assert!(bench.add());
-        assert!(bench.tick());
+        bench.set_online(true)?;
+        assert!(bench.add().is_ok());
+        assert!(bench.ticks());
         assert!(bench.is_sound());
         assert_eq!(bench.shared.stats.begin_offline.get(), 2);
         Ok(())
@@ -571,16 +556,16 @@ mod cases {
     fn counters_tell_what_happened() -> Result {
         let mut bench = bench(false)?;
 
-        assert!(bench.add());
+        assert!(bench.add().is_ok());
         for _ in 0..20 {
             bench.tick();
         }
         bench.del();
-        bench.ring.unmapped = true;
-        assert!(!bench.add());
+        bench.ring_mut().begin_unmap();
+        assert!(bench.add().is_err());
 
         let stats = &bench.shared.stats;
-        assert_eq!(stats.bytes.get(), bench.ring.head.get());
+        assert_eq!(stats.bytes.get(), bench.head());
         assert_eq!(stats.begins.get(), stats.commits.get());
         assert_eq!(stats.truncated.get(), 1);
         assert_eq!(stats.lost_unknown.get(), 1);
