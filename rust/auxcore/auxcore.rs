@@ -10,6 +10,7 @@
 //! function panics: what may be out of range is an [`Option`] or a [`Result`].
 //!
 //! - [`ring`]: positions, sizes, free space, and the split of a range at the end of the ring.
+//! - [`table`]: where a unit that writes by itself may write: regions, interrupts, stops.
 //! - [`pattern`]: the stream that the `pattern` driver writes and `auxrec check` verifies.
 
 // Kbuild passes `no_std` itself and sets `MODULE`.
@@ -19,3 +20,4 @@
 
 pub mod pattern;
 pub mod ring;
+pub mod table;

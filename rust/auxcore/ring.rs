@@ -197,4 +197,5 @@ impl Size {
 }
 
 #[cfg(test)]
+#[allow(clippy::as_conversions)] // Small numbers.
 mod tests;
