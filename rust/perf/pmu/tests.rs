@@ -78,10 +78,13 @@ impl Fixture {
 
     /// Opens an event on CPU 0, as the kernel's own users do.
     fn open(&self, change: impl FnOnce(&mut bindings::perf_event_attr)) -> Result<Opened> {
-        let mut attr = bindings::perf_event_attr::default();
         // SAFETY: Written by `perf_pmu_register()` only.
-        attr.type_ = unsafe { (*self.pmu.pmu.get()).type_ }.try_into()?;
-        attr.size = size_of::<bindings::perf_event_attr>().try_into()?;
+        let type_ = unsafe { (*self.pmu.pmu.get()).type_ };
+        let mut attr = bindings::perf_event_attr {
+            type_: type_.try_into()?,
+            size: size_of::<bindings::perf_event_attr>().try_into()?,
+            ..bindings::perf_event_attr::default()
+        };
         attr.set_disabled(1);
         change(&mut attr);
 
