@@ -11,6 +11,7 @@ use crate::{
     pmu::Pmu, //
 };
 use kernel::{
+    prelude::*,
     sync::barrier,
     time::Delta, //
 };
@@ -81,6 +82,7 @@ impl<T: Pmu> Session<'_, T> {
     ///
     /// Every session starts with no timer.
     pub fn set_timer(&mut self, interval: Delta) {
+        build_assert!(T::HAS_TICK, "a timer needs Pmu::tick()");
         *self.timer = Some(interval);
     }
 
