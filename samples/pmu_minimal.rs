@@ -23,8 +23,7 @@ use kernel::{
     sync::atomic::{
         Atomic,
         Relaxed, //
-    },
-    time::Delta, //
+    }, //
 };
 use perf::{
     aux,
@@ -33,6 +32,8 @@ use perf::{
     Event,
     Pmu, //
 };
+
+mod pmu_minimal_test;
 
 perf::module_pmu! {
     type: Minimal,
@@ -81,7 +82,7 @@ impl Pmu for Minimal {
             interval => interval.try_into()?,
         };
 
-        session.set_timer(Delta::from_micros(interval));
+        session.set_timer(kernel::time::Delta::from_micros(interval));
         Ok(false)
     }
 

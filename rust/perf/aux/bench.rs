@@ -493,6 +493,11 @@ impl<T: Pmu> Bench<T> {
         unsafe { (*self.event.get()).count.a.a.counter }
     }
 
+    /// The event's CPU.
+    pub fn cpu(&self) -> u32 {
+        self.cpu
+    }
+
     /// Whether a session is open.
     pub fn is_open(&self) -> bool {
         self.ring().is_open()

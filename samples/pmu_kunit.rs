@@ -1,0 +1,322 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! `ramp`: a driver with its tests.
+//!
+//! The driver writes rising numbers, and can be paused. Its KUnit suite, below, shows how a driver
+//! is tested on [`perf::testing`]'s bench, without perf and without user space: what is refused,
+//! what comes out, what a full ring, a pause, a reader that lies and an unmapped ring do to it.
+//!
+//! The suite runs when the module is loaded, where the kernel has KUnit built in; elsewhere it is
+//! left out, and the driver is all there is.
+//!
+//! ```text
+//! # insmod rust_perf.ko; insmod pmu_kunit.ko
+//! # cat /sys/kernel/debug/kunit/pmu_kunit/results
+//! ```
+
+use kernel::{
+    prelude::*,
+    sync::atomic::{
+        Atomic,
+        Relaxed, //
+    },
+    time::Delta, //
+};
+use perf::{
+    aux,
+    Attr,
+    Event,
+    Pmu, //
+};
+
+perf::module_pmu! {
+    type: Ramp,
+    pmu: c"ramp",
+    driver: Ramp,
+    name: "pmu_kunit",
+    authors: ["The auxpmu authors"],
+    description: "A perf PMU that comes with its KUnit suite",
+    license: "GPL",
+}
+
+perf::format! {
+    /// What an event asks for.
+    struct Config {
+        /// Numbers a tick; 0: 1.
+        burst: config[0..=7],
+    }
+}
+
+/// Length of a number.
+const WORD: u64 = 8;
+
+/// The unit at work.
+struct Unit {
+    paused: bool,
+    /// Bytes that found no room.
+    lost: u64,
+}
+
+struct Ramp;
+
+#[vtable]
+impl Pmu for Ramp {
+    type Config = Config;
+    /// The next number.
+    type Event = Atomic<u64>;
+    type Buffer = ();
+    type Run = Unit;
+
+    fn event_init(&self, attr: &Attr<'_, Config>) -> Result<Atomic<u64>> {
+        // There is nothing to be sampled.
+        if attr.period() != 0 {
+            return Err(EOPNOTSUPP);
+        }
+        Ok(Atomic::new(0))
+    }
+
+    fn setup_aux(&self, event: &Event<'_, Self>, pages: &aux::Pages) -> Result {
+        // A burst must fit, with the byte that perf keeps free.
+        if pages.size().len() <= burst(event).saturating_mul(WORD) {
+            return Err(EINVAL);
+        }
+        Ok(())
+    }
+
+    fn start(&self, session: &mut aux::Session<'_, Self>) -> Result<Unit> {
+        session.set_timer(Delta::from_millis(1));
+        Ok(Unit {
+            paused: true,
+            lost: 0,
+        })
+    }
+
+    fn tick(&self, session: &mut aux::Session<'_, Self>, unit: &mut Unit) -> aux::Next {
+        if unit.paused {
+            return aux::Next::Continue;
+        }
+
+        for _ in 0..burst(session.event) {
+            let number = session.event.fetch_add(1, Relaxed);
+            let written = session.window.reserve(8).and_then(|mut writer| {
+                writer.put(&number.to_le_bytes())?;
+                writer.commit();
+                Ok(())
+            });
+
+            session.count(1);
+            if written.is_err() {
+                unit.lost = unit.lost.saturating_add(WORD);
+            }
+        }
+
+        if unit.lost > 0 || session.window.wakeup_due() {
+            aux::Next::Commit
+        } else {
+            aux::Next::Continue
+        }
+    }
+
+    fn pause(&self, _session: &mut aux::Session<'_, Self>, unit: &mut Unit) {
+        unit.paused = true;
+    }
+
+    fn resume(&self, _session: &mut aux::Session<'_, Self>, unit: &mut Unit) {
+        unit.paused = false;
+    }
+
+    fn quiesce(&self, session: &mut aux::Session<'_, Self>, unit: Unit) -> aux::Written {
+        let loss = match unit.lost {
+            0 => aux::Loss::None,
+            bytes => aux::Loss::NoSpace { bytes: Some(bytes) },
+        };
+
+        aux::Written::by_writer(session.window, loss)
+    }
+}
+
+/// Numbers a tick of this event.
+fn burst(event: &Event<'_, Ramp>) -> u64 {
+    event.config().burst().max(1)
+}
+
+#[kunit_tests(pmu_kunit)]
+mod tests {
+    use super::*;
+    use perf::testing::{
+        Bench,
+        Setup, //
+    };
+
+    const PAGE: u64 = 4096;
+
+    /// An event with bursts of this many numbers.
+    fn setup(burst: u64) -> Setup {
+        Setup {
+            config: [burst, 0, 0, 0],
+            pages: 1,
+            watermark: 64,
+            ..Setup::default()
+        }
+    }
+
+    /// The numbers in `bytes`.
+    fn numbers(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
+        let word = |bytes: &[u8]| bytes.try_into().map_or(u64::MAX, u64::from_le_bytes);
+
+        bytes.chunks_exact(8).map(word)
+    }
+
+    #[test]
+    fn only_what_it_can_do_is_accepted() {
+        let none = Setup::default();
+        // What is asked for, and the error.
+        let table = [
+            (setup(0), None),
+            (setup(255), None),
+            (setup(256), Some(EINVAL)),
+            (
+                Setup {
+                    config: [0, 1, 0, 0],
+                    ..none
+                },
+                Some(EINVAL),
+            ),
+            (
+                Setup {
+                    period: 1000,
+                    ..none
+                },
+                Some(EOPNOTSUPP),
+            ),
+            (
+                Setup {
+                    frequency: true,
+                    ..none
+                },
+                Some(EINVAL),
+            ),
+            // The framework itself takes powers of two only, as perf does.
+            (Setup { pages: 3, ..none }, Some(EINVAL)),
+        ];
+
+        for (setup, error) in table {
+            assert!(Bench::new(Ramp, &setup).err() == error);
+        }
+    }
+
+    /// Over many sessions and rounds of the ring, with a reader that keeps up.
+    #[test]
+    fn all_numbers_come_out_in_order() -> Result {
+        let mut bench = Bench::new(Ramp, &setup(3))?;
+        let mut next = 0;
+
+        bench.add()?;
+        for i in 0..1000 {
+            assert!(bench.tick());
+            if i % 50 == 0 {
+                // perf stops and starts the event when the task is scheduled.
+                bench.stop();
+                bench.start();
+            }
+            for number in numbers(&bench.read()?) {
+                assert_eq!(number, next);
+                next += 1;
+            }
+        }
+        bench.del();
+        next += u64::try_from(numbers(&bench.read()?).count())?;
+
+        assert_eq!(next, 3000);
+        assert_eq!(bench.head(), 3000 * WORD);
+        assert_eq!(bench.counter(), 3000);
+        assert!(bench.complaint().is_none());
+        Ok(())
+    }
+
+    #[test]
+    fn full_ring_loses_what_the_counter_tells() -> Result {
+        let mut bench = Bench::new(Ramp, &setup(1))?;
+
+        bench.add()?;
+        while !bench.is_disabled() {
+            bench.tick();
+        }
+        // perf keeps one byte free, so one number less than the ring would hold.
+        let fits = PAGE / WORD - 1;
+        assert_eq!(bench.head(), fits * WORD);
+        assert!(bench.records().last().is_some_and(|r| r.is_truncated()));
+
+        // The reader comes, and it goes on with the number after the one that was lost.
+        bench.read()?;
+        bench.tick();
+        bench.del();
+        assert!(numbers(&bench.read()?).eq([fits + 1]));
+        assert!(bench.complaint().is_none());
+        Ok(())
+    }
+
+    #[test]
+    fn newest_numbers_survive_in_overwrite_mode() -> Result {
+        let mut bench = Bench::new(
+            Ramp,
+            &Setup {
+                mode: aux::Mode::Overwrite,
+                ..setup(100)
+            },
+        )?;
+
+        bench.add()?;
+        for _ in 0..50 {
+            assert!(bench.tick());
+        }
+        bench.del();
+
+        assert!(numbers(&bench.read()?).eq(5000 - PAGE / WORD..5000));
+        assert!(bench.records().iter().all(|r| r.is_overwrite()));
+        assert!(bench.complaint().is_none());
+        Ok(())
+    }
+
+    #[test]
+    fn paused_it_is_silent() -> Result {
+        let mut bench = Bench::new(Ramp, &setup(1))?;
+
+        // Paused before it starts, as with `aux-action=start-paused`.
+        bench.pause()?;
+        bench.add()?;
+        bench.tick();
+        assert_eq!(bench.counter(), 0);
+
+        bench.resume()?;
+        bench.tick();
+        bench.pause()?;
+        bench.tick();
+        bench.del();
+        assert_eq!(bench.head(), WORD);
+        assert!(bench.complaint().is_none());
+        Ok(())
+    }
+
+    #[test]
+    fn user_space_may_unmap_and_lie() -> Result {
+        let mut bench = Bench::new(Ramp, &setup(1))?;
+
+        bench.add()?;
+        bench.tick();
+        bench.unmap();
+        assert!(!bench.is_open() && !bench.tick());
+        // Nothing to start on, until it is mapped again.
+        assert!(!bench.start());
+        bench.map()?;
+        assert!(bench.start());
+
+        // A tail ahead of the head: there is no room, whatever the truth is.
+        bench.set_tail(u64::MAX / 2);
+        bench.stop();
+        assert!(!bench.start());
+        assert!(bench.is_disabled());
+        assert!(bench.complaint().is_none());
+        Ok(())
+    }
+}
