@@ -46,7 +46,7 @@ pub mod ring;
 pub mod session;
 pub mod size;
 mod svg;
-mod sys;
+pub mod sys;
 pub mod target;
 pub mod trace;
 

@@ -12,6 +12,7 @@ use anyhow::{bail, ensure, Context, Result};
 use auxcore::pattern::{Header, PACKET_UNIT};
 use rustix::process::Signal;
 
+use crate::hostile;
 use crate::module;
 use crate::recording::{Reader, Recorder, TraceFile};
 
@@ -29,6 +30,8 @@ enum What {
     Refused(&'static [&'static str], i32, &'static [&'static str]),
     /// Something else.
     Steps(fn(&str) -> Result<String>),
+    /// An attack, after which all must be as before.
+    Hostile(fn() -> Result<String>),
 }
 
 /// How much is traced, and what must come of it.
@@ -70,7 +73,16 @@ const TRACE: Trace = Trace {
 };
 
 /// All cases, in the order in which they are run.
-pub const ALL: &[Case] = &[
+pub fn all() -> impl Iterator<Item = Case> {
+    let attacks = hostile::ALL.into_iter().map(|attack| Case {
+        name: attack.name,
+        what: What::Hostile(attack.run),
+    });
+    USUAL.into_iter().chain(attacks)
+}
+
+/// What users do, and what goes wrong then.
+const USUAL: [Case; 33] = [
     trace(
         "ring of 2 pages",
         Trace {
@@ -330,6 +342,12 @@ impl Case {
             What::Trace(trace) => trace.run(self.name),
             What::Refused(arguments, status, says) => refuse(self.name, arguments, *status, says),
             What::Steps(steps) => steps(self.name),
+            What::Hostile(attack) => {
+                let seen = attack()?;
+                released()?;
+                TRACE.run(self.name).context("a recording after it")?;
+                Ok(seen)
+            }
         }
     }
 }

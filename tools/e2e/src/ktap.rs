@@ -36,6 +36,12 @@ impl Report {
         say(format_args!("not ok {} {name}", self.done));
     }
 
+    /// A case that cannot be run here, and why.
+    pub fn skip(&mut self, name: &str, reason: &str) {
+        self.done += 1;
+        say(format_args!("ok {} {name} # SKIP {reason}", self.done));
+    }
+
     /// Whether all passed.
     pub fn good(&self) -> bool {
         self.failed == 0

@@ -6,6 +6,7 @@
 //! bytes of its stream it is, and so what the file lacks must be what was lost.
 
 mod cases;
+mod hostile;
 mod ktap;
 mod module;
 mod recording;
@@ -31,19 +32,35 @@ struct Args {
 enum What {
     /// Print the names of the cases.
     List,
+    /// The part of a hostile case that is another process.
+    #[command(hide = true)]
+    Attack(hostile::Args),
     /// Run a program to trace.
     Workload(workload::Args),
 }
+
+/// Why a case cannot be run here.
+#[derive(Debug)]
+struct Skip(&'static str);
+
+impl std::fmt::Display for Skip {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+impl std::error::Error for Skip {}
 
 fn main() -> ExitCode {
     let args = Args::parse();
     let result = match &args.command {
         Some(What::List) => {
-            for case in cases::ALL {
+            for case in cases::all() {
                 println!("{}", case.name);
             }
             Ok(ExitCode::SUCCESS)
         }
+        Some(What::Attack(part)) => hostile::part(part),
         Some(What::Workload(workload)) => workload::run(workload),
         None => run(&args.filters),
     };
@@ -55,8 +72,7 @@ fn main() -> ExitCode {
 }
 
 fn run(filters: &[String]) -> Result<ExitCode> {
-    let chosen: Vec<_> = cases::ALL
-        .iter()
+    let chosen: Vec<_> = cases::all()
         .filter(|case| filters.is_empty() || filters.iter().any(|f| case.name.contains(f.as_str())))
         .collect();
     let mut report = ktap::Report::begin(chosen.len());
@@ -69,6 +85,7 @@ fn run(filters: &[String]) -> Result<ExitCode> {
 
         match outcome {
             Ok(note) => report.pass(case.name, &format!("{note} ({time:.1} s)")),
+            Err(error) if error.is::<Skip>() => report.skip(case.name, &error.to_string()),
             Err(error) => report.fail(case.name, &format!("{error:#} ({time:.1} s)")),
         }
     }

@@ -21,6 +21,19 @@ pub fn load_all() -> Result<()> {
     Ok(())
 }
 
+/// Loads a second driver, if the guest has one: the name of its PMU and of its module.
+pub fn load_second() -> Result<Option<(&'static str, &'static str)>> {
+    const PMU: &str = "minimal";
+    for name in ["pmu_minimal", "minimal"] {
+        let file = format!("/modules/{name}.ko");
+        if Path::new(&file).exists() {
+            tool("insmod", &file)?;
+            return Ok(Some((PMU, name)));
+        }
+    }
+    Ok(None)
+}
+
 /// Whether the module is loaded.
 pub fn is_loaded(name: &str) -> bool {
     Path::new("/sys/module").join(name).exists()

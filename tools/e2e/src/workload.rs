@@ -126,13 +126,15 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
 }
 
-fn pin(cpu: usize) -> Result<()> {
+/// Keeps this thread on a CPU.
+pub fn pin(cpu: usize) -> Result<()> {
     let mut set = CpuSet::new();
     set.set(cpu);
     sched_setaffinity(None, &set).with_context(|| format!("cannot move to CPU {cpu}"))
 }
 
-fn spin(time: Duration) {
+/// Computes for so long.
+pub fn spin(time: Duration) {
     let end = Instant::now() + time;
     let mut n = 0u64;
     while Instant::now() < end {

@@ -32,6 +32,14 @@ impl Event {
     /// # Errors
     /// What the kernel says.
     pub fn open(attr: &Attr, pid: i32, cpu: i32) -> io::Result<Self> {
+        Self::open_in(attr, pid, cpu, None)
+    }
+
+    /// As [`open`](Self::open), in the group of `leader`.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn open_in(attr: &Attr, pid: i32, cpu: i32, leader: Option<&Self>) -> io::Result<Self> {
         let bytes = attr.encode();
         let mut raw = perf_event_attr::default();
         if bytes.len() > size_of_val(&raw) {
@@ -49,7 +57,7 @@ impl Event {
                 &raw mut raw,
                 pid,
                 cpu,
-                -1,
+                leader.map_or(-1, |leader| leader.0.as_raw_fd()),
                 sys::bindings::PERF_FLAG_FD_CLOEXEC.into(),
             )
         };
@@ -71,6 +79,14 @@ impl Event {
         check(result).map(|()| id)
     }
 
+    /// Another descriptor of the same event.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        self.0.try_clone().map(Self)
+    }
+
     /// Lets it count and trace.
     ///
     /// # Errors
@@ -87,6 +103,36 @@ impl Event {
     pub fn disable(&self) -> io::Result<()> {
         // SAFETY: The descriptor is an event's; the call takes no pointer.
         check(unsafe { sys::ioctls::DISABLE(self.0.as_raw_fd(), 0) })
+    }
+
+    /// Sets what it has counted to 0.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn reset(&self) -> io::Result<()> {
+        // SAFETY: The descriptor is an event's; the call takes no pointer.
+        check(unsafe { sys::ioctls::RESET(self.0.as_raw_fd(), 0) })
+    }
+
+    /// Enables it for so many overflows.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn refresh(&self, overflows: i32) -> io::Result<()> {
+        // SAFETY: The descriptor is an event's; the call takes no pointer.
+        check(unsafe { sys::ioctls::REFRESH(self.0.as_raw_fd(), overflows) })
+    }
+
+    /// Sets its period.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn set_period(&self, period: u64) -> io::Result<()> {
+        // The crate has the number itself as the argument; the kernel wants its address.
+        let at = (&raw const period).expose_provenance();
+        let at = u64::try_from(at).map_err(io::Error::other)?;
+        // SAFETY: The descriptor is an event's, and the kernel reads 8 bytes at `at`, where `period` is.
+        check(unsafe { sys::ioctls::PERIOD(self.0.as_raw_fd(), at) })
     }
 
     /// Sends its records, and its trace, to the rings of another.
@@ -119,6 +165,13 @@ impl Event {
             running: next(),
             id: next(),
         }))
+    }
+}
+
+/// The same event: it ends when the last descriptor is closed.
+impl From<Event> for OwnedFd {
+    fn from(event: Event) -> Self {
+        event.0
     }
 }
 

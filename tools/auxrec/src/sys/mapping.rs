@@ -90,7 +90,11 @@ impl Mapping {
         })
     }
 
-    /// The length in bytes.
+    /// The length in bytes, never 0.
+    #[expect(
+        clippy::len_without_is_empty,
+        reason = "the kernel refuses an empty mapping"
+    )]
     pub fn len(&self) -> usize {
         self.len
     }

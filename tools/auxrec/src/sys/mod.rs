@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
 //! The system layer: the only place with `unsafe`. What it gives out is safe to use in any order.
+//!
+//! It is public for tests, which use events in ways that no recorder does.
 
 mod event;
 mod mapping;
 mod process;
 
-pub use event::Event;
+pub use event::{Count, Event};
 pub use mapping::{Field, Mapping};
 pub use process::Workload;
 
