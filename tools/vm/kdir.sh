@@ -16,6 +16,11 @@ if [ ! -f "$kdir/.config" ] || [ ! -f "$kdir/Makefile" ]; then
 fi
 grep -q '^CONFIG_RUST=y' "$kdir/.config" ||
 	die "the kernel in $kdir has no CONFIG_RUST=y: build one with it (see Documentation/rust/quick-start.rst of the kernel)."
+release=$(cat "$kdir/include/config/kernel.release" 2>/dev/null || echo 0)
+case $release in
+[0-6].* | 7.[0-2] | 7.[0-2][!0-9]*)
+	die "the kernel in $kdir is $release: the first whose kernel crate has what the framework builds on is 7.3." ;;
+esac
 [ -e "$kdir/rust/libkernel.rmeta" ] ||
 	die "the kernel in $kdir has no Rust metadata (rust/libkernel.rmeta): run 'make prepare modules_prepare' there; packages of kernel headers seldom hold it."
 want=$(sed -n 's/^CONFIG_RUSTC_VERSION_TEXT="\(.*\)"$/\1/p' "$kdir/.config")

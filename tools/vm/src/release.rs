@@ -7,8 +7,9 @@
 use std::cmp::Ordering;
 use std::fmt::Write;
 
-/// The first series with what the framework needs.
-const OLDEST: (u32, u32) = (7, 2);
+/// The first series whose kernel crate has what the framework builds on: the implementing module in `#[vtable]` traits, the
+/// token for disabled interrupts, barriers as types.
+const OLDEST: (u32, u32) = (7, 3);
 
 /// The flavour that guests boot: small, no firmware, all virtio built in.
 const FLAVOUR: &str = "-cloud-amd64";
@@ -62,7 +63,7 @@ impl Release {
 }
 
 /// Chooses from `package | version | …` lines, as `apt-cache madison` prints them. `wanted` is the beginning of a
-/// version: a series (7.2), an upstream version (7.2.12) or all of it.
+/// version: a series (7.3), an upstream version (7.3.4) or all of it.
 ///
 /// # Errors
 ///
@@ -195,8 +196,8 @@ fn compare_text(a: &str, b: &str) -> Ordering {
 mod tests {
     use super::*;
 
-    const V3: &str = "7.3.4-1~bpo13+1";
-    const V2: &str = "7.2.12-1~bpo13+1";
+    const V3: &str = "7.4.4-1~bpo13+1";
+    const V2: &str = "7.3.12-1~bpo13+1";
 
     fn offers(list: &[(&str, &str)]) -> String {
         let line =
@@ -206,16 +207,16 @@ mod tests {
 
     fn new_shape() -> Vec<(&'static str, &'static str)> {
         vec![
-            ("linux-source-7.3", V3),
-            ("linux-headers-7.3.4+deb13-cloud-amd64", V3),
-            ("linux-headers-7.3.4+deb13-amd64", V3),
-            ("linux-image-7.3.4+deb13-cloud-amd64", V3),
-            ("linux-binary-7.3.4+deb13-cloud-amd64", V3),
-            ("linux-modules-7.3.4+deb13-cloud-amd64", V3),
+            ("linux-source-7.4", V3),
+            ("linux-headers-7.4.4+deb13-cloud-amd64", V3),
+            ("linux-headers-7.4.4+deb13-amd64", V3),
+            ("linux-image-7.4.4+deb13-cloud-amd64", V3),
+            ("linux-binary-7.4.4+deb13-cloud-amd64", V3),
+            ("linux-modules-7.4.4+deb13-cloud-amd64", V3),
             ("linux-headers-cloud-amd64", V3),
-            ("linux-source-7.2", V2),
-            ("linux-headers-7.2.12+deb13-cloud-amd64", V2),
-            ("linux-image-7.2.12+deb13-cloud-amd64", V2),
+            ("linux-source-7.3", V2),
+            ("linux-headers-7.3.12+deb13-cloud-amd64", V2),
+            ("linux-image-7.3.12+deb13-cloud-amd64", V2),
             ("linux-source-6.12", "6.12.48-1"),
             ("linux-headers-6.12.48+deb13-cloud-amd64", "6.12.48-1"),
             ("linux-image-6.12.48+deb13-cloud-amd64", "6.12.48-1"),
@@ -227,15 +228,15 @@ mod tests {
         let mut list = new_shape();
         let release = choose(&offers(&list), None).unwrap();
         assert_eq!((release.version.as_str(), release.packages.len()), (V3, 5));
-        assert_eq!(release.abi, "7.3.4+deb13-cloud-amd64");
+        assert_eq!(release.abi, "7.4.4+deb13-cloud-amd64");
         assert_eq!(
             Release::from_text(&release.to_text()).as_ref(),
             Some(&release)
         );
-        assert_eq!(release.source(), Some("linux-source-7.3"));
+        assert_eq!(release.source(), Some("linux-source-7.4"));
 
         // The image is a day late: the series before it is taken, whose image holds everything.
-        list.retain(|(p, _)| *p != "linux-image-7.3.4+deb13-cloud-amd64");
+        list.retain(|(p, _)| *p != "linux-image-7.4.4+deb13-cloud-amd64");
         let release = choose(&offers(&list), None).unwrap();
         assert_eq!((release.version.as_str(), release.packages.len()), (V2, 3));
     }
@@ -244,12 +245,12 @@ mod tests {
     fn same_version_everywhere() {
         let mut list = new_shape();
         for (package, version) in &mut list {
-            if package.starts_with("linux-headers-7.3") {
-                *version = "7.3.3-1~bpo13+1";
+            if package.starts_with("linux-headers-7.4") {
+                *version = "7.4.3-1~bpo13+1";
             }
         }
         assert_eq!(choose(&offers(&list), None).unwrap().version, V2);
-        assert!(choose(&offers(&list), Some("7.3"))
+        assert!(choose(&offers(&list), Some("7.4"))
             .unwrap_err()
             .contains("no image and headers"));
     }
@@ -257,10 +258,10 @@ mod tests {
     #[test]
     fn by_wish() {
         let text = offers(&new_shape());
-        for (wish, version) in [("7.2", V2), ("7.2.12", V2), (V3, V3)] {
+        for (wish, version) in [("7.3", V2), ("7.3.12", V2), (V3, V3)] {
             assert_eq!(choose(&text, Some(wish)).unwrap().version, version);
         }
-        for wish in ["7", "7.2.1", "6.12", "8.0"] {
+        for wish in ["7", "7.3.1", "6.12", "8.0"] {
             let chosen = choose(&text, Some(wish));
             assert!(wish == "7" || chosen.is_err(), "{wish}: {chosen:?}");
         }
@@ -270,11 +271,11 @@ mod tests {
     #[test]
     fn order_of_versions() {
         let rising = [
-            "7.2.9-1",
-            "7.2.12-1~bpo13+1",
-            "7.2.12-1",
-            "7.2.12-1+b1",
-            "7.2.12-2",
+            "7.3.9-1",
+            "7.3.12-1~bpo13+1",
+            "7.3.12-1",
+            "7.3.12-1+b1",
+            "7.3.12-2",
             "7.10.1-1",
         ];
         for (i, a) in rising.iter().enumerate() {

@@ -381,7 +381,7 @@ fn preflight(cache: &Cache, dir: &Path) -> Result<Case> {
     let good = format!("CONFIG_RUST=y\nCONFIG_RUSTC_VERSION_TEXT=\"{version}\"\n");
     let other = "CONFIG_RUST=y\nCONFIG_RUSTC_VERSION_TEXT=\"rustc 1.70.0 (other)\"\n";
     // The name, the configuration if any, whether there is metadata, and what the refusal must say; empty: accepted.
-    let table: [(&str, Option<&str>, bool, &str); 5] = [
+    let table: [(&str, Option<&str>, bool, &str); 6] = [
         ("no kernel folder", None, false, "no configured kernel"),
         (
             "kernel without Rust",
@@ -389,6 +389,7 @@ fn preflight(cache: &Cache, dir: &Path) -> Result<Case> {
             false,
             "CONFIG_RUST",
         ),
+        ("kernel that is too old", Some(&good), true, "is 7.2.12"),
         ("kernel without metadata", Some(&good), false, "metadata"),
         ("kernel of another rustc", Some(other), true, "rustc 1.70.0"),
         ("fit kernel", Some(&good), true, ""),
@@ -404,6 +405,14 @@ fn preflight(cache: &Cache, dir: &Path) -> Result<Case> {
         if metadata {
             fs::write(kdir.join("rust/libkernel.rmeta"), "").on("write", &kdir)?;
         }
+        let release = if name.ends_with("old") {
+            "7.2.12"
+        } else {
+            "7.3.4"
+        };
+        let generated = kdir.join("include/config");
+        fs::create_dir_all(&generated).on("make", &generated)?;
+        fs::write(generated.join("kernel.release"), release).on("write", &kdir)?;
         let script = cache.checkout().join("tools/vm/kdir.sh");
         let output = Command::new(&script)
             .arg(&kdir)
