@@ -82,7 +82,7 @@ impl<T: Pmu> Session<'_, T> {
     ///
     /// Every session starts with no timer.
     pub fn set_timer(&mut self, interval: Delta) {
-        build_assert!(T::HAS_TICK, "a timer needs Pmu::tick()");
+        const_assert!(T::HAS_TICK, "a timer needs Pmu::tick()");
         *self.timer = Some(interval);
     }
 
