@@ -11,6 +11,7 @@
 
 pub mod accel;
 pub mod cache;
+pub mod compile_fail;
 pub mod cpio;
 pub mod demo;
 pub mod error;

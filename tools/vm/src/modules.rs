@@ -121,7 +121,9 @@ pub fn rust_analyzer(cache: &Cache, kernel: &Kernel) -> Result<PathBuf> {
     Ok(project)
 }
 
-fn output_dir(cache: &Cache, kernel: &Kernel, mode: Mode) -> PathBuf {
+/// Where the modules of a kernel are built.
+#[must_use]
+pub fn output_dir(cache: &Cache, kernel: &Kernel, mode: Mode) -> PathBuf {
     let name = match mode {
         Mode::Plain => kernel.kind.to_string(),
         Mode::Strict => format!("{}-strict", kernel.kind),

@@ -9,7 +9,7 @@ use crate::kernel::{Kernel, Kind};
 use crate::ktap::{self, Case, Counts};
 use crate::modules::{self, Mode};
 use crate::step::{Log, Progress};
-use crate::{libtest, litmus, tools, vng};
+use crate::{compile_fail, libtest, litmus, tools, vng};
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -349,6 +349,10 @@ fn kbuild(cache: &Cache, dir: &Path, kernels: &mut Kernels<'_>, plan: &Plan) -> 
     cases.push(preflight(cache, dir)?);
     let kernel = kernels.get(plan.kernels.first().copied().unwrap_or(Kind::Stock))?;
     cases.push(rust_analyzer(cache, &kernel));
+    cases.push(
+        compile_fail::run(cache, &kernel)
+            .unwrap_or_else(|e| Case::fail("compile-fail", &e.to_string())),
+    );
     Ok(Case::suite("kbuild", cases))
 }
 

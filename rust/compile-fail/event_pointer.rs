@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! perf's own event, behind the framework's back.
+//!
+//! error: method `as_ptr` is private
+
+use perf::{
+    Event,
+    Pmu, //
+};
+
+/// Takes the C object.
+pub fn pointer<T: Pmu>(event: &Event<'_, T>) -> *mut kernel::ffi::c_void {
+    event.as_ptr().cast()
+}

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A driver without `#[vtable]`: nobody knows its module, so nobody could pin its code.
+//!
+//! error: missing: `USE_VTABLE_ATTR`, `OwnerModule`
+
+use kernel::prelude::*;
+use perf::{
+    aux,
+    Attr,
+    Event,
+    Pmu, //
+};
+
+module! {
+    type: Module,
+    name: "compile_fail",
+    authors: ["The auxpmu authors"],
+    description: "Does not compile",
+    license: "GPL",
+}
+
+struct Module;
+
+impl kernel::Module for Module {
+    fn init(_module: &'static ThisModule) -> Result<Self> {
+        Ok(Self)
+    }
+}
+
+struct Driver;
+
+impl Pmu for Driver {
+    type Config = ();
+    type Event = ();
+    type Buffer = ();
+    type Run = ();
+
+    fn event_init(&self, _attr: &Attr<'_, ()>) -> Result {
+        Ok(())
+    }
+
+    fn setup_aux(&self, _event: &Event<'_, Self>, _pages: &aux::Pages) -> Result {
+        Ok(())
+    }
+
+    fn start(&self, _session: &mut aux::Session<'_, Self>) -> Result<()> {
+        Ok(())
+    }
+
+    fn quiesce(&self, session: &mut aux::Session<'_, Self>, _run: ()) -> aux::Written {
+        aux::Written::by_writer(session.window, aux::Loss::None)
+    }
+}

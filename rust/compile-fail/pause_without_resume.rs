@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A driver that can pause, but not resume.
+//!
+//! error: a driver that can pause can resume, and the other way round
+
+use kernel::prelude::*;
+use perf::{
+    aux,
+    Attr,
+    Event,
+    Pmu, //
+};
+
+perf::module_pmu! {
+    type: Driver,
+    pmu: c"driver",
+    driver: Driver,
+    name: "compile_fail",
+    authors: ["The auxpmu authors"],
+    description: "Does not compile",
+    license: "GPL",
+}
+
+struct Driver;
+
+#[vtable]
+impl Pmu for Driver {
+    type Config = ();
+    type Event = ();
+    type Buffer = ();
+    type Run = ();
+
+    fn event_init(&self, _attr: &Attr<'_, ()>) -> Result {
+        Ok(())
+    }
+
+    fn setup_aux(&self, _event: &Event<'_, Self>, _pages: &aux::Pages) -> Result {
+        Ok(())
+    }
+
+    fn start(&self, _session: &mut aux::Session<'_, Self>) -> Result<()> {
+        Ok(())
+    }
+
+    fn pause(&self, _session: &mut aux::Session<'_, Self>, _run: &mut ()) {}
+
+    fn quiesce(&self, session: &mut aux::Session<'_, Self>, _run: ()) -> aux::Written {
+        aux::Written::by_writer(session.window, aux::Loss::None)
+    }
+}

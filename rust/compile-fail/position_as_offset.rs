@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A position that is taken for an offset in the ring.
+//!
+//! error: the type `[u8]` cannot be indexed by
+
+use perf::aux::Window;
+
+/// The byte at the head, in a copy of the ring.
+pub fn at_head(window: &Window, copy: &[u8]) -> u8 {
+    copy[window.head()]
+}
