@@ -4,9 +4,14 @@
 
 #include <linux/cpuhotplug.h>
 #include <linux/cpumask.h>
+#include <linux/gfp.h>
+#include <linux/io.h>
+#include <linux/mm.h>
 #include <linux/preempt.h>
 #include <linux/rcupdate.h>
+#include <linux/slab.h>
 #include <linux/sysfs.h>
+#include <linux/vmalloc.h>
 
 struct list_head *rust_perf_addr_filters(struct perf_event *event)
 {
@@ -51,6 +56,80 @@ ssize_t rust_perf_cpumask_emit(char *page, const struct cpumask *mask)
 {
 	return sysfs_emit(page, "%*pbl\n", cpumask_pr_args(mask));
 }
+
+/* What rb_alloc_aux_page() leaves in the first page of a chunk. */
+unsigned long rust_perf_page_order(void *address)
+{
+	struct page *page = virt_to_page(address);
+
+	return PagePrivate(page) ? page_private(page) : 0;
+}
+
+phys_addr_t rust_perf_virt_to_phys(void *address)
+{
+	return virt_to_phys(address);
+}
+
+/* The mapping has a reference to each page. */
+void *rust_perf_vmap(void **addresses, unsigned int nr)
+{
+	struct page **pages;
+	void *mapping;
+	unsigned int i;
+
+	pages = kvmalloc_array(nr, sizeof(*pages), GFP_KERNEL);
+	if (!pages)
+		return NULL;
+
+	for (i = 0; i < nr; i++) {
+		pages[i] = virt_to_page(addresses[i]);
+		get_page(pages[i]);
+	}
+
+	mapping = vmap(pages, nr, VM_MAP | VM_MAP_PUT_PAGES, PAGE_KERNEL);
+	if (!mapping) {
+		while (i--)
+			put_page(pages[i]);
+		kvfree(pages);
+	}
+	return mapping;
+}
+
+void rust_perf_vunmap(void *mapping)
+{
+	/* Drops the references, and frees the array: VM_MAP_PUT_PAGES. */
+	vfree(mapping);
+}
+
+#ifdef CONFIG_KUNIT
+/* As rb_alloc_aux_page() and the loop in rb_alloc_aux(). */
+bool rust_perf_alloc_chunk(void **addresses, unsigned int order)
+{
+	struct page *page = alloc_pages(GFP_KERNEL | __GFP_ZERO, order);
+	unsigned int i;
+
+	if (!page)
+		return false;
+
+	if (order) {
+		split_page(page, order);
+		SetPagePrivate(page);
+		set_page_private(page, order);
+	}
+	for (i = 0; i < 1U << order; i++)
+		addresses[i] = page_address(page + i);
+	return true;
+}
+
+/* As rb_free_aux_page(). */
+void rust_perf_free_chunk_page(void *address)
+{
+	struct page *page = virt_to_page(address);
+
+	ClearPagePrivate(page);
+	__free_page(page);
+}
+#endif
 
 bool rust_perf_in_nmi(void)
 {

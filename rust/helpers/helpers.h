@@ -10,6 +10,7 @@
 
 #include <linux/hrtimer.h>
 #include <linux/perf_event.h>
+#include <linux/types.h>
 #include <linux/xarray.h>
 
 struct list_head *rust_perf_addr_filters(struct perf_event *event);
@@ -23,6 +24,10 @@ void rust_perf_cpuhp_remove(int state);
 int rust_perf_cpuhp_add(int state, struct hlist_node *node);
 void rust_perf_cpuhp_del(int state, struct hlist_node *node);
 ssize_t rust_perf_cpumask_emit(char *page, const struct cpumask *mask);
+unsigned long rust_perf_page_order(void *address);
+phys_addr_t rust_perf_virt_to_phys(void *address);
+void *rust_perf_vmap(void **addresses, unsigned int nr);
+void rust_perf_vunmap(void *mapping);
 bool rust_perf_in_nmi(void);
 void rust_perf_event_count(struct perf_event *event, u64 n);
 bool rust_perf_has_branch_stack(struct perf_event *event);
@@ -35,5 +40,10 @@ void rust_perf_trace_commit(struct perf_event *event, u64 aux_head, u64 size,
 void rust_perf_trace_loss(struct perf_event *event, unsigned int cause,
 			  bool known, u64 bytes);
 void rust_perf_xa_init(struct xarray *xa);
+
+#ifdef CONFIG_KUNIT
+bool rust_perf_alloc_chunk(void **addresses, unsigned int order);
+void rust_perf_free_chunk_page(void *address);
+#endif
 
 #endif

@@ -26,6 +26,8 @@ mod buffer;
 pub(crate) mod fake;
 #[path = "aux/gate.rs"]
 mod gate;
+#[path = "aux/mapping.rs"]
+mod mapping;
 #[path = "aux/output.rs"]
 mod output;
 #[path = "aux/slot.rs"]
@@ -38,10 +40,13 @@ mod unit;
 #[path = "aux/window.rs"]
 mod window;
 
+pub use auxcore::table;
 pub use buffer::{
+    Chunk,
     Mode,
     Pages, //
 };
+pub use mapping::Mapping;
 pub use window::{
     Full,
     Window,

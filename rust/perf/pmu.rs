@@ -61,6 +61,13 @@ impl Capabilities {
     pub const EXCLUSIVE: Self = Self(bindings::PERF_PMU_CAP_EXCLUSIVE);
     /// Trace of instructions: perf writes `PERF_RECORD_ITRACE_START` when an event starts.
     pub const ITRACE: Self = Self(bindings::PERF_PMU_CAP_ITRACE);
+    /// Cannot go from one piece of memory to another: perf allocates a ring in overwrite mode as
+    /// one [chunk](aux::Pages::chunks) or not at all, and a linear one in chunks of up to the
+    /// watermark.
+    pub const NO_SG: Self = Self(bindings::PERF_PMU_CAP_AUX_NO_SG);
+    /// Can, but gains by large pieces: perf allocates [chunks](aux::Pages::chunks) as large as it
+    /// gets, of up to the ring or the watermark. Without either, each page is a chunk.
+    pub const PREFER_LARGE: Self = Self(bindings::PERF_PMU_CAP_AUX_PREFER_LARGE);
     /// Cannot tell user from kernel: events with `exclude_*` bits get `EINVAL`.
     pub const NO_EXCLUDE: Self = Self(bindings::PERF_PMU_CAP_NO_EXCLUDE);
 

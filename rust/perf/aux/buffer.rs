@@ -2,11 +2,15 @@
 
 //! A ring's memory, and what a driver hangs off it, from `setup_aux()` to `free_aux()`.
 
+use super::mapping::Mapping;
 use crate::{
     bindings,
     pmu::Pmu, //
 };
-use auxcore::ring::Size;
+use auxcore::{
+    ring::Size,
+    table, //
+};
 use core::{
     ffi::c_void,
     ptr::NonNull, //
@@ -83,6 +87,65 @@ impl Pages {
         self.mode
     }
 
+    /// The pieces of memory that the ring is made of, one after the other.
+    ///
+    /// A chunk was allocated at once: its pages lie side by side, and its address is a multiple of
+    /// its length, which is a power of two pages. With [`Capabilities::NO_SG`] or
+    /// [`Capabilities::PREFER_LARGE`] chunks have up to the watermark, in overwrite mode up to the
+    /// whole ring, as far as there was such memory; without them each page is a chunk. Chunks that
+    /// follow each other may happen to lie side by side too: [`auxcore::table::regions`] looks.
+    ///
+    /// [`Capabilities::NO_SG`]: crate::pmu::Capabilities::NO_SG
+    /// [`Capabilities::PREFER_LARGE`]: crate::pmu::Capabilities::PREFER_LARGE
+    ///
+    /// C counterpart: `rb_alloc_aux()`, which leaves the order in the first page of a chunk.
+    pub fn chunks(&self) -> impl Iterator<Item = Chunk> + '_ {
+        let mut offset = 0;
+
+        core::iter::from_fn(move || {
+            let chunk = self.chunk(offset)?;
+
+            // Cannot overflow: at most the size of the ring.
+            offset = chunk.len.wrapping_add(offset);
+            Some(chunk)
+        })
+    }
+
+    /// The chunk that begins at `offset`, where one has to; [`None`] at the end of the ring.
+    fn chunk(&self, offset: usize) -> Option<Chunk> {
+        let (address, _) = self.at(offset)?;
+        let left = self.size.get().checked_sub(offset)?;
+
+        // SAFETY: The address of a page of the ring, by the guarantee of `at()`.
+        let order = unsafe { bindings::rust_perf_page_order(address.as_ptr().cast()) };
+        // SAFETY: As above, so in the direct mapping of memory.
+        let physical = unsafe { bindings::rust_perf_virt_to_phys(address.as_ptr().cast()) };
+
+        let len = u32::try_from(order)
+            .ok()
+            .and_then(|order| PAGE_SIZE.checked_shl(order))
+            .unwrap_or(PAGE_SIZE);
+        Some(Chunk {
+            address,
+            physical,
+            // perf never makes one that is longer than what is left.
+            len: len.min(left),
+        })
+    }
+
+    /// Maps all pages side by side, in the order of the ring, for as long as the [`Mapping`] is
+    /// kept; where a unit, or a copy, wants the ring in one piece.
+    ///
+    /// To be called from a task that may sleep: in [`Pmu::setup_aux`].
+    pub fn map(&self) -> Result<Mapping> {
+        Mapping::new(self)
+    }
+
+    /// The addresses of the pages, and how many there are.
+    pub(super) fn addresses(&self) -> (NonNull<*mut c_void>, usize) {
+        (self.pages, self.size.get() >> PAGE_SHIFT)
+    }
+
     /// Another view of the same pages.
     ///
     /// # Safety
@@ -113,6 +176,43 @@ impl Pages {
 
         // Cannot overflow: `within` is below the size of the page.
         Some((place, PAGE_SIZE.wrapping_sub(within)))
+    }
+}
+
+/// A piece of the ring's memory that was allocated at once; see [`Pages::chunks`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Chunk {
+    address: NonNull<u8>,
+    physical: bindings::phys_addr_t,
+    len: usize,
+}
+
+impl Chunk {
+    /// Its address, for a unit that is told virtual addresses.
+    pub fn address(&self) -> NonNull<u8> {
+        self.address
+    }
+
+    /// Its physical address. Not what a device behind an IOMMU needs.
+    pub fn physical(&self) -> u64 {
+        self.physical
+    }
+
+    /// Its length in bytes.
+    #[expect(clippy::len_without_is_empty, reason = "never empty")]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+}
+
+/// For a table of regions with physical addresses.
+impl From<Chunk> for table::Chunk {
+    fn from(chunk: Chunk) -> Self {
+        Self {
+            address: chunk.physical,
+            // CAST: Lossless, `u64` is as wide as `usize` here.
+            len: chunk.len as u64,
+        }
     }
 }
 
