@@ -2,7 +2,7 @@
 
 //! The AUX ring, from a driver's side.
 //!
-//! C counterpart: `perf_aux_output_begin()`, `perf_aux_output_end()` and
+//! C counterpart: `perf_aux_output_begin()`, `perf_aux_output_end()`, `perf_aux_output_skip()` and
 //! `perf_aux_output_flag()` in `kernel/events/ring_buffer.c`.
 
 use crate::{
@@ -30,6 +30,9 @@ mod gate;
 mod mapping;
 #[path = "aux/output.rs"]
 mod output;
+#[cfg(CONFIG_KUNIT = "y")]
+#[path = "aux/skip.rs"]
+mod skip;
 #[path = "aux/slot.rs"]
 mod slot;
 #[cfg(CONFIG_KUNIT = "y")]
@@ -79,6 +82,7 @@ pub struct Session<'a, T: Pmu> {
     /// The CPU that this runs on, with interrupts off.
     pub cpu: &'a context::Cpu,
     timer: &'a mut Option<Delta>,
+    transaction: output::Transaction<'a>,
 }
 
 impl<T: Pmu> Session<'_, T> {
@@ -89,6 +93,47 @@ impl<T: Pmu> Session<'_, T> {
     pub fn set_timer(&mut self, interval: Delta) {
         const_assert!(T::HAS_TICK, "a timer needs Pmu::tick()");
         *self.timer = Some(interval);
+    }
+
+    /// Gives the next `len` bytes of the window to the reader as padding, for a unit that begins at
+    /// multiples of something only. `pad` writes them all, in a way that the trace's decoder skips;
+    /// the window then begins behind them, with what perf says is left and with its wakeup point.
+    ///
+    /// Only in linear mode, and while nothing has been written that is not committed: in
+    /// [`Pmu::start`] before the unit runs, or while [`Window::written`] is 0 and the unit has not
+    /// written by itself. No `PERF_RECORD_AUX` tells of padding, but `aux_head` does.
+    ///
+    /// Nothing has happened after an error: [`EOPNOTSUPP`] in overwrite mode, [`EBUSY`] if something
+    /// has been written, [`ENOSPC`] if the window has less space, [`EINVAL`] if `pad` wrote less than
+    /// `len`, or more.
+    ///
+    /// C counterpart: `perf_aux_output_skip()`.
+    pub fn skip(
+        &mut self,
+        len: usize,
+        pad: impl FnOnce(&mut Writer<'_>) -> Result<(), Full>,
+    ) -> Result {
+        if self.window.mode() == Mode::Overwrite {
+            return Err(EOPNOTSUPP);
+        }
+        if self.window.written() != 0 {
+            return Err(EBUSY);
+        }
+
+        let mut writer = self.window.reserve(len).map_err(|Full| ENOSPC)?;
+        pad(&mut writer).map_err(|Full| EINVAL)?;
+        if !writer.is_filled() {
+            return Err(EINVAL);
+        }
+
+        // perf publishes `aux_head` at once, without a barrier of its own: (B) stands here, between
+        // the stores of padding and that.
+        let handle = self
+            .transaction
+            .skip(u64::try_from(len)?, Published::cpu_stores())?;
+
+        self.window.begin_at(handle);
+        Ok(())
     }
 
     /// Adds `n` to the event's counter, which `read()` and `perf stat` show.
@@ -111,8 +156,9 @@ impl Published {
     /// A CPU stored the trace, with ordinary stores.
     #[inline]
     pub fn cpu_stores() -> Self {
-        // (B): orders the stores of trace before the store of `aux_head` in
-        // `perf_aux_output_end()`. Pairs with (C), the reader's `smp_rmb()` or load-acquire.
+        // (B): orders the stores of trace or of padding before the store of `aux_head` in
+        // `perf_aux_output_end()` or `perf_aux_output_skip()`. Pairs with (C), the reader's
+        // `smp_rmb()` or load-acquire.
         barrier::smp_mb(barrier::Write);
 
         Self(())

@@ -44,6 +44,7 @@ pub use crate::aux::{
     },
     fake::{
         Complaint,
+        Padding,
         Record, //
     }, //
 };

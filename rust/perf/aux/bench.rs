@@ -12,6 +12,7 @@ use super::{
     fake::{
         Complaint,
         Fake,
+        Padding,
         Record,
         Ring, //
     },
@@ -330,9 +331,11 @@ impl<T: Pmu> Bench<T> {
         // SAFETY: `event_init()` has succeeded, or there was no bench.
         let event = unsafe { Event::<T>::from_raw(self.event()) };
         let data = self.shared.driver.setup_aux(&event, &pages)?;
+        // SAFETY: The ring forgets it in `unmap()`, before the memory goes.
+        let view = unsafe { pages.view() };
         let private = Buffer::<T>::into_foreign(data, pages, self.shared.live.clone())?;
 
-        self.ring_mut().map(private);
+        self.ring_mut().map(private, view);
         Ok(())
     }
 
@@ -475,6 +478,11 @@ impl<T: Pmu> Bench<T> {
     /// The `PERF_RECORD_AUX`s so far, the oldest first.
     pub fn records(&self) -> &[Record] {
         self.ring().records()
+    }
+
+    /// What was [skipped](super::Session::skip) so far, the oldest first.
+    pub fn paddings(&self) -> &[Padding] {
+        self.ring().paddings()
     }
 
     /// `aux_head`: the position behind the newest byte that was committed.

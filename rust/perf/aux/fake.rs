@@ -7,6 +7,7 @@
 //! all, is a [`Complaint`].
 
 use super::{
+    buffer::Pages,
     output::{
         Handle,
         Output,
@@ -65,6 +66,15 @@ impl Record {
     }
 }
 
+/// What a driver has [skipped](super::Session::skip).
+#[derive(Debug)]
+pub struct Padding {
+    /// The position of its first byte.
+    pub offset: u64,
+    /// What the ring held there when perf was told, and so the reader.
+    pub bytes: KVec<u8>,
+}
+
 /// What perf would complain of, or ought to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Complaint {
@@ -100,7 +110,9 @@ pub(super) struct Ring {
     begun: u64,
     unmapping: bool,
     private: *mut c_void,
+    pages: Option<Pages>,
     records: KVec<Record>,
+    paddings: KVec<Padding>,
     disabled: bool,
     complaint: Option<Complaint>,
 }
@@ -119,7 +131,9 @@ impl Ring {
             begun: 0,
             unmapping: false,
             private: ptr::null_mut(),
+            pages: None,
             records: KVec::new(),
+            paddings: KVec::new(),
             disabled: false,
             complaint: None,
         }
@@ -159,6 +173,10 @@ impl Ring {
         &self.records
     }
 
+    pub(super) fn paddings(&self) -> &[Padding] {
+        &self.paddings
+    }
+
     /// Whether perf has disabled the event.
     pub(super) fn is_disabled(&self) -> bool {
         self.disabled
@@ -188,9 +206,10 @@ impl Ring {
         !self.private.is_null()
     }
 
-    /// Maps the ring, with this `aux_priv`.
-    pub(super) fn map(&mut self, private: *mut c_void) {
+    /// Maps the ring, with this `aux_priv`. `pages` stay until it is unmapped.
+    pub(super) fn map(&mut self, private: *mut c_void, pages: Pages) {
         self.private = private;
+        self.pages = Some(pages);
         self.unmapping = false;
     }
 
@@ -208,6 +227,7 @@ impl Ring {
     pub(super) fn end_unmap(&mut self) -> Option<NonNull<c_void>> {
         // `WARN_ON_ONCE(refcount_read(&rb->aux_refcount))`.
         self.complain_if(self.open, Complaint::FreedOpen);
+        self.pages = None;
 
         NonNull::new(core::mem::replace(&mut self.private, ptr::null_mut()))
     }
@@ -286,12 +306,65 @@ impl Ring {
         if truncated {
             self.disabled = true;
         }
-        if self.mode == Mode::Linear && self.head.distance_from(self.wakeup) >= self.watermark {
+        self.wake_up();
+
+        self.open = false;
+    }
+
+    fn skip(&mut self, handle: &mut Handle, len: u64) -> Result {
+        self.complain_if(!self.open, Complaint::NotOpen);
+        if len > handle.space() {
+            return Err(ENOSPC);
+        }
+
+        let padding = self.padding(len);
+        match padding.map(|padding| self.paddings.push(padding, GFP_ATOMIC)) {
+            Ok(Ok(())) => (),
+            _ => self.complain(Complaint::NoMemory),
+        }
+        self.head = self.head.advance(len);
+        if self.wake_up() {
+            let wakeup = self.wakeup.advance(self.watermark).get();
+            handle.0.wakeup = usize::try_from(wakeup)?;
+        }
+        handle.set_head(self.head);
+        handle.0.size = handle.0.size.saturating_sub(usize::try_from(len)?);
+        Ok(())
+    }
+
+    /// What the reader would see if it looked at the next `len` bytes now.
+    fn padding(&self, len: u64) -> Result<Padding> {
+        let mut bytes = KVec::new();
+
+        for way in 0..len {
+            let offset = self.size.offset(self.head.advance(way));
+            let (place, _) = self
+                .pages
+                .as_ref()
+                .and_then(|p| p.at(offset))
+                .ok_or(EINVAL)?;
+            // SAFETY: Valid for reads by the guarantee of `Pages::at()`. Volatile, since the window
+            // writes through addresses of its own.
+            let byte = unsafe { place.read_volatile() };
+
+            bytes.push(byte, GFP_ATOMIC)?;
+        }
+        Ok(Padding {
+            offset: self.head.get(),
+            bytes,
+        })
+    }
+
+    /// Wakes the reader if the wakeup point was passed, and sets the next one.
+    fn wake_up(&mut self) -> bool {
+        let due =
+            self.mode == Mode::Linear && self.head.distance_from(self.wakeup) >= self.watermark;
+
+        if due {
             let over = self.head.get().checked_rem(self.watermark).unwrap_or(0);
             self.wakeup = self.head.retreat(over);
         }
-
-        self.open = false;
+        due
     }
 }
 
@@ -331,6 +404,13 @@ impl Output for Fake {
     unsafe fn flag(handle: &mut Handle, flags: u64) {
         // SAFETY: The union holds integers only; for AUX it is `aux_flags`.
         unsafe { *handle.0.__bindgen_anon_1.aux_flags.as_mut() |= flags };
+    }
+
+    unsafe fn skip(handle: &mut Handle, len: u64) -> Result {
+        // SAFETY: As in `begin()`, which has set the event.
+        let ring = NonNull::new(handle.0.event).and_then(|event| unsafe { Self::ring(event) });
+
+        ring.ok_or(ENOSPC)?.skip(handle, len)
     }
 
     unsafe fn end(handle: &mut Handle, len: u64) {

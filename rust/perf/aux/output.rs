@@ -4,6 +4,7 @@
 //!
 //! C counterpart: `perf_aux_output_*()`, `kernel/events/ring_buffer.c`.
 
+use super::Published;
 use crate::bindings;
 use auxcore::ring::Pos;
 use core::{
@@ -13,7 +14,10 @@ use core::{
         NonNull, //
     }, //
 };
-use kernel::prelude::*;
+use kernel::{
+    error::to_result,
+    prelude::*, //
+};
 
 /// Why a transaction was not begun.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -81,6 +85,15 @@ pub(super) trait Output: 'static {
     /// A transaction must be open on `handle`.
     unsafe fn flag(handle: &mut Handle, flags: u64);
 
+    /// Gives `len` bytes to the reader that are no trace, and moves the handle's head, space and
+    /// wakeup point; [`ENOSPC`] if there is less space, and in overwrite mode.
+    ///
+    /// # Safety
+    ///
+    /// - A transaction must be open on `handle`, begun on this CPU.
+    /// - Those bytes must be visible to other CPUs: (B).
+    unsafe fn skip(handle: &mut Handle, len: u64) -> Result;
+
     /// Closes the transaction; in linear mode `len` more bytes are trace.
     ///
     /// # Safety
@@ -88,6 +101,40 @@ pub(super) trait Output: 'static {
     /// - A transaction must be open on `handle`, begun on this CPU.
     /// - `len` must not exceed its space, and those bytes must be visible to other CPUs: (B).
     unsafe fn end(handle: &mut Handle, len: u64);
+}
+
+/// The transaction that a callback runs in, whatever it was made with.
+///
+/// # Invariants
+///
+/// - A transaction is open on `handle`, begun on this CPU, which stays open as long as `Self` exists.
+/// - `skip` is that of the [`Output`] that it was begun with.
+pub(super) struct Transaction<'a> {
+    handle: &'a mut Handle,
+    skip: unsafe fn(&mut Handle, u64) -> Result,
+}
+
+impl<'a> Transaction<'a> {
+    /// # Safety
+    ///
+    /// A transaction of `O` must be open on `handle`, begun on this CPU.
+    pub(super) unsafe fn new<O: Output>(handle: &'a mut Handle) -> Self {
+        // INVARIANT: By the safety requirement. Nobody else can end it while it is borrowed.
+        Self {
+            handle,
+            skip: O::skip,
+        }
+    }
+
+    /// As [`Output::skip`]; what is skipped has been published.
+    pub(super) fn skip(&mut self, len: u64, _published: Published) -> Result<&Handle> {
+        // SAFETY:
+        // - A transaction is open on the handle, by the type invariants.
+        // - The bytes are visible: `Published` is the proof of (B).
+        unsafe { (self.skip)(self.handle, len)? };
+
+        Ok(self.handle)
+    }
 }
 
 /// The kernel's own.
@@ -126,6 +173,11 @@ impl Output for Perf {
     unsafe fn flag(handle: &mut Handle, flags: u64) {
         // SAFETY: By the safety requirement.
         unsafe { bindings::perf_aux_output_flag(&mut handle.0, flags) };
+    }
+
+    unsafe fn skip(handle: &mut Handle, len: u64) -> Result {
+        // SAFETY: By the safety requirement.
+        to_result(unsafe { bindings::perf_aux_output_skip(&mut handle.0, bytes(len)) })
     }
 
     unsafe fn end(handle: &mut Handle, len: u64) {

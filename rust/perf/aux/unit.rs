@@ -16,7 +16,8 @@ use super::{
         Handle,
         Output,
         Perf,
-        Refusal, //
+        Refusal,
+        Transaction, //
     },
     window::Window,
     Loss,
@@ -429,6 +430,8 @@ impl<T: Pmu, O: Output> Inside<T, O> {
         // SAFETY: The pages of the ring of this transaction.
         let mut window = unsafe { Window::new(pages, head, space, wakeup) };
 
+        // SAFETY: Open, and begun here; it is ended after the session.
+        let transaction = unsafe { Transaction::new::<O>(&mut self.handle) };
         let mut timer = None;
         let started = shared.driver.start(&mut Session {
             event: &owner.event(),
@@ -436,6 +439,7 @@ impl<T: Pmu, O: Output> Inside<T, O> {
             window: &mut window,
             cpu,
             timer: &mut timer,
+            transaction,
         });
 
         match started {
@@ -480,6 +484,8 @@ impl<T: Pmu, O: Output> Inside<T, O> {
             window: &mut open.window,
             cpu,
             timer: &mut open.timer,
+            // SAFETY: Open, since there is a session, and begun on the unit's CPU.
+            transaction: unsafe { Transaction::new::<O>(&mut self.handle) },
         };
         let driver = &owner.shared().driver;
 
@@ -517,6 +523,8 @@ impl<T: Pmu, O: Output> Inside<T, O> {
                 window: &mut open.window,
                 cpu,
                 timer: &mut open.timer,
+                // SAFETY: Open until it is ended, below, and begun on the unit's CPU.
+                transaction: unsafe { Transaction::new::<O>(&mut self.handle) },
             },
             open.run,
         );
@@ -583,6 +591,8 @@ impl<T: Pmu, O: Output> Inside<T, O> {
                 window: &mut open.window,
                 cpu,
                 timer: &mut open.timer,
+                // SAFETY: Open, since there is a session, and begun on the unit's CPU.
+                transaction: unsafe { Transaction::new::<O>(&mut self.handle) },
             },
             &mut open.run,
         );

@@ -4,6 +4,7 @@
 
 use super::{
     buffer::Pages,
+    output::Handle,
     Mode, //
 };
 use auxcore::ring::{
@@ -54,6 +55,15 @@ impl Window {
             wakeup,
             written: 0,
         }
+    }
+
+    /// Goes on from where the handle of its transaction is now. Nothing may have been written.
+    pub(super) fn begin_at(&mut self, handle: &Handle) {
+        // INVARIANT: Less than the ring, as before: perf gives what it gave, less what was skipped.
+        self.space = handle.space().min(self.space);
+        self.head = handle.head();
+        self.wakeup = handle.wakeup();
+        self.written = 0;
     }
 
     /// The position of the window's first byte.
@@ -136,6 +146,11 @@ impl Writer<'_> {
             .at
             .advance(u64::try_from(bytes.len()).map_err(|_| Full)?);
         Ok(())
+    }
+
+    /// Whether all that was reserved has been put.
+    pub(super) fn is_filled(&self) -> bool {
+        self.left == 0
     }
 
     /// Counts what was put as written.
