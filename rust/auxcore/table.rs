@@ -140,32 +140,38 @@ impl Entry {
     }
 
     /// The bits, as the unit reads them: little endian on a device.
+    #[inline]
     pub const fn bits(self) -> u64 {
         self.0
     }
 
     /// The address of the region, or of the next table.
+    #[inline]
     pub const fn base(self) -> u64 {
         self.0 & Self::BASE
     }
 
     /// The length of the region, in bytes; of no meaning for the end of a table.
+    #[inline]
     #[allow(clippy::len_without_is_empty)]
     pub const fn len(self) -> u64 {
         PAGE << ((self.0 & Self::SIZE) >> Self::SIZE_SHIFT)
     }
 
     /// Whether it is the end of a table.
+    #[inline]
     pub const fn is_end(self) -> bool {
         self.0 & Self::END != 0
     }
 
     /// Whether the unit raises an interrupt when the region is full.
+    #[inline]
     pub const fn has_int(self) -> bool {
         self.0 & Self::INT != 0
     }
 
     /// Whether the unit stops when the region is full.
+    #[inline]
     pub const fn has_stop(self) -> bool {
         self.0 & Self::STOP != 0
     }
