@@ -24,7 +24,7 @@
 //! ```
 //!
 //! - [`pmu`]: the trait and its registration.
-//! - [`aux`]: sessions, windows, pages, loss.
+//! - [`aux`]: sessions, windows, padding, loss; pages, their mapping, tables of regions.
 //! - [`event`]: one event of a PMU.
 //! - [`format`](mod@format): `attr.config`, declared once, and its sysfs `format/` files.
 //! - [`filter`]: address filters.

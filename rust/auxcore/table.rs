@@ -20,8 +20,9 @@
 //!    what lies behind is the reader's. `room` is `handle->size`, at most one byte less than the
 //!    ring; that byte stays free even where it is the last one of a region. `pt.c` takes it
 //!    (`pt_buffer_reset_markers()`: "if it's on a page boundary, fill up one more page") and so
-//!    commits one byte more than `handle->size`. Here the size that perf gave holds; it costs at
-//!    most one region of a ring that was empty, and it asks for a ring of at least two regions.
+//!    commits one byte more than `handle->size`. Here the size that perf gave holds. It costs the
+//!    last region before a tail that is at the end of one, so it asks for a ring of at least two
+//!    regions, and for more if the reader is to read while the unit writes.
 //! 2. `INT` is on the region that ends at the first b at or after the wakeup point: rounded **up**,
 //!    so that the commit which follows reaches it, and perf wakes the reader. `pt.c` rounds down,
 //!    where a wakeup point inside a page takes two interrupts. A point that is past is due at b1.
@@ -360,7 +361,8 @@ impl Layout {
     }
 
     /// With regions of at most `len` bytes; [`PAGE`] is the least. `INT` and `STOP` can only be at
-    /// the end of a region, so a region should not be longer than perf's watermark.
+    /// the end of a region, and a region at the tail stays unused until all of it has been read: so
+    /// a region should be a fraction of perf's watermark, as far as the unit has the entries.
     #[must_use]
     pub fn largest(self, len: u64) -> Self {
         // INVARIANT: The fields that it speaks of stay.
