@@ -129,6 +129,11 @@ void rust_perf_free_chunk_page(void *address)
 	ClearPagePrivate(page);
 	__free_page(page);
 }
+
+int rust_perf_page_count(void *address)
+{
+	return page_count(virt_to_page(address));
+}
 #endif
 
 bool rust_perf_in_nmi(void)

@@ -44,6 +44,7 @@ void rust_perf_xa_init(struct xarray *xa);
 #ifdef CONFIG_KUNIT
 bool rust_perf_alloc_chunk(void **addresses, unsigned int order);
 void rust_perf_free_chunk_page(void *address);
+int rust_perf_page_count(void *address);
 #endif
 
 #endif

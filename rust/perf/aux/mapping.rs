@@ -312,6 +312,29 @@ mod tests {
         Ok(())
     }
 
+    #[test]
+    fn mapping_gives_the_pages_back() -> Result {
+        let mut memory = Memory::new(&[1, 0, 0])?;
+        // SAFETY: `memory` is dropped last.
+        let pages = unsafe { memory.pages()? };
+        let held = |count| {
+            memory.addresses.iter().all(|&page| {
+                // SAFETY: The address of a page.
+                let now = unsafe { bindings::rust_perf_page_count(page) };
+                now == count
+            })
+        };
+
+        let first = pages.map()?;
+        let second = pages.map()?;
+        assert!(held(3));
+        drop(first);
+        assert!(held(2));
+        drop(second);
+        assert!(held(1));
+        Ok(())
+    }
+
     /// Against its documentation a driver keeps a mapping after `free_aux()`, and writes.
     #[test]
     fn mapping_that_is_kept_keeps_the_pages() -> Result {
