@@ -62,7 +62,16 @@ fn pages(chunks: &[Chunk]) -> Vec<u64> {
 
 #[test]
 fn entry_roundtrips() {
-    for base in [0, PAGE, 3 * PAGE, 1 << 27, (1 << 52) - PAGE, 1 << 52, 7] {
+    for base in [
+        0,
+        PAGE,
+        PAGE + 2,
+        3 * PAGE,
+        1 << 27,
+        (1 << 52) - PAGE,
+        1 << 52,
+        7,
+    ] {
         for shift in 0..64 {
             let len = 1u64 << shift;
             let good = (12..=27).contains(&shift) && base % len == 0 && base < 1 << 52;
