@@ -58,17 +58,20 @@ pub struct Findings {
     pub records: u64,
     /// How often an AUX area was written from end to end.
     pub wraps: u64,
+    /// The recorder was killed and the file recovered: nobody knows what it had not yet written.
+    pub recovered: bool,
 }
 
 impl Findings {
     /// Whether trace was lost.
     #[must_use]
     pub fn lost(&self) -> bool {
-        self.rings.iter().any(|(_, loss, content)| match content {
-            // The content says it exactly; a truncation after the last byte has lost nothing.
-            Some(content) => content.lost != 0 || loss.records_lost != 0,
-            None => loss.any(),
-        })
+        self.recovered
+            || self.rings.iter().any(|(_, loss, content)| match content {
+                // The content says it exactly; a truncation after the last byte has lost nothing.
+                Some(content) => content.lost != 0 || loss.records_lost != 0,
+                None => loss.any(),
+            })
     }
 
     /// The content of all rings together, of `pattern`.
@@ -128,6 +131,12 @@ impl fmt::Display for Findings {
             total.truncated,
             self.problems.len(),
         )?;
+        if self.recovered {
+            writeln!(
+                f,
+                "recovered: what the recorder had not written when it was killed is lost, and not counted"
+            )?;
+        }
         if let Some(content) = self.content() {
             writeln!(f, "pattern: {content}")?;
         }
@@ -154,12 +163,13 @@ pub fn check(bytes: &[u8]) -> Result<Findings> {
     let mut findings = Findings {
         problems: trace.problems.clone(),
         records: trace.records,
+        recovered: trace.recovered,
         ..Findings::default()
     };
     if !trace.file.is_finished() {
         findings
             .problems
-            .push("the recording was not ended: the file has no features and no index".into());
+            .push("the recording was not ended, and the file has no features and no index: `auxrec recover` makes them".into());
     }
     index(&trace, &mut findings)?;
     for ring in trace.rings.values() {
@@ -331,6 +341,11 @@ fn content(ring: &Ring<'_>, trace: &Trace<'_>, problems: &mut Vec<String>) -> Co
             }
         };
         let Some(packet) = rest.get(..usize::from(header.len)) else {
+            if trace.recovered {
+                // The piece was cut with the file.
+                out.recorded += len(rest.len());
+                break;
+            }
             wrong(
                 &mut out,
                 at,
@@ -410,6 +425,11 @@ fn content(ring: &Ring<'_>, trace: &Trace<'_>, problems: &mut Vec<String>) -> Co
     out.streams = len(streams.len());
 
     // The sum. What was generated after the last packet that found room can only be told by the counter.
+    if trace.recovered && ring.counts.is_empty() {
+        // How far the unit has come nobody has written down. What is known adds up by itself.
+        out.generated = out.recorded + out.lost + out.overwritten;
+        return out;
+    }
     if ring.counts.is_empty() && !ring.pieces.is_empty() {
         problems.push(format!(
             "{name}: the file has no counter, so what was lost at the end cannot be told"

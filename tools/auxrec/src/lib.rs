@@ -6,6 +6,8 @@
 //! [`check`] knows the content of one PMU's trace, that of `pattern`.
 //!
 //! ```no_run
+//! use std::time::Duration;
+//!
 //! use auxrec::record::{record, Options};
 //! use auxrec::session::Mode;
 //! use auxrec::size::RingSizes;
@@ -21,6 +23,7 @@
 //!     output: "perf.data".into(),
 //!     command: vec!["true".into()],
 //!     cmdline: Vec::new(),
+//!     sync: Duration::from_secs(1),
 //!     verbose: false,
 //! })?;
 //! println!("{} bytes of trace", outcome.total().read);
@@ -29,7 +32,7 @@
 //!
 //! From below to above: [`ring`] is the reader's side of the two rings and its barriers; [`session`] opens events and maps
 //! their rings; [`drain`] moves what is in them into a file; [`loss`] counts what was lost; [`record`](mod@record) puts
-//! these together; [`trace`] is a file read back, which [`check`] verifies and [`report`] shows.
+//! these together; [`recover`](mod@recover) finishes the file of a recorder that was killed; [`trace`] is a file read back, which [`check`] verifies and [`report`] shows.
 
 #![deny(missing_docs)]
 
@@ -41,6 +44,7 @@ pub mod limits;
 pub mod loss;
 pub mod pmu;
 pub mod record;
+pub mod recover;
 pub mod report;
 pub mod ring;
 pub mod session;

@@ -7,6 +7,7 @@ use std::fs;
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use auxrec::record::Options;
@@ -55,6 +56,12 @@ enum Command {
         #[arg(long, value_name = "OUT.svg")]
         svg: Option<PathBuf>,
     },
+    /// Finish a file whose recorder was killed: index, features, sizes
+    Recover {
+        /// The recording
+        #[arg(default_value = "perf.data")]
+        file: PathBuf,
+    },
     /// List the PMUs of this machine with their terms
     List,
 }
@@ -88,6 +95,9 @@ struct Record {
     /// The file to write
     #[arg(short, long, value_name = "FILE", default_value = "perf.data")]
     output: PathBuf,
+    /// Bring the file to its disk every so many seconds, for the case that the power fails; 0: never
+    #[arg(long, value_name = "SECONDS", default_value_t = 1)]
+    sync: u64,
     /// Say nothing but errors
     #[arg(short, long)]
     quiet: bool,
@@ -143,6 +153,19 @@ fn run(command: &Command) -> anyhow::Result<u8> {
                 fs::write(svg, picture)
                     .with_context(|| format!("cannot write {}", svg.display()))?;
             }
+            Ok(ALL)
+        }
+        Command::Recover { file } => {
+            let found = auxrec::recover::recover(file)?;
+            let name = file.display();
+            print(&if found.was_finished {
+                format!("{name} is complete: there is nothing to recover\n")
+            } else {
+                format!(
+                    "{name}: {} records, {} bytes of trace in {} pieces; {} bytes at its end were cut off\n",
+                    found.records, found.trace, found.pieces, found.dropped
+                )
+            })?;
             Ok(ALL)
         }
         Command::List => {
@@ -218,6 +241,7 @@ impl Record {
             cmdline: std::env::args_os()
                 .map(|arg: OsString| arg.to_string_lossy().into_owned())
                 .collect(),
+            sync: Duration::from_secs(self.sync),
             verbose: self.verbose,
         })
     }

@@ -7,6 +7,9 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
 use perfdata::{ClockData, EventDesc, Features, FinishedInit, IdIndex, Writer};
 use rustix::event::{epoll, Timespec};
@@ -23,14 +26,8 @@ use crate::size::{bytes, check_ring, RingSizes};
 use crate::sys::{self, Workload};
 use crate::target::{check_online, online_cpus, threads, Target};
 
-/// How often all events are enabled again as a precaution: the kernel can turn one off in silence, at the next switch of
-/// tasks.
+/// How often the file's header is brought up to date, and events that are off with nothing to drain are started again, ns.
 const HEARTBEAT: u64 = 250_000_000;
-/// The same just after an area had no room: the kernel turns an event off shortly after it wakes its reader, so that
-/// enabling it at once can come too early.
-const SETTLE: u64 = 5_000_000;
-/// How often that is done.
-const SETTLE_ROUNDS: u32 = 2;
 
 /// So much of a file that has filled its disk is given up for features, index and counters.
 const ROOM: u64 = 64 * 1024;
@@ -56,6 +53,8 @@ pub struct Options {
     pub command: Vec<String>,
     /// The arguments of the recorder, for the file.
     pub cmdline: Vec<String>,
+    /// How often the file is brought to its disk; zero: never.
+    pub sync: Duration,
     /// Says more on standard error.
     pub verbose: bool,
 }
@@ -203,7 +202,10 @@ pub fn record(options: &Options) -> Result<Outcome> {
         (session.plan().aux_attr(), aux_ids),
         (session.plan().tracking_attr(), tracking_ids),
     ];
-    let file = Writer::new(output, &events)
+    // For `recover`, should this recorder be killed.
+    let spare = features(options, &session, &events, online.len(), "killed", None);
+    let sync = Sync::start(&output, options.sync);
+    let file = Writer::with_spare(output, &events, &spare)
         .map_err(|e| Error::failed(format!("cannot write {}: {e}", options.output.display())))?;
     if options.verbose {
         eprintln!(
@@ -224,7 +226,6 @@ pub fn record(options: &Options) -> Result<Outcome> {
         session,
         file,
         wakeups: 0,
-        settle: 0,
         status: None,
         counted: false,
     };
@@ -236,7 +237,48 @@ pub fn record(options: &Options) -> Result<Outcome> {
     if let Some(workload) = &mut workload {
         let _ = workload.terminate();
     }
-    recording.close(options, &events, online.len(), result)
+    let outcome = recording.close(options, &events, online.len(), result);
+    drop(sync);
+    outcome
+}
+
+/// Has the file on its disk every now and then, beside the recording: writing to a disk takes long.
+struct Sync {
+    stop: Option<mpsc::Sender<()>>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl Sync {
+    fn start(file: &File, period: Duration) -> Self {
+        let file = if period.is_zero() {
+            None
+        } else {
+            file.try_clone().ok()
+        };
+        let (stop, stopped) = mpsc::channel();
+        let thread = file.map(|file| {
+            thread::spawn(move || {
+                while stopped.recv_timeout(period) == Err(mpsc::RecvTimeoutError::Timeout) {
+                    // What cannot be synchronised (a pipe, a full disk) shows when it is written.
+                    let _ = file.sync_data();
+                }
+                let _ = file.sync_all();
+            })
+        });
+        Self {
+            stop: Some(stop),
+            thread,
+        }
+    }
+}
+
+impl Drop for Sync {
+    fn drop(&mut self) {
+        self.stop = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
 }
 
 struct Recording {
@@ -244,7 +286,6 @@ struct Recording {
     drains: Vec<Drain>,
     file: Writer<File>,
     wakeups: u64,
-    settle: u32,
     status: Option<i32>,
     counted: bool,
 }
@@ -255,12 +296,6 @@ const CHILD: u64 = u64::MAX - 1;
 const TARGET_GONE: u64 = u64::MAX - 2;
 
 impl Recording {
-    /// How often an area had no room.
-    fn cuts(&self) -> u64 {
-        let losses = self.drains.iter().map(|drain| drain.loss);
-        losses.map(|loss| loss.truncated + loss.full).sum()
-    }
-
     /// What stands before the first record of the kernel.
     fn begin(&mut self, options: &Options) -> Result<()> {
         for entries in self.session.id_index().chunks(IdIndex::MAX) {
@@ -341,11 +376,9 @@ impl Recording {
 
         let mut ready = Vec::with_capacity(64);
         let mut stop = false;
-        let mut enabled = sys::now();
+        let mut beat = sys::now();
         while !stop {
-            // By the clock and not by silence: other rings may keep the recorder awake while one has gone dark.
-            let period = if self.settle > 0 { SETTLE } else { HEARTBEAT };
-            let wait = (enabled + period).saturating_sub(sys::now());
+            let wait = (beat + HEARTBEAT).saturating_sub(sys::now());
             let wait = Timespec {
                 tv_sec: 0,
                 tv_nsec: i64::try_from(wait).unwrap_or(0),
@@ -378,13 +411,12 @@ impl Recording {
                     }
                 }
             }
-            let due = sys::now() >= enabled + period;
+            let due = sys::now() >= beat + HEARTBEAT;
             let again = match (stop, due) {
                 (true, _) => Again::Never,
                 (false, true) => Again::All,
                 (false, false) => Again::Drained,
             };
-            let cut = self.cuts();
             drain::pass(
                 &mut self.session,
                 &mut self.drains,
@@ -393,15 +425,8 @@ impl Recording {
                 &mut self.file,
             )?;
             if due {
-                enabled = sys::now();
-                self.settle = self.settle.saturating_sub(1);
-            }
-            if self.cuts() != cut {
-                // A ring that is cut again and again must not put off what another waits for.
-                if self.settle == 0 {
-                    enabled = sys::now();
-                }
-                self.settle = SETTLE_ROUNDS;
+                self.file.checkpoint()?;
+                beat = sys::now();
             }
         }
         Ok(())
@@ -444,6 +469,18 @@ impl Recording {
         Ok(())
     }
 
+    fn features(
+        &self,
+        options: &Options,
+        events: &[(perfdata::Attr, Vec<u64>)],
+        online: usize,
+        ended: &str,
+    ) -> Features {
+        let times = self.drains.iter().filter_map(|drain| drain.times);
+        let times = times.reduce(|(a, b), (c, d)| (a.min(c), b.max(d)));
+        features(options, &self.session, events, online, ended, times)
+    }
+
     /// Ends the file, whatever happened before.
     fn close(
         mut self,
@@ -452,7 +489,7 @@ impl Recording {
         online: usize,
         result: Result<()>,
     ) -> Result<Outcome> {
-        let mut features = self.features(options, events, online, false);
+        let mut features = self.features(options, events, online, "whole");
         let result = match result {
             Err(error @ Error::File(perfdata::Error::Output { .. })) => Err(error),
             other => self
@@ -472,7 +509,7 @@ impl Recording {
                 };
                 // Cut at the end of the last whole record there may be room for the rest again; else a piece of trace makes
                 // room, as without its index and its counters the whole trace is worth less.
-                features = self.features(options, events, online, true);
+                features = self.features(options, events, online, "cut");
                 let mut saved = Ok(0);
                 let mut finished = false;
                 for room in [0, ROOM] {
@@ -510,52 +547,53 @@ impl Recording {
             status: self.status,
         })
     }
+}
 
-    fn features(
-        &self,
-        options: &Options,
-        events: &[(perfdata::Attr, Vec<u64>)],
-        online: usize,
-        cut: bool,
-    ) -> Features {
-        let plan = self.session.plan();
-        let mut features = Features::new();
-        host::describe(&mut features, online);
-        let descriptions: Vec<EventDesc> = [plan.event.text.as_str(), "dummy:u"]
-            .into_iter()
-            .zip(events)
-            .map(|(name, (attr, ids))| EventDesc {
-                attr: attr.clone(),
-                ids: ids.clone(),
-                name: name.to_owned(),
-            })
-            .collect();
-        let mode = match plan.mode {
-            Mode::Linear => "linear",
-            Mode::Overwrite => "overwrite",
-        };
-        features
-            .cmdline(&options.cmdline)
-            .events(&descriptions)
-            .pmu_mappings(&Pmus::default().mappings())
-            .clock(
-                sys::clock_resolution(),
-                ClockData {
-                    clockid: u32::try_from(sys::CLOCK).unwrap_or(0),
-                    wall: sys::wall(),
-                    clock: sys::now(),
-                },
-            )
-            .notes(&[
-                ("aux_size", plan.aux.to_string()),
-                ("data_size", plan.data.to_string()),
-                ("mode", mode.to_owned()),
-                ("ended", if cut { "cut" } else { "whole" }.to_owned()),
-            ]);
-        let times = self.drains.iter().filter_map(|drain| drain.times);
-        if let Some((first, last)) = times.reduce(|(a, b), (c, d)| (a.min(c), b.max(d))) {
-            features.sample_time(first, last);
-        }
-        features
+/// What stands behind the data.
+fn features(
+    options: &Options,
+    session: &Session,
+    events: &[(perfdata::Attr, Vec<u64>)],
+    online: usize,
+    ended: &str,
+    times: Option<(u64, u64)>,
+) -> Features {
+    let plan = session.plan();
+    let mut features = Features::new();
+    host::describe(&mut features, online);
+    let descriptions: Vec<EventDesc> = [plan.event.text.as_str(), "dummy:u"]
+        .into_iter()
+        .zip(events)
+        .map(|(name, (attr, ids))| EventDesc {
+            attr: attr.clone(),
+            ids: ids.clone(),
+            name: name.to_owned(),
+        })
+        .collect();
+    let mode = match plan.mode {
+        Mode::Linear => "linear",
+        Mode::Overwrite => "overwrite",
+    };
+    features
+        .cmdline(&options.cmdline)
+        .events(&descriptions)
+        .pmu_mappings(&Pmus::default().mappings())
+        .clock(
+            sys::clock_resolution(),
+            ClockData {
+                clockid: u32::try_from(sys::CLOCK).unwrap_or(0),
+                wall: sys::wall(),
+                clock: sys::now(),
+            },
+        )
+        .notes(&[
+            ("aux_size", plan.aux.to_string()),
+            ("data_size", plan.data.to_string()),
+            ("mode", mode.to_owned()),
+            ("ended", ended.to_owned()),
+        ]);
+    if let Some((first, last)) = times {
+        features.sample_time(first, last);
     }
+    features
 }

@@ -9,6 +9,7 @@ use perfdata::{Aux, Auxtrace, Event, Feature, File, Read};
 
 use crate::error::{Error, Result};
 use crate::loss::Loss;
+use crate::recover::ENDED;
 use crate::session::Mode;
 
 /// An AUX record.
@@ -79,6 +80,9 @@ pub struct Trace<'a> {
     pub mode: Mode,
     /// Whether the output failed, so that what came after is not in the file.
     pub cut: bool,
+    /// Whether the recorder was killed and the file recovered, so that what it had not written is not in the file, and its
+    /// last counters are not.
+    pub recovered: bool,
     /// Length of each AUX area, where the file says.
     pub aux_size: Option<u64>,
     /// What is wrong with its records.
@@ -140,7 +144,10 @@ impl<'a> Trace<'a> {
                 Mode::Linear
             },
             aux_size: notes.get("aux_size").and_then(|size| size.parse().ok()),
-            cut: notes.get("ended").is_some_and(|ended| ended == "cut"),
+            cut: notes
+                .get("ended")
+                .is_some_and(|ended| ended == "cut" || ended == ENDED),
+            recovered: notes.get("ended").is_some_and(|ended| ended == ENDED),
             problems: Vec::new(),
             records: 0,
         };

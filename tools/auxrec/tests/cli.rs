@@ -201,9 +201,9 @@ fn bad_files() {
     )
     .unwrap();
     fs::write(dir.path().join("empty"), "").unwrap();
-    for command in ["check", "report"] {
+    for command in ["recover", "check", "report"] {
         for (file, says) in [
-            ("absent", "cannot read absent"),
+            ("absent", "absent: No such file"),
             ("text", "text: magic at file offset 0x0 is"),
             (
                 "empty",

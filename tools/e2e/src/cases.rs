@@ -85,7 +85,7 @@ pub fn all() -> impl Iterator<Item = Case> {
 }
 
 /// What users do, and what goes wrong then.
-const USUAL: [Case; 33] = [
+const USUAL: [Case; 34] = [
     trace(
         "ring of 2 pages",
         Trace {
@@ -240,6 +240,10 @@ const USUAL: [Case; 33] = [
     Case {
         name: "interrupted recorder",
         what: What::Steps(interrupted),
+    },
+    Case {
+        name: "killed recorder",
+        what: What::Steps(killed),
     },
     Case {
         name: "exact number of bytes",
@@ -655,6 +659,43 @@ fn interrupted(name: &str) -> Result<String> {
     ensure!(seen.content.lost == 0, "bytes are lost: {seen}");
     released()?;
     Ok(seen.to_string())
+}
+
+/// Killed at moments of no choice; what it has written is a recording after `recover`, with every byte right.
+fn killed(name: &str) -> Result<String> {
+    const TIMES: u64 = 10;
+    let mut sum = 0;
+    for time in 0..TIMES {
+        let file = TraceFile::new(name);
+        let mut arguments = event("rate=8192", 16);
+        arguments.push("-a".into());
+
+        // Somewhere in the middle of what it does, and of the first wraps.
+        let recorder = until(&file, &arguments, 4 * PAGE + time * 12_345)?;
+        thread::sleep(Duration::from_micros(time * 1777));
+        recorder.kill()?;
+        released()?;
+        let there = std::fs::metadata(file.path())?.len();
+        let output = Command::new("auxrec")
+            .arg("recover")
+            .arg(file.path())
+            .output()
+            .context("cannot start auxrec")?;
+        ensure!(
+            output.status.success(),
+            "auxrec recover: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        let seen = Seen::of(&file)?;
+        seen.is_right()?;
+        // All but what the two rings can hold, and headers and records.
+        ensure!(
+            seen.content.recorded + 40_000 > there,
+            "{there} bytes were in the file: {seen}"
+        );
+        sum += seen.content.recorded;
+    }
+    Ok(format!("{TIMES} times, {sum} bytes recovered in all"))
 }
 
 /// A unit that falls silent after a number of bytes, all of which arrive.

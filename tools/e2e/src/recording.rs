@@ -59,6 +59,13 @@ impl Recorder {
         kill_process(pid.context("a pid of 0")?, signal).context("cannot signal auxrec")
     }
 
+    /// Kills it, as nothing else ends a program at once.
+    pub fn kill(mut self) -> Result<()> {
+        self.child.kill().context("cannot kill auxrec")?;
+        self.child.wait().context("cannot wait for auxrec")?;
+        Ok(())
+    }
+
     /// Waits for its end.
     pub fn wait(mut self, reader: Reader) -> Result<Ended> {
         let end = Instant::now() + TIMEOUT;

@@ -38,6 +38,14 @@ pub enum Error {
         /// Why it cannot be.
         why: &'static str,
     },
+    /// The input refused.
+    #[error("reading failed at file offset {offset:#x}: {reason}")]
+    Input {
+        /// Where.
+        offset: u64,
+        /// What the input said.
+        reason: std::io::Error,
+    },
     /// The output refused.
     #[error("writing failed at file offset {offset:#x}: {reason}")]
     Output {

@@ -216,6 +216,16 @@ impl Features {
         self.string(Feature::NOTES, &text)
     }
 
+    /// One section, if it was added.
+    #[must_use]
+    pub fn get(&self, feature: Feature) -> Option<Section<'_>> {
+        self.sections.get(&feature.0).map(|bytes| Section {
+            feature,
+            offset: 0,
+            bytes,
+        })
+    }
+
     pub(crate) fn index(&mut self, entries: &[IndexEntry]) -> &mut Self {
         let mut out = to_u64(entries.len()).to_le_bytes().to_vec();
         for entry in entries {

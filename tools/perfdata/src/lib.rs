@@ -28,8 +28,9 @@
 //! ```
 //!
 //! # The file
-//! Header, id arrays, attributes, data section, table of features, features: in this order, so that the data section can grow
-//! and everything before it is final but for two words of the header. A file whose recorder was killed has all its records.
+//! Header, id arrays, attributes, spare features, data section, table of features, features: in this order, so that the data
+//! section can grow and everything before it is final but for two words of the header. A file whose recorder was killed has
+//! all its records, and [`recover`] finishes it.
 //! Numbers are little endian; files of the other byte order, and streams for a pipe, are refused with an error that says so.
 
 #![deny(missing_docs)]
@@ -41,6 +42,7 @@ mod error;
 mod feature;
 mod read;
 mod record;
+mod recover;
 mod write;
 
 pub use attr::{Attr, Flags, ReadFormat, SampleType};
@@ -52,6 +54,7 @@ pub use record::{
     IdIndex, IdIndexEntry, ItraceStart, Lost, Mmap2, Read, Record, RecordType, Records, SampleId,
     Task, TimeConv, MISC_COMM_EXEC, MISC_USER,
 };
+pub use recover::{recover, Recovered};
 pub use write::Writer;
 
 /// What a file begins with.

@@ -8,6 +8,7 @@ use crate::attr::{Attr, Flags, SampleType};
 use crate::bytes::{to_u64, Cursor};
 use crate::feature::{Feature, IndexEntry, Section};
 use crate::record::{Event, Record, RecordType, Records, SampleId};
+use crate::recover::parse_spare;
 use crate::{Error, Result, HEADER_LEN, MAGIC};
 
 /// A perf.data file whose header, attributes and table of features were checked; its records are checked as they are read.
@@ -19,6 +20,7 @@ pub struct File<'a> {
     data: &'a [u8],
     data_at: u64,
     finished: bool,
+    spare: Vec<Section<'a>>,
     sections: Vec<Section<'a>>,
 }
 
@@ -102,6 +104,12 @@ impl<'a> File<'a> {
             section(bytes, 40, data_at, rest, "header.data")?
         };
 
+        let spare_at = attrs_at.saturating_add(attrs_size);
+        let spare = data_at.checked_sub(spare_at).map_or(Vec::new(), |size| {
+            section(bytes, 40, spare_at, size, "spare")
+                .map_or(Vec::new(), |bytes| parse_spare(bytes, spare_at))
+        });
+
         let mut sections = Vec::new();
         let table_at = data_at.saturating_add(to_u64(data.len()));
         let table = section(
@@ -132,6 +140,7 @@ impl<'a> File<'a> {
             data,
             data_at,
             finished,
+            spare,
             sections,
         })
     }
@@ -217,6 +226,12 @@ impl<'a> File<'a> {
     #[must_use]
     pub fn features(&self) -> &[Section<'a>] {
         &self.sections
+    }
+
+    /// The features that the recorder left at the beginning of the file, for [`recover`](crate::recover).
+    #[must_use]
+    pub fn spare(&self) -> &[Section<'a>] {
+        &self.spare
     }
 
     /// One feature section.

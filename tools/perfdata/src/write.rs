@@ -8,12 +8,13 @@ use crate::attr::Attr;
 use crate::bytes::to_u64;
 use crate::feature::{Features, IndexEntry};
 use crate::record::{Auxtrace, Encode, RecordType, Records, SampleId};
+use crate::recover::spare_bytes;
 use crate::{Error, Result, HEADER_LEN, MAGIC};
 
 /// Where the header says how long the data section is.
-const DATA_SIZE_AT: u64 = 48;
+pub(crate) const DATA_SIZE_AT: u64 = 48;
 /// Where the header says which features there are.
-const FEATURES_AT: u64 = 72;
+pub(crate) const FEATURES_AT: u64 = 72;
 /// Records are collected up to this many bytes before they are written.
 const STAGE: usize = 64 * 1024;
 
@@ -43,7 +44,16 @@ impl<W: Write + Seek> Writer<W> {
     ///
     /// # Errors
     /// If the output fails.
-    pub fn new(mut out: W, events: &[(Attr, Vec<u64>)]) -> Result<Self> {
+    pub fn new(out: W, events: &[(Attr, Vec<u64>)]) -> Result<Self> {
+        Self::with_spare(out, events, &Features::new())
+    }
+
+    /// As [`new`](Self::new), with features that [`recover`](crate::recover) takes if [`finish`](Self::finish) is never
+    /// reached. They stand between the attributes and the data section, where nobody else looks.
+    ///
+    /// # Errors
+    /// If the output fails.
+    pub fn with_spare(mut out: W, events: &[(Attr, Vec<u64>)], spare: &Features) -> Result<Self> {
         let base = out
             .stream_position()
             .map_err(|reason| Error::Output { offset: 0, reason })?;
@@ -60,8 +70,13 @@ impl<W: Write + Seek> Writer<W> {
             attrs.extend((to_u64(event_ids.len()) * 8).to_le_bytes());
             ids.extend(event_ids.iter().flat_map(|id| id.to_le_bytes()));
         }
+        let spare = if spare.iter().next().is_some() {
+            spare_bytes(spare)
+        } else {
+            Vec::new()
+        };
         let attrs_at = HEADER_LEN + to_u64(ids.len());
-        let data = attrs_at + to_u64(attrs.len());
+        let data = attrs_at + to_u64(attrs.len()) + to_u64(spare.len());
         let mut stage = Vec::with_capacity(2 * STAGE);
         stage.extend(MAGIC);
         let header = [
@@ -81,6 +96,7 @@ impl<W: Write + Seek> Writer<W> {
         stage.extend(header.iter().flat_map(|word| word.to_le_bytes()));
         stage.extend(ids);
         stage.extend(attrs);
+        stage.extend(spare);
         let mut writer = Self {
             out,
             base,
@@ -274,13 +290,15 @@ impl<W: Write + Seek> Writer<W> {
     }
 
     fn patch(&mut self, at: u64, bytes: &[u8]) -> Result<()> {
-        let result = self
-            .out
-            .seek(SeekFrom::Start(self.base + at))
-            .and_then(|_| self.out.write_all(bytes))
-            .and_then(|()| self.out.seek(SeekFrom::Start(self.base + self.written)))
-            .and_then(|_| self.out.flush());
-        result.map_err(|reason| Error::Output { offset: at, reason })
+        let result = patch_at(
+            &mut self.out,
+            self.base + at,
+            bytes,
+            self.base + self.written,
+        );
+        result
+            .and_then(|()| self.out.flush())
+            .map_err(|reason| Error::Output { offset: at, reason })
     }
 
     /// Makes the file readable as it is: all records to the output, and the header says how many there are.
@@ -347,20 +365,38 @@ impl<W: Write + Seek> Writer<W> {
         if !self.index.is_empty() {
             features.index(&self.index);
         }
-        let count = to_u64(features.iter().count());
-        let mut bits = [0_u8; 32];
-        let mut at = self.written + count * 16;
-        let mut table = Vec::new();
-        let mut sections = Vec::new();
-        for (number, bytes) in features.iter() {
-            bits[usize::from(number / 8)] |= 1 << (number % 8);
-            table.extend(at.to_le_bytes());
-            table.extend(to_u64(bytes.len()).to_le_bytes());
-            sections.extend(bytes);
-            at += to_u64(bytes.len());
-        }
-        self.write_all(&table)?;
-        self.write_all(&sections)?;
+        let (tail, bits) = write_features(&features, self.written);
+        self.write_all(&tail)?;
         self.patch(FEATURES_AT, &bits)
     }
+}
+
+/// Writes `bytes` at `at`, and goes to `back`.
+pub(crate) fn patch_at(
+    out: &mut (impl Write + Seek),
+    at: u64,
+    bytes: &[u8],
+    back: u64,
+) -> io::Result<()> {
+    out.seek(SeekFrom::Start(at))?;
+    out.write_all(bytes)?;
+    out.seek(SeekFrom::Start(back)).map(|_| ())
+}
+
+/// Table and sections of the features as they stand from file offset `at` on, and the bits that say which there are.
+pub(crate) fn write_features(features: &Features, at: u64) -> (Vec<u8>, [u8; 32]) {
+    let count = to_u64(features.iter().count());
+    let mut bits = [0_u8; 32];
+    let mut at = at + count * 16;
+    let mut table = Vec::new();
+    let mut sections: Vec<u8> = Vec::new();
+    for (number, bytes) in features.iter() {
+        bits[usize::from(number / 8)] |= 1 << (number % 8);
+        table.extend(at.to_le_bytes());
+        table.extend(to_u64(bytes.len()).to_le_bytes());
+        sections.extend(bytes);
+        at += to_u64(bytes.len());
+    }
+    table.extend(sections);
+    (table, bits)
 }
