@@ -18,14 +18,14 @@ use crate::sys;
 /// Trace goes through a buffer of this length: an output may refuse to take bytes straight from the AUX area (9p does).
 const BOUNCE: usize = 256 * 1024;
 
-/// When events that write trace are enabled again: the kernel turns one off when its area is full.
+/// When events that the kernel has turned off, their area being full, are started again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Again {
-    /// Where something was drained, so that there is room again.
+    /// When there is room again.
     Drained,
-    /// Everywhere: an event may have been turned off after its area was last drained.
+    /// Whether or not anything was drained: so that one whose area had room, and who gave up all the same, is tried again.
     All,
-    /// Nowhere: nothing is to be traced, not yet or not any more.
+    /// Never: nothing is to be traced any more.
     Never,
 }
 
@@ -35,6 +35,8 @@ pub struct Drain {
     attr: Attr,
     records: Vec<u8>,
     bounce: Vec<u8>,
+    /// Whether something said that the kernel has turned an event off, and it was not yet started again.
+    off: bool,
     /// What was lost.
     pub loss: Loss,
     /// How often the AUX area was written from end to end.
@@ -60,6 +62,7 @@ impl Drain {
             attr: session.plan().aux_attr(),
             records: Vec::new(),
             bounce: vec![0; BOUNCE],
+            off: false,
             loss: Loss::default(),
             wraps: 0,
             times: None,
@@ -88,6 +91,7 @@ impl Drain {
             }
             Mode::Overwrite => None,
         };
+        let before = self.loss.cuts();
         let mut pass = Pass {
             records: self.data(rings, file)?,
             trace: 0,
@@ -101,13 +105,17 @@ impl Drain {
             }
             pass.trace = self.trace(rings, range, true, file)?;
         }
-        let enable = match again {
-            Again::All => true,
-            Again::Drained => pass.trace != 0,
+        // Every way in which the kernel turns an event off leaves a sign: a record that says TRUNCATED, an area that is full to
+        // the last byte, or records that found no room, which may have said so.
+        self.off |= self.loss.cuts() != before;
+        let start = match again {
+            Again::All => self.off,
+            Again::Drained => self.off && pass.trace != 0,
             Again::Never => false,
         };
-        if enable {
-            rings.enable_again().map_err(|e| {
+        if start {
+            self.off = false;
+            rings.restart().map_err(|e| {
                 Error::failed(format!(
                     "cannot enable the event of {} again: its PMU may be gone ({e})",
                     rings.name()

@@ -83,6 +83,12 @@ impl Loss {
         self.records_lost = self.records_lost.saturating_add(records);
     }
 
+    /// How often something said that the area had no room, or may have.
+    #[must_use]
+    pub fn cuts(&self) -> u64 {
+        self.truncated + self.full + self.records_lost
+    }
+
     /// Bytes of trace that no AUX record tells of, at the end of a recording that is not of the overwriting kind.
     #[must_use]
     pub fn untold(&self) -> u64 {

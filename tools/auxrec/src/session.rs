@@ -360,15 +360,20 @@ impl Rings {
         (&mut self.aux, area)
     }
 
-    /// Enables the events that write trace again, in case the kernel has turned them off for want of room. Does nothing to
-    /// one that is on.
+    /// Starts the events that write trace again, after the kernel has turned one off for want of room.
+    ///
+    /// The kernel says that there is no room, and wakes the reader, *before* it turns the event off: that comes by an
+    /// interrupt of its own (`perf_event_disable_inatomic()`). An enable that is earlier does nothing, as the event is still on, and
+    /// then it goes off for good. So disable first: that, done on the event's CPU and under its context's lock, takes the
+    /// request back (`event_sched_out()` clears `pending_disable`), and the interrupt finds nothing to do.
     ///
     /// # Errors
     /// If the PMU is gone.
-    pub fn enable_again(&self) -> std::io::Result<()> {
-        self.events
-            .iter()
-            .try_for_each(|opened| opened.event.enable())
+    pub fn restart(&self) -> std::io::Result<()> {
+        self.events.iter().try_for_each(|opened| {
+            opened.event.disable()?;
+            opened.event.enable()
+        })
     }
 
     /// Where the rings belong, for people.
