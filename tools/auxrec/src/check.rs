@@ -323,6 +323,11 @@ fn content(ring: &Ring<'_>, trace: &Trace<'_>, problems: &mut Vec<String>) -> Co
         let rest = &bytes[at..];
         let header = match Header::decode(rest) {
             Ok(header) => header,
+            Err(_) if trace.recovered && rest.len() < pattern::HEADER_LEN => {
+                // The piece was cut with the file.
+                out.recorded += len(rest.len());
+                break;
+            }
             Err(e) => {
                 // Go on at the next packet, so that one bad place is one problem.
                 let skip = rest

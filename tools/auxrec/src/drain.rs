@@ -45,6 +45,39 @@ pub struct Drain {
     pub times: Option<(u64, u64)>,
 }
 
+/// Where a drain puts what it reads: the file, or a queue to who writes the file.
+pub trait Sink {
+    /// Whole records as the kernel wrote them.
+    ///
+    /// # Errors
+    /// If they cannot be written, as with every function here.
+    fn records(&mut self, bytes: &[u8]) -> Result<()>;
+    /// How long a piece of trace may be: a multiple of 8.
+    fn piece_limit(&self) -> usize;
+    /// Begins a piece of trace, which must follow through [`payload`](Self::payload).
+    fn piece(&mut self, aux: &Auxtrace) -> Result<()>;
+    /// Some of the piece.
+    fn payload(&mut self, bytes: &[u8]) -> Result<()>;
+}
+
+impl<W: Write + Seek> Sink for Writer<W> {
+    fn records(&mut self, bytes: &[u8]) -> Result<()> {
+        Ok(self.raw(bytes)?)
+    }
+
+    fn piece_limit(&self) -> usize {
+        usize::MAX & !7
+    }
+
+    fn piece(&mut self, aux: &Auxtrace) -> Result<()> {
+        Ok(self.auxtrace(aux)?)
+    }
+
+    fn payload(&mut self, bytes: &[u8]) -> Result<()> {
+        Ok(Writer::payload(self, bytes)?)
+    }
+}
+
 /// What one pass over a pair of rings has read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Pass {
@@ -52,6 +85,14 @@ pub struct Pass {
     pub records: usize,
     /// Bytes of trace.
     pub trace: u64,
+}
+
+impl Pass {
+    /// Whether there was anything.
+    #[must_use]
+    pub fn any(self) -> bool {
+        self != Self::default()
+    }
 }
 
 impl Drain {
@@ -74,13 +115,13 @@ impl Drain {
     ///
     /// # Errors
     /// If the file cannot be written, or the driver has lost its place.
-    pub fn pass<W: Write + Seek>(
+    pub fn pass(
         &mut self,
         rings: &mut Rings,
         mode: Mode,
         again: Again,
         last: bool,
-        file: &mut Writer<W>,
+        file: &mut impl Sink,
     ) -> Result<Pass> {
         // The head of the area first: then the records of all that is before it are in the data ring.
         let trace = match mode {
@@ -129,10 +170,10 @@ impl Drain {
     ///
     /// # Errors
     /// If the file cannot be written.
-    pub fn snapshot<W: Write + Seek>(
+    pub fn snapshot(
         &mut self,
         rings: &mut Rings,
-        file: &mut Writer<W>,
+        file: &mut impl Sink,
     ) -> Result<u64> {
         let (reader, area) = rings.aux();
         let mut range = reader.snapshot(&area);
@@ -141,11 +182,11 @@ impl Drain {
         self.trace(rings, range, false, file)
     }
 
-    fn data<W: Write + Seek>(&mut self, rings: &mut Rings, file: &mut Writer<W>) -> Result<usize> {
+    fn data(&mut self, rings: &mut Rings, file: &mut impl Sink) -> Result<usize> {
         let (reader, area) = rings.data();
         let mut bytes = std::mem::take(&mut self.records);
         reader.drain(&area, &mut bytes)?;
-        for record in Records::new(&bytes, file.position()) {
+        for record in Records::new(&bytes, 0) {
             let record = record?;
             let (id, _) = record.sample_id(&self.attr)?;
             let time = id.and_then(|id| id.time);
@@ -159,52 +200,54 @@ impl Drain {
                 _ => {}
             }
         }
-        file.raw(&bytes)?;
+        file.records(&bytes)?;
         let len = bytes.len();
         self.records = bytes;
         Ok(len)
     }
 
-    fn trace<W: Write + Seek>(
+    fn trace(
         &mut self,
         rings: &mut Rings,
         range: std::ops::Range<u64>,
         release: bool,
-        file: &mut Writer<W>,
+        file: &mut impl Sink,
     ) -> Result<u64> {
         let len = range.end.wrapping_sub(range.start);
-        if len == 0 {
-            return Ok(0);
-        }
-        let reference = sys::now();
-        let size = len.next_multiple_of(8);
-        file.auxtrace(&Auxtrace {
-            size,
-            offset: range.start,
-            reference,
-            idx: rings.idx,
-            tid: rings.thread.unwrap_or(u32::MAX),
-            cpu: rings.cpu.unwrap_or(u32::MAX),
-        })?;
-        let (reader, area) = rings.aux();
         self.wraps += if release {
-            reader.wraps(&range)
+            rings.aux.wraps(&range)
         } else {
-            range.end / reader.size()
+            range.end / rings.aux.size()
         };
-        for part in pieces(range, self.bounce.len()) {
-            let len = usize::try_from(part.end.wrapping_sub(part.start)).unwrap_or(usize::MAX);
-            let bounce = &mut self.bounce[..len];
-            reader.copy(&area, part.start, bounce);
-            if release {
-                // The bytes are ours now; the driver gets their place before the file has them.
-                reader.release(&area, part.end);
+        for range in pieces(range, file.piece_limit()) {
+            let reference = sys::now();
+            let len = range.end.wrapping_sub(range.start);
+            let size = len.next_multiple_of(8);
+            file.piece(&Auxtrace {
+                size,
+                offset: range.start,
+                reference,
+                idx: rings.idx,
+                tid: rings.thread.unwrap_or(u32::MAX),
+                cpu: rings.cpu.unwrap_or(u32::MAX),
+            })?;
+            let (reader, area) = rings.aux();
+            for part in pieces(range, self.bounce.len()) {
+                let len = usize::try_from(part.end.wrapping_sub(part.start)).unwrap_or(usize::MAX);
+                let bounce = &mut self.bounce[..len];
+                reader.copy(&area, part.start, bounce);
+                if release {
+                    // The bytes are ours now; the driver gets their place before the file has them.
+                    reader.release(&area, part.end);
+                }
+                file.payload(bounce)?;
             }
-            file.payload(bounce)?;
+            if size != len {
+                let pad = usize::try_from(size - len).unwrap_or(0);
+                file.payload(&[0; 8][..pad])?;
+            }
+            self.loss.drained(len, reference);
         }
-        let pad = usize::try_from(size - len).unwrap_or(0);
-        file.payload(&[0; 8][..pad])?;
-        self.loss.drained(len, reference);
         Ok(len)
     }
 }
@@ -227,7 +270,7 @@ pub fn pass<W: Write + Seek>(
         sum.records += pass.records;
         sum.trace += pass.trace;
     }
-    if sum != Pass::default() {
+    if sum.any() {
         file.record(&FinishedRound, None)?;
         file.flush()?;
     }

@@ -23,6 +23,7 @@
 //!     output: "perf.data".into(),
 //!     command: vec!["true".into()],
 //!     cmdline: Vec::new(),
+//!     threads: None,
 //!     sync: Duration::from_secs(1),
 //!     verbose: false,
 //! })?;
@@ -42,6 +43,7 @@ mod error;
 mod host;
 pub mod limits;
 pub mod loss;
+mod parallel;
 pub mod pmu;
 pub mod record;
 pub mod recover;

@@ -95,6 +95,9 @@ struct Record {
     /// The file to write
     #[arg(short, long, value_name = "FILE", default_value = "perf.data")]
     output: PathBuf,
+    /// Drain the rings by so many threads [default: one for each ring, and at most one for each CPU]
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
     /// Bring the file to its disk every so many seconds, for the case that the power fails; 0: never
     #[arg(long, value_name = "SECONDS", default_value_t = 1)]
     sync: u64,
@@ -241,6 +244,7 @@ impl Record {
             cmdline: std::env::args_os()
                 .map(|arg: OsString| arg.to_string_lossy().into_owned())
                 .collect(),
+            threads: self.threads,
             sync: Duration::from_secs(self.sync),
             verbose: self.verbose,
         })

@@ -4,6 +4,7 @@
 
 use std::fs::{self, File};
 use std::io;
+use std::num::NonZero;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -20,6 +21,7 @@ use crate::error::{Error, Result};
 use crate::host;
 use crate::limits::Limits;
 use crate::loss::Loss;
+use crate::parallel;
 use crate::pmu::Pmus;
 use crate::session::{Mode, Plan, Rings, Session};
 use crate::size::{bytes, check_ring, RingSizes};
@@ -53,6 +55,8 @@ pub struct Options {
     pub command: Vec<String>,
     /// The arguments of the recorder, for the file.
     pub cmdline: Vec<String>,
+    /// How many threads drain the rings; [`None`]: one for each ring, and at most one for each CPU.
+    pub threads: Option<usize>,
     /// How often the file is brought to its disk; zero: never.
     pub sync: Duration,
     /// Says more on standard error.
@@ -138,15 +142,42 @@ impl Options {
     }
 }
 
-/// Moves a file of this name out of the way, as perf does, and makes a new one.
-fn create(path: &Path) -> Result<File> {
-    let cannot = |e: io::Error| Error::failed(format!("cannot create {}: {e}", path.display()));
-    if fs::metadata(path).is_ok_and(|meta| meta.is_file() && meta.len() != 0) {
-        let mut old = path.as_os_str().to_owned();
-        old.push(".old");
-        fs::rename(path, &old).map_err(cannot)?;
+/// The file that is written, and what was done to make place for it.
+struct Output {
+    file: File,
+    path: PathBuf,
+    /// Where the file went that had the name before.
+    old: Option<PathBuf>,
+}
+
+impl Output {
+    /// Moves a file of this name out of the way, as perf does, and makes a new one.
+    fn create(path: &Path) -> Result<Self> {
+        let cannot = |e: io::Error| Error::failed(format!("cannot create {}: {e}", path.display()));
+        let mut old = None;
+        if fs::metadata(path).is_ok_and(|meta| meta.is_file() && meta.len() != 0) {
+            let mut name = path.as_os_str().to_owned();
+            name.push(".old");
+            fs::rename(path, &name).map_err(cannot)?;
+            old = Some(PathBuf::from(name));
+        }
+        Ok(Self {
+            file: File::create(path).map_err(cannot)?,
+            path: path.to_owned(),
+            old,
+        })
     }
-    File::create(path).map_err(cannot)
+
+    /// Nothing was recorded: leaves things as they were.
+    fn discard(path: &Path, old: Option<&Path>) {
+        // What is no file, as a device, stays.
+        if fs::metadata(path).is_ok_and(|meta| meta.is_file()) {
+            let _ = fs::remove_file(path);
+        }
+        if let Some(old) = old {
+            let _ = fs::rename(old, path);
+        }
+    }
 }
 
 /// Signals, as something to wait for.
@@ -196,7 +227,11 @@ pub fn record(options: &Options) -> Result<Outcome> {
         plan.threads = Some(u32::try_from(workload.pid()).into_iter().collect());
     }
     let session = Session::open(plan, &limits)?;
-    let output = create(&options.output)?;
+    let Output {
+        file: output,
+        path,
+        old,
+    } = Output::create(&options.output)?;
     let [aux_ids, tracking_ids] = session.ids();
     let events = [
         (session.plan().aux_attr(), aux_ids),
@@ -227,6 +262,7 @@ pub fn record(options: &Options) -> Result<Outcome> {
         file,
         wakeups: 0,
         status: None,
+        begun: false,
         counted: false,
     };
     let result = recording
@@ -237,7 +273,13 @@ pub fn record(options: &Options) -> Result<Outcome> {
     if let Some(workload) = &mut workload {
         let _ = workload.terminate();
     }
-    let outcome = recording.close(options, &events, online.len(), result);
+    let outcome = match result {
+        Err(error) if !recording.begun => {
+            Output::discard(&path, old.as_deref());
+            Err(error)
+        }
+        result => recording.close(options, &events, online.len(), result),
+    };
     drop(sync);
     outcome
 }
@@ -287,6 +329,8 @@ struct Recording {
     file: Writer<File>,
     wakeups: u64,
     status: Option<i32>,
+    /// Whether anything can have been recorded.
+    begun: bool,
     counted: bool,
 }
 
@@ -294,6 +338,7 @@ struct Recording {
 const STOP: u64 = u64::MAX;
 const CHILD: u64 = u64::MAX - 1;
 const TARGET_GONE: u64 = u64::MAX - 2;
+const OVER: u64 = u64::MAX - 3;
 
 impl Recording {
     /// What stands before the first record of the kernel.
@@ -349,7 +394,13 @@ impl Recording {
         };
         add(signals.stop.as_fd(), STOP)?;
         add(signals.child.as_fd(), CHILD)?;
-        for (token, opened) in (0..).zip(self.session.rings().iter().flat_map(Rings::events)) {
+        let rings = self.session.rings().len();
+        let cpus = thread::available_parallelism().map_or(1, NonZero::get);
+        let threads = options.threads.unwrap_or(cpus).clamp(1, rings);
+        // A ring that is read once, at the end, needs no thread.
+        let alone = threads == 1 || self.session.plan().mode == Mode::Overwrite;
+        let mut rings = self.session.rings().iter().flat_map(Rings::events);
+        for (token, opened) in (0..).zip(rings.by_ref().filter(|_| alone)) {
             add(opened.event.as_fd(), token)?;
         }
         let target = match options.target {
@@ -374,6 +425,44 @@ impl Recording {
                 .map_err(|e| Error::failed(format!("cannot run `{}`: {e}", options.command[0])))?;
         }
 
+        self.begun = true;
+        if !alone {
+            let mode = self.session.plan().mode;
+            let status = &mut self.status;
+            let wait = |over: BorrowedFd<'_>| {
+                add(over, OVER)?;
+                let mut ready = Vec::with_capacity(8);
+                loop {
+                    ready.clear();
+                    let spare = rustix::buffer::spare_capacity(&mut ready);
+                    match epoll::wait(&poll, spare, None) {
+                        Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                        Err(e) => return Err(cannot(e)),
+                    }
+                    for event in &ready {
+                        match { event.data }.u64() {
+                            CHILD => {
+                                *status = ended(workload.as_deref_mut(), &signals.child)?;
+                                if status.is_some() {
+                                    return Ok(());
+                                }
+                            }
+                            _ => return Ok(()),
+                        }
+                    }
+                }
+            };
+            self.wakeups = parallel::run(
+                self.session.rings_mut(),
+                &mut self.drains,
+                threads,
+                mode,
+                &mut self.file,
+                None,
+                wait,
+            )?;
+            return Ok(());
+        }
         let mut ready = Vec::with_capacity(64);
         let mut stop = false;
         let mut beat = sys::now();
@@ -396,7 +485,10 @@ impl Recording {
             for event in &ready {
                 match { event.data }.u64() {
                     STOP | TARGET_GONE => stop = true,
-                    CHILD => stop |= self.command_ended(workload.as_deref_mut(), &signals.child)?,
+                    CHILD => {
+                        self.status = ended(workload.as_deref_mut(), &signals.child)?;
+                        stop |= self.status.is_some();
+                    }
                     token => {
                         // A thread that has ended hangs up for good; its rings are read with the others all the same.
                         let gone = epoll::EventFlags::HUP | epoll::EventFlags::ERR;
@@ -430,22 +522,6 @@ impl Recording {
             }
         }
         Ok(())
-    }
-
-    fn command_ended(
-        &mut self,
-        workload: Option<&mut Workload>,
-        mut child: &UnixStream,
-    ) -> Result<bool> {
-        use io::Read as _;
-        // One signal may stand for many; how many does not matter.
-        while child.read(&mut [0; 64]).is_ok_and(|n| n != 0) {}
-        if let Some(workload) = workload {
-            self.status = workload
-                .try_wait()
-                .map_err(|e| Error::failed(format!("cannot learn how the command ended: {e}")))?;
-        }
-        Ok(self.status.is_some())
     }
 
     /// What stands after the last record of the kernel.
@@ -546,6 +622,19 @@ impl Recording {
             file: fs::metadata(&options.output).map_or(0, |meta| meta.len()),
             status: self.status,
         })
+    }
+}
+
+/// The exit status of the command, once it has ended.
+fn ended(workload: Option<&mut Workload>, mut child: &UnixStream) -> Result<Option<i32>> {
+    use io::Read as _;
+    // One signal may stand for many; how many does not matter.
+    while child.read(&mut [0; 64]).is_ok_and(|n| n != 0) {}
+    match workload {
+        Some(workload) => workload
+            .try_wait()
+            .map_err(|e| Error::failed(format!("cannot learn how the command ended: {e}"))),
+        None => Ok(None),
     }
 }
 

@@ -374,8 +374,8 @@ impl Trace {
             arguments.extend(["--ms".into(), "900".into()]);
         } else {
             let cpus = u64::try_from(self.cpus)?;
-            // Each ring may be on its way to the next wrap.
-            let bytes = (self.wraps + 1) * self.ring * PAGE * cpus;
+            // Each ring may be on its way to the next wrap; and the file has more than trace.
+            let bytes = (self.wraps + 1) * self.ring * PAGE * cpus + 16 * PAGE;
             arguments.extend([
                 "--until".into(),
                 file.path().display().to_string(),

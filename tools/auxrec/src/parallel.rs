@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Rings drained by several threads into one file.
+//!
+//! Each thread has rings of its own, waits for them, copies what is in them and gives their place back; one more writes the
+//! file. Between them is a queue with a bound: when the file is too slow, the drains wait, the areas fill, and what is lost is
+//! counted where it always is.
+//!
+//! A batch holds whole records and whole pieces of trace, so that batches of different rings may follow each other in any
+//! order. `FINISHED_ROUND` promises readers that what comes after it is not older than what came before the one before: so
+//! one is written when every thread has begun a pass after the last.
+
+use std::io::{Seek, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{sync_channel, Receiver, RecvTimeoutError, Sender, SyncSender};
+use std::time::{Duration, Instant};
+
+use perfdata::{Auxtrace, FinishedRound, Writer};
+use rustix::event::{epoll, Timespec};
+
+use crate::drain::{Again, Drain, Sink};
+use crate::error::{Error, Result};
+use crate::session::{Mode, Rings};
+
+/// So many batches wait for the file at most.
+const QUEUE: usize = 64;
+/// How often a thread looks after its rings though nothing wakes it, and the writer after the header.
+const HEARTBEAT: Duration = Duration::from_millis(250);
+/// Length of a piece of trace: it stands in one batch.
+pub(crate) const PIECE: usize = 256 * 1024;
+
+enum Op {
+    Records(Vec<u8>),
+    Piece(Auxtrace, Vec<u8>),
+}
+
+/// What a thread hands over at once.
+struct Batch {
+    thread: usize,
+    /// The round in which the pass began.
+    round: u64,
+    op: Option<Op>,
+}
+
+/// A sink that hands everything to the writer.
+struct Queue {
+    thread: usize,
+    round: u64,
+    to: SyncSender<Batch>,
+    piece: Option<Auxtrace>,
+    buffer: Vec<u8>,
+    /// Buffers that the writer has emptied.
+    empty: Receiver<Vec<u8>>,
+}
+
+impl Queue {
+    fn send(&self, op: Option<Op>) -> Result<()> {
+        let batch = Batch {
+            thread: self.thread,
+            round: self.round,
+            op,
+        };
+        self.to.send(batch).map_err(|_| gone())
+    }
+
+    fn buffer(&self) -> Vec<u8> {
+        let mut buffer = self.empty.try_recv().unwrap_or_default();
+        buffer.clear();
+        buffer
+    }
+}
+
+/// The writer has ended; why, it says itself.
+fn gone() -> Error {
+    Error::failed("the file cannot be written")
+}
+
+impl Sink for Queue {
+    fn records(&mut self, bytes: &[u8]) -> Result<()> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let mut buffer = self.buffer();
+        buffer.extend_from_slice(bytes);
+        self.send(Some(Op::Records(buffer)))
+    }
+
+    fn piece_limit(&self) -> usize {
+        PIECE
+    }
+
+    fn piece(&mut self, aux: &Auxtrace) -> Result<()> {
+        self.buffer = self.buffer();
+        self.piece = Some(*aux);
+        Ok(())
+    }
+
+    fn payload(&mut self, bytes: &[u8]) -> Result<()> {
+        self.buffer.extend_from_slice(bytes);
+        let whole = |aux: &Auxtrace| u64::try_from(self.buffer.len()) == Ok(aux.size);
+        if let Some(aux) = self.piece.take_if(|aux| whole(aux)) {
+            let buffer = std::mem::take(&mut self.buffer);
+            self.send(Some(Op::Piece(aux, buffer)))?;
+        }
+        Ok(())
+    }
+}
+
+/// The threads that drain and the one that writes, while `wait` runs; when it returns they end, and the last error, or the
+/// number of wakeups, is what they give.
+///
+/// # Errors
+/// The writer's error before a drain's, and that before `wait`'s.
+pub(crate) fn run<W: Write + Seek + Send>(
+    rings: &mut [Rings],
+    drains: &mut [Drain],
+    threads: usize,
+    mode: Mode,
+    file: &mut Writer<W>,
+    limit: Option<u64>,
+    wait: impl FnOnce(BorrowedFd<'_>) -> Result<()>,
+) -> Result<u64> {
+    let each = rings.len().div_ceil(threads.max(1)).max(1);
+    let cannot = |e: std::io::Error| Error::failed(format!("cannot start a thread: {e}"));
+    // A byte in `over`, or its end, stops the waiting; the end of a stream of `stops` stops a thread.
+    let (over, finished) = UnixStream::pair().map_err(cannot)?;
+    let round = AtomicU64::new(1);
+    let wakeups = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        let (to, from) = sync_channel(QUEUE);
+        let mut back = Vec::new();
+        let mut stops = Vec::new();
+        let mut workers = Vec::new();
+        for (thread, (rings, drains)) in rings
+            .chunks_mut(each)
+            .zip(drains.chunks_mut(each))
+            .enumerate()
+        {
+            let (stop, stopped) = UnixStream::pair().map_err(cannot)?;
+            let over = over.try_clone().map_err(cannot)?;
+            let (give, empty) = std::sync::mpsc::channel();
+            let queue = Queue {
+                thread,
+                round: 0,
+                to: to.clone(),
+                piece: None,
+                buffer: Vec::new(),
+                empty,
+            };
+            back.push(give);
+            stops.push(stop);
+            let (round, wakeups) = (&round, &wakeups);
+            workers.push(scope.spawn(move || {
+                let result = drain(rings, drains, mode, queue, &stopped, round, wakeups);
+                if result.is_err() {
+                    let _ = (&over).write(&[1]);
+                }
+                result
+            }));
+        }
+        drop(to);
+        let writer = {
+            let over = over.try_clone().map_err(cannot)?;
+            let round = &round;
+            scope.spawn(move || {
+                let result = write(file, &from, &back, round, limit, &over);
+                if result.is_err() {
+                    let _ = (&over).write(&[1]);
+                }
+                result
+            })
+        };
+        let waited = wait(finished.as_fd());
+        drop(stops);
+        let died = || Error::failed("a thread of the recorder died");
+        // All are waited for, whatever the first says.
+        let mut drained = Ok(());
+        for worker in workers {
+            let result = worker.join().unwrap_or_else(|_| Err(died()));
+            drained = drained.and(result);
+        }
+        let written = writer.join().unwrap_or_else(|_| Err(died()));
+        written.and(drained).and(waited)
+    })?;
+    Ok(wakeups.load(Ordering::Relaxed))
+}
+
+/// A thread: drains its rings whenever one of them has enough, until its stream ends.
+fn drain(
+    rings: &mut [Rings],
+    drains: &mut [Drain],
+    mode: Mode,
+    mut queue: Queue,
+    stop: &UnixStream,
+    round: &AtomicU64,
+    wakeups: &AtomicU64,
+) -> Result<()> {
+    const STOP: u64 = u64::MAX;
+    let cannot = |e: rustix::io::Errno| Error::failed(format!("cannot wait for the rings: {e}"));
+    let poll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(cannot)?;
+    let add = |fd: BorrowedFd<'_>, token: u64| {
+        let data = epoll::EventData::new_u64(token);
+        epoll::add(&poll, fd, data, epoll::EventFlags::IN).map_err(cannot)
+    };
+    add(stop.as_fd(), STOP)?;
+    for (token, opened) in (0..).zip(rings.iter().flat_map(Rings::events)) {
+        add(opened.event.as_fd(), token)?;
+    }
+    let mut ready = Vec::with_capacity(16);
+    let mut beat = Instant::now();
+    let mut stopped = false;
+    while !stopped {
+        let wait = HEARTBEAT.saturating_sub(beat.elapsed());
+        let wait = Timespec {
+            tv_sec: 0,
+            tv_nsec: wait.subsec_nanos().into(),
+        };
+        ready.clear();
+        let spare = rustix::buffer::spare_capacity(&mut ready);
+        match epoll::wait(&poll, spare, Some(&wait)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(e) => return Err(cannot(e)),
+        }
+        wakeups.fetch_add(1, Ordering::Relaxed);
+        for event in &ready {
+            let token = { event.data }.u64();
+            let gone = epoll::EventFlags::HUP | epoll::EventFlags::ERR;
+            if token == STOP {
+                stopped = true;
+            } else if { event.flags }.intersects(gone) {
+                // A thread that has ended hangs up for good; its rings are read with the others all the same.
+                let mut all = rings.iter().flat_map(Rings::events);
+                if let Some(opened) = usize::try_from(token).ok().and_then(|n| all.nth(n)) {
+                    let _ = epoll::delete(&poll, &opened.event);
+                }
+            }
+        }
+        let due = beat.elapsed() >= HEARTBEAT;
+        let again = match (stopped, due) {
+            (true, _) => Again::Never,
+            (false, true) => Again::All,
+            (false, false) => Again::Drained,
+        };
+        // Before the pass: what comes from now on is not older than what was written before this round began.
+        let now = round.load(Ordering::Acquire);
+        let news = now != queue.round;
+        queue.round = now;
+        let mut sent = false;
+        for (rings, drain) in rings.iter_mut().zip(drains.iter_mut()) {
+            sent |= drain.pass(rings, mode, again, false, &mut queue)?.any();
+        }
+        if news && !sent {
+            queue.send(None)?;
+        }
+        if due {
+            beat = Instant::now();
+        }
+    }
+    Ok(())
+}
+
+/// The thread that writes: everything that comes, until nobody is left to send.
+fn write<W: Write + Seek>(
+    file: &mut Writer<W>,
+    from: &Receiver<Batch>,
+    back: &[Sender<Vec<u8>>],
+    round: &AtomicU64,
+    limit: Option<u64>,
+    over: &UnixStream,
+) -> Result<()> {
+    let mut seen = vec![0; back.len()];
+    let mut current = 1;
+    let mut dirty = false;
+    let mut beat = Instant::now();
+    loop {
+        match from.recv_timeout(HEARTBEAT.saturating_sub(beat.elapsed())) {
+            Ok(batch) => {
+                let buffer = match batch.op {
+                    Some(Op::Records(bytes)) => {
+                        file.raw(&bytes)?;
+                        Some(bytes)
+                    }
+                    Some(Op::Piece(aux, bytes)) => {
+                        file.auxtrace(&aux)?;
+                        file.payload(&bytes)?;
+                        Some(bytes)
+                    }
+                    None => None,
+                };
+                if let (Some(bytes), Some(back)) = (buffer, back.get(batch.thread)) {
+                    dirty = true;
+                    let _ = back.send(bytes);
+                }
+                if let Some(seen) = seen.get_mut(batch.thread) {
+                    *seen = batch.round;
+                }
+                if dirty && seen.iter().all(|seen| *seen == current) {
+                    file.record(&FinishedRound, None)?;
+                    file.flush()?;
+                    dirty = false;
+                    current += 1;
+                    round.store(current, Ordering::Release);
+                }
+                if limit.is_some_and(|limit| file.position() >= limit) {
+                    let _ = { over }.write(&[1]);
+                }
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return file.flush().map_err(Error::from),
+        }
+        if beat.elapsed() >= HEARTBEAT {
+            file.checkpoint()?;
+            beat = Instant::now();
+        }
+    }
+}
