@@ -170,11 +170,7 @@ impl Drain {
     ///
     /// # Errors
     /// If the file cannot be written.
-    pub fn snapshot(
-        &mut self,
-        rings: &mut Rings,
-        file: &mut impl Sink,
-    ) -> Result<u64> {
+    pub fn snapshot(&mut self, rings: &mut Rings, file: &mut impl Sink) -> Result<u64> {
         let (reader, area) = rings.aux();
         let mut range = reader.snapshot(&area);
         // A whole number of words, the newest of them.

@@ -41,6 +41,7 @@ pub mod check;
 pub mod drain;
 mod error;
 mod host;
+pub mod json;
 pub mod limits;
 pub mod loss;
 mod parallel;

@@ -14,7 +14,7 @@ use auxrec::record::Options;
 use auxrec::session::Mode;
 use auxrec::size::{parse_rings, parse_size, RingSizes};
 use auxrec::target::{online_cpus, parse_cpus, Target};
-use auxrec::{check, record, report, Error};
+use auxrec::{check, json, record, report, Error};
 use clap::{Args, Parser, Subcommand};
 
 /// Finished, and everything was recorded.
@@ -46,6 +46,9 @@ enum Command {
         /// The recording
         #[arg(default_value = "perf.data")]
         file: PathBuf,
+        /// Write what was found as JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Show a recording: a line for each AUX record, and a summary
     Report {
@@ -55,6 +58,9 @@ enum Command {
         /// Draw head, tail and fill of each AUX area over time into this file
         #[arg(long, value_name = "OUT.svg")]
         svg: Option<PathBuf>,
+        /// Write the summary as JSON, in place of lines
+        #[arg(long)]
+        json: bool,
     },
     /// Finish a file whose recorder was killed: index, features, sizes
     Recover {
@@ -101,6 +107,9 @@ struct Record {
     /// Bring the file to its disk every so many seconds, for the case that the power fails; 0: never
     #[arg(long, value_name = "SECONDS", default_value_t = 1)]
     sync: u64,
+    /// Write how it went, and what was lost, as JSON into this file; -: to standard output
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
     /// Say nothing but errors
     #[arg(short, long)]
     quiet: bool,
@@ -134,10 +143,14 @@ fn main() -> ExitCode {
 fn run(command: &Command) -> anyhow::Result<u8> {
     match command {
         Command::Record(options) => options.run(),
-        Command::Check { file } => {
+        Command::Check { file, json } => {
             let bytes = auxrec::trace::read_file(file)?;
             let findings = check::check(&bytes).with_context(|| file.display().to_string())?;
-            print(&findings.to_string())?;
+            if *json {
+                print(&pretty(&json::findings(&findings)))?;
+            } else {
+                print(&findings.to_string())?;
+            }
             Ok(if !findings.problems.is_empty() {
                 FAILED
             } else if findings.lost() {
@@ -146,11 +159,15 @@ fn run(command: &Command) -> anyhow::Result<u8> {
                 ALL
             })
         }
-        Command::Report { file, svg } => {
+        Command::Report { file, svg, json } => {
             let bytes = auxrec::trace::read_file(file)?;
             let named = || file.display().to_string();
-            let mut out = std::io::BufWriter::new(std::io::stdout().lock());
-            report::report(&bytes, &mut out).with_context(named)?;
+            if *json {
+                print(&pretty(&json::report(&bytes).with_context(named)?))?;
+            } else {
+                let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+                report::report(&bytes, &mut out).with_context(named)?;
+            }
             if let Some(svg) = svg {
                 let picture = report::timeline(&bytes).with_context(named)?;
                 fs::write(svg, picture)
@@ -188,6 +205,10 @@ fn run(command: &Command) -> anyhow::Result<u8> {
             Ok(ALL)
         }
     }
+}
+
+fn pretty(value: &serde_json::Value) -> String {
+    format!("{value:#}\n")
 }
 
 /// Writes to standard output. Who reads may stop when he has seen enough.
@@ -253,6 +274,15 @@ impl Record {
     fn run(&self) -> anyhow::Result<u8> {
         let outcome = record::record(&self.options()?)?;
         let total = outcome.total();
+        if let Some(path) = &self.json {
+            let text = pretty(&json::outcome(&outcome));
+            if path.as_os_str() == "-" {
+                print(&text)?;
+            } else {
+                fs::write(path, text)
+                    .with_context(|| format!("cannot write {}", path.display()))?;
+            }
+        }
         if !self.quiet {
             eprintln!(
                 "auxrec: {} bytes of trace in {} AUX records, {} wakeups; {} is {} bytes",

@@ -316,3 +316,129 @@ fn write<W: Write + Seek>(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::io::{Cursor, SeekFrom};
+
+    use perfdata::{Attr, Event, File};
+
+    use super::*;
+
+    /// An output with room for so many bytes.
+    struct Disk {
+        room: usize,
+        file: Cursor<Vec<u8>>,
+    }
+
+    impl Write for Disk {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            if bytes.len() > self.room {
+                return Err(std::io::ErrorKind::StorageFull.into());
+            }
+            self.room -= bytes.len();
+            self.file.write(bytes)
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl Seek for Disk {
+        fn seek(&mut self, to: SeekFrom) -> std::io::Result<u64> {
+            self.file.seek(to)
+        }
+    }
+
+    /// Three threads that send pieces of 8 to 800 bytes; what came of it, and the file.
+    fn send(room: usize, passes: u64) -> (Vec<Result<()>>, Result<()>, Vec<u8>) {
+        let file = Cursor::new(Vec::new());
+        let mut file = Writer::new(Disk { room, file }, &[(Attr::default(), vec![1])]).unwrap();
+        let round = AtomicU64::new(1);
+        let (over, _finished) = UnixStream::pair().unwrap();
+        let (to, from) = sync_channel(2);
+        let (results, written) = std::thread::scope(|scope| {
+            let mut back = Vec::new();
+            let mut workers = Vec::new();
+            for thread in 0..3_u32 {
+                let (give, empty) = std::sync::mpsc::channel();
+                back.push(give);
+                let mut queue = Queue {
+                    thread: usize::try_from(thread).unwrap(),
+                    round: 0,
+                    to: to.clone(),
+                    piece: None,
+                    buffer: Vec::new(),
+                    empty,
+                };
+                let round = &round;
+                workers.push(scope.spawn(move || {
+                    let mut offset = 0;
+                    for pass in 0..passes {
+                        queue.round = round.load(Ordering::Acquire);
+                        let size = (pass * 37 % 100 + 1) * 8;
+                        queue.piece(&Auxtrace {
+                            size,
+                            offset,
+                            idx: thread,
+                            ..Auxtrace::default()
+                        })?;
+                        for word in offset / 8..(offset + size) / 8 {
+                            queue.payload(&(word ^ u64::from(thread)).to_le_bytes())?;
+                        }
+                        offset += size;
+                    }
+                    Ok(())
+                }));
+            }
+            drop(to);
+            let written = write(&mut file, &from, &back, &round, None, &over);
+            drop(from);
+            let results = workers.into_iter().map(|w| w.join().unwrap()).collect();
+            (results, written)
+        });
+        let _ = file.checkpoint();
+        (results, written, file.get_ref().file.get_ref().clone())
+    }
+
+    #[test]
+    fn every_piece_arrives_whole_and_in_the_order_of_its_ring() {
+        let (results, written, bytes) = send(usize::MAX, 200);
+        written.unwrap();
+        assert!(results.iter().all(Result::is_ok));
+        let file = File::parse(&bytes).unwrap();
+        let mut next = [0; 3];
+        let mut rounds = 0;
+        for record in file.records() {
+            let record = record.unwrap();
+            match file.decode(&record).unwrap().0 {
+                Event::Auxtrace(aux, payload) => {
+                    let next = &mut next[usize::try_from(aux.idx).unwrap()];
+                    assert_eq!(aux.offset, *next);
+                    for word in payload.chunks(8) {
+                        let want = (*next / 8) ^ u64::from(aux.idx);
+                        assert_eq!(word, want.to_le_bytes());
+                        *next += 8;
+                    }
+                }
+                _ => rounds += 1,
+            }
+        }
+        assert_eq!(
+            next[0],
+            (0..200).map(|pass| (pass * 37 % 100 + 1) * 8).sum::<u64>()
+        );
+        assert_eq!((next[1], next[2]), (next[0], next[0]));
+        assert!(rounds > 0, "no round was ever finished");
+    }
+
+    /// The drains do not wait for a writer that is no more, and the error is the writer's.
+    #[test]
+    fn a_full_disk_ends_all() {
+        let (results, written, _) = send(20_000, 2000);
+        assert!(written.unwrap_err().is_full());
+        assert!(results.iter().all(Result::is_err));
+    }
+}

@@ -150,6 +150,10 @@ impl Made {
     }
 
     fn bytes(&mut self) -> Vec<u8> {
+        self.ended("whole")
+    }
+
+    fn ended(&mut self, ended: &str) -> Vec<u8> {
         let event = EventDesc {
             attr: self.attr.clone(),
             ids: vec![9],
@@ -164,7 +168,7 @@ impl Made {
         features
             .events(&[event])
             .pmu_mappings(&[(42, "pattern")])
-            .notes(&[("aux_size", "256"), ("mode", mode)]);
+            .notes(&[("aux_size", "256"), ("mode", mode), ("ended", ended)]);
         self.file.try_finish(&features).unwrap();
         self.file.get_ref().get_ref().clone()
     }
@@ -371,6 +375,50 @@ fn a_report_has_a_line_for_each_record() {
     let svg = timeline(&bytes).unwrap();
     for part in ["<svg", "CPU 1, MiB", "fill, %", "time, ms", "1 truncations"] {
         assert!(svg.contains(part), "no {part} in the picture");
+    }
+}
+
+/// Programs read these names: none may go.
+#[test]
+fn json_has_its_fields() {
+    let mut made = Made::new(false);
+    made.trace(&packets(0, 192), AuxFlags::TRUNCATED)
+        .trace(&packets(256, 512), NONE)
+        .count(512);
+    let findings = auxrec::json::findings(&made.check());
+    let report = auxrec::json::report(&made.bytes()).unwrap();
+    for (value, at, want) in [
+        (&findings, "/version", 1),
+        (&findings, "/bytes", 448),
+        (&findings, "/pattern/recorded", 448),
+        (&findings, "/rings/0/pattern/lost", 64),
+        (&findings, "/rings/0/lost/truncated/times", 1),
+        (&findings, "/rings/0/lost/truncated/ns", 1_000_000),
+        (&findings, "/lost/skipped/bytes", 0),
+        (&report, "/version", 1),
+        (&report, "/rings/0/cpu", 1),
+        (&report, "/rings/0/wraps", 1),
+        (&report, "/rings/0/lost/full/times", 0),
+        (&report, "/rings/0/counters/0/value", 512),
+    ] {
+        let got = value.pointer(at).and_then(serde_json::Value::as_u64);
+        assert_eq!(got, Some(want), "{at} in {value:#}");
+    }
+    assert_eq!(findings["lost"]["any"], true);
+    assert_eq!(report["pmu"], "pattern");
+}
+
+/// What a killed recorder leaves counts as lost at its end, and a packet that is cut is no mismatch.
+#[test]
+fn a_recovered_file_is_consistent() {
+    for cut in (8..=512).step_by(8) {
+        let bytes = Made::new(false)
+            .aux(512, NONE)
+            .piece(&packets(0, 512)[..cut])
+            .ended("recovered");
+        let findings = check(&bytes).unwrap();
+        assert_eq!(findings.problems, [""; 0], "{cut}");
+        assert!(findings.lost() && findings.recovered);
     }
 }
 

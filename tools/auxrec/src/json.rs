@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What `record`, `check` and `report` say, for programs. The names of the fields are listed in `Documentation/recorder.md`,
+//! and stay; new ones may be added.
+
+use serde_json::{json, Value};
+
+use crate::check::{Content, Findings};
+use crate::error::Result;
+use crate::loss::Loss;
+use crate::record::Outcome;
+use crate::trace::Trace;
+
+/// Changes when a field changes its meaning or goes.
+const VERSION: u32 = 1;
+
+/// What was lost, by cause.
+fn lost(loss: &Loss) -> Value {
+    json!({
+        "any": loss.any(),
+        "truncated": { "times": loss.truncated, "ns": loss.dark },
+        "full": { "times": loss.full },
+        "partial": { "times": loss.partial },
+        "collision": { "times": loss.collision },
+        "records": { "times": loss.records_lost },
+        "skipped": { "times": loss.jumps, "bytes": loss.jumped },
+    })
+}
+
+fn ring(name: &str, loss: &Loss, wraps: u64) -> Value {
+    json!({
+        "name": name,
+        "bytes": loss.read,
+        "aux_records": loss.records,
+        "wraps": wraps,
+        "lost": lost(loss),
+    })
+}
+
+fn content(content: &Content) -> Value {
+    json!({
+        "recorded": content.recorded,
+        "lost": content.lost,
+        "overwritten": content.overwritten,
+        "generated": content.generated,
+        "gaps": content.gaps,
+        "packets": content.packets,
+        "streams": content.streams,
+        "mismatches": content.mismatches,
+    })
+}
+
+/// How a recording went.
+#[must_use]
+pub fn outcome(outcome: &Outcome) -> Value {
+    let total = outcome.total();
+    let rings = outcome
+        .rings
+        .iter()
+        .map(|(name, loss, wraps)| ring(name, loss, *wraps));
+    json!({
+        "version": VERSION,
+        "bytes": total.read,
+        "file_bytes": outcome.file,
+        "wakeups": outcome.wakeups,
+        "status": outcome.status,
+        "lost": lost(&total),
+        "rings": rings.collect::<Vec<_>>(),
+    })
+}
+
+/// What `check` found.
+#[must_use]
+pub fn findings(findings: &Findings) -> Value {
+    let total = findings
+        .rings
+        .iter()
+        .fold(Loss::default(), |sum, (_, loss, _)| sum.plus(*loss));
+    let rings = findings.rings.iter().map(|(name, loss, inside)| {
+        json!({
+            "name": name,
+            "bytes": loss.read,
+            "aux_records": loss.records,
+            "lost": lost(loss),
+            "pattern": inside.as_ref().map(content),
+        })
+    });
+    json!({
+        "version": VERSION,
+        "records": findings.records,
+        "bytes": total.read,
+        "wraps": findings.wraps,
+        "recovered": findings.recovered,
+        "problems": findings.problems,
+        "lost": lost(&total),
+        "pattern": findings.content().as_ref().map(content),
+        "rings": rings.collect::<Vec<_>>(),
+    })
+}
+
+/// What `report` shows, without a line for each record.
+///
+/// # Errors
+/// If it is no perf.data file.
+pub fn report(bytes: &[u8]) -> Result<Value> {
+    let trace = Trace::read(bytes)?;
+    let rings = trace.rings.values().map(|of| {
+        let wraps = trace
+            .aux_size
+            .map_or(0, |size| crate::check::wraps(of, size));
+        let mut value = ring(&of.name(), &of.loss, wraps);
+        value["cpu"] = json!(of.cpu);
+        value["thread"] = json!(of.thread);
+        let times = of.records.iter().map(|record| record.time);
+        value["first_ns"] = json!(times.clone().min());
+        value["last_ns"] = json!(times.max());
+        let counters = of.counts.iter().map(|count| {
+            json!({
+                "id": count.id,
+                "value": count.value,
+                "enabled_ns": count.enabled,
+                "running_ns": count.running,
+            })
+        });
+        value["counters"] = counters.collect();
+        value
+    });
+    let total = trace
+        .rings
+        .values()
+        .fold(Loss::default(), |sum, ring| sum.plus(ring.loss));
+    Ok(json!({
+        "version": VERSION,
+        "event": trace.event,
+        "pmu": trace.pmu,
+        "bytes": total.read,
+        "recovered": trace.recovered,
+        "problems": trace.problems,
+        "lost": lost(&total),
+        "rings": rings.collect::<Vec<_>>(),
+    }))
+}
