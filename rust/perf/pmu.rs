@@ -262,7 +262,7 @@ impl<T: Pmu> Registration<T> {
     /// Registers `driver` as the PMU `name`: from then on it stands in
     /// `/sys/bus/event_source/devices/`, and events may be opened.
     ///
-    /// [`EEXIST`] if there is a PMU of that name.
+    /// [`EEXIST`] if there is a PMU of that name, of which sysfs also warns in the kernel log.
     pub fn new(name: &'static CStr, driver: T) -> impl PinInit<Self, Error> {
         let directory = CString::try_from_fmt(fmt!("perf-{}", name));
 
