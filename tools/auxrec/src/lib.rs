@@ -24,6 +24,7 @@
 //!     command: vec!["true".into()],
 //!     cmdline: Vec::new(),
 //!     threads: None,
+//!     max_size: None,
 //!     sync: Duration::from_secs(1),
 //!     verbose: false,
 //! })?;

@@ -107,6 +107,9 @@ struct Record {
     /// Bring the file to its disk every so many seconds, for the case that the power fails; 0: never
     #[arg(long, value_name = "SECONDS", default_value_t = 1)]
     sync: u64,
+    /// End the recording when the file has so much: bytes, or with K, M or G
+    #[arg(long, value_name = "SIZE")]
+    max_size: Option<String>,
     /// Write how it went, and what was lost, as JSON into this file; -: to standard output
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -265,6 +268,12 @@ impl Record {
             cmdline: std::env::args_os()
                 .map(|arg: OsString| arg.to_string_lossy().into_owned())
                 .collect(),
+            max_size: self
+                .max_size
+                .as_deref()
+                .map(|text| parse_size(text, 1))
+                .transpose()?
+                .map(|bytes| u64::try_from(bytes).unwrap_or(u64::MAX)),
             threads: self.threads,
             sync: Duration::from_secs(self.sync),
             verbose: self.verbose,

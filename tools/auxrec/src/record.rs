@@ -57,6 +57,8 @@ pub struct Options {
     pub cmdline: Vec<String>,
     /// How many threads drain the rings; [`None`]: one for each ring, and at most one for each CPU.
     pub threads: Option<usize>,
+    /// The recording ends when the file has so many bytes.
+    pub max_size: Option<u64>,
     /// How often the file is brought to its disk; zero: never.
     pub sync: Duration,
     /// Says more on standard error.
@@ -458,7 +460,7 @@ impl Recording {
                 threads,
                 mode,
                 &mut self.file,
-                None,
+                options.max_size,
                 wait,
             )?;
             return Ok(());
@@ -516,6 +518,9 @@ impl Recording {
                 false,
                 &mut self.file,
             )?;
+            stop |= options
+                .max_size
+                .is_some_and(|limit| self.file.position() >= limit);
             if due {
                 self.file.checkpoint()?;
                 beat = sys::now();

@@ -85,7 +85,7 @@ pub fn all() -> impl Iterator<Item = Case> {
 }
 
 /// What users do, and what goes wrong then.
-const USUAL: [Case; 34] = [
+const USUAL: [Case; 35] = [
     trace(
         "ring of 2 pages",
         Trace {
@@ -244,6 +244,10 @@ const USUAL: [Case; 34] = [
     Case {
         name: "killed recorder",
         what: What::Steps(killed),
+    },
+    Case {
+        name: "largest file",
+        what: What::Steps(max_size),
     },
     Case {
         name: "exact number of bytes",
@@ -659,6 +663,36 @@ fn interrupted(name: &str) -> Result<String> {
     ensure!(seen.content.lost == 0, "bytes are lost: {seen}");
     released()?;
     Ok(seen.to_string())
+}
+
+/// A recording that ends by itself when its file is large enough, and not much later.
+fn max_size(name: &str) -> Result<String> {
+    const SIZE: u64 = 1 << 20;
+    let mut out = String::new();
+    for threads in ["1", "2"] {
+        let file = TraceFile::new(name);
+        let mut arguments = event("rate=2048", 64);
+        let more = ["-a", "--threads", threads, "--max-size", "1M"];
+        arguments.extend(more.map(String::from));
+        let ended = Recorder::start(file.path(), &arguments)?.wait(Reader::KeepsUp)?;
+        let seen = Seen::of(&file)?;
+        seen.is_right()?;
+        let expected = if seen.content.lost > 0 { 3 } else { 0 };
+        ensure!(
+            ended.status == expected,
+            "auxrec record: exit status {}: {}",
+            ended.status,
+            ended.errors
+        );
+        let len = std::fs::metadata(file.path())?.len();
+        // What the two rings hold comes after it.
+        ensure!(
+            (SIZE..SIZE + 3 * 64 * PAGE).contains(&len),
+            "the file has {len} bytes: {seen}"
+        );
+        out = seen.to_string();
+    }
+    Ok(out)
 }
 
 /// Killed at moments of no choice; what it has written is a recording after `recover`, with every byte right.
