@@ -4,6 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
+use std::path::Path;
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -85,7 +86,7 @@ pub fn all() -> impl Iterator<Item = Case> {
 }
 
 /// What users do, and what goes wrong then.
-const USUAL: [Case; 35] = [
+const USUAL: [Case; 36] = [
     trace(
         "ring of 2 pages",
         Trace {
@@ -248,6 +249,10 @@ const USUAL: [Case; 35] = [
     Case {
         name: "largest file",
         what: What::Steps(max_size),
+    },
+    Case {
+        name: "full disk",
+        what: What::Steps(full_disk),
     },
     Case {
         name: "exact number of bytes",
@@ -693,6 +698,46 @@ fn max_size(name: &str) -> Result<String> {
         out = seen.to_string();
     }
     Ok(out)
+}
+
+/// A disk that is full: the recording ends with a sentence, and the file has what found room, with every byte accounted for.
+fn full_disk(_name: &str) -> Result<String> {
+    let directory = Path::new("/tmp/full-disk");
+    std::fs::create_dir_all(directory)?;
+    let mount = |program: &str, arguments: &[&str]| -> Result<()> {
+        let status = Command::new(program)
+            .args(arguments)
+            .arg(directory)
+            .status()
+            .with_context(|| format!("cannot start {program}"))?;
+        ensure!(status.success(), "{program} {arguments:?}: {status}");
+        Ok(())
+    };
+    mount("mount", &["-t", "tmpfs", "-o", "size=1m", "disk"])?;
+    let result = ["1", "2"]
+        .into_iter()
+        .try_fold(String::new(), |_, threads| {
+            let file = TraceFile::within(directory);
+            let mut arguments = event("rate=2048", 64);
+            arguments.extend(["-a", "--threads", threads].map(String::from));
+            let ended = Recorder::start(file.path(), &arguments)?.wait(Reader::KeepsUp)?;
+            ensure!(
+                ended.status == 1 && ended.errors.contains("there is no space left for it"),
+                "auxrec record: exit status {}: {}",
+                ended.status,
+                ended.errors
+            );
+            let seen = Seen::of(&file)?;
+            seen.is_right()?;
+            ensure!(
+                seen.content.recorded > 1 << 19,
+                "the disk has room for more: {seen}"
+            );
+            released()?;
+            Ok(seen.to_string())
+        });
+    mount("umount", &[])?;
+    result
 }
 
 /// Killed at moments of no choice; what it has written is a recording after `recover`, with every byte right.

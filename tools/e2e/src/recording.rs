@@ -118,6 +118,11 @@ impl TraceFile {
         Self(Path::new("/tmp").join(format!("{}.data", case.replace([' ', '/'], "-"))))
     }
 
+    /// In this directory.
+    pub fn within(directory: &Path) -> Self {
+        Self(directory.join("perf.data"))
+    }
+
     /// Where it is.
     pub fn path(&self) -> &Path {
         &self.0
