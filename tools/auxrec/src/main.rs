@@ -40,7 +40,7 @@ const EXIT: &str =
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Record trace into a perf.data file
-    Record(Record),
+    Record(Box<Record>),
     /// Verify a recording: its structure, and of the PMU `pattern` every byte
     Check {
         /// The recording
