@@ -4,7 +4,7 @@
 # cache (${XDG_CACHE_HOME:-~/.cache}/auxpmu).
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check litmus kbuild kunit e2e modules tools shell guest rust-analyzer kernels update clean clean-cache
+.PHONY: help demo test bench check litmus kbuild kunit e2e modules tools shell guest rust-analyzer kernels update clean clean-cache
 
 ROOT := tools/vm/root.sh
 # A profile of its own: auxvm only waits for others, and the first call waits for its build.
@@ -23,6 +23,7 @@ help:
 	@echo '  make kbuild         the modules on both kernels, without a warning'
 	@echo '  make kunit          the unit tests of the modules, in a guest'
 	@echo '  make e2e            recorder and drivers in guests; CASE="name…" for some cases, RUNNER=vng for virtme-ng'
+	@echo '  make bench          what a session of an event costs, in guest instructions'
 	@echo '  make modules        build the modules for both kernels: build/modules/'
 	@echo '  make tools          build the tools for guests'
 	@echo '  make shell          a guest on this terminal, with modules, perf and auxrec'
@@ -45,7 +46,7 @@ check:
 litmus kbuild kunit e2e:
 	@$(AUXVM) test --suite $@ $(CASES)
 
-demo tools shell rust-analyzer update:
+bench demo tools shell rust-analyzer update:
 	@$(AUXVM) $@
 
 guest:

@@ -57,7 +57,8 @@ const fn attack(name: &'static str, run: fn() -> Result<String>) -> Attack {
 /// Software events.
 const SOFTWARE: u32 = 1;
 const CPU_CLOCK: u64 = 0;
-const DUMMY: u64 = 9;
+/// Counts nothing.
+pub const DUMMY: u64 = 9;
 
 /// `attr.aux_action`.
 const START_PAUSED: u32 = 1 << 0;
@@ -70,7 +71,7 @@ const FAST: u64 = 4096;
 const DATA_PAGES: usize = 8;
 
 /// What an event of the PMU under test asks for.
-fn traced(pmu: &str) -> Result<Attr> {
+pub fn traced(pmu: &str) -> Result<Attr> {
     let path = format!("/sys/bus/event_source/devices/{pmu}/type");
     let kind = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
 
@@ -85,7 +86,8 @@ fn traced(pmu: &str) -> Result<Attr> {
     })
 }
 
-fn software(config: u64, period: u64) -> Attr {
+/// A software event with a period.
+pub fn software(config: u64, period: u64) -> Attr {
     Attr {
         kind: SOFTWARE,
         config,
@@ -97,14 +99,16 @@ fn software(config: u64, period: u64) -> Attr {
 }
 
 /// An event with its rings. Unmapped before it is closed, as the fields are.
-struct Victim {
+pub struct Victim {
     aux: Option<Mapping>,
     base: Option<Mapping>,
-    event: Event,
+    /// The event.
+    pub event: Event,
 }
 
 impl Victim {
-    fn open(attr: &Attr, pid: i32, cpu: i32, pages: usize) -> Result<Self> {
+    /// Opens and maps one with an AUX ring of so many pages.
+    pub fn open(attr: &Attr, pid: i32, cpu: i32, pages: usize) -> Result<Self> {
         let event = Event::open(attr, pid, cpu).context("cannot open an event")?;
         let mut victim = Self {
             aux: None,

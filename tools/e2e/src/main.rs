@@ -5,6 +5,7 @@
 //! The cases are a table, in [`cases`]. The oracle is exact: the driver counts what it generates, every packet says which
 //! bytes of its stream it is, and so what the file lacks must be what was lost.
 
+mod bench;
 mod cases;
 mod hostile;
 mod ktap;
@@ -35,6 +36,8 @@ enum What {
     /// The part of a hostile case that is another process.
     #[command(hide = true)]
     Attack(hostile::Args),
+    /// Measure what a start and a stop cost.
+    Bench(bench::Args),
     /// Run a program to trace.
     Workload(workload::Args),
 }
@@ -60,6 +63,7 @@ fn main() -> ExitCode {
             }
             Ok(ExitCode::SUCCESS)
         }
+        Some(What::Bench(args)) => bench::run(args),
         Some(What::Attack(part)) => hostile::part(part),
         Some(What::Workload(workload)) => workload::run(workload),
         None => run(&args.filters),

@@ -45,7 +45,34 @@ pub struct Guest<'a> {
     environment: String,
     append: String,
     timeout: Duration,
+    counting: Option<Counting>,
 }
+
+/// How instructions are counted.
+struct Counting {
+    /// Where to log the code of modules that is run, if anywhere.
+    log: Option<PathBuf>,
+}
+
+impl Counting {
+    /// One emulated processor whose clock goes by a nanosecond an instruction, and which does not wait when it is idle.
+    fn args(&self) -> Vec<String> {
+        let mut args: Vec<_> = "-accel tcg,thread=single -cpu max -smp 1 -icount shift=0,sleep=off"
+            .split(' ')
+            .map(str::to_owned)
+            .collect();
+        if let Some(log) = &self.log {
+            args.extend(
+                ["-d", "in_asm,exec,nochain", "-dfilter", MODULES, "-D"].map(str::to_owned),
+            );
+            args.push(log.display().to_string());
+        }
+        args
+    }
+}
+
+/// Where x86-64 kernels have their modules when addresses are not random.
+const MODULES: &str = "0xffffffffa0000000+0x5effffff";
 
 /// What came of it.
 #[derive(Debug)]
@@ -97,6 +124,7 @@ impl<'a> Guest<'a> {
             environment,
             append: String::new(),
             timeout: Duration::from_secs(120),
+            counting: None,
         })
     }
 
@@ -129,6 +157,17 @@ impl<'a> Guest<'a> {
     #[must_use]
     pub fn append(mut self, text: &str) -> Self {
         self.append = format!("{} {text}", self.append);
+        self
+    }
+
+    /// Has it emulated, with a clock that counts instructions; the code that modules run is written to `log`, if given.
+    #[must_use]
+    pub fn counting(mut self, log: Option<&Path>) -> Self {
+        let log = log.map(Path::to_owned);
+        if log.is_some() {
+            self = self.append("nokaslr");
+        }
+        self.counting = Some(Counting { log });
         self
     }
 
@@ -169,6 +208,7 @@ impl<'a> Guest<'a> {
             self.kernel,
             &console,
             &format!("{KERNEL_LINE}{}", self.append),
+            self.counting.as_ref(),
         )?;
         qemu.arg("-initrd").arg(&initramfs);
         // Not stdio: that port counts as closed when our input ends, and the guest would wait for ever to write to it.
@@ -356,9 +396,14 @@ fn name_of(path: &Path) -> String {
 }
 
 /// The part of QEMU's command line that all guests share. The guest ends with us, whatever ends us.
-fn qemu(cache: &Cache, kernel: &Kernel, console: &Path, line: &str) -> Result<Command> {
+fn qemu(
+    cache: &Cache,
+    kernel: &Kernel,
+    console: &Path,
+    line: &str,
+    counting: Option<&Counting>,
+) -> Result<Command> {
     let image = kernel.image();
-    let accel = Accel::choose(cache, &image)?;
     let mut qemu = Command::new("setpriv");
     qemu.args([
         "--pdeathsig",
@@ -369,8 +414,13 @@ fn qemu(cache: &Cache, kernel: &Kernel, console: &Path, line: &str) -> Result<Co
         "-nodefaults",
         "-no-user-config",
     ]);
-    qemu.args(["-display", "none", "-no-reboot", "-smp", "2", "-m", MEMORY])
-        .args(accel.args());
+    qemu.args(["-display", "none", "-no-reboot", "-m", MEMORY]);
+    match counting {
+        Some(counting) => qemu.args(counting.args()),
+        None => qemu
+            .args(["-smp", "2"])
+            .args(Accel::choose(cache, &image)?.args()),
+    };
     let firmware = Path::new("/usr/share/qemu/qboot.rom");
     if firmware.exists() {
         qemu.arg("-bios").arg(firmware);
@@ -479,7 +529,7 @@ pub fn shell(
         std::thread::sleep(Duration::from_millis(20));
     }
     eprintln!("Booting the {} kernel; leave the guest with ctrl-D, end it at once with ctrl-A x. The console's log is {}.", kernel.kind, console.display());
-    let mut qemu = qemu(cache, kernel, &console, KERNEL_LINE)?;
+    let mut qemu = qemu(cache, kernel, &console, KERNEL_LINE, None)?;
     qemu.arg("-initrd").arg(&initramfs);
     qemu.args([
         "-object",

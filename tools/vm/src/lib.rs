@@ -10,6 +10,7 @@
 #![deny(missing_docs)]
 
 pub mod accel;
+pub mod bench;
 pub mod cache;
 pub mod compile_fail;
 pub mod cpio;

@@ -6,6 +6,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 use std::time::Duration;
+use vm::bench;
 use vm::cache::Cache;
 use vm::demo;
 use vm::guest::{self, Guest};
@@ -83,6 +84,8 @@ enum Verb {
         #[arg(long, env = "KERNEL")]
         kernel: Option<Kind>,
     },
+    /// Count what a session of an event costs, in guest instructions
+    Bench,
     /// Forget which kernel was chosen, so that the next run takes the newest of the archive
     Update,
 }
@@ -175,6 +178,11 @@ fn run(args: Args) -> Result<ExitCode> {
             println!("{}", summary.line());
             if complaint.is_some() {
                 return Ok(ExitCode::FAILURE);
+            }
+        }
+        Verb::Bench => {
+            for line in bench::run(&cache)? {
+                println!("{line}");
             }
         }
         Verb::Update => kernel::forget(&cache)?,
