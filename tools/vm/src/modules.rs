@@ -6,6 +6,7 @@ use crate::cache::{self, Cache};
 use crate::error::{Error, OnFile, Result};
 use crate::kernel::Kernel;
 use crate::step::{Log, Progress};
+use serde_json::{json, Value};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -97,7 +98,7 @@ pub fn command(cache: &Cache, kernel: &Kernel) -> Command {
     make
 }
 
-/// Writes `rust-project.json` for editors, into `build/modules/KERNEL`, and gives its place.
+/// Writes `rust-project.json` for editors, into the checkout, and gives its place.
 ///
 /// # Errors
 ///
@@ -110,15 +111,65 @@ pub fn rust_analyzer(cache: &Cache, kernel: &Kernel) -> Result<PathBuf> {
     make.arg(format!("MO={}", dir.display()))
         .arg("rust-analyzer");
     log.run("make rust-analyzer", &mut make)?;
-    let project = dir.join("rust-project.json");
-    let text = fs::read_to_string(&project).on("read", &project)?;
-    if !text.contains("rust/perf.rs") {
-        return Err(Error::Other(format!(
-            "{} does not know rust/perf.rs",
-            project.display()
-        )));
-    }
+    let generated = dir.join("rust-project.json");
+    let text = fs::read_to_string(&generated).on("read", &generated)?;
+    let complete = complete_project(&text, cache.checkout(), &dir).map_err(|e| {
+        Error::Other(format!(
+            "{} is not what rust-analyzer wants: {e}",
+            generated.display()
+        ))
+    })?;
+    let project = cache.checkout().join("rust-project.json");
+    fs::write(&project, complete).on("write", &project)?;
     Ok(project)
+}
+
+/// What the kernel's generator cannot know: that crates of the modules use each other, and where the generated bindings are.
+///
+/// # Errors
+///
+/// When it is no such file, or lacks a crate of the framework.
+fn complete_project(text: &str, checkout: &Path, built: &Path) -> Result<String, String> {
+    let mut project: Value = serde_json::from_str(text).map_err(|e| e.to_string())?;
+    let crates = project
+        .get_mut("crates")
+        .and_then(Value::as_array_mut)
+        .ok_or("it has no crates")?;
+    let place = |root: &str| {
+        let path = Path::new(root);
+        // Relative to the folder of the modules' source, which is the checkout.
+        checkout.join(path.strip_prefix("./").unwrap_or(path))
+    };
+    let root_of = |c: &Value| c.get("root_module").and_then(Value::as_str).map(place);
+    let index = |crates: &[Value], root: &str| {
+        let root = checkout.join(root);
+        crates
+            .iter()
+            .position(|c| root_of(c).as_ref() == Some(&root))
+            .ok_or_else(|| format!("it has no crate {}", root.display()))
+    };
+    let perf = index(crates, "rust/perf.rs")?;
+    let auxcore = index(crates, "rust/auxcore/auxcore.rs")?;
+    for (i, c) in crates.iter_mut().enumerate() {
+        let Some(root) = root_of(c).filter(|root| root.starts_with(checkout)) else {
+            continue;
+        };
+        c["root_module"] = json!(root);
+        let mut deps = Vec::new();
+        if i != auxcore {
+            deps.push(json!({"crate": auxcore, "name": "auxcore"}));
+            if i != perf {
+                deps.push(json!({"crate": perf, "name": "perf"}));
+            }
+        }
+        if let Some(list) = c.get_mut("deps").and_then(Value::as_array_mut) {
+            list.append(&mut deps);
+        }
+        if i == perf {
+            c["env"]["RUST_PERF_OBJTREE"] = json!(built.join("rust"));
+        }
+    }
+    serde_json::to_string_pretty(&project).map_err(|e| e.to_string())
 }
 
 /// Where the modules of a kernel are built.
@@ -165,6 +216,41 @@ mod tests {
         let log = "$ \"make\" \"W=1\"\n  RUSTC [M] rust/perf.o\nwarning: unused variable: `x`\nfoo.c:3:1: warning: no previous prototype\nWARNING: modpost: missing MODULE_DESCRIPTION\nSkipping BTF generation for x.ko due to unavailability of vmlinux\nwarning: the compiler differs from the one used to build the kernel\n";
         assert_eq!(warnings(log).len(), 3);
         assert!(warnings("  CC [M]  warn.o\n").is_empty());
+    }
+
+    #[test]
+    fn project_is_completed() {
+        let text = r#"{"crates": [
+            {"display_name": "kernel", "root_module": "/k/rust/kernel/lib.rs", "deps": [], "env": {}},
+            {"display_name": "perf", "root_module": "rust/perf.rs", "deps": [{"crate": 0, "name": "kernel"}], "env": {}},
+            {"display_name": "pattern", "root_module": "samples/pattern.rs", "deps": [], "env": {}},
+            {"display_name": "auxcore", "root_module": "rust/auxcore/auxcore.rs", "deps": [], "env": {}}
+        ]}"#;
+        let done = complete_project(text, Path::new("/c"), Path::new("/c/build/m")).unwrap();
+        let done: Value = serde_json::from_str(&done).unwrap();
+        let names = |i: usize| -> Vec<String> {
+            let deps = done["crates"][i]["deps"].as_array().unwrap();
+            deps.iter()
+                .map(|d| d["name"].as_str().unwrap().to_owned())
+                .collect()
+        };
+        assert!(names(0).is_empty());
+        assert_eq!(names(1), ["kernel", "auxcore"]);
+        assert_eq!(names(2), ["auxcore", "perf"]);
+        assert!(names(3).is_empty());
+        assert_eq!(done["crates"][2]["root_module"], "/c/samples/pattern.rs");
+        assert_eq!(
+            done["crates"][1]["env"]["RUST_PERF_OBJTREE"],
+            "/c/build/m/rust"
+        );
+        assert_eq!(done["crates"][0]["root_module"], "/k/rust/kernel/lib.rs");
+
+        for bad in ["", "{}", r#"{"crates": []}"#] {
+            assert!(
+                complete_project(bad, Path::new("/c"), Path::new("/m")).is_err(),
+                "{bad}"
+            );
+        }
     }
 
     #[test]
