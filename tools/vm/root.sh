@@ -24,8 +24,9 @@ checkout=$(cd "$(dirname "$0")/../.." && pwd -P)
 hash=$(echo "$SUITE $PACKAGES $BACKPORTS 1" | sha256sum | cut -c1-12)
 root=$cache/root-$hash
 if [ "${RUNNER:-}" = vng ]; then # a root of its own: virtme-ng is large, and few ask for it
-	PACKAGES="$PACKAGES virtme-ng"
-	root=$cache/root-$hash-vng
+	extra="virtme-ng mount iproute2"
+	PACKAGES="$PACKAGES $extra"
+	root=$cache/root-$hash-vng-$(echo "$extra" | sha256sum | cut -c1-6)
 fi
 
 die() {
@@ -118,6 +119,11 @@ make_root_locked() {
 		mmdebstrap --mode=root "$@" >>"$log" 2>&1 9>&- || failed "could not make the build root"
 	fi
 	as_root ln -sf /run/resolv.conf /run/hosts "$tmp/etc/" # written anew by each run
+	if [ "${RUNNER:-}" = vng ]; then
+		as_root rm -f "$tmp/usr/lib/systemd/systemd-udevd"
+		as_root cp "$checkout/tools/vm/guest/vng-udevd.sh" "$tmp/usr/sbin/udevd"
+		as_root cp "$checkout/tools/vm/guest/vng-poweroff.sh" "$tmp/usr/sbin/poweroff"
+	fi
 	kill $tick 2>/dev/null || true
 	mv -T "$tmp" "$root"
 	echo "[${SECONDS} s] the build root is ready" >&2

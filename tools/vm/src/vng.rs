@@ -13,6 +13,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+/// Where the guest has the folder of its run. In /tmp, since virtme-ng makes the place itself.
+const GUEST_DIR: &str = "/tmp/auxpmu";
+
 /// Runs `command` with the same folders and programs that our own guests have.
 ///
 /// # Errors
@@ -45,9 +48,9 @@ pub fn run(
     for (name, path) in programs {
         fs::copy(path, bin.join(name)).on("copy", path)?;
     }
-    // The guest sees this machine's files: the places that our guests have are mounted where the protocol wants them.
+    // The guest sees the build root, without what is mounted in it; the folder comes as one of its own.
     let script = dir.join("run.sh");
-    let place = dir.display();
+    let place = GUEST_DIR;
     let text = format!(
         "#!/bin/sh\nmkdir -p /modules /out\nmount --bind '{place}/modules' /modules\nmount -t tmpfs out /out\n\
          mountpoint -q /sys/kernel/debug || mount -t debugfs debug /sys/kernel/debug\n\
@@ -69,6 +72,7 @@ pub fn run(
             "vng",
             "--verbose",
             "--disable-microvm",
+            "--force-9p",
             "--user",
             "root",
             "--cpus",
@@ -78,9 +82,9 @@ pub fn run(
         ])
         .arg("--run")
         .arg(kernel.image())
-        .arg(format!("--rwdir={place}"))
+        .arg(format!("--rwdir={place}={}", dir.display()))
         .args(["--disable-kvm", "--exec"])
-        .arg(format!("sh {}", script.display()))
+        .arg(format!("sh {place}/run.sh"))
         .stdin(Stdio::null())
         .stdout(out)
         .stderr(error)
