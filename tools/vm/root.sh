@@ -14,10 +14,11 @@ SUITE=trixie
 MIRROR=${AUXPMU_MIRROR:-http://deb.debian.org/debian}
 PACKAGES="ca-certificates rustc cargo rust-src rustfmt rust-clippy bindgen clang-19 lld-19 llvm-19 libclang-rt-19-dev
  gcc-14 gcc-14-x86-64-linux-gnu gcc make flex bison bc libelf-dev libssl-dev libdw-dev cpio kmod rsync python3-minimal
- xz-utils zstd dwarves busybox-static shellcheck git procps qemu-system-x86 qemu-system-data virtiofsd linux-perf"
+ xz-utils zstd dwarves busybox-static shellcheck git patch procps qemu-system-x86 qemu-system-data virtiofsd linux-perf
+ e2fsprogs g++ gcc-multilib golang-go luajit sqlite3 gdb libipt-dev"
 # These are too old in the suite itself: QEMU before 10.1 has no vfio-user-pci, and perf goes with the kernel.
 BACKPORTS="qemu-* seabios linux-perf"
-NEED_MIB=3500
+NEED_MIB=4000
 
 cache=${AUXPMU_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/auxpmu}
 checkout=$(cd "$(dirname "$0")/../.." && pwd -P)

@@ -16,6 +16,12 @@ use std::process::Command;
 /// The options of the lean kernel.
 const LEAN_CONFIG: &str = include_str!("../lean.config");
 
+/// What the lean kernel has beyond Debian's source: patches that are meant for the kernel itself.
+const LEAN_PATCHES: [&str; 2] = [
+    include_str!("../../../Documentation/patches/0001-perf-core-Fill-up-AUX-samples-that-a-PMU-cuts-short.patch"),
+    include_str!("../../../Documentation/patches/0002-perf-core-Export-perf_output_copy_aux.patch"),
+];
+
 /// Changed when this file makes something else of the same packages.
 const RECIPE: &str = "1";
 
@@ -122,7 +128,10 @@ impl Kernel {
         parts.extend(NOT_UNPACKED);
         match kind {
             Kind::Stock => parts.extend(GUEST_MODULES),
-            Kind::Lean => parts.push(LEAN_CONFIG),
+            Kind::Lean => {
+                parts.push(LEAN_CONFIG);
+                parts.extend(LEAN_PATCHES);
+            }
         }
         let name = format!("kernel-{kind}-{}", hash(parts));
         let dir = cache.entry(&name, |temporary, place| {
@@ -455,7 +464,7 @@ impl Maker<'_> {
 
     fn lean(&self) -> Result<()> {
         let log = Log::create(&self.cache.log("kernel-lean.log"))?;
-        let source = self.source(&log)?;
+        let source = self.patched_source(&log)?;
         let progress = Progress::begin("building the lean kernel (8 minutes on two cores)");
         let build = self.temporary.join("build");
         fs::create_dir(&build).on("make", &build)?;
@@ -526,6 +535,36 @@ impl Maker<'_> {
             Ok(())
         })?;
         Ok(dir)
+    }
+
+    /// A second tree of the source, with the patches; it shares the files that they leave alone.
+    fn patched_source(&self, log: &Log) -> Result<PathBuf> {
+        let source = self.source(log)?;
+        let unpatched = source.display().to_string();
+        let parts = [RECIPE, &unpatched].into_iter().chain(LEAN_PATCHES);
+        let name = format!("source-patched-{}", hash(parts));
+        self.cache.entry(&name, |temporary, _| {
+            // patch replaces a file by another one, so the links to the first tree stay as they are.
+            log.run(
+                "linking the kernel source",
+                Command::new("cp")
+                    .arg("-al")
+                    .arg(source.join("."))
+                    .arg(temporary),
+            )?;
+            for (number, patch) in (1..).zip(LEAN_PATCHES) {
+                let file = temporary.join(format!("{number:04}.patch"));
+                fs::write(&file, patch).on("write", &file)?;
+                let mut command = Command::new("patch");
+                command.args(["-p1", "--forward", "--fuzz=0", "-i"]);
+                command.arg(&file).current_dir(temporary);
+                log.run(
+                    &format!("patching the lean kernel's source ({number:04})"),
+                    &mut command,
+                )?;
+            }
+            Ok(())
+        })
     }
 
     fn make(&self, log: &Log, source: &Path, kind: Kind, targets: &str) -> Result<()> {

@@ -301,8 +301,8 @@ fn rule(
 fn lacks_spdx(path: &Path, text: &str) -> Option<String> {
     let name = path.file_name()?.to_str()?;
     let generated = name == "Cargo.lock" || name.ends_with(".svg") || path.starts_with("LICENSES");
-    // proptest writes these, with a head of its own.
-    let seeds = name.ends_with(".proptest-regressions");
+    // proptest writes the former, with a head of its own; the latter are mails.
+    let seeds = name.ends_with(".proptest-regressions") || name.ends_with(".patch");
     if generated
         || seeds
         || text
