@@ -37,6 +37,9 @@
 //!
 //! Reference: <https://docs.kernel.org/userspace-api/perf_ring_buffer.html>
 
+// kbuild says so to the compiler; rustdoc does not listen when it looks for examples.
+#![cfg_attr(doctest, no_std, feature(used_with_arg))]
+
 use kernel::prelude::*;
 
 #[cfg(not(CONFIG_64BIT))]

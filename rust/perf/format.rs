@@ -98,7 +98,7 @@ impl Config for () {
 ///
 /// # Examples
 ///
-/// ```ignore
+/// ```
 /// perf::format! {
 ///     /// What an event of this PMU asks for.
 ///     pub struct Config {

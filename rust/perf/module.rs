@@ -10,16 +10,43 @@
 ///
 /// # Examples
 ///
-/// ```ignore
+/// ```
+/// # use kernel::prelude::*;
+/// # use perf::{aux, Attr, Event, Pmu};
+/// struct Quiet;
+///
+/// #[vtable]
+/// impl Pmu for Quiet {
+///     // What it has to have.
+///     # type Config = ();
+///     # type Event = ();
+///     # type Buffer = ();
+///     # type Run = ();
+///     #
+///     # fn event_init(&self, _attr: &Attr<'_, ()>) -> Result {
+///     #     Ok(())
+///     # }
+///     # fn setup_aux(&self, _event: &Event<'_, Self>, _pages: &aux::Pages) -> Result {
+///     #     Ok(())
+///     # }
+///     # fn start(&self, _session: &mut aux::Session<'_, Self>) -> Result {
+///     #     Ok(())
+///     # }
+///     # fn quiesce(&self, session: &mut aux::Session<'_, Self>, _run: ()) -> aux::Written {
+///     #     aux::Written::by_writer(session.window, aux::Loss::None)
+///     # }
+/// }
+///
 /// perf::module_pmu! {
-///     type: Minimal,
-///     pmu: c"minimal",
-///     driver: Minimal,
-///     name: "pmu_minimal",
+///     type: Quiet,
+///     pmu: c"quiet",
+///     driver: Quiet,
+///     name: "quiet",
 ///     authors: ["Author"],
-///     description: "A PMU",
+///     description: "A PMU that is there, and traces nothing",
 ///     license: "GPL",
 /// }
+/// # fn main() {}
 /// ```
 ///
 /// C counterpart: none for PMUs; `module_platform_driver()` is one for platform drivers.

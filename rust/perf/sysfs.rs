@@ -57,7 +57,7 @@ impl Attribute {
 ///
 /// # Examples
 ///
-/// ```ignore
+/// ```
 /// fn events() -> &'static [perf::sysfs::Attribute] {
 ///     perf::attributes! {
 ///         slow: "rate=0x10",

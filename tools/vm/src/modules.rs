@@ -25,6 +25,8 @@ pub enum Mode {
 pub struct Built {
     /// The modules, in the order in which they are to be loaded.
     pub files: Vec<PathBuf>,
+    /// Those that hold nothing but KUnit suites, to be loaded last.
+    pub tests: Vec<PathBuf>,
     /// What the compiler warned of.
     pub warnings: Vec<String>,
     /// The build's log.
@@ -69,7 +71,10 @@ pub fn build(cache: &Cache, kernel: &Kernel, mode: Mode) -> Result<Built> {
     drop(lock);
     let order = dir.join("modules.order");
     let listed = fs::read_to_string(&order).on("read", &order)?;
-    let files: Vec<PathBuf> = listed.lines().map(|l| module_path(&dir, l)).collect();
+    let (tests, files): (Vec<PathBuf>, Vec<PathBuf>) = listed
+        .lines()
+        .map(|l| module_path(&dir, l))
+        .partition(|path| is_test(path));
     if files.is_empty() {
         return Err(Error::Other(format!(
             "the build for the {} kernel made no module; its log is {}",
@@ -81,6 +86,7 @@ pub fn build(cache: &Cache, kernel: &Kernel, mode: Mode) -> Result<Built> {
     progress.end(&format!("{} modules", files.len()));
     Ok(Built {
         files,
+        tests,
         warnings,
         log: log.path().to_owned(),
     })
@@ -187,6 +193,13 @@ fn module_path(dir: &Path, line: &str) -> PathBuf {
     dir.join(line.trim()).with_extension("ko")
 }
 
+/// Whether a module holds nothing but tests, so that nobody but `make kunit` loads it.
+fn is_test(path: &Path) -> bool {
+    path.file_stem()
+        .and_then(|stem| stem.to_str())
+        .is_some_and(|stem| stem.ends_with("_doctests"))
+}
+
 /// The lines that warn, without the kernel's own about what an out-of-tree build lacks.
 #[must_use]
 pub fn warnings(log: &str) -> Vec<String> {
@@ -259,5 +272,7 @@ mod tests {
             module_path(Path::new("/o"), "rust/rust_perf.o"),
             Path::new("/o/rust/rust_perf.ko")
         );
+        assert!(is_test(Path::new("/o/rust/rust_perf_doctests.ko")));
+        assert!(!is_test(Path::new("/o/rust/rust_perf.ko")));
     }
 }

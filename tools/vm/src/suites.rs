@@ -456,7 +456,8 @@ fn kunit(cache: &Cache, dir: &Path, kernels: &mut Kernels<'_>) -> Result<Case> {
     let kernel = kernels.get(Kind::Lean)?;
     let built = modules::build(cache, &kernel, Mode::Plain)?;
     let progress = Progress::begin("KUnit in the lean kernel");
-    let guest = Guest::new(&kernel, &built.files)?.script("run", include_str!("../guest/kunit.sh"));
+    let modules = [built.files, built.tests].concat();
+    let guest = Guest::new(&kernel, &modules)?.script("run", include_str!("../guest/kunit.sh"));
     let outcome = guest.run(cache, &dir.join("kunit"), "run", |_| {})?;
     let suite = outcome.suite("kunit");
     progress.end(&ended(&suite, &outcome));
