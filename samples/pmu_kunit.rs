@@ -2,9 +2,10 @@
 
 //! `ramp`: a driver with its tests.
 //!
-//! The driver writes rising numbers, and can be paused. Its KUnit suite, below, shows how a driver
-//! is tested on [`perf::testing`]'s bench, without perf and without user space: what is refused,
-//! what comes out, what a full ring, a pause, a reader that lies and an unmapped ring do to it.
+//! The driver writes rising numbers, or those of them that a filter lets through, and can be
+//! paused. Its KUnit suite, below, shows how a driver is tested on [`perf::testing`]'s bench,
+//! without perf and without user space: what is refused, what comes out, and what a full ring, a
+//! pause, an NMI, a reader that lies and an unmapped ring do to it.
 //!
 //! The suite runs when the module is loaded, where the kernel has KUnit built in; elsewhere it is
 //! left out, and the driver is all there is.
@@ -24,6 +25,7 @@ use kernel::{
 };
 use perf::{
     aux,
+    filter,
     Attr,
     Event,
     Pmu, //
@@ -61,6 +63,8 @@ struct Ramp;
 
 #[vtable]
 impl Pmu for Ramp {
+    const NR_FILTERS: u32 = 1;
+
     type Config = Config;
     /// The next number.
     type Event = Atomic<u64>;
@@ -83,6 +87,15 @@ impl Pmu for Ramp {
         Ok(())
     }
 
+    /// A filter is a range of numbers; the others are left out.
+    fn filters_validate(filters: &[filter::Wanted]) -> Result {
+        match filters {
+            [] => Ok(()),
+            [one] if one.action == filter::Action::Filter && !one.in_file => Ok(()),
+            _ => Err(EOPNOTSUPP),
+        }
+    }
+
     fn start(&self, session: &mut aux::Session<'_, Self>) -> Result<Unit> {
         session.set_timer(Delta::from_millis(1));
         Ok(Unit {
@@ -98,13 +111,20 @@ impl Pmu for Ramp {
 
         for _ in 0..burst(session.event) {
             let number = session.event.fetch_add(1, Relaxed);
+            let mut filters = session.event.filters(session.cpu).iter();
+            let passes = |range: Option<(u64, u64)>| {
+                range.is_some_and(|(first, last)| (first..=last).contains(&number))
+            };
+
+            session.count(1);
+            if !filters.all(|filter| passes(filter.range)) {
+                continue;
+            }
             let written = session.window.reserve(8).and_then(|mut writer| {
                 writer.put(&number.to_le_bytes())?;
                 writer.commit();
                 Ok(())
             });
-
-            session.count(1);
             if written.is_err() {
                 unit.lost = unit.lost.saturating_add(WORD);
             }
@@ -145,6 +165,7 @@ mod tests {
     use super::*;
     use perf::testing::{
         Bench,
+        Nmi,
         Setup, //
     };
 
@@ -296,6 +317,71 @@ mod tests {
         bench.del();
         assert_eq!(bench.head(), WORD);
         assert!(bench.complaint().is_none());
+        Ok(())
+    }
+
+    #[test]
+    fn filter_lets_its_numbers_through() -> Result {
+        let mut bench = Bench::new(Ramp, &setup(10))?;
+        let filter = filter::Wanted {
+            action: filter::Action::Filter,
+            in_file: false,
+            offset: 25,
+            size: 10,
+        };
+        let in_file = filter::Wanted {
+            in_file: true,
+            ..filter
+        };
+
+        // Set while it runs: perf stops it and starts it again.
+        bench.add()?;
+        bench.tick();
+        bench.set_filters(&[filter], None)?;
+        for wanted in [&[in_file][..], &[filter, filter]] {
+            assert!(bench.set_filters(wanted, None) == Err(EOPNOTSUPP));
+        }
+        for _ in 0..9 {
+            assert!(bench.tick());
+        }
+        bench.del();
+
+        assert!(numbers(&bench.read()?).eq(Iterator::chain(0..10, 25..35)));
+        assert_eq!(bench.counter(), 100);
+        assert!(bench.complaint().is_none());
+        Ok(())
+    }
+
+    /// perf may stop, pause and resume the event from NMI, wherever it is.
+    #[test]
+    fn nmi_breaks_into_every_callback() -> Result {
+        type Call = fn(&mut Bench<Ramp>);
+        let calls: [Call; 4] = [
+            |bench| assert!(bench.add().is_ok()),
+            |bench| assert!(bench.tick()),
+            |bench| bench.stop(),
+            |bench| bench.del(),
+        ];
+
+        for call in 0..calls.len() {
+            for nmi in [Nmi::Stop, Nmi::Pause, Nmi::Resume] {
+                let mut bench = Bench::new(Ramp, &setup(1))?;
+
+                for (i, f) in calls.iter().enumerate() {
+                    if i == call {
+                        bench.interrupt(nmi)?;
+                    }
+                    f(&mut bench);
+                    // What perf has been told to stop is stopped when the callback is over.
+                    assert!(!(i == call && nmi == Nmi::Stop && bench.is_open()));
+                }
+
+                // The one tick wrote, unless the NMI came before it.
+                let silent = call == 0 && nmi != Nmi::Resume;
+                assert_eq!(bench.head(), if silent { 0 } else { WORD });
+                assert!(bench.complaint().is_none());
+            }
+        }
         Ok(())
     }
 

@@ -31,6 +31,9 @@ mod mapping;
 #[path = "aux/output.rs"]
 mod output;
 #[cfg(CONFIG_KUNIT = "y")]
+#[path = "aux/scratch.rs"]
+pub(crate) mod scratch;
+#[cfg(CONFIG_KUNIT = "y")]
 #[path = "aux/skip.rs"]
 mod skip;
 #[path = "aux/slot.rs"]

@@ -43,6 +43,15 @@ impl Action {
             _ => None,
         }
     }
+
+    #[cfg(CONFIG_KUNIT = "y")]
+    pub(crate) fn as_raw(self) -> bindings::perf_addr_filter_action_t {
+        match self {
+            Self::Filter => bindings::perf_addr_filter_action_t_PERF_ADDR_FILTER_ACTION_FILTER,
+            Self::Start => bindings::perf_addr_filter_action_t_PERF_ADDR_FILTER_ACTION_START,
+            Self::Stop => bindings::perf_addr_filter_action_t_PERF_ADDR_FILTER_ACTION_STOP,
+        }
+    }
 }
 
 /// A filter, as user space asks for it.
@@ -194,69 +203,69 @@ fn range(start: c_ulong, size: c_ulong) -> (u64, u64) {
     (start, start.saturating_add(size.saturating_sub(1)))
 }
 
+/// perf's list of filters, where a test makes it.
+#[cfg(CONFIG_KUNIT = "y")]
+pub(crate) struct List {
+    head: KBox<bindings::list_head>,
+    _filters: KVec<KBox<bindings::perf_addr_filter>>,
+}
+
+#[cfg(CONFIG_KUNIT = "y")]
+impl List {
+    /// Filters of this action, offset, size and file.
+    pub(crate) fn new(wanted: impl IntoIterator<Item = (u32, usize, usize, bool)>) -> Result<Self> {
+        let mut head = KBox::new(bindings::list_head::default(), GFP_KERNEL)?;
+        let mut filters = KVec::new();
+        let mut last = core::ptr::from_mut(&mut *head);
+
+        for (action, offset, size, in_file) in wanted {
+            let mut filter = KBox::new(
+                // SAFETY: Pointers and integers, for which 0 is a value.
+                unsafe { core::mem::zeroed::<bindings::perf_addr_filter>() },
+                GFP_KERNEL,
+            )?;
+            filter.action = action;
+            filter.offset = offset;
+            filter.size = size;
+            if in_file {
+                filter.path.dentry = NonNull::dangling().as_ptr();
+            }
+
+            let entry = &raw mut filter.entry;
+            // SAFETY: The head, or the entry before, which are boxed and live.
+            unsafe { (*last).next = entry };
+            last = entry;
+            filters.push(filter, GFP_KERNEL)?;
+        }
+        let first = core::ptr::from_mut(&mut *head);
+        // SAFETY: As above.
+        unsafe { (*last).next = first };
+
+        Ok(Self {
+            head,
+            _filters: filters,
+        })
+    }
+
+    pub(crate) fn head(&mut self) -> NonNull<bindings::list_head> {
+        NonNull::from(&mut *self.head)
+    }
+}
+
 #[kunit_tests(rust_perf_filter)]
 mod tests {
     use super::*;
-    use core::{
-        mem::MaybeUninit,
-        ptr, //
-    };
+    use core::ptr;
 
     const FILTER: u32 = bindings::perf_addr_filter_action_t_PERF_ADDR_FILTER_ACTION_FILTER;
     const START: u32 = bindings::perf_addr_filter_action_t_PERF_ADDR_FILTER_ACTION_START;
-
-    /// perf's list of filters.
-    struct List {
-        head: KBox<bindings::list_head>,
-        _filters: KVec<KBox<bindings::perf_addr_filter>>,
-    }
-
-    impl List {
-        /// Filters of this action, offset, size and file.
-        fn new(wanted: &[(u32, usize, usize, bool)]) -> Result<Self> {
-            let mut head = KBox::new(bindings::list_head::default(), GFP_KERNEL)?;
-            let mut filters = KVec::new();
-            let mut last = ptr::from_mut(&mut *head);
-
-            for &(action, offset, size, in_file) in wanted {
-                // SAFETY: Pointers and integers, for which 0 is a value.
-                let filter =
-                    unsafe { MaybeUninit::<bindings::perf_addr_filter>::zeroed().assume_init() };
-                let mut filter = KBox::new(filter, GFP_KERNEL)?;
-                filter.action = action;
-                filter.offset = offset;
-                filter.size = size;
-                if in_file {
-                    filter.path.dentry = NonNull::dangling().as_ptr();
-                }
-
-                let entry = &raw mut filter.entry;
-                // SAFETY: The head, or the entry before, which both live.
-                unsafe { (*last).next = entry };
-                last = entry;
-                filters.push(filter, GFP_KERNEL)?;
-            }
-            let first = ptr::from_mut(&mut *head);
-            // SAFETY: As above.
-            unsafe { (*last).next = first };
-
-            Ok(Self {
-                head,
-                _filters: filters,
-            })
-        }
-
-        fn head(&mut self) -> NonNull<bindings::list_head> {
-            NonNull::from(&mut *self.head)
-        }
-    }
 
     #[test]
     fn number_is_bounded() -> Result {
         let three = [(FILTER, 0, 1, false); 3];
 
         for (n, most, good) in [(0, 0, true), (1, 0, false), (2, 2, true), (3, 2, false)] {
-            let mut list = List::new(three.get(..n).ok_or(EINVAL)?)?;
+            let mut list = List::new(three.into_iter().take(n))?;
             // SAFETY: A list of filters, of our own.
             let wanted = unsafe { wanted(list.head(), most) };
 
@@ -268,12 +277,12 @@ mod tests {
 
     #[test]
     fn asked_for_is_told() -> Result {
-        let mut list = List::new(&[(START, 0x1000, 0, true), (77, 0, 0, false)])?;
+        let mut list = List::new([(START, 0x1000, 0, true), (77, 0, 0, false)])?;
 
         // SAFETY: A list of filters, of our own. The second has an action that perf has not.
         assert!(unsafe { wanted(list.head(), 8) }.err() == Some(EINVAL));
 
-        let mut list = List::new(&[(START, 0x1000, 0, true)])?;
+        let mut list = List::new([(START, 0x1000, 0, true)])?;
         // SAFETY: A list of filters, of our own.
         let wanted = unsafe { wanted(list.head(), 8)? };
         let expected = Wanted {
@@ -302,7 +311,7 @@ mod tests {
         let filters = Filters::new(1)?;
 
         for (start, size, in_file, range) in table {
-            let mut list = List::new(&[(FILTER, 0, size, in_file)])?;
+            let mut list = List::new([(FILTER, 0, size, in_file)])?;
             let found = bindings::perf_addr_filter_range { start, size };
 
             // SAFETY: A list of one filter and an array of one range; no session, no other CPU.
@@ -317,7 +326,7 @@ mod tests {
         }
 
         // All taken away.
-        let mut list = List::new(&[])?;
+        let mut list = List::new([])?;
         // SAFETY: As above; no range is looked at.
         unsafe { filters.sync(list.head(), ptr::null()) };
         // SAFETY: As above.

@@ -40,11 +40,16 @@
 pub use crate::aux::{
     bench::{
         Bench,
+        Nmi,
         Setup, //
     },
     fake::{
         Complaint,
         Padding,
         Record, //
+    },
+    scratch::{
+        in_session,
+        Scratch, //
     }, //
 };

@@ -16,6 +16,7 @@ use super::{
         Record,
         Ring, //
     },
+    gate::Word,
     unit::{
         Shared,
         Start,
@@ -31,7 +32,10 @@ use crate::{
         Exclude,
         State, //
     },
-    filter::Filters,
+    filter::{
+        self,
+        Filters, //
+    },
     format::WORDS,
     pmu::Pmu,
     stats::Stats, //
@@ -97,6 +101,17 @@ impl Default for Setup {
     }
 }
 
+/// What perf does to an event in NMI.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Nmi {
+    /// The overflow of a sibling throttles the group: the event is stopped.
+    Stop,
+    /// The overflow of a sibling pauses the event.
+    Pause,
+    /// The overflow of a sibling resumes the event.
+    Resume,
+}
+
 /// The pages of a ring, and the array of their addresses, as perf makes them.
 ///
 /// # Invariants
@@ -148,7 +163,7 @@ impl Drop for Memory {
 ///
 /// Each method is something that perf, user space or time does to the event. What the driver is
 /// called for runs on the event's CPU in hard interrupt context or with interrupts off, as perf
-/// has it; the rest runs in the test's task. An event on the bench has no address filters.
+/// has it; the rest runs in the test's task.
 ///
 /// # Invariants
 ///
@@ -417,11 +432,89 @@ impl<T: Pmu> Bench<T> {
             return Err(EOPNOTSUPP);
         }
 
-        self.on_cpu(|bench, cpu| {
-            // SAFETY: The bench's own event.
-            unsafe { bindings::rust_perf_set_aux_paused(bench.event().as_ptr(), paused) };
-            bench.unit.follow_pause(bench.event(), cpu);
+        self.set_paused(paused);
+        self.on_cpu(|bench, cpu| bench.unit.follow_pause(bench.event(), cpu));
+        Ok(())
+    }
+
+    /// Sets `event->hw.aux_paused`.
+    fn set_paused(&mut self, paused: bool) {
+        // SAFETY: The bench's own event, which nobody looks at outside of callbacks.
+        unsafe { bindings::rust_perf_set_aux_paused(self.event().as_ptr(), paused) };
+    }
+
+    /// An NMI will break into whatever is done next to the event, be it a start, a tick or a stop:
+    /// the driver's callback is called, and what `nmi` asks for follows when it has returned, before
+    /// interrupts come on again. That is how the driver sees it, wherever in it the NMI broke in.
+    ///
+    /// [`EOPNOTSUPP`] if the driver cannot pause and is to.
+    ///
+    /// C counterpart: `perf_event_overflow()` of another event of the group.
+    pub fn interrupt(&mut self, nmi: Nmi) -> Result {
+        match nmi {
+            Nmi::Stop => self.unit.gate.break_in(Word::STOP),
+            Nmi::Pause | Nmi::Resume => {
+                if !T::HAS_PAUSE {
+                    return Err(EOPNOTSUPP);
+                }
+                self.set_paused(nmi == Nmi::Pause);
+                self.unit.gate.break_in(Word::PAUSE);
+            }
+        }
+        Ok(())
+    }
+
+    /// User space sets these filters instead of those before. Filters in a file begin at their
+    /// offset from `mapped`, where the task has mapped the file, if it has.
+    ///
+    /// As perf does, it stops the event if it runs, and starts it again. The error is the driver's,
+    /// from `filters_validate()`, or [`EOPNOTSUPP`] for more than [`Pmu::NR_FILTERS`], or [`EINVAL`]
+    /// if that is 0; then the filters stay as they were.
+    ///
+    /// C counterpart: `PERF_EVENT_IOC_SET_FILTER`.
+    pub fn set_filters(&mut self, wanted: &[filter::Wanted], mapped: Option<u64>) -> Result {
+        if !T::HAS_FILTERS_VALIDATE {
+            return Err(EINVAL);
+        }
+
+        let mut raw = KVec::new();
+        let mut ranges = KVec::new();
+        for filter in wanted {
+            let offset = usize::try_from(filter.offset)?;
+            let size = usize::try_from(filter.size)?;
+            let start = match (filter.in_file, mapped) {
+                (false, _) => Some(offset),
+                (true, Some(address)) => offset.checked_add(address.try_into()?),
+                (true, None) => None,
+            };
+            // As perf leaves it until the file is mapped.
+            let range = match start {
+                Some(start) => bindings::perf_addr_filter_range { start, size },
+                None => bindings::perf_addr_filter_range { start: 0, size: 0 },
+            };
+
+            raw.push(
+                (filter.action.as_raw(), offset, size, filter.in_file),
+                GFP_KERNEL,
+            )?;
+            ranges.push(range, GFP_KERNEL)?;
+        }
+        let mut list = filter::List::new(raw)?;
+        let list = list.head();
+        // SAFETY: A list of filters, of our own.
+        let asked = unsafe { filter::wanted(list, usize::try_from(T::NR_FILTERS)?)? };
+        T::filters_validate(&asked)?;
+
+        self.stop();
+        self.on_cpu(|bench, _| {
+            if let Some(state) = &bench.state {
+                // SAFETY:
+                // - The list is ours, and there is a range for each filter.
+                // - The event is stopped, and this is its CPU with interrupts off.
+                unsafe { state.filters.sync(list, ranges.as_ptr()) };
+            }
         });
+        self.start();
         Ok(())
     }
 

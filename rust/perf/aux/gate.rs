@@ -39,11 +39,20 @@ impl Word {
 /// an NMI that broke into the callback inside. It cannot wait; it leaves word, and the callback
 /// inside acts on that before interrupts come on again. perf stops an event from NMI when a
 /// sibling's overflow throttles the group, and pauses and resumes it there.
-pub(super) struct Gate(Atomic<u32>);
+pub(super) struct Gate {
+    state: Atomic<u32>,
+    /// The word that an NMI will leave when somebody is inside.
+    #[cfg(CONFIG_KUNIT = "y")]
+    nmi: Atomic<u32>,
+}
 
 impl Gate {
     pub(super) const fn new() -> Self {
-        Self(Atomic::new(FREE))
+        Self {
+            state: Atomic::new(FREE),
+            #[cfg(CONFIG_KUNIT = "y")]
+            nmi: Atomic::new(0),
+        }
     }
 
     /// Runs `inside` if nobody is inside, and then `heed` with each word that was left meanwhile.
@@ -55,13 +64,15 @@ impl Gate {
         inside: impl FnOnce() -> R,
         mut heed: impl FnMut(Word),
     ) -> Option<R> {
-        self.0.cmpxchg(FREE, INSIDE, Acquire).ok()?;
+        self.state.cmpxchg(FREE, INSIDE, Acquire).ok()?;
 
         let result = inside();
+        #[cfg(CONFIG_KUNIT = "y")]
+        self.leave_word(Word(self.nmi.xchg(0, Relaxed)));
 
-        while self.0.cmpxchg(INSIDE, FREE, Release).is_err() {
+        while self.state.cmpxchg(INSIDE, FREE, Release).is_err() {
             // All at once, so that no word is lost; what is left during `heed` is heeded next.
-            heed(Word(self.0.xchg(INSIDE, Relaxed)));
+            heed(Word(self.state.xchg(INSIDE, Relaxed)));
         }
 
         Some(result)
@@ -69,15 +80,21 @@ impl Gate {
 
     /// Leaves word for the callback inside; false if nobody is inside.
     pub(super) fn leave_word(&self, word: Word) -> bool {
-        let mut seen = self.0.load(Relaxed);
+        let mut seen = self.state.load(Relaxed);
 
         while seen != FREE {
-            match self.0.cmpxchg(seen, seen | word.0, Relaxed) {
+            match self.state.cmpxchg(seen, seen | word.0, Relaxed) {
                 Ok(_) => return true,
                 Err(now) => seen = now,
             }
         }
         false
+    }
+
+    /// Has an NMI leave `word` with the next callback that is inside, on a bench.
+    #[cfg(CONFIG_KUNIT = "y")]
+    pub(super) fn break_in(&self, word: Word) {
+        self.nmi.store(word.0, Relaxed);
     }
 }
 

@@ -181,7 +181,7 @@ struct Inside<T: Pmu, O: Output> {
 /// `inside` is only touched within `gate`, on CPU `cpu` with interrupts off.
 pub(crate) struct Unit<T: Pmu, O: Output = Perf> {
     cpu: u32,
-    gate: Gate,
+    pub(super) gate: Gate,
     inside: UnsafeCell<Inside<T, O>>,
 }
 
