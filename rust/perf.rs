@@ -92,10 +92,8 @@ module! {
     license: "GPL",
 }
 
-/// A library for the drivers that depend on it, and what they share. Public since it is the owner of
-/// `testing::Scratch`.
-#[doc(hidden)]
-pub struct Perf {
+/// A library for the drivers that depend on it, and what they share.
+struct Perf {
     _hotplug: hotplug::State,
 }
 

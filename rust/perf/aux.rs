@@ -31,9 +31,6 @@ mod mapping;
 #[path = "aux/output.rs"]
 mod output;
 #[cfg(CONFIG_KUNIT = "y")]
-#[path = "aux/scratch.rs"]
-pub(crate) mod scratch;
-#[cfg(CONFIG_KUNIT = "y")]
 #[path = "aux/skip.rs"]
 mod skip;
 #[path = "aux/slot.rs"]
@@ -73,6 +70,42 @@ pub(crate) use unit::{
 ///
 /// It lives for one callback; between callbacks the framework keeps the transaction, on the
 /// event's CPU.
+///
+/// C counterpart: an open `struct perf_output_handle`.
+///
+/// # Examples
+///
+/// ```
+/// # use kernel::prelude::*;
+/// # use perf::{aux, testing::{Bench, Setup}, Attr, Event, Pmu};
+/// # struct Driver;
+/// # #[vtable]
+/// # impl Pmu for Driver {
+/// #     type Config = ();
+/// #     type Event = ();
+/// #     type Buffer = ();
+/// #     type Run = ();
+/// #     fn event_init(&self, _attr: &Attr<'_, ()>) -> Result {
+/// #         Ok(())
+/// #     }
+/// #     fn setup_aux(&self, _event: &Event<'_, Self>, _pages: &aux::Pages) -> Result {
+/// #         Ok(())
+/// #     }
+/// fn start(&self, session: &mut aux::Session<'_, Self>) -> Result {
+///     pr_debug!("{} bytes from {} on", session.window.size().get(), session.window.head().get());
+///     session.count(1);
+///     Ok(())
+/// }
+/// #     fn quiesce(&self, session: &mut aux::Session<'_, Self>, _run: ()) -> aux::Written {
+/// #         aux::Written::by_writer(session.window, aux::Loss::None)
+/// #     }
+/// # }
+/// let mut bench = Bench::new(Driver, &Setup::default())?;
+///
+/// bench.add()?;
+/// assert_eq!(bench.counter(), 1);
+/// # Ok::<(), Error>(())
+/// ```
 pub struct Session<'a, T: Pmu> {
     /// The event that is traced.
     pub event: &'a Event<'a, T>,
@@ -111,6 +144,52 @@ impl<T: Pmu> Session<'_, T> {
     /// `len`, or more.
     ///
     /// C counterpart: `perf_aux_output_skip()`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use kernel::prelude::*;
+    /// # use perf::{aux, testing::{Bench, Setup}, Attr, Event, Pmu};
+    /// # struct Driver;
+    /// # #[vtable]
+    /// # impl Pmu for Driver {
+    /// #     type Config = ();
+    /// #     type Event = ();
+    /// #     type Buffer = ();
+    /// #     type Run = ();
+    /// #     fn event_init(&self, _attr: &Attr<'_, ()>) -> Result {
+    /// #         Ok(())
+    /// #     }
+    /// #     fn setup_aux(&self, _event: &Event<'_, Self>, _pages: &aux::Pages) -> Result {
+    /// #         Ok(())
+    /// #     }
+    /// fn start(&self, session: &mut aux::Session<'_, Self>) -> Result {
+    ///     // This unit begins at multiples of 64.
+    ///     let over = usize::try_from(session.window.head().get() % 64)?;
+    ///
+    ///     if over != 0 {
+    ///         session.skip(64 - over, |writer| (over..64).try_for_each(|_| writer.put(&[0x55])))?;
+    ///     }
+    ///     # let mut writer = session.window.reserve(1).map_err(|_| ENOSPC)?;
+    ///     # writer.put(&[1]).map_err(|_| ENOSPC)?;
+    ///     # writer.commit();
+    ///     Ok(())
+    /// }
+    /// #     fn quiesce(&self, session: &mut aux::Session<'_, Self>, _run: ()) -> aux::Written {
+    /// #         aux::Written::by_writer(session.window, aux::Loss::None)
+    /// #     }
+    /// # }
+    /// let mut bench = Bench::new(Driver, &Setup::default())?;
+    ///
+    /// // A byte of trace, then padding up to the next byte of trace.
+    /// for _ in 0..2 {
+    ///     bench.add()?;
+    ///     bench.del();
+    /// }
+    /// assert_eq!(bench.head(), 65);
+    /// assert_eq!(bench.byte(63), Some(0x55));
+    /// # Ok::<(), Error>(())
+    /// ```
     pub fn skip(
         &mut self,
         len: usize,
@@ -153,6 +232,23 @@ impl<T: Pmu> Session<'_, T> {
 /// (B) stands between the stores of trace and the store of `aux_head`; it pairs with (C), user
 /// space's load barrier between its load of `aux_head` and its loads of trace. perf leaves it to
 /// the driver, since only the driver knows who stored.
+///
+/// C counterpart: the `smp_wmb()`, or the drain of the unit, in a driver before
+/// `perf_aux_output_end()`.
+///
+/// # Examples
+///
+/// ```
+/// use perf::aux::{Loss, Published, Written};
+///
+/// // A timer function copied 32 bytes.
+/// let by_cpu = Written::new(32, Published::cpu_stores(), Loss::None);
+///
+/// // A unit stored them by DMA: `drain` waits until it says that its buffers are empty.
+/// let drain = || while !is_drained() {};
+/// let by_unit = Written::new(32, Published::device(drain), Loss::None);
+/// # fn is_drained() -> bool { true }
+/// ```
 pub struct Published(());
 
 impl Published {
@@ -180,6 +276,25 @@ impl Published {
 /// What was lost between the start of a session and its end.
 ///
 /// The number of bytes is [`None`] where the unit cannot tell.
+///
+/// C counterpart: `PERF_AUX_FLAG_*`; the bytes have none.
+///
+/// # Examples
+///
+/// ```
+/// use perf::aux::Loss;
+///
+/// /// What a unit's counter of bytes that found no room means.
+/// fn loss(lost: u64) -> Loss {
+///     match lost {
+///         0 => Loss::None,
+///         bytes => Loss::NoSpace { bytes: Some(bytes) },
+///     }
+/// }
+///
+/// assert!(loss(0) == Loss::None);
+/// assert!(loss(8) == Loss::NoSpace { bytes: Some(8) });
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub enum Loss {
@@ -207,6 +322,46 @@ pub enum Loss {
 }
 
 /// What [`Pmu::quiesce`] hands back: how much of the window now holds trace.
+///
+/// C counterpart: the length that `perf_aux_output_end()` takes, and the flags.
+///
+/// # Examples
+///
+/// A unit that copies through the window need not count:
+///
+/// ```
+/// # use kernel::prelude::*;
+/// # use perf::{aux, Attr, Event, Pmu};
+/// # struct Driver;
+/// # #[vtable]
+/// # impl Pmu for Driver {
+/// #     type Config = ();
+/// #     type Event = ();
+/// #     type Buffer = ();
+/// #     type Run = ();
+/// #     fn event_init(&self, _attr: &Attr<'_, ()>) -> Result {
+/// #         Ok(())
+/// #     }
+/// #     fn setup_aux(&self, _event: &Event<'_, Self>, _pages: &aux::Pages) -> Result {
+/// #         Ok(())
+/// #     }
+/// #     fn start(&self, session: &mut aux::Session<'_, Self>) -> Result {
+/// #         let mut writer = session.window.reserve(3).map_err(|_| ENOSPC)?;
+/// #         writer.put(b"abc").map_err(|_| EINVAL)?;
+/// #         writer.commit();
+/// #         Ok(())
+/// #     }
+/// fn quiesce(&self, session: &mut aux::Session<'_, Self>, _run: ()) -> aux::Written {
+///     aux::Written::by_writer(session.window, aux::Loss::Gap { bytes: None })
+/// }
+/// # }
+/// # let mut bench = perf::testing::Bench::new(Driver, &perf::testing::Setup::default())?;
+/// # bench.add()?;
+/// # bench.del();
+/// # assert_eq!(bench.head(), 3);
+/// # assert!(bench.records().iter().all(|record| record.is_partial()));
+/// # Ok::<(), Error>(())
+/// ```
 #[must_use]
 pub struct Written {
     len: u64,
@@ -234,6 +389,8 @@ impl Written {
 }
 
 /// What is to happen after a [`Pmu::tick`].
+///
+/// C counterpart: none; drivers commit and begin anew in their interrupt handlers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub enum Next {

@@ -9,6 +9,14 @@ use crate::bindings;
 /// `CLOCK_MONOTONIC` in ns; safe in NMI, where it may run behind by an update of the timekeeper.
 ///
 /// C counterpart: `ktime_get_mono_fast_ns()`.
+///
+/// # Examples
+///
+/// ```
+/// let before = perf::clock::monotonic_fast();
+///
+/// assert!(perf::clock::monotonic_fast() >= before);
+/// ```
 #[inline]
 pub fn monotonic_fast() -> u64 {
     // SAFETY: May be called from any context, NMI included.

@@ -56,6 +56,50 @@ pub enum Target {
 }
 
 /// What user space asks for, seen from [`Pmu::event_init`].
+///
+/// C counterpart: `struct perf_event_attr`, and what perf has made of the arguments of
+/// `perf_event_open()`.
+///
+/// # Examples
+///
+/// ```
+/// # use kernel::prelude::*;
+/// # use perf::{aux, event::{Exclude, Target}, testing::{Bench, Setup}, Attr, Event, Pmu};
+/// # struct Driver;
+/// # #[vtable]
+/// # impl Pmu for Driver {
+/// #     type Config = ();
+/// #     type Buffer = ();
+/// #     type Run = ();
+/// // An event's own state: the period.
+/// type Event = u64;
+///
+/// fn event_init(&self, attr: &Attr<'_, ()>) -> Result<u64> {
+///     // This unit cannot tell tasks apart, nor user from kernel.
+///     if !matches!(attr.target(), Target::Cpu(_)) || attr.exclude() != Exclude::default() {
+///         return Err(EOPNOTSUPP);
+///     }
+///     Ok(attr.period())
+/// }
+/// #     fn setup_aux(&self, _event: &Event<'_, Self>, _pages: &aux::Pages) -> Result {
+/// #         Ok(())
+/// #     }
+/// #     fn start(&self, _session: &mut aux::Session<'_, Self>) -> Result {
+/// #         Ok(())
+/// #     }
+/// #     fn quiesce(&self, session: &mut aux::Session<'_, Self>, _run: ()) -> aux::Written {
+/// #         aux::Written::by_writer(session.window, aux::Loss::None)
+/// #     }
+/// # }
+///
+/// let asked = Setup { period: 100, ..Setup::default() };
+/// assert!(Bench::new(Driver, &asked)?.state() == Some(&100));
+///
+/// let exclude = Exclude { user: true, ..Exclude::default() };
+/// let asked = Setup { exclude, ..asked };
+/// assert!(Bench::new(Driver, &asked).err() == Some(EOPNOTSUPP));
+/// # Ok::<(), Error>(())
+/// ```
 pub struct Attr<'a, C> {
     raw: &'a bindings::perf_event_attr,
     config: C,

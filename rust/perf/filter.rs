@@ -7,6 +7,68 @@
 //!
 //! C header: [`include/linux/perf_event.h`](srctree/include/linux/perf_event.h),
 //! `struct perf_addr_filter`.
+//!
+//! # Examples
+//!
+//! A unit with two pairs of address registers, which can do ranges, but nothing that starts or
+//! stops it:
+//!
+//! ```
+//! # use kernel::prelude::*;
+//! # use perf::{aux, filter, testing::{Bench, Setup}, Attr, Event, Pmu};
+//! # struct Driver;
+//! # #[vtable]
+//! # impl Pmu for Driver {
+//! #     type Config = ();
+//! #     type Event = ();
+//! #     type Buffer = ();
+//! #     fn event_init(&self, _attr: &Attr<'_, ()>) -> Result {
+//! #         Ok(())
+//! #     }
+//! #     fn setup_aux(&self, _event: &Event<'_, Self>, _pages: &aux::Pages) -> Result {
+//! #         Ok(())
+//! #     }
+//! const NR_FILTERS: u32 = 2;
+//!
+//! fn filters_validate(filters: &[filter::Wanted]) -> Result {
+//!     if filters.iter().all(|wanted| wanted.action == filter::Action::Filter) {
+//!         Ok(())
+//!     } else {
+//!         Err(EOPNOTSUPP)
+//!     }
+//! }
+//!
+//! // What the registers are set to; no trace where the file is not mapped yet.
+//! type Run = [Option<(u64, u64)>; 2];
+//!
+//! fn start(&self, session: &mut aux::Session<'_, Self>) -> Result<Self::Run> {
+//!     let mut registers = [None; 2];
+//!
+//!     for (register, filter) in registers.iter_mut().zip(session.event.filters(session.cpu)) {
+//!         *register = filter.range;
+//!     }
+//!     # session.count(registers.iter().flatten().count().try_into()?);
+//!     Ok(registers)
+//! }
+//! #     fn quiesce(&self, session: &mut aux::Session<'_, Self>, _run: Self::Run) -> aux::Written {
+//! #         aux::Written::by_writer(session.window, aux::Loss::None)
+//! #     }
+//! # }
+//!
+//! let in_file = filter::Wanted {
+//!     action: filter::Action::Filter,
+//!     in_file: true,
+//!     offset: 0x1000,
+//!     size: 0x20,
+//! };
+//! let mut bench = Bench::new(Driver, &Setup::default())?;
+//!
+//! bench.set_filters(&[in_file, in_file], Some(0x40_0000))?;
+//! assert!(bench.set_filters(&[in_file; 3], None) == Err(EOPNOTSUPP));
+//! # bench.add()?;
+//! # assert_eq!(bench.counter(), 2);
+//! # Ok::<(), Error>(())
+//! ```
 
 use crate::{
     bindings,

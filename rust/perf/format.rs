@@ -108,10 +108,23 @@ impl Config for () {
 ///         compress: config1[0],
 ///     }
 /// }
+/// # use perf::format::Config as _;
+///
+/// // What perf makes of `-e my_pmu/rate=512,compress/`.
+/// let config = Config::new([512, 1, 0, 0])?;
+/// assert_eq!(config.rate(), 512);
+/// assert_eq!(config.compress(), 1);
+///
+/// // No term has this bit.
+/// assert!(Config::new([1 << 32, 0, 0, 0]).err() == Some(EINVAL));
+/// # assert_eq!(Config::attributes().len(), 2);
+/// # Ok::<(), Error>(())
 /// ```
 ///
-/// gives `Config::rate()`, `Config::compress()` and the files `format/rate`, which reads
-/// `config:0-31`, and `format/compress`, which reads `config1:0`.
+/// The files are `format/rate`, which reads `config:0-31`, and `format/compress`, which reads
+/// `config1:0`.
+///
+/// C counterpart: `PMU_FORMAT_ATTR()`.
 #[macro_export]
 macro_rules! format {
     (

@@ -51,6 +51,17 @@ use kernel::{
 /// What perf is told a PMU can and cannot do.
 ///
 /// C counterpart: `PERF_PMU_CAP_*`.
+///
+/// # Examples
+///
+/// ```
+/// use perf::pmu::Capabilities;
+///
+/// const CAPABILITIES: Capabilities = Capabilities::EXCLUSIVE.and(Capabilities::ITRACE);
+///
+/// assert!(CAPABILITIES.contains(Capabilities::ITRACE));
+/// assert!(!CAPABILITIES.contains(Capabilities::NO_SG));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Capabilities(u32);
 
@@ -89,6 +100,66 @@ impl Capabilities {
 /// State lives in three places, and nowhere else: what [`event_init`](Self::event_init) returns
 /// belongs to the event, what [`setup_aux`](Self::setup_aux) returns to the ring, what
 /// [`start`](Self::start) returns to one session on one CPU.
+///
+/// C counterpart: `struct pmu`.
+///
+/// # Examples
+///
+/// A unit that writes a byte at every tick. `Documentation/driver-guide.md` has a longer one, step
+/// by step.
+///
+/// ```
+/// use kernel::{prelude::*, time::Delta};
+/// use perf::{aux, Attr, Event, Pmu};
+///
+/// struct Dots;
+///
+/// #[vtable]
+/// impl Pmu for Dots {
+///     type Config = ();
+///     type Event = ();
+///     type Buffer = ();
+///     type Run = ();
+///
+///     fn event_init(&self, _attr: &Attr<'_, ()>) -> Result {
+///         Ok(())
+///     }
+///
+///     fn setup_aux(&self, _event: &Event<'_, Self>, _pages: &aux::Pages) -> Result {
+///         Ok(())
+///     }
+///
+///     fn start(&self, session: &mut aux::Session<'_, Self>) -> Result {
+///         session.set_timer(Delta::from_millis(1));
+///         Ok(())
+///     }
+///
+///     fn tick(&self, session: &mut aux::Session<'_, Self>, _run: &mut ()) -> aux::Next {
+///         let written = session.window.reserve(1).and_then(|mut writer| {
+///             writer.put(b".")?;
+///             writer.commit();
+///             Ok(())
+///         });
+///
+///         match written {
+///             Ok(()) if !session.window.wakeup_due() => aux::Next::Continue,
+///             _ => aux::Next::Commit,
+///         }
+///     }
+///
+///     fn quiesce(&self, session: &mut aux::Session<'_, Self>, _run: ()) -> aux::Written {
+///         aux::Written::by_writer(session.window, aux::Loss::None)
+///     }
+/// }
+///
+/// # use perf::testing::{Bench, Setup};
+/// # let mut bench = Bench::new(Dots, &Setup::default())?;
+/// # bench.add()?;
+/// # assert!(bench.tick() && bench.tick());
+/// # bench.del();
+/// # assert!(bench.read()?.as_slice() == b"..");
+/// # Ok::<(), Error>(())
+/// ```
 #[vtable]
 pub trait Pmu: Sized + Send + Sync + 'static {
     /// What it can and cannot do.
@@ -235,6 +306,45 @@ pub trait Pmu: Sized + Send + Sync + 'static {
 }
 
 /// A registered PMU.
+///
+/// Dropped, it unregisters: events that are still open are stopped, and are of no more use.
+///
+/// C counterpart: `perf_pmu_register()` and `perf_pmu_unregister()`.
+///
+/// # Examples
+///
+/// A module that is one PMU is declared with [`module_pmu!`](crate::module_pmu!). One that is
+/// more, or has to find its hardware first, holds registrations itself:
+///
+/// ```
+/// # use kernel::prelude::*;
+/// # use perf::{aux, Attr, Event, Pmu, Registration};
+/// # struct Driver(u32);
+/// # #[vtable]
+/// # impl Pmu for Driver {
+/// #     type Buffer = ();
+/// #     fn setup_aux(&self, _event: &Event<'_, Self>, _pages: &aux::Pages) -> Result {
+/// #         Ok(())
+/// #     }
+/// #     type Config = ();
+/// #     type Event = ();
+/// #     type Run = ();
+/// #     fn event_init(&self, _attr: &Attr<'_, ()>) -> Result {
+/// #         Ok(())
+/// #     }
+/// #     fn start(&self, _session: &mut aux::Session<'_, Self>) -> Result {
+/// #         Ok(())
+/// #     }
+/// #     fn quiesce(&self, session: &mut aux::Session<'_, Self>, _run: ()) -> aux::Written {
+/// #         aux::Written::by_writer(session.window, aux::Loss::None)
+/// #     }
+/// # }
+/// let first = KBox::pin_init(Registration::new(c"doc_first", Driver(1)), GFP_KERNEL)?;
+/// let second = KBox::pin_init(Registration::new(c"doc_second", Driver(2)), GFP_KERNEL)?;
+///
+/// assert_eq!(first.driver().0 + second.driver().0, 3);
+/// # Ok::<(), Error>(())
+/// ```
 ///
 /// # Invariants
 ///

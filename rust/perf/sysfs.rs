@@ -64,7 +64,12 @@ impl Attribute {
 ///         fast: "rate=0x10000,packet=0x4",
 ///     }
 /// }
+///
+/// // `perf list` shows `my_pmu/slow/` and `my_pmu/fast/`.
+/// assert_eq!(events().len(), 2);
 /// ```
+///
+/// C counterpart: `PMU_EVENT_ATTR_STRING()`.
 #[macro_export]
 macro_rules! attributes {
     ($($name:ident: $text:literal),* $(,)?) => {{

@@ -9,28 +9,57 @@
 //! the driver runs as it does under perf: through the same state machine, on the event's CPU, with
 //! interrupts off. The test says what perf, user space and time do.
 //!
-//! ```ignore
-//! #[kunit_tests(my_pmu)]
-//! mod tests {
-//!     use super::*;
-//!     use perf::testing::{
-//!         Bench,
-//!         Setup, //
-//!     };
+//! ```
+//! # use kernel::{prelude::*, time::Delta};
+//! # use perf::{aux, Attr, Event, Pmu};
+//! # struct MyPmu;
+//! # #[vtable]
+//! # impl Pmu for MyPmu {
+//! #     type Config = ();
+//! #     type Event = ();
+//! #     type Buffer = ();
+//! #     type Run = ();
+//! #     fn event_init(&self, _attr: &Attr<'_, ()>) -> Result {
+//! #         Ok(())
+//! #     }
+//! #     fn setup_aux(&self, _event: &Event<'_, Self>, _pages: &aux::Pages) -> Result {
+//! #         Ok(())
+//! #     }
+//! #     fn start(&self, session: &mut aux::Session<'_, Self>) -> Result {
+//! #         session.set_timer(Delta::from_millis(1));
+//! #         Ok(())
+//! #     }
+//! #     fn tick(&self, session: &mut aux::Session<'_, Self>, _run: &mut ()) -> aux::Next {
+//! #         let _ = session.window.reserve(16).and_then(|mut writer| {
+//! #             writer.put(&[7; 16])?;
+//! #             writer.commit();
+//! #             Ok(())
+//! #         });
+//! #         aux::Next::Continue
+//! #     }
+//! #     fn quiesce(&self, session: &mut aux::Session<'_, Self>, _run: ()) -> aux::Written {
+//! #         aux::Written::by_writer(session.window, aux::Loss::None)
+//! #     }
+//! # }
+//! use perf::testing::{
+//!     Bench,
+//!     Setup, //
+//! };
 //!
-//!     #[test]
-//!     fn trace_comes_out() -> Result {
-//!         let mut bench = Bench::new(MyPmu, &Setup::default())?;
+//! // A case of a `#[kunit_tests(my_pmu)] mod tests`.
+//! fn trace_comes_out() -> Result {
+//!     let mut bench = Bench::new(MyPmu, &Setup::default())?;
 //!
-//!         bench.add()?;
-//!         bench.tick();
-//!         bench.del();
+//!     bench.add()?;
+//!     bench.tick();
+//!     bench.del();
 //!
-//!         assert_eq!(bench.read()?.len(), 16);
-//!         assert!(bench.complaint().is_none());
-//!         Ok(())
-//!     }
+//!     assert_eq!(bench.read()?.len(), 16);
+//!     assert!(bench.complaint().is_none());
+//!     Ok(())
 //! }
+//! # trace_comes_out()?;
+//! # Ok::<(), Error>(())
 //! ```
 //!
 //! A driver under test must not assert in its callbacks: a failed assertion ends the test's
@@ -47,9 +76,5 @@ pub use crate::aux::{
         Complaint,
         Padding,
         Record, //
-    },
-    scratch::{
-        in_session,
-        Scratch, //
     }, //
 };

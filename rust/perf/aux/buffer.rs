@@ -40,6 +40,50 @@ pub enum Mode {
 ///
 /// perf owns them: zeroed, mapped into user space read-only, and kept until after `free_aux()`.
 ///
+/// C counterpart: `pages`, `nr_pages` and `overwrite` of `pmu->setup_aux()`.
+///
+/// # Examples
+///
+/// A unit that takes one table entry for each piece of memory, and has 64 of them:
+///
+/// ```
+/// # use kernel::prelude::*;
+/// # use perf::{aux, testing::{Bench, Setup}, Attr, Event, Pmu};
+/// # struct Driver;
+/// # #[vtable]
+/// # impl Pmu for Driver {
+/// #     type Config = ();
+/// #     type Event = ();
+/// #     type Run = ();
+/// #     fn event_init(&self, _attr: &Attr<'_, ()>) -> Result {
+/// #         Ok(())
+/// #     }
+/// type Buffer = KVec<(u64, usize)>;
+///
+/// fn setup_aux(&self, _event: &Event<'_, Self>, pages: &aux::Pages) -> Result<Self::Buffer> {
+///     let mut entries = KVec::with_capacity(64, GFP_KERNEL)?;
+///
+///     for chunk in pages.chunks() {
+///         entries
+///             .push_within_capacity((chunk.physical(), chunk.len()))
+///             .map_err(|_| E2BIG)?;
+///     }
+///     Ok(entries)
+/// }
+/// #     fn start(&self, _session: &mut aux::Session<'_, Self>) -> Result {
+/// #         Ok(())
+/// #     }
+/// #     fn quiesce(&self, session: &mut aux::Session<'_, Self>, _run: ()) -> aux::Written {
+/// #         aux::Written::by_writer(session.window, aux::Loss::None)
+/// #     }
+/// # }
+///
+/// let pages = |pages| Setup { pages, ..Setup::default() };
+/// assert!(Bench::new(Driver, &pages(64)).is_ok());
+/// assert!(Bench::new(Driver, &pages(128)).err() == Some(E2BIG));
+/// # Ok::<(), Error>(())
+/// ```
+///
 /// # Invariants
 ///
 /// `pages` points to an array of `size >> PAGE_SHIFT` addresses of pages, which stay valid as long

@@ -28,6 +28,48 @@ use kernel::prelude::*;
 /// To be dropped in a task, or in an interrupt handler, but not in NMI. So not in a callback on the
 /// event's CPU.
 ///
+/// C counterpart: `vmap()` and `vunmap()`, as in `arm_spe_pmu`.
+///
+/// # Examples
+///
+/// ```
+/// # use kernel::prelude::*;
+/// # use perf::{aux, testing::{Bench, Setup}, Attr, Event, Pmu};
+/// # struct Driver;
+/// # #[vtable]
+/// # impl Pmu for Driver {
+/// #     type Config = ();
+/// #     type Event = ();
+/// #     type Run = ();
+/// #     fn event_init(&self, _attr: &Attr<'_, ()>) -> Result {
+/// #         Ok(())
+/// #     }
+/// type Buffer = aux::Mapping;
+///
+/// fn setup_aux(&self, _event: &Event<'_, Self>, pages: &aux::Pages) -> Result<aux::Mapping> {
+///     pages.map()
+/// }
+///
+/// fn start(&self, session: &mut aux::Session<'_, Self>) -> Result {
+///     // Where the window begins, and over the end of the ring where need be.
+///     let head = session.window.head();
+///     session.buffer.copy_in(head, b"trace").map_err(|_| ENOSPC)
+/// }
+///
+/// fn quiesce(&self, _session: &mut aux::Session<'_, Self>, _run: ()) -> aux::Written {
+///     // What went through the mapping, the window does not know.
+///     aux::Written::new(5, aux::Published::cpu_stores(), aux::Loss::None)
+/// }
+/// # }
+///
+/// let mut bench = Bench::new(Driver, &Setup::default())?;
+///
+/// bench.add()?;
+/// bench.del();
+/// assert!(bench.read()?.as_slice() == b"trace");
+/// # Ok::<(), Error>(())
+/// ```
+///
 /// # Invariants
 ///
 /// `address` comes from `rust_perf_vmap()`: `size` bytes that are mapped until it is given to

@@ -20,6 +20,53 @@ pub struct Full;
 
 /// The part of the ring that a session may write: from the head on.
 ///
+/// C counterpart: `head`, `size` and `wakeup` of `struct perf_output_handle`.
+///
+/// # Examples
+///
+/// ```
+/// # use kernel::prelude::*;
+/// # use perf::{aux, testing::{Bench, Setup}, Attr, Event, Pmu};
+/// # struct Driver;
+/// # #[vtable]
+/// # impl Pmu for Driver {
+/// #     type Config = ();
+/// #     type Event = ();
+/// #     type Buffer = ();
+/// #     type Run = ();
+/// #     fn event_init(&self, _attr: &Attr<'_, ()>) -> Result {
+/// #         Ok(())
+/// #     }
+/// #     fn setup_aux(&self, _event: &Event<'_, Self>, _pages: &aux::Pages) -> Result {
+/// #         Ok(())
+/// #     }
+/// fn start(&self, session: &mut aux::Session<'_, Self>) -> Result {
+///     // perf keeps one byte of the ring free, so that a full ring is no empty one.
+///     if session.window.space() != Some(4095) || session.window.reserve(4096).is_ok() {
+///         return Err(EINVAL);
+///     }
+///
+///     // In pieces, as they come. What is not committed does not count.
+///     for piece in [b"first ", b"second"] {
+///         let mut writer = session.window.reserve(piece.len()).map_err(|_| ENOSPC)?;
+///         writer.put(piece).map_err(|_| ENOSPC)?;
+///         writer.commit();
+///     }
+///     let _ = session.window.reserve(100);
+///     Ok(())
+/// }
+/// #     fn quiesce(&self, session: &mut aux::Session<'_, Self>, _run: ()) -> aux::Written {
+/// #         aux::Written::by_writer(session.window, aux::Loss::None)
+/// #     }
+/// # }
+/// let mut bench = Bench::new(Driver, &Setup { pages: 1, ..Setup::default() })?;
+///
+/// bench.add()?;
+/// bench.del();
+/// assert!(bench.read()?.as_slice() == b"first second");
+/// # Ok::<(), Error>(())
+/// ```
+///
 /// # Invariants
 ///
 /// - `pages` are those of a ring that is not freed while the window exists.
@@ -104,7 +151,8 @@ impl Window {
         }
     }
 
-    /// Takes the next `len` bytes of the window to write them.
+    /// Takes the next `len` bytes of the window to write them; [`Full`] if there are fewer, or more
+    /// are asked for than the ring has.
     pub fn reserve(&mut self, len: usize) -> Result<Writer<'_>, Full> {
         let wanted = u64::try_from(len).map_err(|_| Full)?;
 
@@ -123,6 +171,51 @@ impl Window {
 /// Writes a part of a [`Window`], across the end of the ring where need be.
 ///
 /// What was [`put`](Self::put) counts as written only after [`commit`](Self::commit).
+///
+/// # Examples
+///
+/// ```
+/// # use kernel::prelude::*;
+/// # use perf::{aux, testing::{Bench, Setup}, Attr, Event, Pmu};
+/// # struct Driver;
+/// # #[vtable]
+/// # impl Pmu for Driver {
+/// #     type Config = ();
+/// #     type Event = ();
+/// #     type Buffer = ();
+/// #     type Run = ();
+/// #     fn event_init(&self, _attr: &Attr<'_, ()>) -> Result {
+/// #         Ok(())
+/// #     }
+/// #     fn setup_aux(&self, _event: &Event<'_, Self>, _pages: &aux::Pages) -> Result {
+/// #         Ok(())
+/// #     }
+/// fn start(&self, session: &mut aux::Session<'_, Self>) -> Result {
+///     let mut record = || {
+///         let mut writer = session.window.reserve(12)?;
+///
+///         // Its fields, one after the other, and not a byte more than was reserved.
+///         writer.put(&7u64.to_le_bytes())?;
+///         writer.put(&1u32.to_le_bytes())?;
+///         # if writer.put(&[0]).is_ok() { return Err(aux::Full); }
+///         writer.commit();
+///         Ok(())
+///     };
+///
+///     record().map_err(|_: aux::Full| ENOSPC)
+/// }
+/// #     fn quiesce(&self, session: &mut aux::Session<'_, Self>, _run: ()) -> aux::Written {
+/// #         aux::Written::by_writer(session.window, aux::Loss::None)
+/// #     }
+/// # }
+/// let mut bench = Bench::new(Driver, &Setup::default())?;
+///
+/// bench.add()?;
+/// bench.del();
+/// assert_eq!(bench.head(), 12);
+/// assert_eq!(bench.byte(8), Some(1));
+/// # Ok::<(), Error>(())
+/// ```
 #[must_use]
 pub struct Writer<'a> {
     window: &'a mut Window,
