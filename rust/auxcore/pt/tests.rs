@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The bytes of packets, event by event.
+
+use super::*;
+use crate::insn::{Insn, Mode};
+
+#[derive(Default)]
+struct Ring {
+    bytes: Vec<u8>,
+    room: Option<usize>,
+}
+
+impl Output for Ring {
+    fn write(&mut self, bytes: &[u8], keep: usize) -> Result<(), Full> {
+        if let Some(room) = &mut self.room {
+            if bytes.len() + keep > *room {
+                return Err(Full);
+            }
+            *room -= bytes.len();
+        }
+        self.bytes.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn tsc(&mut self) -> u64 {
+        0x1122_3344_5566
+    }
+}
+
+#[test]
+fn smoke() {
+    let mut ring = Ring::default();
+    let mut pt = Encoder::new(Config {
+        tsc: true,
+        ..Config::default()
+    });
+    let step = |text: &[u8], from, to| Step {
+        insn: Insn::decode(text, Mode::Bits64).unwrap(),
+        from,
+        to,
+        mode: Mode::Bits64,
+    };
+
+    pt.begin(false, &mut ring).unwrap();
+    pt.enable(0x401000, Mode::Bits64, &mut ring).unwrap();
+    pt.step(&step(&[0x74, 0x10], 0x401000, 0x401012), &mut ring)
+        .unwrap();
+    pt.step(&step(&[0x74, 0x10], 0x401012, 0x401014), &mut ring)
+        .unwrap();
+    pt.step(&step(&[0xc3], 0x401014, 0x401020), &mut ring)
+        .unwrap();
+    pt.disable(0x401020, &mut ring).unwrap();
+
+    let mut want = PSB.to_vec();
+    want.extend([0x19, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11, 0, 0x02, 0x23]);
+    want.extend([
+        0x19, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11, 0, 0x99, 1, 0x51, 0x00, 0x10, 0x40, 0,
+    ]);
+    want.extend([0b1100, 0x2d, 0x20, 0x10, 0x3d, 0x20, 0x10, 0x01]);
+    assert_eq!(ring.bytes, want);
+}
