@@ -23,7 +23,14 @@ use kernel::{
         PAGE_SIZE, //
     },
     prelude::*,
-    sync::Arc,
+    sync::{
+        atomic::{
+            Acquire,
+            Atomic,
+            Release, //
+        },
+        Arc, //
+    },
     types::Opaque, //
 };
 
@@ -329,8 +336,10 @@ impl PinnedDrop for Live {
 
 /// What `setup_aux()` hands to perf.
 pub(crate) struct Buffer<T: Pmu> {
-    pub(super) data: T::Buffer,
-    pub(super) pages: Pages,
+    data: T::Buffer,
+    pages: Pages,
+    /// Whether a transaction has a [`Claim`] to it.
+    claimed: Atomic<bool>,
     live: Arc<Live>,
     // Last: when it is dropped, nothing pins the code of `T` any more.
     _module: ModuleRef<T::OwnerModule>,
@@ -349,6 +358,7 @@ impl<T: Pmu> Buffer<T> {
             Self {
                 data,
                 pages,
+                claimed: Atomic::new(false),
                 live: live.clone(),
                 _module: ModuleRef::new(),
             },
@@ -373,6 +383,62 @@ impl<T: Pmu> Buffer<T> {
         // Before the memory can be used for something else.
         buffer.live.remove(NonNull::from(&*buffer).cast());
         buffer
+    }
+}
+
+/// The [`Buffer`] of a ring, for one transaction on it.
+///
+/// perf keeps transactions on a ring apart by a counter that is not atomic (`aux_nest`), and that
+/// whoever ends one sets to 0. One CPU cannot fool it. But user space can have an event's children
+/// write to one ring from several CPUs at once, through an inherited event that is redirected to
+/// one that is mapped; there two transactions may be open, and only one has the buffer.
+///
+/// # Invariants
+///
+/// `buffer` is live, and its `data` is only accessed through `self`.
+pub(super) struct Claim<T: Pmu> {
+    buffer: NonNull<Buffer<T>>,
+}
+
+impl<T: Pmu> Claim<T> {
+    /// [`None`] if another transaction has it.
+    ///
+    /// # Safety
+    ///
+    /// `buffer` must stay as long as `Self` exists: until the transaction is ended, on whose ring
+    /// it is.
+    pub(super) unsafe fn new(buffer: NonNull<Buffer<T>>) -> Option<Self> {
+        // SAFETY: Live by the safety requirement; shared references only are made of this field.
+        let claimed = unsafe { &(*buffer.as_ptr()).claimed };
+
+        // Acquire: what the last claimant did to the buffer, before the release in `drop()`, is
+        // seen.
+        claimed.cmpxchg(false, true, Acquire).ok()?;
+        // INVARIANT: Live by the safety requirement; there is no other claim to it, and only claims
+        // access `data`, until the buffer is dropped.
+        Some(Self { buffer })
+    }
+
+    /// What the driver made of the ring.
+    pub(super) fn data(&mut self) -> &mut T::Buffer {
+        // SAFETY: Live and not accessed otherwise, by the type invariant.
+        unsafe { &mut (*self.buffer.as_ptr()).data }
+    }
+
+    /// The ring's memory.
+    pub(super) fn pages(&self) -> &Pages {
+        // SAFETY: Live by the type invariant; shared references only are made of this field.
+        unsafe { &(*self.buffer.as_ptr()).pages }
+    }
+}
+
+impl<T: Pmu> Drop for Claim<T> {
+    fn drop(&mut self) {
+        // SAFETY: As in `new()`.
+        let claimed = unsafe { &(*self.buffer.as_ptr()).claimed };
+
+        // Release: pairs with the acquire of the next claimant.
+        claimed.store(false, Release);
     }
 }
 

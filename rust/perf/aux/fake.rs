@@ -193,6 +193,11 @@ impl Ring {
     }
 
     pub(super) fn complain(&mut self, complaint: Complaint) {
+    /// The end of a transaction on another CPU has it that none is open, as the real one's does.
+    pub(super) fn forget_open(&mut self) {
+        self.open = false;
+    }
+
         self.complaint.get_or_insert(complaint);
     }
 

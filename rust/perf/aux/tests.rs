@@ -382,6 +382,36 @@ mod cases {
         Ok(())
     }
 
+    /// What two CPUs can do to perf's count of transactions, when an event's children write to one
+    /// ring. The second unit stands for that of another CPU.
+    #[test]
+    fn ring_is_written_by_one_unit_at_a_time() -> Result {
+        let mut bench = bench(false)?;
+        let unit = KBox::new(Unit::<Probe, Fake>::new(bench.cpu()), GFP_KERNEL)?;
+        let add = |bench: &mut Bench<Probe>| {
+            let event = bench.event();
+
+            // SAFETY: The event and `shared` live to the end of the case; it is deleted before.
+            bench.on_cpu(|bench, cpu| unsafe { unit.add(&bench.shared, event, true, cpu) })
+        };
+
+        bench.on_cpu(|_, cpu| unit.set_online(true, cpu));
+        assert!(bench.add().is_ok());
+        assert!(bench.ticks());
+        bench.ring_mut().forget_open();
+        assert!(add(&mut bench) == Some(Err(Start::NotMapped)));
+        assert_eq!(bench.driver().started.load(Relaxed), 1);
+        assert_eq!(bench.shared.stats.begin_not_mapped.get(), 1);
+
+        // When the first has ended its own, the second may.
+        bench.del();
+        assert!(matches!(add(&mut bench), Some(Ok(_))));
+        assert_eq!(bench.driver().started.load(Relaxed), 2);
+        bench.on_cpu(|bench, cpu| unit.del(bench.event(), cpu));
+        assert!(bench.add().is_ok());
+        Ok(())
+    }
+
     #[test]
     fn second_event_is_refused_before_it_begins() -> Result {
         let mut bench = bench(false)?;

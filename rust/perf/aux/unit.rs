@@ -11,6 +11,7 @@ use super::{
     gate::{
         Gate,
         Word, //
+        Claim,
     },
     output::{
         Handle,
@@ -148,7 +149,7 @@ const STOPPED: c_int = (bindings::PERF_HES_STOPPED | bindings::PERF_HES_UPTODATE
 
 /// An open transaction, and the driver's run.
 struct Open<T: Pmu> {
-    buffer: NonNull<Buffer<T>>,
+    claim: Claim<T>,
     window: Window,
     run: T::Run,
     timer: Option<Delta>,
@@ -161,7 +162,8 @@ struct Open<T: Pmu> {
 /// # Invariants
 ///
 /// While `open` is [`Some`], so is `owner`, and `handle` holds an open transaction of that event,
-/// on a ring whose `aux_priv` is `open.buffer`. While it is [`None`], no transaction is open.
+/// on a ring whose `aux_priv` is claimed by `open.claim`. While it is [`None`], no transaction is
+/// open.
 struct Inside<T: Pmu, O: Output> {
     /// Whether the CPU may trace.
     online: bool,
@@ -415,13 +417,15 @@ impl<T: Pmu, O: Output> Inside<T, O> {
             return Err(Start::Foreign);
         }
 
-        let mut buffer = private.cast::<Buffer<T>>();
-        // SAFETY: In the live set, so one of ours; the transaction keeps it, and keeps anybody
-        // else from opening one on the same ring.
-        let ours = unsafe { buffer.as_mut() };
+        // SAFETY: In the live set, so one of ours, which perf keeps while the transaction is open.
+        let claim = unsafe { Claim::new(private.cast::<Buffer<T>>()) };
+        let Some(mut claim) = claim else {
+            self.end(owner, 0, Mode::Linear, Loss::None);
+            return Err(Start::NotMapped);
+        };
 
         // SAFETY: Only used in the window, which goes when the transaction is ended.
-        let pages = unsafe { ours.pages.view() };
+        let pages = unsafe { claim.pages().view() };
         let (head, space, wakeup) = (
             self.handle.head(),
             self.handle.space(),
@@ -435,7 +439,7 @@ impl<T: Pmu, O: Output> Inside<T, O> {
         let mut timer = None;
         let started = shared.driver.start(&mut Session {
             event: &owner.event(),
-            buffer: &mut ours.data,
+            buffer: claim.data(),
             window: &mut window,
             cpu,
             timer: &mut timer,
@@ -444,9 +448,9 @@ impl<T: Pmu, O: Output> Inside<T, O> {
 
         match started {
             Ok(run) => {
-                // INVARIANT: The transaction is open, and `buffer` is the ring's `aux_priv`.
+                // INVARIANT: The transaction is open, and `claim` is of the ring's `aux_priv`.
                 self.open = Some(Open {
-                    buffer,
+                    claim,
                     window,
                     run,
                     timer,
@@ -476,11 +480,9 @@ impl<T: Pmu, O: Output> Inside<T, O> {
         }
 
         open.paused = paused;
-        // SAFETY: Live while the transaction is open, and nobody else's meanwhile.
-        let buffer = unsafe { open.buffer.as_mut() };
         let session = &mut Session {
             event: &owner.event(),
-            buffer: &mut buffer.data,
+            buffer: open.claim.data(),
             window: &mut open.window,
             cpu,
             timer: &mut open.timer,
@@ -508,18 +510,17 @@ impl<T: Pmu, O: Output> Inside<T, O> {
         disables
     }
 
+                drop(claim);
     /// Quiesces the unit and commits what it wrote; true if perf will now disable the event.
     fn finish(&mut self, owner: &Owner<T>, cpu: &context::Cpu) -> bool {
         let Some(mut open) = self.open.take() else {
             return false;
         };
 
-        // SAFETY: Live until the transaction is ended, below, and nobody else's meanwhile.
-        let buffer = unsafe { open.buffer.as_mut() };
         let Written { len, loss, .. } = owner.shared().driver.quiesce(
             &mut Session {
                 event: &owner.event(),
-                buffer: &mut buffer.data,
+                buffer: open.claim.data(),
                 window: &mut open.window,
                 cpu,
                 timer: &mut open.timer,
@@ -539,7 +540,11 @@ impl<T: Pmu, O: Output> Inside<T, O> {
             _ => (len, loss),
         };
 
-        self.end(owner, len, open.window.mode(), loss)
+        let mode = open.window.mode();
+        // perf may free the ring when the transaction is ended.
+        drop(open.claim);
+
+        self.end(owner, len, mode, loss)
     }
 
     /// Ends the transaction that is open; true if perf will now disable the event.
@@ -582,12 +587,10 @@ impl<T: Pmu, O: Output> Inside<T, O> {
         let owner = self.owner?;
         let open = self.open.as_mut()?;
 
-        // SAFETY: Live while the transaction is open, and nobody else's meanwhile.
-        let buffer = unsafe { open.buffer.as_mut() };
         let next = owner.shared().driver.tick(
             &mut Session {
                 event: &owner.event(),
-                buffer: &mut buffer.data,
+                buffer: open.claim.data(),
                 window: &mut open.window,
                 cpu,
                 timer: &mut open.timer,
@@ -622,6 +625,78 @@ fn tell_end<T: Pmu>(owner: &Owner<T>, head: Pos, len: u64, flags: u64, loss: Los
     stats
         .collision
         .add(is(bindings::PERF_AUX_FLAG_COLLISION).into());
+    /// The unit's clock has ticked; how long until the next tick.
+    fn tick(&mut self, cpu: &context::Cpu) -> Option<Delta> {
+        if !T::HAS_TICK {
+            return None;
+        }
+
+        let owner = self.owner?;
+        let open = self.open.as_mut()?;
+
+        let next = owner.shared().driver.tick(
+            &mut Session {
+                event: &owner.event(),
+                buffer: open.claim.data(),
+                window: &mut open.window,
+                cpu,
+                timer: &mut open.timer,
+                // SAFETY: Open, since there is a session, and begun on the unit's CPU.
+                transaction: unsafe { Transaction::new::<O>(&mut self.handle) },
+            },
+            &mut open.run,
+        );
+
+        match next {
+            Next::Continue => open.timer,
+            // Until perf's irq_work has disabled the event, nothing may be begun.
+            Next::Commit if self.stop(cpu) => None,
+            Next::Commit => self.begin(cpu).ok().flatten(),
+        }
+    }
+}
+
+/// Counts a commit, and traces it.
+fn tell_end<T: Pmu>(owner: &Owner<T>, head: Pos, len: u64, flags: u64, loss: Loss) {
+    let stats = &owner.shared().stats;
+    let is = |flag| flags & u64::from(flag) != 0;
+
+    stats.commits.add(1);
+    stats.bytes.add(len);
+    stats
+        .truncated
+        .add(is(bindings::PERF_AUX_FLAG_TRUNCATED).into());
+    stats
+        .partial
+        .add(is(bindings::PERF_AUX_FLAG_PARTIAL).into());
+    stats
+        .collision
+        .add(is(bindings::PERF_AUX_FLAG_COLLISION).into());
+    /// Has the driver fill a sample; [`None`] without a session.
+    #[cfg(any(perf_output_copy_aux, CONFIG_KUNIT = "y"))]
+    fn snapshot(&mut self, sample: Sample<'_>, cpu: &context::Cpu) -> Option<Taken> {
+        if !T::HAS_SNAPSHOT {
+            return None;
+        }
+
+        let owner = self.owner?;
+        let open = self.open.as_mut()?;
+
+        Some(owner.shared().driver.snapshot(
+            &mut Session {
+                event: &owner.event(),
+                buffer: open.claim.data(),
+                window: &mut open.window,
+                cpu,
+                timer: &mut open.timer,
+                // SAFETY: Open, since there is a session, and begun on the unit's CPU.
+                transaction: unsafe { Transaction::new::<O>(&mut self.handle) },
+            },
+            &mut open.run,
+            sample,
+        ))
+    }
+
     stats.lost(loss);
 
     let event = owner.event.as_ptr();
