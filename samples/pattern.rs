@@ -252,6 +252,16 @@ impl Pmu for Pattern {
         unit.paused = false;
     }
 
+    fn snapshot(
+        &self,
+        session: &mut aux::Session<'_, Self>,
+        _unit: &mut Unit,
+        sample: aux::Sample<'_>,
+    ) -> aux::Taken {
+        // The unit writes in `tick()` only, which cannot come meanwhile.
+        sample.by_writer(session)
+    }
+
     fn quiesce(&self, session: &mut aux::Session<'_, Self>, unit: Unit) -> aux::Written {
         let stream = session.event;
 

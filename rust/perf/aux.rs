@@ -30,6 +30,8 @@ mod gate;
 mod mapping;
 #[path = "aux/output.rs"]
 mod output;
+#[path = "aux/sample.rs"]
+mod sample;
 #[cfg(CONFIG_KUNIT = "y")]
 #[path = "aux/skip.rs"]
 mod skip;
@@ -50,6 +52,10 @@ pub use buffer::{
     Pages, //
 };
 pub use mapping::Mapping;
+pub use sample::{
+    Sample,
+    Taken, //
+};
 pub use window::{
     Full,
     Window,

@@ -236,6 +236,28 @@ pub trait Pmu: Sized + Send + Sync + 'static {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
 
+    /// A sibling of the event takes a sample that shall hold the newest trace: says how far the
+    /// unit has written, by [`Sample::take`](aux::Sample::take), which copies.
+    ///
+    /// What is copied must not change meanwhile, so a unit that writes by itself is stopped before
+    /// that and goes on after it, unless it was paused. The event and the session stay as they are.
+    ///
+    /// A driver that has this is told to perf only by kernels that export `perf_output_copy_aux()`;
+    /// others refuse such siblings, with `EINVAL`. Where no session is open, or an NMI asks that
+    /// broke into a callback, the driver is not asked and the sample has zeroes.
+    ///
+    /// Context: as [`quiesce`](Self::quiesce).
+    ///
+    /// C counterpart: `pmu->snapshot_aux()`.
+    fn snapshot(
+        &self,
+        _session: &mut aux::Session<'_, Self>,
+        _run: &mut Self::Run,
+        _sample: aux::Sample<'_>,
+    ) -> aux::Taken {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
+
     /// Whether the unit can do these filters; there are at most [`NR_FILTERS`](Self::NR_FILTERS)
     /// of them. [`EOPNOTSUPP`] for what it cannot. In a session
     /// [`Event::filters`](crate::Event::filters) has them.
@@ -578,6 +600,10 @@ impl<T: Pmu> Callbacks<T> {
             pmu.addr_filters_validate = Some(Self::addr_filters_validate);
             pmu.addr_filters_sync = Some(Self::addr_filters_sync);
         }
+        #[cfg(perf_output_copy_aux)]
+        if T::HAS_SNAPSHOT {
+            pmu.snapshot_aux = Some(Self::snapshot_aux);
+        }
         if T::HAS_AUX_OUTPUT_MATCH {
             pmu.aux_output_match = Some(Self::aux_output_match);
         }
@@ -728,6 +754,31 @@ impl<T: Pmu> Callbacks<T> {
 
         // SAFETY: By the safety requirement.
         unsafe { Self::on_cpu(event, stop) };
+    }
+
+    /// # Safety
+    ///
+    /// Called by perf: interrupts off, on the event's CPU, perhaps in NMI, with the handle of a
+    /// record that has room for `size` bytes.
+    #[cfg(perf_output_copy_aux)]
+    unsafe extern "C" fn snapshot_aux(
+        event: *mut bindings::perf_event,
+        record: *mut bindings::perf_output_handle,
+        size: c_ulong,
+    ) -> c_long {
+        let Some(record) = NonNull::new(record) else {
+            return 0;
+        };
+        // CAST: Lossless, both have 64 bits.
+        let size = size as u64;
+        let snapshot =
+            |registration: &Registration<T>, slot: Pin<&aux::Slot<T>>, event, cpu: &_| {
+                // SAFETY: In `snapshot_aux()`, with what perf passes.
+                unsafe { slot.snapshot(&registration.shared, event, record, size, cpu) }
+            };
+
+        // SAFETY: By the safety requirement.
+        unsafe { Self::on_cpu(event, snapshot) }.unwrap_or(0)
     }
 
     /// # Safety

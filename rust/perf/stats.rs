@@ -97,6 +97,11 @@ counters! {
     begin_offline,
     /// Adds that failed: another event had the unit.
     add_busy,
+    /// Samples that asked for trace and got some.
+    samples,
+    /// Samples that asked for trace and got zeroes: no session was open, the driver could not
+    /// tell, or an NMI asked that broke into a callback.
+    samples_missed,
 }
 
 impl Stats {

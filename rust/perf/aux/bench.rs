@@ -14,7 +14,8 @@ use super::{
         Fake,
         Padding,
         Record,
-        Ring, //
+        Ring,
+        Sampled, //
     },
     gate::Word,
     unit::{
@@ -516,6 +517,35 @@ impl<T: Pmu> Bench<T> {
         });
         self.start();
         Ok(())
+    }
+
+    /// A sibling takes a sample that shall hold the newest `size` bytes of trace, or as many as the
+    /// ring has; perf takes multiples of 8. What the driver does not give is zeroes.
+    ///
+    /// [`EOPNOTSUPP`] if the driver has no [`snapshot`](Pmu::snapshot): perf refuses such siblings.
+    pub fn sample(&mut self, size: usize) -> Result<KVec<u8>> {
+        if !T::HAS_SNAPSHOT {
+            return Err(EOPNOTSUPP);
+        }
+
+        let size = (size & !7).min(self.ring().size().get());
+        let mut sampled = Sampled {
+            bytes: KVec::with_capacity(size, GFP_KERNEL)?,
+            size: size.try_into()?,
+        };
+
+        self.on_cpu(|bench, cpu| {
+            let (record, event) = (sampled.as_record(), bench.event());
+
+            // SAFETY: The event is one of `shared`; in what stands for `snapshot_aux()`.
+            unsafe {
+                bench
+                    .unit
+                    .snapshot(&bench.shared, event, record, sampled.size, cpu)
+            }
+        });
+        sampled.bytes.resize(size, 0, GFP_KERNEL)?;
+        Ok(sampled.bytes)
     }
 
     /// The timer's interval is over; false if none was set. What has become of the timer then is

@@ -13,6 +13,7 @@ use super::{
         Output,
         Refusal, //
     },
+    sample::Sampling,
     Mode, //
 };
 use crate::bindings;
@@ -92,10 +93,25 @@ pub enum Complaint {
     TruncatedOverwrite,
     /// The ring was freed with a transaction open.
     FreedOpen,
+    /// A sample was given more than it has room for.
+    SampleTooLong,
     /// There was no memory for a [`Record`]: the test itself has a problem.
     NoMemory,
     /// The event's CPU went offline: as above.
     Offline,
+}
+
+/// A sample that is being written: what stands for the handle of its record.
+pub(super) struct Sampled {
+    pub(super) bytes: KVec<u8>,
+    pub(super) size: u64,
+}
+
+impl Sampled {
+    /// The sample as what perf passes. It must not be looked at meanwhile.
+    pub(super) fn as_record(&mut self) -> NonNull<bindings::perf_output_handle> {
+        NonNull::from(self).cast()
+    }
 }
 
 /// perf's half of a ring: what `struct perf_buffer` has.
@@ -177,6 +193,11 @@ impl Ring {
         &self.paddings
     }
 
+    /// The end of a transaction on another CPU has it that none is open, as the real one's does.
+    pub(super) fn forget_open(&mut self) {
+        self.open = false;
+    }
+
     /// Whether perf has disabled the event.
     pub(super) fn is_disabled(&self) -> bool {
         self.disabled
@@ -193,11 +214,6 @@ impl Ring {
     }
 
     pub(super) fn complain(&mut self, complaint: Complaint) {
-    /// The end of a transaction on another CPU has it that none is open, as the real one's does.
-    pub(super) fn forget_open(&mut self) {
-        self.open = false;
-    }
-
         self.complaint.get_or_insert(complaint);
     }
 
@@ -342,22 +358,45 @@ impl Ring {
         let mut bytes = KVec::new();
 
         for way in 0..len {
-            let offset = self.size.offset(self.head.advance(way));
-            let (place, _) = self
-                .pages
-                .as_ref()
-                .and_then(|p| p.at(offset))
-                .ok_or(EINVAL)?;
-            // SAFETY: Valid for reads by the guarantee of `Pages::at()`. Volatile, since the window
-            // writes through addresses of its own.
-            let byte = unsafe { place.read_volatile() };
-
-            bytes.push(byte, GFP_ATOMIC)?;
+            bytes.push(self.byte(self.head.advance(way))?, GFP_ATOMIC)?;
         }
         Ok(Padding {
             offset: self.head.get(),
             bytes,
         })
+    }
+
+    /// What the ring's memory has at `position` now.
+    fn byte(&self, position: Pos) -> Result<u8> {
+        let offset = self.size.offset(position);
+        let (place, _) = self
+            .pages
+            .as_ref()
+            .and_then(|pages| pages.at(offset))
+            .ok_or(EINVAL)?;
+
+        // SAFETY: Valid for reads by the guarantee of `Pages::at()`. Volatile, since the window
+        // writes through addresses of its own.
+        Ok(unsafe { place.read_volatile() })
+    }
+
+    /// As `perf_output_copy_aux()`, which knows offsets only: an empty range is the whole ring.
+    fn copy(&mut self, sampled: &mut Sampled, from: Pos, to: Pos) -> Result<u64> {
+        let end = self.size.offset(to);
+        let mut at = from;
+        let mut copied = 0;
+
+        self.complain_if(!self.open, Complaint::NotOpen);
+        loop {
+            sampled.bytes.push(self.byte(at)?, GFP_ATOMIC)?;
+            at = at.advance(1);
+            copied += 1;
+            if self.size.offset(at) == end {
+                break;
+            }
+        }
+        self.complain_if(copied > sampled.size, Complaint::SampleTooLong);
+        Ok(copied)
     }
 
     /// Wakes the reader if the wakeup point was passed, and sets the next one.
@@ -427,5 +466,28 @@ impl Output for Fake {
         if let Some(ring) = NonNull::new(event).and_then(|event| unsafe { Self::ring(event) }) {
             ring.end(handle, len, flags);
         }
+    }
+}
+
+impl Sampling for Fake {
+    unsafe fn copy(
+        handle: &mut Handle,
+        record: NonNull<bindings::perf_output_handle>,
+        from: Pos,
+        to: Pos,
+    ) -> c_long {
+        // SAFETY: As in `begin()`, which has set the event.
+        let ring = NonNull::new(handle.0.event).and_then(|event| unsafe { Self::ring(event) });
+        // SAFETY: From `Sampled::as_record()`; whoever has called that looks at it only later.
+        let sampled = unsafe { record.cast::<Sampled>().as_mut() };
+
+        ring.and_then(|ring| match ring.copy(sampled, from, to) {
+            Ok(copied) => c_long::try_from(copied).ok(),
+            Err(_) => {
+                ring.complain(Complaint::NoMemory);
+                None
+            }
+        })
+        .unwrap_or(0)
     }
 }

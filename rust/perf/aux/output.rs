@@ -126,6 +126,11 @@ impl<'a> Transaction<'a> {
         }
     }
 
+    /// The handle, for what leaves the transaction as it is.
+    pub(super) fn handle(&mut self) -> &mut Handle {
+        self.handle
+    }
+
     /// As [`Output::skip`]; what is skipped has been published.
     pub(super) fn skip(&mut self, len: u64, _published: Published) -> Result<&Handle> {
         // SAFETY:
@@ -193,7 +198,7 @@ const fn position(bytes: c_ulong) -> Pos {
 }
 
 /// A length or a position, for C.
-const fn bytes(len: u64) -> c_ulong {
+pub(super) const fn bytes(len: u64) -> c_ulong {
     // CAST: As in `position()`.
     len as c_ulong
 }

@@ -109,6 +109,24 @@ impl<T: Pmu> Slot<T> {
         self.unit.follow_pause(event, cpu);
     }
 
+    /// As [`Unit::snapshot`].
+    ///
+    /// # Safety
+    ///
+    /// As for [`Unit::snapshot`].
+    #[cfg(perf_output_copy_aux)]
+    pub(crate) unsafe fn snapshot(
+        self: Pin<&Self>,
+        shared: &Shared<T>,
+        event: NonNull<bindings::perf_event>,
+        record: NonNull<bindings::perf_output_handle>,
+        size: u64,
+        cpu: &context::Cpu,
+    ) -> c_long {
+        // SAFETY: By the safety requirement.
+        unsafe { self.unit.snapshot(shared, event, record, size, cpu) }
+    }
+
     /// As [`Unit::set_online`].
     pub(crate) fn set_online(self: Pin<&Self>, online: bool, cpu: &context::Cpu) {
         self.unit.set_online(online, cpu);

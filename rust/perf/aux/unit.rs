@@ -2,16 +2,22 @@
 
 //! The trace unit of a CPU, and its transaction: begun, run, quiesced, committed.
 
+#[cfg(any(perf_output_copy_aux, CONFIG_KUNIT = "y"))]
+use super::sample::{
+    Sample,
+    Sampling,
+    Taken, //
+};
 use super::{
     buffer::{
         Buffer,
+        Claim,
         Live,
         Mode, //
     },
     gate::{
         Gate,
         Word, //
-        Claim,
     },
     output::{
         Handle,
@@ -136,10 +142,11 @@ impl<T: Pmu> Owner<T> {
         // or marked.
         let attach_state = unsafe { Atomic::from_ptr(attach_state) };
 
-        attach_state.store(
-            attach_state.load(Relaxed) | bindings::PERF_ATTACH_ITRACE,
-            Relaxed,
-        );
+        let before = attach_state.load(Relaxed);
+        // Once, at the first start, which is in `add()`: there perf's own changes are kept off.
+        if before & bindings::PERF_ATTACH_ITRACE == 0 {
+            attach_state.store(before | bindings::PERF_ATTACH_ITRACE, Relaxed);
+        }
     }
 }
 
@@ -353,6 +360,48 @@ impl<T: Pmu, O: Output> Unit<T, O> {
     }
 }
 
+#[cfg(any(perf_output_copy_aux, CONFIG_KUNIT = "y"))]
+impl<T: Pmu, O: Sampling> Unit<T, O> {
+    /// Copies the newest `size` bytes of `event`'s trace into a sample; how many it were. None if
+    /// there is no session, or if this is an NMI that broke into a callback: perf fills up with
+    /// zeroes.
+    ///
+    /// # Safety
+    ///
+    /// - `shared` must be that of the event's PMU.
+    /// - `record` and `size` must be what perf passes to `snapshot_aux()`, whose call this is in.
+    pub(crate) unsafe fn snapshot(
+        &self,
+        shared: &Shared<T>,
+        event: NonNull<bindings::perf_event>,
+        record: NonNull<bindings::perf_output_handle>,
+        size: u64,
+        cpu: &context::Cpu,
+    ) -> c_long {
+        // SAFETY:
+        // - By the safety requirement; it is gone when the driver's `snapshot()` has returned.
+        // - The transactions of this unit are begun with `O`.
+        let sample = unsafe { Sample::new(record, size, O::copy) };
+
+        let taken = self
+            .enter(cpu, |inside| {
+                if inside.is_owner(event) {
+                    inside.snapshot(sample, cpu)
+                } else {
+                    None
+                }
+            })
+            .flatten()
+            .map_or(0, Taken::get);
+
+        match taken {
+            0 => shared.stats.samples_missed.add(1),
+            _ => shared.stats.samples.add(1),
+        }
+        taken
+    }
+}
+
 impl<T: Pmu, O: Output> Inside<T, O> {
     fn is_owner(&self, event: NonNull<bindings::perf_event>) -> bool {
         self.owner.is_some_and(|owner| owner.event == event)
@@ -463,6 +512,7 @@ impl<T: Pmu, O: Output> Inside<T, O> {
                 Ok(self.open.as_ref().and_then(|open| open.timer))
             }
             Err(error) => {
+                drop(claim);
                 self.end(owner, 0, window.mode(), Loss::None);
                 Err(Start::Refused(error))
             }
@@ -510,7 +560,6 @@ impl<T: Pmu, O: Output> Inside<T, O> {
         disables
     }
 
-                drop(claim);
     /// Quiesces the unit and commits what it wrote; true if perf will now disable the event.
     fn finish(&mut self, owner: &Owner<T>, cpu: &context::Cpu) -> bool {
         let Some(mut open) = self.open.take() else {
@@ -578,100 +627,6 @@ impl<T: Pmu, O: Output> Inside<T, O> {
         disables
     }
 
-    /// The unit's clock has ticked; how long until the next tick.
-    fn tick(&mut self, cpu: &context::Cpu) -> Option<Delta> {
-        if !T::HAS_TICK {
-            return None;
-        }
-
-        let owner = self.owner?;
-        let open = self.open.as_mut()?;
-
-        let next = owner.shared().driver.tick(
-            &mut Session {
-                event: &owner.event(),
-                buffer: open.claim.data(),
-                window: &mut open.window,
-                cpu,
-                timer: &mut open.timer,
-                // SAFETY: Open, since there is a session, and begun on the unit's CPU.
-                transaction: unsafe { Transaction::new::<O>(&mut self.handle) },
-            },
-            &mut open.run,
-        );
-
-        match next {
-            Next::Continue => open.timer,
-            // Until perf's irq_work has disabled the event, nothing may be begun.
-            Next::Commit if self.stop(cpu) => None,
-            Next::Commit => self.begin(cpu).ok().flatten(),
-        }
-    }
-}
-
-/// Counts a commit, and traces it.
-fn tell_end<T: Pmu>(owner: &Owner<T>, head: Pos, len: u64, flags: u64, loss: Loss) {
-    let stats = &owner.shared().stats;
-    let is = |flag| flags & u64::from(flag) != 0;
-
-    stats.commits.add(1);
-    stats.bytes.add(len);
-    stats
-        .truncated
-        .add(is(bindings::PERF_AUX_FLAG_TRUNCATED).into());
-    stats
-        .partial
-        .add(is(bindings::PERF_AUX_FLAG_PARTIAL).into());
-    stats
-        .collision
-        .add(is(bindings::PERF_AUX_FLAG_COLLISION).into());
-    /// The unit's clock has ticked; how long until the next tick.
-    fn tick(&mut self, cpu: &context::Cpu) -> Option<Delta> {
-        if !T::HAS_TICK {
-            return None;
-        }
-
-        let owner = self.owner?;
-        let open = self.open.as_mut()?;
-
-        let next = owner.shared().driver.tick(
-            &mut Session {
-                event: &owner.event(),
-                buffer: open.claim.data(),
-                window: &mut open.window,
-                cpu,
-                timer: &mut open.timer,
-                // SAFETY: Open, since there is a session, and begun on the unit's CPU.
-                transaction: unsafe { Transaction::new::<O>(&mut self.handle) },
-            },
-            &mut open.run,
-        );
-
-        match next {
-            Next::Continue => open.timer,
-            // Until perf's irq_work has disabled the event, nothing may be begun.
-            Next::Commit if self.stop(cpu) => None,
-            Next::Commit => self.begin(cpu).ok().flatten(),
-        }
-    }
-}
-
-/// Counts a commit, and traces it.
-fn tell_end<T: Pmu>(owner: &Owner<T>, head: Pos, len: u64, flags: u64, loss: Loss) {
-    let stats = &owner.shared().stats;
-    let is = |flag| flags & u64::from(flag) != 0;
-
-    stats.commits.add(1);
-    stats.bytes.add(len);
-    stats
-        .truncated
-        .add(is(bindings::PERF_AUX_FLAG_TRUNCATED).into());
-    stats
-        .partial
-        .add(is(bindings::PERF_AUX_FLAG_PARTIAL).into());
-    stats
-        .collision
-        .add(is(bindings::PERF_AUX_FLAG_COLLISION).into());
     /// Has the driver fill a sample; [`None`] without a session.
     #[cfg(any(perf_output_copy_aux, CONFIG_KUNIT = "y"))]
     fn snapshot(&mut self, sample: Sample<'_>, cpu: &context::Cpu) -> Option<Taken> {
@@ -697,6 +652,53 @@ fn tell_end<T: Pmu>(owner: &Owner<T>, head: Pos, len: u64, flags: u64, loss: Los
         ))
     }
 
+    /// The unit's clock has ticked; how long until the next tick.
+    fn tick(&mut self, cpu: &context::Cpu) -> Option<Delta> {
+        if !T::HAS_TICK {
+            return None;
+        }
+
+        let owner = self.owner?;
+        let open = self.open.as_mut()?;
+
+        let next = owner.shared().driver.tick(
+            &mut Session {
+                event: &owner.event(),
+                buffer: open.claim.data(),
+                window: &mut open.window,
+                cpu,
+                timer: &mut open.timer,
+                // SAFETY: Open, since there is a session, and begun on the unit's CPU.
+                transaction: unsafe { Transaction::new::<O>(&mut self.handle) },
+            },
+            &mut open.run,
+        );
+
+        match next {
+            Next::Continue => open.timer,
+            // Until perf's irq_work has disabled the event, nothing may be begun.
+            Next::Commit if self.stop(cpu) => None,
+            Next::Commit => self.begin(cpu).ok().flatten(),
+        }
+    }
+}
+
+/// Counts a commit, and traces it.
+fn tell_end<T: Pmu>(owner: &Owner<T>, head: Pos, len: u64, flags: u64, loss: Loss) {
+    let stats = &owner.shared().stats;
+    let is = |flag| flags & u64::from(flag) != 0;
+
+    stats.commits.add(1);
+    stats.bytes.add(len);
+    stats
+        .truncated
+        .add(is(bindings::PERF_AUX_FLAG_TRUNCATED).into());
+    stats
+        .partial
+        .add(is(bindings::PERF_AUX_FLAG_PARTIAL).into());
+    stats
+        .collision
+        .add(is(bindings::PERF_AUX_FLAG_COLLISION).into());
     stats.lost(loss);
 
     let event = owner.event.as_ptr();
