@@ -4,7 +4,7 @@
 # cache (${XDG_CACHE_HOME:-~/.cache}/auxpmu).
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench check litmus kbuild kunit e2e modules tools shell guest rust-analyzer kernels update clean clean-cache
+.PHONY: help demo test bench check litmus kbuild kunit e2e matrix modules tools shell guest rust-analyzer kernels update clean clean-cache
 
 ROOT := tools/vm/root.sh
 # A profile of its own: auxvm only waits for others, and the first call waits for its build.
@@ -22,7 +22,8 @@ help:
 	@echo '  make litmus         the barriers of the ring under the memory model of the kernel (herd7)'
 	@echo '  make kbuild         the modules on both kernels, without a warning'
 	@echo '  make kunit          the unit tests of the modules, in a guest'
-	@echo '  make e2e            recorder and drivers in guests; CASE="name…" for some cases, RUNNER=vng for virtme-ng'
+	@echo '  make e2e            recorder and drivers in guests, and the matrix; CASE="name…" for some cases only, RUNNER=vng for virtme-ng'
+	@echo '  make matrix         each sink of pattern in each mode, with rings and readers of each kind; CASE="name…" for some rows'
 	@echo '  make bench          what a session of an event costs, in guest instructions'
 	@echo '  make modules        build the modules for both kernels: build/modules/'
 	@echo '  make tools          build the tools for guests'
@@ -43,8 +44,11 @@ test:
 check:
 	@$(AUXVM) test --suite host
 
-litmus kbuild kunit e2e:
+litmus kbuild kunit matrix:
 	@$(AUXVM) test --suite $@ $(CASES)
+
+e2e:
+	@$(AUXVM) test --suite e2e --suite matrix $(CASES)
 
 bench demo tools shell rust-analyzer update:
 	@$(AUXVM) $@

@@ -9,8 +9,12 @@ mod bench;
 mod cases;
 mod hostile;
 mod ktap;
+mod matrix;
+mod model;
 mod module;
+mod probe;
 mod recording;
+mod stream;
 mod workload;
 
 use std::process::ExitCode;
@@ -36,6 +40,11 @@ enum What {
     /// The part of a hostile case that is another process.
     #[command(hide = true)]
     Attack(hostile::Args),
+    /// Run the rows of the matrix that have one of these in their names.
+    Matrix(matrix::Args),
+    /// The part of a row that is another process.
+    #[command(hide = true)]
+    Read(matrix::Reading),
     /// Measure what a start and a stop cost.
     Bench(bench::Args),
     /// Run a program to trace.
@@ -64,6 +73,8 @@ fn main() -> ExitCode {
             Ok(ExitCode::SUCCESS)
         }
         Some(What::Bench(args)) => bench::run(args),
+        Some(What::Matrix(args)) => matrix::run(args),
+        Some(What::Read(args)) => matrix::read(args),
         Some(What::Attack(part)) => hostile::part(part),
         Some(What::Workload(workload)) => workload::run(workload),
         None => run(&args.filters),

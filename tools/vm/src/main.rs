@@ -47,7 +47,7 @@ enum Verb {
     Tools,
     /// Run the tests
     Test {
-        /// Only these layers: host, litmus, kbuild, kunit, e2e
+        /// Only these layers: host, litmus, kbuild, kunit, e2e, matrix
         #[arg(long)]
         suite: Vec<Suite>,
         /// Only this kernel: stock, lean

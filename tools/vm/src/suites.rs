@@ -29,16 +29,19 @@ pub enum Suite {
     Kunit,
     /// Recorder, drivers and kernel together.
     E2e,
+    /// Each sink of `pattern` in each mode, with rings of each size, under readers of each kind.
+    Matrix,
 }
 
 impl Suite {
     /// All, fast first.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Host,
         Self::Litmus,
         Self::Kbuild,
         Self::Kunit,
         Self::E2e,
+        Self::Matrix,
     ];
 }
 
@@ -50,6 +53,7 @@ impl fmt::Display for Suite {
             Self::Kbuild => "kbuild",
             Self::Kunit => "kunit",
             Self::E2e => "e2e",
+            Self::Matrix => "matrix",
         })
     }
 }
@@ -62,7 +66,9 @@ impl std::str::FromStr for Suite {
             .into_iter()
             .find(|s| s.to_string() == text)
             .ok_or_else(|| {
-                format!("there is no suite \"{text}\": host, litmus, kbuild, kunit and e2e are")
+                format!(
+                    "there is no suite \"{text}\": host, litmus, kbuild, kunit, e2e and matrix are"
+                )
             })
     }
 }
@@ -94,13 +100,18 @@ pub fn run(cache: &Cache, plan: &Plan) -> Result<Counts> {
         made: Vec::new(),
     };
     for suite in &plan.suites {
+        // Beside other layers, names of cases are those of `e2e`.
+        if *suite == Suite::Matrix && plan.suites.len() > 1 && !plan.cases.is_empty() {
+            continue;
+        }
         let start = Instant::now();
         let case = match suite {
             Suite::Host => host(cache, &dir),
             Suite::Litmus => litmus(cache, &mut kernels, plan),
             Suite::Kbuild => kbuild(cache, &dir, &mut kernels, plan),
             Suite::Kunit => kunit(cache, &dir, &mut kernels),
-            Suite::E2e => e2e(cache, &dir, &mut kernels, plan),
+            Suite::E2e => end_to_end(cache, &dir, &mut kernels, plan, &CASES),
+            Suite::Matrix => end_to_end(cache, &dir, &mut kernels, plan, &MATRIX),
         };
         // What keeps a suite from running at all is a failing case of it.
         let case = case.unwrap_or_else(|e| {
@@ -464,14 +475,38 @@ fn kunit(cache: &Cache, dir: &Path, kernels: &mut Kernels<'_>) -> Result<Case> {
     Ok(suite)
 }
 
-/// Time allowed for all end-to-end cases on one kernel.
-const E2E_TIMEOUT: Duration = Duration::from_secs(600);
+/// A run of `auxe2e` in a guest of each kernel.
+struct EndToEnd {
+    name: &'static str,
+    /// What `auxe2e` is called with, before the names of cases.
+    command: &'static str,
+    /// Time allowed on one kernel.
+    timeout: Duration,
+}
 
-fn e2e(cache: &Cache, dir: &Path, kernels: &mut Kernels<'_>, plan: &Plan) -> Result<Case> {
+const CASES: EndToEnd = EndToEnd {
+    name: "e2e",
+    command: "auxe2e",
+    timeout: Duration::from_secs(600),
+};
+
+const MATRIX: EndToEnd = EndToEnd {
+    name: "matrix",
+    command: "auxe2e matrix",
+    timeout: Duration::from_secs(900),
+};
+
+fn end_to_end(
+    cache: &Cache,
+    dir: &Path,
+    kernels: &mut Kernels<'_>,
+    plan: &Plan,
+    what: &EndToEnd,
+) -> Result<Case> {
     let programs = tools::build(cache)?;
     if !programs.iter().any(|(name, _)| name == "auxe2e") {
         return Ok(Case::suite(
-            "e2e",
+            what.name,
             vec![Case::skip("all", "tools/e2e is not in this checkout")],
         ));
     }
@@ -486,7 +521,7 @@ fn e2e(cache: &Cache, dir: &Path, kernels: &mut Kernels<'_>, plan: &Plan) -> Res
         let threads: Vec<_> = ready
             .iter()
             .map(|(kernel, built)| {
-                scope.spawn(|| e2e_on(cache, dir, kernel, &built.files, &programs, plan))
+                scope.spawn(|| on_kernel(cache, dir, kernel, &built.files, &programs, plan, what))
             })
             .collect();
         let results = threads
@@ -502,26 +537,27 @@ fn e2e(cache: &Cache, dir: &Path, kernels: &mut Kernels<'_>, plan: &Plan) -> Res
             });
         results.collect()
     });
-    Ok(Case::suite("e2e", suites))
+    Ok(Case::suite(what.name, suites))
 }
 
-fn e2e_on(
+fn on_kernel(
     cache: &Cache,
     dir: &Path,
     kernel: &Kernel,
     modules: &[PathBuf],
     programs: &[(String, PathBuf)],
     plan: &Plan,
+    what: &EndToEnd,
 ) -> Result<Case> {
     let name = kernel.kind.to_string();
-    let progress = Progress::begin(&format!("end to end on {name}"));
-    let dir = dir.join(format!("e2e-{name}"));
+    let progress = Progress::begin(&format!("{} on {name}", what.name));
+    let dir = dir.join(format!("{}-{name}", what.name));
     let quoted: Vec<String> = plan
         .cases
         .iter()
         .map(|c| format!("'{}'", c.replace('\'', "'\\''")))
         .collect();
-    let command = format!("auxe2e {}", quoted.join(" "));
+    let command = format!("{} {}", what.command, quoted.join(" "));
     let live = |line: &str| {
         if line.trim_start().starts_with("not ok") {
             println!("{name}: {}", line.trim());
@@ -533,9 +569,9 @@ fn e2e_on(
         return Ok(Case::suite(&name, vec![Case::skip("all", reason)]));
     }
     let outcome = if plan.vng {
-        vng::run(&dir, kernel, modules, programs, &command, E2E_TIMEOUT)?
+        vng::run(&dir, kernel, modules, programs, &command, what.timeout)?
     } else {
-        let mut guest = Guest::new(kernel, modules)?.timeout(E2E_TIMEOUT);
+        let mut guest = Guest::new(kernel, modules)?.timeout(what.timeout);
         for (program, path) in programs {
             guest = guest.program(program, path)?;
         }

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The trace of `pattern` as it comes out of a ring: whether every byte is right, and where some are missing.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::{bail, ensure, Context, Result};
+use auxcore::pattern::{find_sync, payload_word, Header, Kind, HEADER_LEN};
+
+/// What a run of bytes holds.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Content {
+    /// Bytes of trace.
+    pub trace: u64,
+    /// Bytes of packets that carry none.
+    pub overhead: u64,
+    /// Bytes that are missing before packets of streams that were seen.
+    pub missing: u64,
+    /// Places where they are missing, as positions in the ring.
+    pub gaps: Vec<u64>,
+    /// Packets that say that something is missing before them.
+    pub barriers: u64,
+    /// The streams, and how far each has come.
+    pub streams: BTreeMap<u32, u64>,
+    /// The CPUs that wrote.
+    pub cpus: BTreeSet<u16>,
+}
+
+/// Reads `bytes`, the first of which is at position `base` of the ring. If they were cut out of a ring that is written over
+/// and over, the front of the first packet may be missing, and what was before it does not count as missing.
+///
+/// # Errors
+/// Says what is wrong, and where.
+pub fn read(bytes: &[u8], base: u64, overwritten: bool) -> Result<Content> {
+    let mut content = Content::default();
+    let mut at = 0;
+
+    if overwritten && base != 0 {
+        at = find_sync(bytes).context("no packet begins anywhere")?;
+        ensure!(
+            at < usize::from(u16::MAX),
+            "the first packet begins after {at} bytes: more than the rest of one"
+        );
+        content.trace += u64::try_from(at)?;
+    }
+    while let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
+        let place = base + u64::try_from(at)?;
+        let header = Header::decode(rest).map_err(|e| anyhow::anyhow!("at {place:#x}: {e}"))?;
+        let packet = rest.get(..header.len.into()).with_context(|| {
+            format!(
+                "at {place:#x}: a packet of {} bytes is cut after {}",
+                header.len,
+                rest.len()
+            )
+        })?;
+        let len = u64::from(header.len);
+
+        payload(&header, packet).with_context(|| format!("at {place:#x}"))?;
+        at += packet.len();
+        content.cpus.insert(header.cpu);
+        if header.kind != Kind::Data {
+            content.overhead += len;
+            content.barriers += u64::from(header.kind == Kind::Barrier);
+            continue;
+        }
+        content.trace += len;
+        let start = if overwritten { header.pos } else { 0 };
+        let next = content.streams.entry(header.stream).or_insert(start);
+        let Some(gap) = header.pos.checked_sub(*next) else {
+            bail!(
+                "at {place:#x}: a packet of position {} of stream {}, which had come to {next}",
+                header.pos,
+                header.stream
+            );
+        };
+        if gap != 0 {
+            content.missing += gap;
+            content.gaps.push(place);
+        }
+        *next = header.pos + len;
+    }
+    Ok(content)
+}
+
+/// Whether the payload is that of the header.
+fn payload(header: &Header, packet: &[u8]) -> Result<()> {
+    let words = packet.get(HEADER_LEN..).unwrap_or_default();
+    let first = header.pos.wrapping_add(u64::try_from(HEADER_LEN)?);
+
+    for (bytes, pos) in words.chunks_exact(8).zip((first..).step_by(8)) {
+        let want = payload_word(header.seed, header.stream, pos).to_le_bytes();
+        ensure!(
+            bytes == want,
+            "the payload at position {pos} of stream {} is {bytes:02x?} and must be {want:02x?}",
+            header.stream
+        );
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    fn packet(kind: Kind, stream: u32, pos: u64) -> Vec<u8> {
+        let header = Header {
+            len: 128,
+            kind,
+            pos,
+            time: 1,
+            stream,
+            cpu: 1,
+            seed: 7,
+            run: 0,
+        };
+        let mut out = header.encode().to_vec();
+        for offset in (40..128).step_by(8) {
+            out.extend(header.payload_word(offset).to_le_bytes());
+        }
+        out
+    }
+
+    #[test]
+    fn what_is_missing_is_counted() {
+        let mut bytes = packet(Kind::Data, 1, 0);
+        bytes.extend(packet(Kind::Data, 2, 128));
+        bytes.extend(packet(Kind::Barrier, 1, 1000));
+        bytes.extend(packet(Kind::Data, 1, 256));
+        let content = read(&bytes, 0, false).unwrap();
+        assert_eq!(
+            (content.trace, content.overhead, content.missing),
+            (384, 128, 256)
+        );
+        assert_eq!(content.gaps, [128, 384]);
+        assert_eq!(content.barriers, 1);
+        assert_eq!(
+            content.streams.into_iter().collect::<Vec<_>>(),
+            [(1, 384), (2, 256)]
+        );
+        // In an overwritten ring, what came before the first packet of a stream is not missing.
+        let cut = read(&bytes[40..], 5040, true).unwrap();
+        assert_eq!((cut.trace, cut.missing), (384 - 40, 0));
+    }
+
+    #[test]
+    fn what_is_wrong_is_found() {
+        let good = packet(Kind::Data, 1, 0);
+        let mut flipped = good.clone();
+        flipped[100] ^= 1;
+        let mut twice = good.clone();
+        twice.extend(&good);
+        for (bytes, says) in [
+            (flipped, "payload"),
+            (twice, "had come to 128"),
+            (good[..100].to_vec(), "is cut"),
+            (good[8..].to_vec(), "no packet starts"),
+        ] {
+            let error = format!("{:#}", read(&bytes, 0, false).unwrap_err());
+            assert!(error.contains(says), "{error}");
+        }
+    }
+}
