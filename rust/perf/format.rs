@@ -19,7 +19,7 @@ pub const WORDS: usize = 4;
 pub struct Term {
     word: usize,
     first: u32,
-    last: u32,
+    mask: u64,
 }
 
 impl Term {
@@ -40,17 +40,16 @@ impl Term {
             _ => panic!("terms live in config, config1, config2 or config3"),
         };
 
-        Self { word, first, last }
+        // Here and not where it is used: there a shift must not be able to fail.
+        let mask = u64::MAX >> (63 - last) & u64::MAX << first;
+
+        Self { word, first, mask }
     }
 
-    const fn mask(self) -> u64 {
-        u64::MAX >> (63 - self.last) & u64::MAX << self.first
-    }
-
-    /// The value of the term.
+    /// The value of the term. Does not panic in a callback: the term is a constant.
     #[inline]
     pub const fn get(self, words: &[u64; WORDS]) -> u64 {
-        (words[self.word] & self.mask()) >> self.first
+        (words[self.word] & self.mask) >> self.first
     }
 
     /// The bits that the terms use. Two terms that share a bit do not compile.
@@ -61,8 +60,8 @@ impl Term {
         while i < terms.len() {
             let term = terms[i];
 
-            assert!(used[term.word] & term.mask() == 0, "two terms share a bit");
-            used[term.word] |= term.mask();
+            assert!(used[term.word] & term.mask == 0, "two terms share a bit");
+            used[term.word] |= term.mask;
             i += 1;
         }
 

@@ -22,6 +22,7 @@ pub mod ktap;
 pub mod libtest;
 pub mod litmus;
 pub mod modules;
+pub mod panics;
 pub mod release;
 pub mod splat;
 pub mod step;

@@ -9,7 +9,7 @@ use crate::kernel::{Kernel, Kind};
 use crate::ktap::{self, Case, Counts};
 use crate::modules::{self, Mode};
 use crate::step::{Log, Progress};
-use crate::{compile_fail, libtest, litmus, tools, vng};
+use crate::{compile_fail, libtest, litmus, panics, tools, vng};
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -356,6 +356,14 @@ fn kbuild(cache: &Cache, dir: &Path, kernels: &mut Kernels<'_>, plan: &Plan) -> 
             Err(e) => Case::fail(&format!("modules for {kind}"), &e.to_string()),
         };
         cases.push(case);
+    }
+    for kind in &plan.kernels {
+        let case = kernels
+            .get(*kind)
+            .and_then(|kernel| panics::run(cache, &kernel));
+        cases.extend(
+            case.unwrap_or_else(|e| Some(Case::fail("no callback can panic", &e.to_string()))),
+        );
     }
     cases.push(preflight(cache, dir)?);
     let kernel = kernels.get(plan.kernels.first().copied().unwrap_or(Kind::Stock))?;
