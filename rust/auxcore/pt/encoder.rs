@@ -243,10 +243,12 @@ impl Encoder {
             Kind::Return => {
                 if self.config.ret_compression && self.calls.last() == Some(to) {
                     self.branch(true, to, output)?;
+                    self.calls.pop();
                 } else {
                     self.tip(to, step.mode, output)?;
+                    // perf takes the call's address for used up, libipt does not: build on neither.
+                    self.calls.clear();
                 }
-                self.calls.pop();
                 Ok(Cause::Instruction)
             }
             Kind::Far(_) => {
