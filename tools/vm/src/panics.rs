@@ -24,13 +24,14 @@ use std::path::{Path, PathBuf};
 
 /// The functions of the framework that are called with interrupts off, as they are for each driver: type, function, and whether every driver
 /// has it.
-const CALLBACKS: [(&str, &str, bool); 7] = [
+const CALLBACKS: [(&str, &str, bool); 8] = [
     ("perf::pmu::Callbacks", "add", true),
     ("perf::pmu::Callbacks", "del", true),
     ("perf::pmu::Callbacks", "start", true),
     ("perf::pmu::Callbacks", "stop", true),
     ("perf::pmu::Callbacks", "read", false),
     ("perf::pmu::Callbacks", "addr_filters_sync", false),
+    ("perf::pmu::Callbacks", "snapshot_aux", false),
     ("perf::aux::slot::Slot", "expired", true),
 ];
 
