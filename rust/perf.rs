@@ -30,6 +30,7 @@
 //! - [`filter`]: address filters.
 //! - [`sysfs`]: a PMU's files for user space.
 //! - [`context`]: what a callback may rely on.
+//! - `user`: user code, stepped through and followed into the kernel; on x86.
 //! - [`module_pmu!`]: a module that is one PMU.
 //! - `testing`: a bench for drivers, where the kernel has KUnit built in.
 //!
@@ -74,6 +75,9 @@ pub mod sysfs;
 #[cfg(CONFIG_KUNIT = "y")]
 #[path = "perf/testing.rs"]
 pub mod testing;
+#[cfg(CONFIG_X86_64)]
+#[path = "perf/user.rs"]
+pub mod user;
 
 pub use event::{
     Attr,

@@ -41,6 +41,28 @@ void rust_perf_trace_loss(struct perf_event *event, unsigned int cause,
 			  bool known, u64 bytes);
 void rust_perf_xa_init(struct xarray *xa);
 
+#ifdef CONFIG_X86_64
+struct callback_head;
+struct k_sigaction;
+struct notifier_block;
+struct pt_regs;
+struct tracepoint;
+
+struct pt_regs *rust_perf_user_regs(struct task_struct *task);
+struct pt_regs *rust_perf_current_user_regs(void);
+unsigned int rust_perf_user_bits(struct pt_regs *regs);
+bool rust_perf_die_is_user_step(unsigned long event, void *args);
+int rust_perf_die_claim_step(void *args);
+int rust_perf_register_die_notifier(struct notifier_block *block);
+void rust_perf_unregister_die_notifier(struct notifier_block *block);
+struct tracepoint *rust_perf_find_tracepoint(const char *name);
+void rust_perf_tracepoint_synchronize(void);
+bool rust_perf_signal_is_handled(struct k_sigaction *ka);
+bool rust_perf_signal_passes(int sig, struct k_sigaction *ka);
+int rust_perf_task_work_on_return(struct callback_head *work);
+u64 rust_perf_tsc(void);
+#endif
+
 #ifdef CONFIG_KUNIT
 bool rust_perf_alloc_chunk(void **addresses, unsigned int order);
 void rust_perf_free_chunk_page(void *address);

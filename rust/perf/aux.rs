@@ -64,7 +64,8 @@ pub use window::{
 
 pub(crate) use buffer::{
     Buffer,
-    Live, //
+    Live,
+    ModuleRef, //
 };
 pub(crate) use slot::Slot;
 pub(crate) use unit::{

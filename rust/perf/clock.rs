@@ -22,3 +22,14 @@ pub fn monotonic_fast() -> u64 {
     // SAFETY: May be called from any context, NMI included.
     unsafe { bindings::ktime_get_mono_fast_ns() }
 }
+
+/// The processor's time stamp counter, which trace of Intel's is stamped with. Read after all
+/// instructions before have been executed.
+///
+/// C counterpart: `rdtsc_ordered()`.
+#[cfg(CONFIG_X86_64)]
+#[inline]
+pub fn tsc() -> u64 {
+    // SAFETY: May be called from any context.
+    unsafe { bindings::rust_perf_tsc() }
+}

@@ -4,6 +4,8 @@
 //!
 //! C header: [`include/linux/perf_event.h`](srctree/include/linux/perf_event.h), `struct pmu`.
 
+#[cfg(CONFIG_X86_64)]
+use crate::user;
 use crate::{
     aux,
     bindings,
@@ -258,6 +260,34 @@ pub trait Pmu: Sized + Send + Sync + 'static {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
 
+    /// The current task's trap flag is set, and it has executed an instruction.
+    ///
+    /// A driver that has this has [`cross`](Self::cross) too.
+    ///
+    /// Context: exception from user code, interrupts off.
+    ///
+    /// C counterpart: `register_die_notifier()` and `DIE_DEBUG`.
+    #[cfg(CONFIG_X86_64)]
+    fn step(&self, _session: &mut aux::Session<'_, Self>, _run: &mut Self::Run) -> user::Step {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
+
+    /// The current task leaves user code, or goes back to it.
+    ///
+    /// Context: interrupts off, perhaps with locks of the scheduler or of signals held.
+    ///
+    /// C counterpart: probes of the tracepoints `sys_enter`, `sys_exit`, `signal_deliver` and
+    /// `sched_switch`, and `task_work_add()`.
+    #[cfg(CONFIG_X86_64)]
+    fn cross(
+        &self,
+        _session: &mut aux::Session<'_, Self>,
+        _run: &mut Self::Run,
+        _crossing: user::Crossing<'_>,
+    ) -> aux::Next {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
+
     /// Whether the unit can do these filters; there are at most [`NR_FILTERS`](Self::NR_FILTERS)
     /// of them. [`EOPNOTSUPP`] for what it cannot. In a session
     /// [`Event::filters`](crate::Event::filters) has them.
@@ -383,6 +413,9 @@ pub struct Registration<T: Pmu> {
     hotplug: hotplug::Node,
     slots: PerCpu<aux::Slot<T>>,
     groups: sysfs::Groups,
+    #[cfg(CONFIG_X86_64)]
+    #[pin]
+    hooks: user::Hooks<T>,
 }
 
 // SAFETY: A PMU may be unregistered by another task than the one that registered it.
@@ -416,6 +449,8 @@ impl<T: Pmu> Registration<T> {
                 (c"caps", T::caps()),
                 (c"", Callbacks::<T>::ROOT),
             ])?,
+            #[cfg(CONFIG_X86_64)]
+            hooks <- user::Hooks::new(),
             pmu: Opaque::new(Callbacks::<T>::PMU),
             _: {
                 // SAFETY: `this` is pinned, and all its fields are initialised.
@@ -429,8 +464,9 @@ impl<T: Pmu> Registration<T> {
         // SAFETY: Not registered yet, so nobody else looks at it.
         unsafe { (*self.pmu.get()).attr_groups = self.groups.as_raw() };
 
+        self.add_hooks()?;
         // SAFETY: `self` is pinned; it is removed below, or when `self` is dropped.
-        unsafe { self.hotplug.add()? };
+        unsafe { self.hotplug.add() }.inspect_err(|_| self.remove_hooks())?;
 
         // INVARIANT: All other fields are initialised.
         //
@@ -442,6 +478,57 @@ impl<T: Pmu> Registration<T> {
         to_result(unsafe { bindings::perf_pmu_register(self.pmu.get(), name.as_char_ptr(), -1) })
             // SAFETY: Added above.
             .inspect_err(|_| unsafe { self.hotplug.remove() })
+            .inspect_err(|_| self.remove_hooks())
+    }
+
+    /// Hooks the driver into the kernel where user code leaves and enters it, if it wants that.
+    fn add_hooks(&self) -> Result {
+        #[cfg(CONFIG_X86_64)]
+        if T::HAS_STEP {
+            // SAFETY: Its own, pinned, with all fields initialised; removed when it is dropped.
+            unsafe { self.hooks.add(self)? };
+        }
+        Ok(())
+    }
+
+    /// Undoes [`Self::add_hooks`], and waits until nobody is in the driver by a hook.
+    fn remove_hooks(&self) {
+        #[cfg(CONFIG_X86_64)]
+        if T::HAS_STEP {
+            // SAFETY: Added by `add_hooks()`; this is a task that may sleep.
+            unsafe { self.hooks.remove(self) };
+        }
+    }
+
+    /// The registration that these hooks are of.
+    ///
+    /// # Safety
+    ///
+    /// `hooks` must be the `hooks` of a `Registration<T>` which stays during the lifetime that the
+    /// caller picks.
+    #[cfg(CONFIG_X86_64)]
+    pub(crate) unsafe fn of_hooks<'a>(hooks: *const user::Hooks<T>) -> &'a Self {
+        // SAFETY: By the safety requirement.
+        let this = unsafe { container_of!(hooks, Self, hooks) };
+
+        // SAFETY: As above.
+        unsafe { &*this }
+    }
+
+    /// Runs `f` in the session that is open on this CPU, and then does what it says; what else `f`
+    /// returned.
+    ///
+    /// [`None`] if no session is open, or if this broke into a callback of the session's: then
+    /// `f` is not called.
+    ///
+    /// For drivers that are called by others than perf. What calls them must have ended before
+    /// the registration is dropped.
+    pub fn with_session<R>(
+        &self,
+        cpu: &context::Cpu,
+        f: impl FnOnce(&mut aux::Session<'_, T>, &mut T::Run) -> (aux::Next, R),
+    ) -> Option<R> {
+        self.slots.this(cpu)?.with_session(cpu, f)
     }
 
     /// # Safety
@@ -533,6 +620,8 @@ impl<T: Pmu> PinnedDrop for Registration<T> {
 
         // SAFETY: Added in `register()`.
         unsafe { self.hotplug.remove() };
+        // After the last session: until then somebody may step.
+        self.remove_hooks();
         for slot in self.slots.iter() {
             slot.cancel_timer();
         }
@@ -558,6 +647,11 @@ impl<T: Pmu> Callbacks<T> {
         assert!(
             T::HAS_FILTERS_VALIDATE == (T::NR_FILTERS != 0),
             "a driver with address filters says how many, and validates them"
+        );
+        #[cfg(CONFIG_X86_64)]
+        assert!(
+            T::HAS_STEP == T::HAS_CROSS,
+            "a driver that steps follows tasks into the kernel, and the other way round"
         );
 
         let mut flags = 0;

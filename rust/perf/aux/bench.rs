@@ -23,6 +23,8 @@ use super::{
         Start,
         Unit, //
     },
+    Next,
+    Session, //
 };
 use crate::{
     bindings,
@@ -557,6 +559,23 @@ impl<T: Pmu> Bench<T> {
 
         self.timer = self.on_cpu(|bench, cpu| bench.unit.tick(cpu)).flatten();
         true
+    }
+
+    /// Something that is not perf runs `f` in the session, in the way of
+    /// [`Registration::with_session`](crate::Registration::with_session); what `f` returned.
+    /// [`None`] if no session is open.
+    pub fn with_session<R>(
+        &mut self,
+        f: impl FnOnce(&mut Session<'_, T>, &mut T::Run) -> (Next, R),
+    ) -> Option<R> {
+        let (timer, result) = self
+            .on_cpu(|bench, cpu| bench.unit.with_session(cpu, f))
+            .flatten()?;
+
+        if timer.is_some() {
+            self.timer = timer;
+        }
+        Some(result)
     }
 
     /// The interval of the timer that runs, if one does.

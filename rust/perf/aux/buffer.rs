@@ -443,15 +443,15 @@ impl<T: Pmu> Drop for Claim<T> {
 }
 
 /// A reference to the module `M`, which cannot be unloaded meanwhile.
-struct ModuleRef<M: kernel::ModuleMetadata>(core::marker::PhantomData<M>);
+pub(crate) struct ModuleRef<M: kernel::ModuleMetadata>(core::marker::PhantomData<M>);
 
 impl<M: kernel::ModuleMetadata> ModuleRef<M> {
     /// Takes a reference; only called from code that is pinned by another one.
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let module = kernel::module::this_module::<M>().as_ptr();
 
-        // SAFETY: `THIS_MODULE`, or null for built-in code. The event whose `setup_aux()` this is
-        // holds a reference to the module, so that the count is not 0.
+        // SAFETY: `THIS_MODULE`, or null for built-in code. The event for which this is done holds
+        // a reference to the module, so that the count is not 0.
         unsafe { bindings::__module_get(module) };
 
         Self(core::marker::PhantomData)

@@ -2,10 +2,14 @@
 
 //! A CPU's unit and the timer that is its clock.
 
-use super::unit::{
-    Shared,
-    Start,
-    Unit, //
+use super::{
+    unit::{
+        Shared,
+        Start,
+        Unit, //
+    },
+    Next,
+    Session, //
 };
 use crate::{
     bindings,
@@ -125,6 +129,18 @@ impl<T: Pmu> Slot<T> {
     ) -> c_long {
         // SAFETY: By the safety requirement.
         unsafe { self.unit.snapshot(shared, event, record, size, cpu) }
+    }
+
+    /// As [`Unit::with_session`].
+    pub(crate) fn with_session<R>(
+        self: Pin<&Self>,
+        cpu: &context::Cpu,
+        f: impl FnOnce(&mut Session<'_, T>, &mut T::Run) -> (Next, R),
+    ) -> Option<R> {
+        let (timer, result) = self.unit.with_session(cpu, f)?;
+
+        self.start_timer(timer, cpu);
+        Some(result)
     }
 
     /// As [`Unit::set_online`].

@@ -582,6 +582,112 @@ mod cases {
         Ok(())
     }
 
+    /// Writes `len` bytes, and wants them committed.
+    fn write_and_commit(session: &mut Session<'_, Probe>, len: usize, full: &mut bool) -> Next {
+        match session.window.reserve(len) {
+            Ok(mut writer) => {
+                for _ in 0..len {
+                    // Cannot fail: so much was reserved.
+                    let _ = writer.put(&[0x55]);
+                }
+                writer.commit();
+            }
+            Err(_) => *full = true,
+        }
+        Next::Commit
+    }
+
+    #[test]
+    fn others_than_perf_work_in_the_session() -> Result {
+        let mut bench = bench(false)?;
+
+        // There is none.
+        assert!(bench.with_session(|_, _| (Next::Commit, ())).is_none());
+        assert!(bench.add().is_ok());
+
+        for round in 1..=10 {
+            let head = bench.with_session(|session, full| {
+                let head = session.window.head().get();
+                (write_and_commit(session, 512, full), head)
+            });
+
+            assert_eq!(head, Some((round - 1) * 512));
+            assert_eq!(bench.head(), round * 512);
+            // The next session is there at once.
+            assert!(bench.is_open());
+            assert!(bench.is_sound());
+            bench.read()?;
+        }
+
+        // Nothing is committed that is not asked for.
+        assert!(bench.with_session(|_, _| (Next::Continue, ())).is_some());
+        assert_eq!(bench.records().len(), 10);
+        // The driver's own clock goes on.
+        assert!(bench.ticks());
+
+        bench.del();
+        assert!(bench.with_session(|_, _| (Next::Commit, ())).is_none());
+        assert!(bench.is_sound());
+        assert!(bench.is_gapless());
+        Ok(())
+    }
+
+    #[test]
+    fn others_than_perf_find_no_room() -> Result {
+        let mut bench = bench(false)?;
+
+        assert!(bench.add().is_ok());
+        let wrote = |bench: &mut Bench<Probe>| {
+            bench.with_session(|session, full| (write_and_commit(session, 4096, full), ()))
+        };
+        assert!(wrote(&mut bench).is_some());
+        assert!(wrote(&mut bench).is_some());
+        assert!(bench.records().last().is_some_and(|r| r.flags == TRUNCATED));
+        assert!(bench.is_disabled());
+
+        // Until the reader has been there nothing may be begun.
+        assert!(wrote(&mut bench).is_none());
+        assert!(bench.is_sound());
+
+        bench.read()?;
+        assert!(wrote(&mut bench).is_some());
+        bench.del();
+        assert!(bench.is_sound());
+        assert!(bench.is_gapless());
+        Ok(())
+    }
+
+    #[test]
+    fn others_than_perf_do_not_break_into_a_session() -> Result {
+        let mut bench = bench(false)?;
+        let unit = ptr::from_ref(&*bench.unit);
+
+        assert!(bench.add().is_ok());
+        let inner = bench.with_session(|session, _| {
+            // SAFETY: The bench's, of which only shared references are made meanwhile.
+            let unit = unsafe { &*unit };
+            let inner = unit.with_session(session.cpu, |_, _| (Next::Commit, ()));
+
+            (Next::Continue, inner.is_some())
+        });
+
+        assert_eq!(inner, Some(false));
+        assert!(bench.is_open());
+        assert!(bench.is_sound());
+
+        // An NMI that stops the event is heeded on the way out.
+        let event = bench.event();
+        let stopped = bench.with_session(|session, _| {
+            // SAFETY: As above.
+            unsafe { &*unit }.stop(event, session.cpu);
+            (Next::Commit, ())
+        });
+        assert!(stopped.is_some());
+        assert!(!bench.is_open());
+        assert!(bench.is_sound());
+        Ok(())
+    }
+
     #[test]
     fn counters_tell_what_happened() -> Result {
         let mut bench = bench(false)?;

@@ -79,6 +79,13 @@ pub(crate) enum Start {
     Busy,
 }
 
+/// Whether a session was ended and another begun in its place.
+enum Begun {
+    No,
+    /// With the timer that the driver wants now.
+    Yes(Option<Delta>),
+}
+
 /// What all events of a PMU share.
 pub(crate) struct Shared<T: Pmu> {
     pub(crate) driver: T,
@@ -357,6 +364,25 @@ impl<T: Pmu, O: Output> Unit<T, O> {
     /// The unit's clock has ticked; how long until the next tick.
     pub(crate) fn tick(&self, cpu: &context::Cpu) -> Option<Delta> {
         self.enter(cpu, |inside| inside.tick(cpu)).flatten()
+    }
+
+    /// Runs `f` in the session that is open, if one is, and commits if it says so; the timer to
+    /// start, and what `f` returned.
+    ///
+    /// [`None`] too if this broke into a callback.
+    pub(crate) fn with_session<R>(
+        &self,
+        cpu: &context::Cpu,
+        f: impl FnOnce(&mut Session<'_, T>, &mut T::Run) -> (Next, R),
+    ) -> Option<(Option<Delta>, R)> {
+        let (begun, result) = self
+            .enter(cpu, |inside| inside.with_session(cpu, f))
+            .flatten()?;
+
+        match begun {
+            Begun::No => Some((None, result)),
+            Begun::Yes(timer) => Some((timer, result)),
+        }
     }
 }
 
@@ -658,10 +684,30 @@ impl<T: Pmu, O: Output> Inside<T, O> {
             return None;
         }
 
+        let driver: *const T = &self.owner?.shared().driver;
+        // SAFETY: The owner's PMU outlives this, by its invariant.
+        let driver = unsafe { &*driver };
+        let tick = |session: &mut Session<'_, T>, run: &mut T::Run| {
+            let next = driver.tick(session, run);
+            (next, *session.timer)
+        };
+
+        match self.with_session(cpu, tick)? {
+            (Begun::No, interval) => interval,
+            (Begun::Yes(timer), _) => timer,
+        }
+    }
+
+    /// Runs `f` in the session, if there is one, and then does what it wants done.
+    fn with_session<R>(
+        &mut self,
+        cpu: &context::Cpu,
+        f: impl FnOnce(&mut Session<'_, T>, &mut T::Run) -> (Next, R),
+    ) -> Option<(Begun, R)> {
         let owner = self.owner?;
         let open = self.open.as_mut()?;
 
-        let next = owner.shared().driver.tick(
+        let (next, result) = f(
             &mut Session {
                 event: &owner.event(),
                 buffer: open.claim.data(),
@@ -673,13 +719,14 @@ impl<T: Pmu, O: Output> Inside<T, O> {
             },
             &mut open.run,
         );
-
-        match next {
-            Next::Continue => open.timer,
+        let begun = match next {
+            Next::Continue => Begun::No,
             // Until perf's irq_work has disabled the event, nothing may be begun.
-            Next::Commit if self.stop(cpu) => None,
-            Next::Commit => self.begin(cpu).ok().flatten(),
-        }
+            Next::Commit if self.stop(cpu) => Begun::Yes(None),
+            Next::Commit => Begun::Yes(self.begin(cpu).ok().flatten()),
+        };
+
+        Some((begun, result))
     }
 }
 
