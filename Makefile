@@ -28,7 +28,7 @@ help:
 	@echo '  make modules        build the modules for both kernels: build/modules/'
 	@echo '  make tools          build the tools for guests'
 	@echo '  make shell          a guest on this terminal, with modules, perf and auxrec'
-	@echo '  make guest CMD="…"  one command in a guest'
+	@echo '  make guest CMD="…"  one command in a guest; WITH="/usr/bin/perf …" takes programs along, INTEL=1 makes the processor Intel'"'"'s'
 	@echo '  make rust-analyzer  rust-project.json for your editor'
 	@echo '  make kernels        prepare both kernels and no more'
 	@echo '  make update         take the newest kernel of the archive from now on'
@@ -54,7 +54,7 @@ bench demo tools shell rust-analyzer update:
 	@$(AUXVM) $@
 
 guest:
-	@$(AUXVM) guest '$(CMD)'
+	@$(AUXVM) guest $(WITH:%=--with %) $(if $(INTEL),--intel) '$(CMD)'
 
 kernels:
 	@$(AUXVM) kernel stock lean

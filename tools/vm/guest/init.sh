@@ -6,7 +6,7 @@
 
 /bin/busybox mkdir -p /proc /sys /tmp /run /out /root
 /bin/busybox --install -s /bin
-export PATH=/bin HOME=/root
+export PATH=/bin:/usr/bin HOME=/root
 mount -t proc proc /proc
 mount -t sysfs sys /sys
 mount -t devtmpfs dev /dev

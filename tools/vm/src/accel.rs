@@ -25,8 +25,17 @@ impl Accel {
     #[must_use]
     pub fn args(self) -> [&'static str; 4] {
         match self {
-            Self::Kvm => ["-accel", "kvm", "-cpu", "host"],
-            Self::Tcg => ["-accel", "tcg,thread=multi", "-cpu", "max"],
+            Self::Kvm => ["-accel", "kvm", "-cpu", self.model()],
+            Self::Tcg => ["-accel", "tcg,thread=multi", "-cpu", self.model()],
+        }
+    }
+
+    /// The processor that a guest sees.
+    #[must_use]
+    pub fn model(self) -> &'static str {
+        match self {
+            Self::Kvm => "host",
+            Self::Tcg => "max",
         }
     }
 

@@ -45,6 +45,7 @@ pub struct Guest<'a> {
     environment: String,
     append: String,
     timeout: Duration,
+    intel: bool,
     counting: Option<Counting>,
 }
 
@@ -124,6 +125,7 @@ impl<'a> Guest<'a> {
             environment,
             append: String::new(),
             timeout: Duration::from_secs(120),
+            intel: false,
             counting: None,
         })
     }
@@ -136,6 +138,26 @@ impl<'a> Guest<'a> {
     pub fn program(mut self, name: &str, source: &Path) -> Result<Self> {
         self.archive.program_from(&format!("bin/{name}"), source)?;
         Ok(self)
+    }
+
+    /// Adds a program of the build root, or a file of ours, at the place that it has there, with the libraries that it needs.
+    ///
+    /// # Errors
+    ///
+    /// When it or a library cannot be read.
+    pub fn installed(mut self, program: &Path) -> Result<Self> {
+        self.archive.program_from(&inner_path(program), program)?;
+        for library in libraries(program)? {
+            self.archive.program_from(&inner_path(&library), &library)?;
+        }
+        Ok(self)
+    }
+
+    /// Has the processor say that it is Intel's: perf looks for `intel_pt` nowhere else.
+    #[must_use]
+    pub fn intel(mut self) -> Self {
+        self.intel = true;
+        self
     }
 
     /// Adds a script as `/bin/NAME`.
@@ -211,6 +233,11 @@ impl<'a> Guest<'a> {
             self.counting.as_ref(),
         )?;
         qemu.arg("-initrd").arg(&initramfs);
+        if self.intel {
+            // Takes the place of the one before.
+            let model = Accel::choose(cache, &self.kernel.image())?.model();
+            qemu.args(["-cpu", &format!("{model},vendor=GenuineIntel")]);
+        }
         // Not stdio: that port counts as closed when our input ends, and the guest would wait for ever to write to it.
         qemu.args([
             "-device",
@@ -393,6 +420,27 @@ fn name_of(path: &Path) -> String {
     path.file_name()
         .map(|n| n.to_string_lossy().into_owned())
         .unwrap_or_default()
+}
+
+fn inner_path(path: &Path) -> String {
+    path.to_string_lossy().trim_start_matches('/').to_owned()
+}
+
+/// The libraries that a program is linked with, and what loads them; none for one that is static.
+fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
+    let out = Command::new("ldd")
+        .arg(program)
+        .output()
+        .map_err(|source| Error::Spawn {
+            program: "ldd".to_owned(),
+            source,
+        })?;
+    // As in "libc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x7f…)" and "/lib64/ld-linux-x86-64.so.2 (0x7f…)".
+    Ok(String::from_utf8_lossy(&out.stdout)
+        .split_whitespace()
+        .filter(|word| word.starts_with('/') && !word.ends_with(':'))
+        .map(PathBuf::from)
+        .collect())
 }
 
 /// The part of QEMU's command line that all guests share. The guest ends with us, whatever ends us.

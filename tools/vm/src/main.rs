@@ -68,6 +68,12 @@ enum Verb {
         /// How many seconds it may take
         #[arg(long, default_value_t = 120)]
         timeout: u64,
+        /// A program to take along, with its libraries: a path of the build root
+        #[arg(long = "with")]
+        with: Vec<std::path::PathBuf>,
+        /// Let the processor be Intel's, as perf wants it for intel_pt
+        #[arg(long)]
+        intel: bool,
         /// The command, as shell text
         #[arg(required = true)]
         command: Vec<String>,
@@ -155,14 +161,21 @@ fn run(args: Args) -> Result<ExitCode> {
         Verb::Guest {
             kernel,
             timeout,
+            with,
+            intel,
             command,
         } => {
-            return in_guest(
-                &cache,
-                kernel.unwrap_or(Kind::Stock),
-                timeout,
-                &command.join(" "),
-            )
+            let kernel = Kernel::prepare(&cache, kernel.unwrap_or(Kind::Stock))?;
+            let built = modules::build(&cache, &kernel, Mode::Plain)?;
+            let mut guest =
+                Guest::new(&kernel, &built.files)?.timeout(Duration::from_secs(timeout));
+            for program in with {
+                guest = guest.installed(&program)?;
+            }
+            if intel {
+                guest = guest.intel();
+            }
+            return in_guest(&cache, guest, &command.join(" "));
         }
         Verb::Shell { kernel } => {
             let kernel = Kernel::prepare(&cache, kernel.unwrap_or(Kind::Stock))?;
@@ -190,10 +203,7 @@ fn run(args: Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn in_guest(cache: &Cache, kind: Kind, timeout: u64, command: &str) -> Result<ExitCode> {
-    let kernel = Kernel::prepare(cache, kind)?;
-    let built = modules::build(cache, &kernel, Mode::Plain)?;
-    let mut guest = Guest::new(&kernel, &built.files)?.timeout(Duration::from_secs(timeout));
+fn in_guest(cache: &Cache, mut guest: Guest<'_>, command: &str) -> Result<ExitCode> {
     for (name, path) in tools::build(cache)? {
         guest = guest.program(&name, &path)?;
     }
