@@ -1,0 +1,348 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! From traps, and from crossings between user code and kernel, to what the encoder is told.
+//!
+//! A task is traced from the first instruction that is seen to be executed: where user code goes on
+//! is certain only then, since a signal or another try of a system call may still come in between.
+//!
+//! ```text
+//!              enter                 step                 step
+//!   Outside ──────────► Entering ──────────► Inside ◄──────────┐
+//!      ▲                    │                   │ └────────────┘
+//!      └────────────────────┴───────────────────┘
+//!               system call, signal, off the CPU
+//! ```
+
+use crate::ring::Ring;
+use auxcore::{
+    insn::{
+        Far,
+        Insn,
+        Kind,
+        Mode,
+        LEN_MAX, //
+    },
+    pt::{
+        Encoder,
+        Full,
+        Step, //
+    },
+};
+use perf::user::{
+    Code,
+    Crossing,
+    Current,
+    Regs, //
+};
+
+/// Where the current task is.
+#[derive(Clone, Copy)]
+enum Place {
+    /// Not in user code, or in code that is not traced.
+    Outside,
+    /// About to run user code at this address.
+    Entering(u64),
+    /// In user code that is traced, with this instruction the next.
+    Inside {
+        ip: u64,
+        /// [`None`] if it could not be read yet.
+        insn: Option<Insn>,
+    },
+}
+
+/// What the unit of a CPU knows of the current task.
+pub(crate) struct Tracer {
+    place: Place,
+    /// Whether the current task's trap flag is set, by us.
+    armed: bool,
+    /// Whether the ring has been given something to begin with.
+    begun: bool,
+    /// Whether something found no room.
+    full: bool,
+    /// Whether every task on this CPU is traced.
+    all: bool,
+}
+
+impl Tracer {
+    /// For an event of a CPU and so of `all` tasks there, or else of the current task.
+    pub(crate) fn new(all: bool) -> Self {
+        Self {
+            place: Place::Outside,
+            armed: false,
+            begun: false,
+            full: false,
+            all,
+        }
+    }
+
+    /// Whether traps of the current task are ours.
+    pub(crate) fn is_armed(&self) -> bool {
+        self.armed
+    }
+
+    /// Whether something found no room.
+    pub(crate) fn is_full(&self) -> bool {
+        self.full
+    }
+
+    /// A task with these registers is on the CPU, or about to be.
+    pub(crate) fn enter(&mut self, regs: &mut Regs<'_>) {
+        // What is in the middle of a system call comes by its end. Till then its registers can be
+        // copied, by clone(), say.
+        if !regs.is_in_syscall() {
+            self.arm(regs);
+        }
+    }
+
+    /// Sets the trap flag, unless the program or its debugger has: then it is left to them.
+    fn arm(&mut self, regs: &mut Regs<'_>) {
+        if !self.armed && !regs.trap_flag() && regs.code().is_some() {
+            regs.set_trap_flag(true);
+            self.armed = true;
+        }
+        if self.armed {
+            self.place = Place::Entering(regs.ip());
+        }
+    }
+
+    /// Takes the trap flag away.
+    fn disarm(&mut self, regs: &mut Regs<'_>) {
+        if core::mem::take(&mut self.armed) {
+            regs.set_trap_flag(false);
+        }
+    }
+
+    /// The task has executed an instruction; how many.
+    pub(crate) fn step(
+        &mut self,
+        encoder: &mut Encoder,
+        ring: &mut Ring<'_>,
+        task: &mut Current<'_>,
+    ) -> u64 {
+        match self.try_step(encoder, ring, task) {
+            Ok(steps) => steps,
+            Err(Full) => {
+                self.full = true;
+                0
+            }
+        }
+    }
+
+    fn try_step(
+        &mut self,
+        encoder: &mut Encoder,
+        ring: &mut Ring<'_>,
+        task: &mut Current<'_>,
+    ) -> Result<u64, Full> {
+        let to = task.ip();
+
+        let (from, insn) = match self.place {
+            Place::Outside => {
+                self.place = Place::Entering(to);
+                return Ok(0);
+            }
+            // Some ways back to user code trap before the first instruction.
+            Place::Entering(ip) if ip == to => return Ok(0),
+            Place::Entering(ip) => {
+                self.begin_at(encoder, ring, ip, mode(task))?;
+                (ip, None)
+            }
+            Place::Inside { ip, insn } => (ip, insn),
+        };
+        let insn = insn.or_else(|| read(task, from)).unwrap_or(Insn::UNKNOWN);
+        let mut steps = 1;
+
+        self.place = Place::Inside {
+            ip: from,
+            insn: Some(insn),
+        };
+        let Some(mode) = task.code().map(mode_of) else {
+            // A segment of the program's own.
+            encoder.far(ring)?;
+            self.disarm(task);
+            self.place = Place::Outside;
+            return Ok(steps);
+        };
+        let mut step = Step {
+            insn,
+            from,
+            to,
+            mode,
+        };
+
+        // The trap after a load of SS comes one instruction late.
+        if insn.kind == Kind::Shadow && to != insn.next(from) {
+            if let Some(second) = read(task, insn.next(from)) {
+                step = Step {
+                    insn: second,
+                    from: insn.next(from),
+                    ..step
+                };
+                steps = 2;
+            }
+        }
+        encoder.step(&step, ring)?;
+        self.place = Place::Inside {
+            ip: to,
+            insn: read(task, to),
+        };
+
+        match step.insn.kind {
+            Kind::PushFlags => hide_trap_flag(task),
+            Kind::PopFlags | Kind::Far(Far::InterruptReturn) => {
+                self.flags_loaded(encoder, ring, task)?;
+            }
+            _ => {}
+        }
+        Ok(steps)
+    }
+
+    /// The task has loaded its flags from memory, where ours is hidden. A program that has set
+    /// the flag itself is left to itself, until it has no such flag on its way back from the
+    /// kernel.
+    fn flags_loaded(
+        &mut self,
+        encoder: &mut Encoder,
+        ring: &mut Ring<'_>,
+        task: &mut Current<'_>,
+    ) -> Result<(), Full> {
+        if task.trap_flag() {
+            encoder.disable(task.ip(), ring)?;
+            self.armed = false;
+            self.place = Place::Outside;
+        } else {
+            task.set_trap_flag(true);
+        }
+        Ok(())
+    }
+
+    /// The current task leaves user code, or goes back to it.
+    pub(crate) fn cross(
+        &mut self,
+        encoder: &mut Encoder,
+        ring: &mut Ring<'_>,
+        task: Option<Current<'_>>,
+        crossing: Crossing<'_>,
+    ) {
+        match (crossing, task) {
+            (Crossing::Syscall, Some(mut task)) => {
+                if self.syscall(encoder, ring, &mut task).is_err() {
+                    self.full = true;
+                }
+                self.place = Place::Outside;
+                if self.armed {
+                    task.hide_trap_flag();
+                    self.disarm(&mut task);
+                }
+            }
+            (Crossing::Return, Some(mut task)) => self.arm(&mut task),
+            (Crossing::Handler, Some(mut task)) if !self.is_inside() => self.arm(&mut task),
+            (Crossing::Signal, task) => self.leave(encoder, ring, task),
+            (Crossing::SwitchOut, task) if self.all => self.leave(encoder, ring, task),
+            (Crossing::SwitchIn(mut regs), _) if self.all => self.enter(&mut regs),
+            _ => {}
+        }
+    }
+
+    fn is_inside(&self) -> bool {
+        matches!(self.place, Place::Inside { .. })
+    }
+
+    /// The task has executed an instruction that makes a system call.
+    fn syscall(
+        &mut self,
+        encoder: &mut Encoder,
+        ring: &mut Ring<'_>,
+        task: &mut Current<'_>,
+    ) -> Result<(), Full> {
+        let (ip, insn) = match self.place {
+            Place::Outside => return Ok(()),
+            Place::Inside { ip, insn } => (ip, insn),
+            Place::Entering(ip) => {
+                let is_far = |insn: &Insn| matches!(insn.kind, Kind::Far(_));
+                // Not where it was about to go on: the same call is made again.
+                let ip = match read(task, ip).filter(is_far) {
+                    Some(_) => ip,
+                    None => task.ip().wrapping_sub(SYSCALL_LEN),
+                };
+
+                self.begin_at(encoder, ring, ip, mode(task))?;
+                (ip, None)
+            }
+        };
+
+        match insn.or_else(|| read(task, ip)).map(|insn| insn.kind) {
+            Some(Kind::Far(_)) => encoder.far(ring),
+            _ => encoder.disable(ip, ring),
+        }
+    }
+
+    /// The task gets out of our hands.
+    pub(crate) fn leave(
+        &mut self,
+        encoder: &mut Encoder,
+        ring: &mut Ring<'_>,
+        task: Option<Current<'_>>,
+    ) {
+        if let Place::Inside { ip, .. } = self.place {
+            if encoder.disable(ip, ring).is_err() {
+                self.full = true;
+            }
+        }
+        self.place = Place::Outside;
+
+        match task {
+            Some(mut task) => self.disarm(&mut task),
+            None => self.armed = false,
+        }
+    }
+
+    /// Trace begins at `ip`.
+    fn begin_at(
+        &mut self,
+        encoder: &mut Encoder,
+        ring: &mut Ring<'_>,
+        ip: u64,
+        mode: Mode,
+    ) -> Result<(), Full> {
+        if !self.begun {
+            encoder.begin(false, ring)?;
+            self.begun = true;
+        }
+        encoder.enable(ip, mode, ring)
+    }
+}
+
+/// The length of `syscall`, and of `int 0x80`.
+const SYSCALL_LEN: u64 = 2;
+
+fn mode_of(code: Code) -> Mode {
+    match code {
+        Code::Bits64 => Mode::Bits64,
+        Code::Bits32 => Mode::Bits32,
+    }
+}
+
+/// The mode of the task's code.
+fn mode(task: &Current<'_>) -> Mode {
+    task.code().map_or(Mode::Bits64, mode_of)
+}
+
+/// The instruction at `ip`, if it can be read now.
+fn read(task: &Current<'_>, ip: u64) -> Option<Insn> {
+    let mut text = [0; LEN_MAX];
+    let len = task.read(ip, &mut text);
+
+    Insn::decode(text.get(..len)?, mode(task))
+}
+
+/// Takes the trap flag out of the flags that the task has pushed.
+fn hide_trap_flag(task: &Current<'_>) {
+    let place = task.sp().wrapping_add(1);
+    let mut byte = [0];
+
+    if task.read(place, &mut byte) == 1 {
+        // If the stack is gone already, there is nothing to see.
+        let _ = task.write(place, &byte.map(|byte| byte & !1));
+    }
+}

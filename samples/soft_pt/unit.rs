@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What the unit says that it can, in the places where Intel's has it.
+//!
+//! C counterpart: `arch/x86/events/intel/pt.c`, `pt_caps` and `PMU_FORMAT_ATTR()`.
+
+use kernel::prelude::*;
+use perf::sysfs;
+
+perf::format! {
+    /// What an event asks for: the bits of `IA32_RTIT_CTL`.
+    pub(crate) struct Config {
+        /// The other bits are to be taken as they are: without it, branches are traced.
+        pt: config[0],
+        /// Cycles: not there.
+        cyc: config[1],
+        /// Power events: not there.
+        pwr_evt: config[4],
+        /// Addresses of `ptwrite`: not there.
+        fup_on_ptw: config[5],
+        /// A slower clock: not there.
+        mtc: config[9],
+        /// Time stamps.
+        tsc: config[10],
+        /// Returns are told as any indirect branch, also where they go back to their call.
+        noretcomp: config[11],
+        /// `ptwrite`: not there.
+        ptw: config[12],
+        /// Branches.
+        branch: config[13],
+        /// Of the slower clock.
+        mtc_period: config[14..=17],
+        /// Of cycles.
+        cyc_thresh: config[19..=22],
+        /// 2 KiB << this lie between two `PSB`s.
+        psb_period: config[24..=27],
+    }
+}
+
+/// The largest `psb_period`: that of `psb_periods` below.
+const PSB_PERIOD_MAX: u64 = 5;
+
+/// What the encoder is to do.
+pub(crate) fn encoder_config(config: &Config) -> Result<auxcore::pt::Config> {
+    let lacking = [
+        config.cyc(),
+        config.pwr_evt(),
+        config.fup_on_ptw(),
+        config.mtc(),
+        config.ptw(),
+        config.mtc_period(),
+        config.cyc_thresh(),
+    ];
+
+    // Branches are all that there is: as on a unit of Intel's that cannot leave them out.
+    if config.pt() != config.branch() || config.psb_period() > PSB_PERIOD_MAX || lacking != [0; 7] {
+        return Err(EINVAL);
+    }
+
+    Ok(auxcore::pt::Config {
+        tsc: config.tsc() != 0,
+        ret_compression: config.noretcomp() == 0,
+        psb_period: 2048 << config.psb_period(),
+        cbr: None,
+    })
+}
+
+/// The files of `caps/`.
+pub(crate) fn caps() -> &'static [sysfs::Attribute] {
+    perf::attributes! {
+        max_subleaf: "1",
+        cr3_filtering: "0",
+        psb_cyc: "1",
+        ip_filtering: "0",
+        mtc: "0",
+        ptwrite: "0",
+        power_event_trace: "0",
+        event_trace: "0",
+        tnt_disable: "0",
+        topa_output: "1",
+        topa_multiple_entries: "1",
+        single_range_output: "0",
+        output_subsys: "0",
+        payloads_lip: "0",
+        num_address_ranges: "0",
+        mtc_periods: "0",
+        cycle_thresholds: "0",
+        psb_periods: "3f",
+    }
+}
