@@ -119,7 +119,10 @@ fn judge(name: &str, graph: &Graph) -> Case {
     if complaints.is_empty() {
         return Case::pass(name);
     }
-    let reason = format!("{} ways to a panic, or to what nobody knows", complaints.len());
+    let reason = format!(
+        "{} ways to a panic, or to what nobody knows",
+        complaints.len()
+    );
     Case::fail(name, &reason).with_log(complaints)
 }
 

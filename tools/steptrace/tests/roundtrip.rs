@@ -1,0 +1,455 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Random walks through random programs, encoded, and followed again by libipt: it must find every instruction of the
+//! walk, and no other.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use auxcore::insn::{Far, Insn, Kind, Mode};
+use auxcore::pt::{Cause, Config, Encoder, Full, Output, Step};
+
+/// A source of numbers: the same seed gives the same walk.
+struct Dice(u64);
+
+impl Dice {
+    fn word(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let word = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        word ^ word >> 31
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        usize::try_from(self.word() % u64::try_from(n).unwrap()).unwrap()
+    }
+
+    fn one_in(&mut self, n: usize) -> bool {
+        self.below(n) == 0
+    }
+}
+
+/// Instructions that are no branches and valid in both modes, of many lengths.
+const PLAIN: &[&[u8]] = &[
+    &[0x90],
+    &[0xf3, 0x90],
+    &[0x89, 0xc8],
+    &[0x83, 0xc0, 0x01],
+    &[0x8b, 0x44, 0x24, 0x08],
+    &[0x0f, 0x1f, 0x44, 0x00, 0x00],
+    &[0x05, 0x78, 0x56, 0x34, 0x12],
+    &[0x66, 0x0f, 0x1f, 0x44, 0x00, 0x00],
+    &[0xc7, 0x44, 0x24, 0x08, 0xe9, 0xeb, 0xc3, 0xff],
+    &[0x66, 0x2e, 0x0f, 0x1f, 0x84, 0x00, 0, 0, 0, 0],
+    &[0x9c],
+    &[0x9d],
+    &[0x0f, 0xa2],
+    &[0xa4],
+];
+
+/// One with a REP prefix, which takes several steps.
+const REP: &[u8] = &[0xf3, 0xa4];
+
+/// A program: blocks of instructions, each with a branch at its end.
+struct Program {
+    text: Vec<u8>,
+    base: u64,
+    mode: Mode,
+    blocks: Vec<u64>,
+}
+
+impl Program {
+    /// Lays one out. Direct jumps and calls lead forward, to a later block: a loop of nothing else could be left by an
+    /// asynchronous event only, and no trace tells in which of its rounds that was.
+    fn random(dice: &mut Dice, mode: Mode, base: u64) -> Self {
+        const BLOCK: usize = 64;
+        let count = 4 + dice.below(60);
+        let mut text = Vec::new();
+        let mut blocks = Vec::new();
+        let at = |text: &mut Vec<u8>, dice: &mut Dice| {
+            // Blocks that touch, blocks with gaps, and some far away.
+            let gap = match dice.below(40) {
+                0 => 0x1_0000,
+                1..=9 => dice.below(9),
+                _ => 0,
+            };
+            text.resize(text.len() + gap, 0xf4);
+            text.len()
+        };
+
+        for _ in 0..count {
+            let start = at(&mut text, dice);
+            blocks.push(start);
+            // As long as it can be; filled in below.
+            text.resize(start + BLOCK, 0xf4);
+        }
+        for (i, &start) in blocks.iter().enumerate() {
+            let mut body = Vec::new();
+            for _ in 0..dice.below(4) {
+                body.extend(if dice.one_in(12) {
+                    REP
+                } else {
+                    PLAIN[dice.below(PLAIN.len())]
+                });
+            }
+            let here = start + body.len();
+            let any = blocks[dice.below(count)];
+            let later = (i + 1 < count).then(|| blocks[i + 1 + dice.below(count - i - 1)]);
+            body.extend(branch(dice, mode, here, any, later));
+            assert!(body.len() <= BLOCK);
+            // What stands behind the branch is reached when it is not taken, or by a return: on to the next block.
+            if let Some(next) = blocks.get(i + 1) {
+                let from = start + body.len() + 5;
+                body.push(0xe9);
+                body.extend(relative(*next, from));
+            } else {
+                body.extend([0xff, 0xe0]);
+            }
+            text[start..start + body.len()].copy_from_slice(&body);
+        }
+        Self {
+            text,
+            base,
+            mode,
+            blocks: blocks.iter().map(|&at| base + to_u64(at)).collect(),
+        }
+    }
+
+    fn insn(&self, ip: u64) -> Insn {
+        let at = usize::try_from(ip - self.base).unwrap();
+        let end = self.text.len().min(at + 15);
+        Insn::decode(&self.text[at..end], self.mode).unwrap()
+    }
+}
+
+fn to_u64(at: usize) -> u64 {
+    u64::try_from(at).unwrap()
+}
+
+fn relative(to: usize, from: usize) -> [u8; 4] {
+    let distance = i64::try_from(to).unwrap() - i64::try_from(from).unwrap();
+    i32::try_from(distance).unwrap().to_le_bytes()
+}
+
+/// A branch at `here`: conditional ones lead to `any` block, direct ones to a `later` one.
+fn branch(dice: &mut Dice, mode: Mode, here: usize, any: usize, later: Option<usize>) -> Vec<u8> {
+    let short = |opcode: u8| {
+        let distance = i64::try_from(any).unwrap() - i64::try_from(here + 2).unwrap();
+        i8::try_from(distance)
+            .ok()
+            .map(|distance| vec![opcode, distance.to_le_bytes()[0]])
+    };
+    let long = |opcode: &[u8], to: usize| {
+        let mut bytes = opcode.to_vec();
+        bytes.extend(relative(to, here + opcode.len() + 4));
+        bytes
+    };
+    let condition = u8::try_from(dice.below(16)).unwrap();
+
+    match (dice.below(24), later) {
+        (0..=5, _) => {
+            short(0x70 + condition).unwrap_or_else(|| long(&[0x0f, 0x80 + condition], any))
+        }
+        (6..=7, _) => long(&[0x0f, 0x80 + condition], any),
+        // LOOPNE to JRCXZ.
+        (8, _) => short(0xe0 + condition % 4).unwrap_or_else(|| long(&[0x0f, 0x84], any)),
+        (9..=10, Some(later)) => long(&[0xe9], later),
+        (11, Some(later)) => long(&[0xf2, 0xe9], later),
+        (12..=14, Some(later)) => long(&[0xe8], later),
+        // Call the next instruction.
+        (15, _) => vec![0xe8, 0, 0, 0, 0],
+        (16, _) => vec![0xff, 0xd0],
+        (17, _) => vec![0xff, 0x54, 0x24, 0x08],
+        (18, _) => vec![0xc2, 0x08, 0x00],
+        (19, _) => match mode {
+            Mode::Bits64 => vec![0x0f, 0x05],
+            Mode::Bits32 => vec![0xcd, 0x80],
+        },
+        (20..=22, _) => vec![0xc3],
+        _ => vec![0xff, 0xe0],
+    }
+}
+
+/// A ring, for which writes fail at times.
+struct Ring<'a> {
+    bytes: Vec<u8>,
+    dice: &'a mut Dice,
+    /// One write in so many finds no room.
+    full: Option<usize>,
+    time: u64,
+}
+
+impl Output for Ring<'_> {
+    fn write(&mut self, bytes: &[u8], keep: usize) -> Result<(), Full> {
+        // What ends a trace has room kept for it.
+        if keep > 0 && self.full.is_some_and(|n| self.dice.one_in(n)) {
+            return Err(Full);
+        }
+        self.bytes.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn tsc(&mut self) -> u64 {
+        self.time += 1000;
+        self.time
+    }
+}
+
+#[derive(Default, Debug)]
+struct Counts {
+    overflows: usize,
+    full: usize,
+}
+
+/// Walks, and gives the trace and what was walked.
+fn walk(
+    seed: u64,
+    mode: Mode,
+    config: Config,
+    full: Option<usize>,
+) -> (Program, Vec<u8>, Vec<u64>, Counts) {
+    let mut dice = Dice(seed);
+    let base = match (mode, dice.below(3)) {
+        (Mode::Bits64, 0) => 0x7fff_f7dd_1000,
+        (Mode::Bits64, 1) => 0x5555_5555_4000,
+        _ => 0x40_1000,
+    };
+    let program = Program::random(&mut dice, mode, base);
+    let mut ring_dice = Dice(seed ^ 1);
+    let mut ring = Ring {
+        bytes: Vec::new(),
+        dice: &mut ring_dice,
+        full,
+        time: 1 << 40,
+    };
+    let mut pt = Encoder::new(config);
+    let mut walked = Vec::new();
+    let mut counts = Counts::default();
+    let mut stack = Vec::new();
+    let mut lost = false;
+    let mut ip = program.blocks[0];
+    let mut began = false;
+
+    for _ in 0..2000 {
+        let somewhere = program.blocks[dice.below(program.blocks.len())];
+        if !pt.is_on() {
+            // Each session begins so, and some go on.
+            if !began || lost || dice.one_in(4) {
+                if pt.begin(lost, &mut ring).is_err() {
+                    continue;
+                }
+                counts.overflows += usize::from(lost);
+                lost = false;
+                began = true;
+            }
+            if pt.enable(ip, mode, &mut ring).is_err() {
+                counts.full += 1;
+                ip = somewhere;
+                continue;
+            }
+        }
+        // Something comes in between.
+        match dice.below(400) {
+            0..=3 => {
+                pt.disable(ip, &mut ring).unwrap();
+                if dice.one_in(2) {
+                    ip = somewhere;
+                }
+                continue;
+            }
+            4..=6 => {
+                if pt.interrupt(ip, somewhere, mode, &mut ring).is_ok() {
+                    ip = somewhere;
+                }
+                continue;
+            }
+            7 if full.is_some() => {
+                pt.disable(ip, &mut ring).unwrap();
+                lost = true;
+                ip = somewhere;
+                continue;
+            }
+            _ => {}
+        }
+
+        let insn = program.insn(ip);
+        let next = insn.next(ip);
+        let to = match insn.kind {
+            Kind::Conditional { .. } if dice.one_in(2) => insn.target(ip).unwrap(),
+            Kind::Jump { .. } => insn.target(ip).unwrap(),
+            Kind::Call { .. } => {
+                stack.push(next);
+                insn.target(ip).unwrap()
+            }
+            Kind::IndirectCall => {
+                stack.push(next);
+                somewhere
+            }
+            Kind::IndirectJump => somewhere,
+            Kind::Return => match stack.pop() {
+                Some(to) if !dice.one_in(10) => to,
+                _ => somewhere,
+            },
+            Kind::String if dice.one_in(2) => ip,
+            _ => next,
+        };
+        if let Kind::Far(far) = insn.kind {
+            assert!(matches!(far, Far::Syscall | Far::Interrupt(0x80)));
+            pt.far(&mut ring).unwrap();
+            walked.push(ip);
+            ip = if dice.one_in(4) { somewhere } else { next };
+            continue;
+        }
+        match pt.step(
+            &Step {
+                insn,
+                from: ip,
+                to,
+                mode,
+            },
+            &mut ring,
+        ) {
+            Ok(cause) => {
+                assert_eq!(cause, Cause::Instruction);
+                if to != ip || insn.kind != Kind::String {
+                    walked.push(ip);
+                }
+            }
+            Err(Full) => {
+                counts.full += 1;
+                // The rest is lost, until there is room.
+                pt.disable(ip, &mut ring).unwrap();
+                lost = dice.one_in(2);
+            }
+        }
+        ip = to;
+    }
+    pt.disable(ip, &mut ring).unwrap();
+    let bytes = ring.bytes;
+    (program, bytes, walked, counts)
+}
+
+/// libipt's walker, built once.
+fn ptwalk() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("ptwalk.c");
+        let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join("ptwalk");
+        let status = Command::new("gcc")
+            .args(["-O2", "-Wall", "-Wextra", "-Werror", "-o"])
+            .args([&out, &source])
+            .arg("-lipt")
+            .status()
+            .expect("gcc");
+        assert!(status.success(), "{} does not compile", source.display());
+        out
+    })
+}
+
+struct Followed {
+    walked: Vec<u64>,
+    events: HashMap<String, usize>,
+    errors: Vec<String>,
+}
+
+/// Has libipt follow the trace.
+fn follow(directory: &Path, program: &Program, trace: &[u8]) -> Followed {
+    let (text, file) = (directory.join("text"), directory.join("trace"));
+    fs::write(&text, &program.text).unwrap();
+    fs::write(&file, trace).unwrap();
+    let output = Command::new(ptwalk())
+        .arg(&file)
+        .arg(format!(
+            "{}:0:{:x}:{:x}",
+            text.display(),
+            program.text.len(),
+            program.base
+        ))
+        .output()
+        .unwrap();
+    let mut followed = Followed {
+        walked: Vec::new(),
+        events: HashMap::new(),
+        errors: Vec::new(),
+    };
+    for line in String::from_utf8(output.stdout).unwrap().lines() {
+        if let Some(event) = line.strip_prefix("event ") {
+            *followed.events.entry(event.to_owned()).or_default() += 1;
+        } else if line.starts_with("error") {
+            followed.errors.push(line.to_owned());
+        } else {
+            followed.walked.push(u64::from_str_radix(line, 16).unwrap());
+        }
+    }
+    followed
+}
+
+fn configs(seed: u64) -> Config {
+    let mut dice = Dice(seed);
+    Config {
+        tsc: !dice.one_in(4),
+        ret_compression: dice.one_in(2),
+        psb_period: [0, 64, 300, 2048][dice.below(4)],
+        cbr: dice.one_in(2).then_some(20),
+    }
+}
+
+/// Compares one walk; says how many instructions it had.
+fn compare(directory: &Path, seed: u64, mode: Mode, full: Option<usize>) -> usize {
+    let config = configs(seed);
+    let (program, trace, walked, counts) = walk(seed, mode, config, full);
+    let followed = follow(directory, &program, &trace);
+    let name = format!("seed {seed}, {mode:?}, {config:?}, {counts:?}");
+
+    if let Some(at) = (0..walked.len().max(followed.walked.len()))
+        .find(|&i| walked.get(i) != followed.walked.get(i))
+    {
+        let mut text = String::new();
+        for i in at.saturating_sub(5)..at + 5 {
+            writeln!(
+                text,
+                "{i}: {:x?} {:x?}",
+                walked.get(i),
+                followed.walked.get(i)
+            )
+            .unwrap();
+        }
+        panic!("{name}: differs\n{text}{:?}", followed.errors);
+    }
+    assert_eq!(followed.errors, Vec::<String>::new(), "{name}");
+    let overflows = followed.events.get("overflow").copied().unwrap_or(0);
+    assert_eq!(overflows, counts.overflows, "{name}");
+    walked.len()
+}
+
+fn many(mode: Mode, full: Option<usize>, first: u64) {
+    let directory = tempfile::tempdir().unwrap();
+    let mut steps = 0;
+
+    for seed in first..first + 150 {
+        steps += compare(directory.path(), seed, mode, full);
+    }
+    assert!(steps > 10_000, "{steps}");
+}
+
+#[test]
+fn walks_64() {
+    many(Mode::Bits64, None, 0);
+}
+
+#[test]
+fn walks_32() {
+    many(Mode::Bits32, None, 1000);
+}
+
+#[test]
+fn walks_with_losses() {
+    many(Mode::Bits64, Some(30), 2000);
+    many(Mode::Bits32, Some(200), 3000);
+}
