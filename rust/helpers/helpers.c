@@ -165,3 +165,9 @@ void rust_perf_xa_init(struct xarray *xa)
 {
 	xa_init(xa);
 }
+
+void rust_perf_irq_work_init(struct irq_work *work,
+			     void (*func)(struct irq_work *work))
+{
+	*work = IRQ_WORK_INIT_HARD(func);
+}

@@ -9,6 +9,7 @@
 #define RUST_PERF_HELPERS_H
 
 #include <linux/hrtimer.h>
+#include <linux/irq_work.h>
 #include <linux/perf_event.h>
 #include <linux/types.h>
 #include <linux/xarray.h>
@@ -32,6 +33,8 @@ bool rust_perf_in_nmi(void);
 void rust_perf_event_count(struct perf_event *event, u64 n);
 bool rust_perf_has_branch_stack(struct perf_event *event);
 u64 rust_perf_hrtimer_forward_now(struct hrtimer *timer, ktime_t interval);
+void rust_perf_irq_work_init(struct irq_work *work,
+			     void (*func)(struct irq_work *work));
 void rust_perf_synchronize_rcu_tasks(void);
 void rust_perf_trace_begin(struct perf_event *event, u64 aux_head, u64 space,
 			   unsigned int reason);

@@ -125,6 +125,7 @@ pub struct Session<'a, T: Pmu> {
     /// The CPU that this runs on, with interrupts off.
     pub cpu: &'a context::Cpu,
     timer: &'a mut Option<Delta>,
+    wanted: &'a mut bool,
     transaction: output::Transaction<'a>,
 }
 
@@ -136,6 +137,15 @@ impl<T: Pmu> Session<'_, T> {
     pub fn set_timer(&mut self, interval: Delta) {
         const_assert!(T::HAS_TICK, "a timer needs Pmu::tick()");
         *self.timer = Some(interval);
+    }
+
+    /// Has [`Pmu::deferred`] called soon, for what must not be done here: to take a lock that is
+    /// not raw, or to wake somebody up. May be asked for in NMI.
+    ///
+    /// C counterpart: `irq_work_queue()`.
+    pub fn defer(&mut self) {
+        const_assert!(T::HAS_DEFERRED, "what is deferred needs Pmu::deferred()");
+        *self.wanted = true;
     }
 
     /// Gives the next `len` bytes of the window to the reader as padding, for a unit that begins at

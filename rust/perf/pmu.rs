@@ -238,6 +238,17 @@ pub trait Pmu: Sized + Send + Sync + 'static {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
 
+    /// What [`Session::defer`](aux::Session::defer) has asked for, once for all that asked
+    /// meanwhile. The session may have ended since then, and the event may be gone.
+    ///
+    /// Context: hard interrupt, on the CPU that asked; never NMI, and no lock of perf's or of the
+    /// scheduler's is held.
+    ///
+    /// C counterpart: the function of a `struct irq_work`.
+    fn deferred(&self, _cpu: &context::Cpu) {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
+
     /// A sibling of the event takes a sample that shall hold the newest trace: says how far the
     /// unit has written, by [`Sample::take`](aux::Sample::take), which copies.
     ///
@@ -442,7 +453,10 @@ impl<T: Pmu> Registration<T> {
                 |shared, dir| shared.stats.show(dir),
             ),
             hotplug: hotplug::Node::new(Self::online, Self::offline),
-            slots: PerCpu::new(aux::Slot::new)?,
+            slots: PerCpu::new(|cpu| {
+                // SAFETY: Initialised above, pinned, and dropped after `close()`.
+                unsafe { aux::Slot::new(cpu, NonNull::from(&**shared)) }
+            })?,
             groups: sysfs::Groups::new(&[
                 (c"format", <T::Config as format::Config>::attributes()),
                 (c"events", T::events()),
@@ -623,7 +637,7 @@ impl<T: Pmu> PinnedDrop for Registration<T> {
         // After the last session: until then somebody may step.
         self.remove_hooks();
         for slot in self.slots.iter() {
-            slot.cancel_timer();
+            slot.close();
         }
 
         // A task may have been preempted on its last steps in the driver's code, in `free_aux()`

@@ -322,10 +322,18 @@ impl<T: Pmu> Bench<T> {
         unsafe { &mut *self.ring.get() }
     }
 
-    /// Runs `f` as perf does what it does to an event: on its CPU, with interrupts off.
+    /// Runs `f` as perf does what it does to an event: on its CPU, with interrupts off. What the
+    /// driver deferred is called right after it.
     pub(super) fn on_cpu<R>(&mut self, f: impl FnOnce(&mut Self, &context::Cpu) -> R) -> Option<R> {
         let cpu = self.cpu;
-        let done = on_cpu(cpu, |cpu| f(self, cpu));
+        let done = on_cpu(cpu, |cpu| {
+            let result = f(self, cpu);
+
+            if T::HAS_DEFERRED && self.unit.take_wanted() {
+                self.shared.driver.deferred(cpu);
+            }
+            result
+        });
 
         if done.is_err() {
             self.ring_mut().complain(Complaint::Offline);

@@ -22,6 +22,7 @@ use super::{
 };
 use crate::{
     bindings,
+    context,
     event::{
         Attr,
         Event, //
@@ -70,6 +71,9 @@ struct Probe {
     /// Starts and stops of the unit.
     started: Atomic<u32>,
     quiesced: Atomic<u32>,
+    /// Whether `quiesce()` defers something, and how often that was done.
+    defers: Atomic<bool>,
+    deferred: Atomic<u32>,
     /// Buffers that were dropped.
     freed: Arc<Atomic<u32>>,
 }
@@ -162,9 +166,17 @@ impl Pmu for Probe {
         self.open.store(true, Relaxed);
     }
 
+    fn deferred(&self, _cpu: &context::Cpu) {
+        self.deferred.fetch_add(1, Relaxed);
+    }
+
     fn quiesce(&self, session: &mut Session<'_, Self>, full: bool) -> Written {
         self.nmi_in(IN_QUIESCE, session);
         self.quiesced.fetch_add(1, Relaxed);
+        if self.defers.load(Relaxed) {
+            session.defer();
+            session.defer();
+        }
 
         let len = session
             .window
@@ -197,6 +209,8 @@ fn bench(overwrite: bool) -> Result<Bench<Probe>> {
         gated: Atomic::new(0),
         started: Atomic::new(0),
         quiesced: Atomic::new(0),
+        defers: Atomic::new(false),
+        deferred: Atomic::new(0),
         freed: Arc::new(Atomic::new(0), GFP_KERNEL)?,
     };
     let bench = Bench::new(
@@ -685,6 +699,27 @@ mod cases {
         assert!(stopped.is_some());
         assert!(!bench.is_open());
         assert!(bench.is_sound());
+        Ok(())
+    }
+
+    #[test]
+    fn what_is_deferred_is_called_once() -> Result {
+        let mut bench = bench(false)?;
+        let deferred = |bench: &Bench<Probe>| bench.driver().deferred.load(Relaxed);
+
+        assert!(bench.add().is_ok());
+        bench.stop();
+        assert_eq!(deferred(&bench), 0);
+
+        // From the middle of a callback into which an NMI has broken, too.
+        bench.driver().defers.store(true, Relaxed);
+        bench.driver().nmi.store(IN_TICK, Relaxed);
+        assert!(bench.start());
+        bench.tick();
+        assert!(!bench.is_open());
+        assert_eq!(deferred(&bench), 1);
+        bench.del();
+        assert_eq!(deferred(&bench), 1);
         Ok(())
     }
 

@@ -46,6 +46,7 @@ use auxcore::ring::Pos;
 use core::{
     cell::UnsafeCell,
     marker::PhantomData,
+    mem,
     ptr::NonNull, //
 };
 use kernel::{
@@ -181,6 +182,8 @@ struct Open<T: Pmu> {
 struct Inside<T: Pmu, O: Output> {
     /// Whether the CPU may trace.
     online: bool,
+    /// Whether the driver has asked for [`Pmu::deferred`], in the callback that runs.
+    wanted: bool,
     owner: Option<Owner<T>>,
     handle: Handle,
     open: Option<Open<T>>,
@@ -198,6 +201,8 @@ struct Inside<T: Pmu, O: Output> {
 pub(crate) struct Unit<T: Pmu, O: Output = Perf> {
     cpu: u32,
     pub(super) gate: Gate,
+    /// Whether the driver has asked for [`Pmu::deferred`].
+    wanted: Atomic<bool>,
     inside: UnsafeCell<Inside<T, O>>,
 }
 
@@ -213,8 +218,10 @@ impl<T: Pmu, O: Output> Unit<T, O> {
         Self {
             cpu,
             gate: Gate::new(),
+            wanted: Atomic::new(false),
             inside: UnsafeCell::new(Inside {
                 online: false,
+                wanted: false,
                 owner: None,
                 handle: Handle::new(),
                 open: None,
@@ -232,9 +239,15 @@ impl<T: Pmu, O: Output> Unit<T, O> {
 
         let inside = self.inside.get();
         self.gate.enter(
-            // SAFETY: Within the gate, on the unit's CPU, with interrupts off: nobody else has a
-            // reference, by the type invariant.
-            || f(unsafe { &mut *inside }),
+            || {
+                // SAFETY: Within the gate, on the unit's CPU, with interrupts off: nobody else has
+                // a reference, by the type invariant.
+                let inside = unsafe { &mut *inside };
+                let result = f(inside);
+
+                self.note(inside);
+                result
+            },
             |word| {
                 // SAFETY: As above; the reference that `f` had is gone.
                 let inside = unsafe { &mut *inside };
@@ -245,8 +258,21 @@ impl<T: Pmu, O: Output> Unit<T, O> {
                 if word.has(Word::STOP) {
                     inside.stop(cpu);
                 }
+                self.note(inside);
             },
         )
+    }
+
+    /// Takes over what the driver has asked for.
+    fn note(&self, inside: &mut Inside<T, O>) {
+        if T::HAS_DEFERRED && mem::take(&mut inside.wanted) {
+            self.wanted.store(true, Relaxed);
+        }
+    }
+
+    /// Whether the driver has asked for [`Pmu::deferred`] since this was asked last.
+    pub(crate) fn take_wanted(&self) -> bool {
+        T::HAS_DEFERRED && self.wanted.load(Relaxed) && self.wanted.xchg(false, Relaxed)
     }
 
     /// Gives the unit to `event`, and starts it if `start` is set.
@@ -518,6 +544,7 @@ impl<T: Pmu, O: Output> Inside<T, O> {
             window: &mut window,
             cpu,
             timer: &mut timer,
+            wanted: &mut self.wanted,
             transaction,
         });
 
@@ -562,6 +589,7 @@ impl<T: Pmu, O: Output> Inside<T, O> {
             window: &mut open.window,
             cpu,
             timer: &mut open.timer,
+            wanted: &mut self.wanted,
             // SAFETY: Open, since there is a session, and begun on the unit's CPU.
             transaction: unsafe { Transaction::new::<O>(&mut self.handle) },
         };
@@ -599,6 +627,7 @@ impl<T: Pmu, O: Output> Inside<T, O> {
                 window: &mut open.window,
                 cpu,
                 timer: &mut open.timer,
+                wanted: &mut self.wanted,
                 // SAFETY: Open until it is ended, below, and begun on the unit's CPU.
                 transaction: unsafe { Transaction::new::<O>(&mut self.handle) },
             },
@@ -670,6 +699,7 @@ impl<T: Pmu, O: Output> Inside<T, O> {
                 window: &mut open.window,
                 cpu,
                 timer: &mut open.timer,
+                wanted: &mut self.wanted,
                 // SAFETY: Open, since there is a session, and begun on the unit's CPU.
                 transaction: unsafe { Transaction::new::<O>(&mut self.handle) },
             },
@@ -684,9 +714,8 @@ impl<T: Pmu, O: Output> Inside<T, O> {
             return None;
         }
 
-        let driver: *const T = &self.owner?.shared().driver;
-        // SAFETY: The owner's PMU outlives this, by its invariant.
-        let driver = unsafe { &*driver };
+        let owner = self.owner?;
+        let driver = &owner.shared().driver;
         let tick = |session: &mut Session<'_, T>, run: &mut T::Run| {
             let next = driver.tick(session, run);
             (next, *session.timer)
@@ -714,6 +743,7 @@ impl<T: Pmu, O: Output> Inside<T, O> {
                 window: &mut open.window,
                 cpu,
                 timer: &mut open.timer,
+                wanted: &mut self.wanted,
                 // SAFETY: Open, since there is a session, and begun on the unit's CPU.
                 transaction: unsafe { Transaction::new::<O>(&mut self.handle) },
             },

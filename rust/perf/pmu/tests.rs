@@ -18,6 +18,7 @@ crate::format! {
 /// A driver that refuses a level of 9, and counts its events.
 struct Null {
     events: Arc<Atomic<i32>>,
+    deferred: Arc<Atomic<i32>>,
 }
 
 /// An event; gone when dropped.
@@ -52,6 +53,12 @@ impl Pmu for Null {
         Ok(())
     }
 
+    fn deferred(&self, cpu: &context::Cpu) {
+        if !cpu.is_nmi() {
+            self.deferred.fetch_add(1, Relaxed);
+        }
+    }
+
     fn quiesce(&self, session: &mut aux::Session<'_, Self>, _run: ()) -> aux::Written {
         aux::Written::by_writer(session.window, aux::Loss::None)
     }
@@ -61,18 +68,22 @@ impl Pmu for Null {
 struct Fixture {
     pmu: Pin<KBox<Registration<Null>>>,
     events: Arc<Atomic<i32>>,
+    deferred: Arc<Atomic<i32>>,
 }
 
 impl Fixture {
     fn new(name: &'static CStr) -> Result<Self> {
         let events = Arc::new(Atomic::new(0), GFP_KERNEL)?;
+        let deferred = Arc::new(Atomic::new(0), GFP_KERNEL)?;
         let driver = Null {
             events: events.clone(),
+            deferred: deferred.clone(),
         };
 
         Ok(Self {
             pmu: KBox::try_pin_init(Registration::new(name, driver), GFP_KERNEL)?,
             events,
+            deferred,
         })
     }
 
@@ -159,11 +170,35 @@ mod cases {
         Ok(())
     }
 
+    /// By the kernel's own irq_work, as `Session::defer()` has it done.
+    #[test]
+    fn what_is_deferred_runs_when_interrupts_come_on() -> Result {
+        let fixture = Fixture::new(c"kunit_defer")?;
+
+        {
+            let irq = interrupt::local_interrupt_disable();
+            // SAFETY: Interrupts are off until `irq` is dropped, after `cpu`.
+            let cpu = unsafe { context::Cpu::current() };
+            let slot = fixture.pmu.slots.this(&cpu).ok_or(ENODEV)?;
+
+            slot.defer();
+            slot.defer();
+            assert_eq!(fixture.deferred.load(Relaxed), 0);
+            drop(irq);
+        }
+        // Unregistering waits for what is on its way.
+        let Fixture { pmu, deferred, .. } = fixture;
+        drop(pmu);
+
+        assert_eq!(deferred.load(Relaxed), 1);
+        Ok(())
+    }
+
     #[test]
     fn live_events_are_revoked() -> Result {
         let fixture = Fixture::new(c"kunit_revoke")?;
         let opened = fixture.open(|_| ())?;
-        let Fixture { pmu, events } = fixture;
+        let Fixture { pmu, events, .. } = fixture;
 
         assert_eq!(events.load(Relaxed), 1);
         drop(pmu);
