@@ -14,6 +14,7 @@ use auxcore::pattern::{Header, PACKET_UNIT};
 use rustix::process::Signal;
 
 use crate::hostile;
+use crate::minimal;
 use crate::module;
 use crate::recording::{Reader, Recorder, TraceFile};
 
@@ -86,7 +87,7 @@ pub fn all() -> impl Iterator<Item = Case> {
 }
 
 /// What users do, and what goes wrong then.
-const USUAL: [Case; 36] = [
+const USUAL: [Case; 37] = [
     trace(
         "ring of 2 pages",
         Trace {
@@ -257,6 +258,10 @@ const USUAL: [Case; 36] = [
     Case {
         name: "exact number of bytes",
         what: What::Steps(exact),
+    },
+    Case {
+        name: "minimal, every number",
+        what: What::Steps(minimal::every_number),
     },
     Case {
         name: "modules unloaded and loaded again",

@@ -214,15 +214,6 @@ fn random(n: u64) -> u64 {
     (n ^ n >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9)
 }
 
-/// A counter of the framework's.
-fn counter(pmu: &str, name: &str) -> Result<u64> {
-    let path = format!("/sys/kernel/debug/perf-{pmu}/{name}");
-    let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
-    text.trim()
-        .parse()
-        .with_context(|| format!("{path} reads {text:?}"))
-}
-
 /// A second PMU with AUX writes to the ring of the first, both redirected to an event without. In turn: what perf says of
 /// both at a time is perf's own.
 fn two_pmus() -> Result<String> {
@@ -237,7 +228,8 @@ fn two_pmus() -> Result<String> {
 
 fn turns(second: &'static str) -> Result<String> {
     const TIMES: u32 = 20;
-    let before = counter(second, "begin_foreign")? + counter("pattern", "begin_foreign")?;
+    let before =
+        module::counter(second, "begin_foreign")? + module::counter("pattern", "begin_foreign")?;
 
     for n in 0..TIMES {
         // Who owns the ring and who is the stranger.
@@ -269,7 +261,8 @@ fn turns(second: &'static str) -> Result<String> {
         stranger.enable()?;
     }
 
-    let after = counter(second, "begin_foreign")? + counter("pattern", "begin_foreign")?;
+    let after =
+        module::counter(second, "begin_foreign")? + module::counter("pattern", "begin_foreign")?;
     let refused = after - before;
     ensure!(
         refused >= u64::from(TIMES),
@@ -452,7 +445,7 @@ fn garbage_page() -> Result<String> {
         Field::DataHead,
         Field::DataTail,
     ];
-    let before = counter("pattern", "commits")?;
+    let before = module::counter("pattern", "commits")?;
     let scribble = |n: u64| {
         for (field, k) in fields.iter().zip(1..) {
             set(control, *field, random(n.wrapping_mul(k)));
@@ -467,7 +460,7 @@ fn garbage_page() -> Result<String> {
         }
         Ok(())
     })?;
-    let commits = counter("pattern", "commits")? - before;
+    let commits = module::counter("pattern", "commits")? - before;
     ensure!(
         commits > 100,
         "only {commits} transactions were committed meanwhile"

@@ -10,6 +10,7 @@ mod cases;
 mod hostile;
 mod ktap;
 mod matrix;
+mod minimal;
 mod model;
 mod module;
 mod probe;

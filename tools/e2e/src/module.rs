@@ -39,6 +39,15 @@ pub fn is_loaded(name: &str) -> bool {
     Path::new("/sys/module").join(name).exists()
 }
 
+/// A counter of the framework's for a PMU, in debugfs.
+pub fn counter(pmu: &str, name: &str) -> Result<u64> {
+    let path = format!("/sys/kernel/debug/perf-{pmu}/{name}");
+    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+    text.trim()
+        .parse()
+        .with_context(|| format!("{path} reads {text:?}"))
+}
+
 /// How many references to the module there are.
 pub fn references(name: &str) -> Result<u32> {
     let path = format!("/sys/module/{name}/refcnt");
