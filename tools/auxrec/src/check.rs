@@ -8,7 +8,8 @@
 //! Of `pattern` also: every packet's header and payload; the positions that the packets of each stream give themselves;
 //! and the sum: the bytes that the unit has generated, by its counter, are those in the file and those that were lost.
 
-use std::collections::BTreeMap;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use auxcore::pattern::{self, Header, Kind};
@@ -159,14 +160,22 @@ impl fmt::Display for Content {
 /// # Errors
 /// If it is no perf.data file.
 pub fn check(bytes: &[u8]) -> Result<Findings> {
-    let trace = Trace::read(bytes)?;
+    check_parts(&[bytes])
+}
+
+/// Checks the files that one recording went into, in their order.
+///
+/// # Errors
+/// If one is no perf.data file.
+pub fn check_parts(parts: &[&[u8]]) -> Result<Findings> {
+    let trace = Trace::read_parts(parts)?;
     let mut findings = Findings {
         problems: trace.problems.clone(),
         records: trace.records,
         recovered: trace.recovered,
         ..Findings::default()
     };
-    if !trace.file.is_finished() {
+    if trace.files.iter().any(|file| !file.is_finished()) {
         findings
             .problems
             .push("the recording was not ended, and the file has no features and no index: `auxrec recover` makes them".into());
@@ -191,32 +200,34 @@ pub(crate) fn wraps(ring: &Ring<'_>, size: u64) -> u64 {
     end.unwrap_or(0).checked_div(size).unwrap_or(0)
 }
 
-/// Whether the index says where the pieces of trace are.
+/// Whether the index of each file says where the pieces of trace are.
 fn index(trace: &Trace<'_>, findings: &mut Findings) -> Result<()> {
-    let mut there: Vec<u64> = trace
-        .rings
-        .values()
-        .flat_map(|ring| ring.pieces.iter().map(|piece| piece.at))
-        .collect();
-    there.sort_unstable();
-    let said = match trace.file.feature(Feature::AUXTRACE) {
-        Some(section) => section.index()?,
-        None => Vec::new(),
-    };
-    let wrong = said
-        .iter()
-        .find(|entry| there.binary_search(&entry.offset).is_err());
-    if let Some(entry) = wrong {
-        findings.problems.push(format!(
-            "the index names an AUXTRACE record at file offset {:#x}, where there is none",
-            entry.offset
-        ));
-    } else if said.len() != there.len() && trace.file.is_finished() {
-        findings.problems.push(format!(
-            "the index names {} AUXTRACE records, and there are {}",
-            said.len(),
-            there.len()
-        ));
+    for (number, file) in trace.files.iter().enumerate() {
+        let pieces = trace.rings.values().flat_map(|ring| &ring.pieces);
+        let mut there: Vec<u64> = pieces
+            .filter(|piece| piece.file == number)
+            .map(|piece| piece.at)
+            .collect();
+        there.sort_unstable();
+        let said = match file.feature(Feature::AUXTRACE) {
+            Some(section) => section.index()?,
+            None => Vec::new(),
+        };
+        let wrong = said
+            .iter()
+            .find(|entry| there.binary_search(&entry.offset).is_err());
+        if let Some(entry) = wrong {
+            findings.problems.push(format!(
+                "the index names an AUXTRACE record at file offset {:#x}, where there is none",
+                entry.offset
+            ));
+        } else if said.len() != there.len() && file.is_finished() {
+            findings.problems.push(format!(
+                "the index names {} AUXTRACE records, and there are {}",
+                said.len(),
+                there.len()
+            ));
+        }
     }
     Ok(())
 }
@@ -251,7 +262,10 @@ fn covered(ring: &Ring<'_>, trace: &Trace<'_>, findings: &mut Findings) {
             findings.problems.push(format!(
                 "{name}: an AUX record of the overwriting kind in a recording that is not"
             ));
-        } else if !trace.cut && (aux.offset < start || aux.offset.saturating_add(aux.size) > end) {
+        } else if !trace.cut
+            && !trace.partial
+            && (aux.offset < start || aux.offset.saturating_add(aux.size) > end)
+        {
             findings.problems.push(format!(
                 "{name}: an AUX record tells of {} bytes at {:#x}, and the trace in the file is that from {start:#x} to {end:#x}",
                 aux.size, aux.offset,
@@ -260,11 +274,65 @@ fn covered(ring: &Ring<'_>, trace: &Trace<'_>, findings: &mut Findings) {
     }
     // Up to 7 bytes are what brings the last piece to a multiple of 8; what a lost record told of is counted as lost.
     let untold = ring.loss.untold();
-    if untold > 7 && ring.loss.jumped < untold && ring.loss.records_lost == 0 {
+    if untold > 7 && !trace.partial && ring.loss.jumped < untold && ring.loss.records_lost == 0 {
         findings.problems.push(format!(
             "{name}: no AUX record tells of {untold} bytes of the trace"
         ));
     }
+}
+
+/// Trace without a gap in its positions.
+struct Run<'a> {
+    base: u64,
+    bytes: Cow<'a, [u8]>,
+}
+
+/// The pieces of a ring put together. Snapshots may hold the same bytes: where they do, these must be equal.
+fn runs<'a>(ring: &Ring<'a>, mode: Mode, mut wrong: impl FnMut(u64, String)) -> Vec<Run<'a>> {
+    let mut out: Vec<Run<'a>> = Vec::new();
+    for piece in &ring.pieces {
+        let offset = piece.aux.offset;
+        let Some(run) = out.last_mut() else {
+            out.push(Run {
+                base: offset,
+                bytes: piece.bytes.into(),
+            });
+            continue;
+        };
+        let end = run.base.wrapping_add(len(run.bytes.len()));
+        if mode == Mode::Linear {
+            // A packet may go from one piece into the next.
+            run.bytes.to_mut().extend_from_slice(piece.bytes);
+        } else if offset > end {
+            out.push(Run {
+                base: offset,
+                bytes: piece.bytes.into(),
+            });
+        } else if let Some(at) = offset.checked_sub(run.base) {
+            let at = usize::try_from(at).unwrap_or(usize::MAX);
+            let both = run.bytes.get(at..).unwrap_or(&[]);
+            let same = both.len().min(piece.bytes.len());
+            let (before, new) = piece.bytes.split_at(same);
+            if both.get(..same) != Some(before) {
+                wrong(
+                    offset,
+                    "what two snapshots hold of the same bytes is not the same".to_owned(),
+                );
+            }
+            if !new.is_empty() {
+                run.bytes.to_mut().extend_from_slice(new);
+            }
+        } else {
+            wrong(
+                offset,
+                format!(
+                    "a snapshot begins before the one before it, which begins at {:#x}",
+                    run.base
+                ),
+            );
+        }
+    }
+    out
 }
 
 /// One stream of packets.
@@ -279,21 +347,7 @@ fn content(ring: &Ring<'_>, trace: &Trace<'_>, problems: &mut Vec<String>) -> Co
     let mode = trace.mode;
     let mut out = Content::default();
     let name = ring.name();
-    let joined: Vec<u8>;
-    // A packet may go from one piece into the next; one piece, as of an overwritten area, is used as it is.
-    let bytes: &[u8] = match ring.pieces.as_slice() {
-        [] => &[],
-        [one] => one.bytes,
-        all => {
-            joined = all
-                .iter()
-                .flat_map(|piece| piece.bytes.iter().copied())
-                .collect();
-            &joined
-        }
-    };
-    let base = ring.pieces.first().map_or(0, |piece| piece.aux.offset);
-    let mut wrong = |out: &mut Content, at: usize, what: String| {
+    let mut wrong = |out: &mut Content, base: u64, at: usize, what: String| {
         out.mismatches += 1;
         problems.push(format!(
             "{name}: at {:#x} of the trace: {what}",
@@ -302,135 +356,146 @@ fn content(ring: &Ring<'_>, trace: &Trace<'_>, problems: &mut Vec<String>) -> Co
     };
 
     let mut streams: BTreeMap<u32, Stream> = BTreeMap::new();
-    let mut at = 0;
-    let mut cut = 0;
     // Bytes that are in the file though no packet claims them: the gap that they leave is no loss.
     let mut unknown = 0;
-    if mode == Mode::Overwrite && base != 0 {
-        // The area begins in the middle of a packet, whose front was overwritten.
-        at = pattern::find_sync(bytes).unwrap_or(bytes.len());
-        cut = len(at);
-        if at == bytes.len() || cut > u64::from(u16::MAX) {
-            wrong(
-                &mut out,
-                0,
-                format!("the first {cut} bytes are more than the rest of a packet"),
-            );
-        }
-        out.recorded += cut;
-    }
-    while at < bytes.len() {
-        let rest = &bytes[at..];
-        let header = match Header::decode(rest) {
-            Ok(header) => header,
-            Err(_) if trace.recovered && rest.len() < pattern::HEADER_LEN => {
-                // The piece was cut with the file.
-                out.recorded += len(rest.len());
-                break;
-            }
-            Err(e) => {
-                // Go on at the next packet, so that one bad place is one problem.
-                let skip = rest
-                    .get(1..)
-                    .and_then(pattern::find_sync)
-                    .map_or(rest.len(), |n| n + 1);
+    for Run { base, bytes } in runs(ring, mode, |base, what| wrong(&mut out, base, 0, what)) {
+        let mut at = 0;
+        let mut cut = 0;
+        let mut here = BTreeSet::new();
+        if base != 0 && (mode == Mode::Overwrite || trace.partial) {
+            // The area begins in the middle of a packet, whose front was overwritten, or is in the file before.
+            at = pattern::find_sync(&bytes).unwrap_or(bytes.len());
+            cut = len(at);
+            if (at == bytes.len() && at != 0) || cut > u64::from(u16::MAX) {
                 wrong(
                     &mut out,
-                    at,
-                    format!("{e}; {skip} bytes are not understood"),
+                    base,
+                    0,
+                    format!("the first {cut} bytes are more than the rest of a packet"),
                 );
-                out.recorded += len(skip);
-                unknown += len(skip);
-                at += skip;
-                continue;
             }
-        };
-        let Some(packet) = rest.get(..usize::from(header.len)) else {
-            if trace.recovered {
-                // The piece was cut with the file.
+            out.recorded += cut;
+        }
+        while at < bytes.len() {
+            let rest = &bytes[at..];
+            let header = match Header::decode(rest) {
+                Ok(header) => header,
+                Err(_)
+                    if (trace.recovered || trace.partial) && rest.len() < pattern::HEADER_LEN =>
+                {
+                    // The piece was cut with the file.
+                    out.recorded += len(rest.len());
+                    break;
+                }
+                Err(e) => {
+                    // Go on at the next packet, so that one bad place is one problem.
+                    let skip = rest
+                        .get(1..)
+                        .and_then(pattern::find_sync)
+                        .map_or(rest.len(), |n| n + 1);
+                    wrong(
+                        &mut out,
+                        base,
+                        at,
+                        format!("{e}; {skip} bytes are not understood"),
+                    );
+                    out.recorded += len(skip);
+                    unknown += len(skip);
+                    at += skip;
+                    continue;
+                }
+            };
+            let Some(packet) = rest.get(..usize::from(header.len)) else {
+                if trace.recovered || trace.partial {
+                    // The piece was cut with the file, or goes on in the next.
+                    out.recorded += len(rest.len());
+                    break;
+                }
+                wrong(
+                    &mut out,
+                    base,
+                    at,
+                    format!(
+                        "a packet of {} bytes is cut after {}",
+                        header.len,
+                        rest.len()
+                    ),
+                );
                 out.recorded += len(rest.len());
                 break;
-            }
-            wrong(
-                &mut out,
-                at,
-                format!(
-                    "a packet of {} bytes is cut after {}",
-                    header.len,
-                    rest.len()
-                ),
-            );
-            out.recorded += len(rest.len());
-            break;
-        };
-        at += packet.len();
-        out.packets += 1;
-        if header.kind != Kind::Data {
-            out.overhead += len(packet.len());
-            continue;
-        }
-        out.recorded += len(packet.len());
-        let start = at - packet.len();
-        let payload = packet.get(pattern::HEADER_LEN..).unwrap_or(&[]);
-        let offset = u16::try_from(pattern::HEADER_LEN).unwrap_or(0);
-        if let Err(offset) = pattern::verify_payload(&header, offset, payload) {
-            wrong(
-                &mut out,
-                start,
-                format!("the payload of the packet differs from byte {offset} on"),
-            );
-        }
-        if ring.cpu.is_some_and(|cpu| cpu != u32::from(header.cpu)) {
-            wrong(
-                &mut out,
-                start,
-                format!("the packet was written by CPU {}", header.cpu),
-            );
-        }
-        let first = streams.is_empty();
-        let stream = *streams.entry(header.stream).or_insert_with(|| {
-            // What was generated before the first packet that is left was overwritten; the front of the first packet of all
-            // is in the file.
-            let missing = if first {
-                header.pos.saturating_sub(cut)
-            } else {
-                header.pos
             };
-            if mode == Mode::Overwrite {
-                out.overwritten += missing;
-                Stream { next: header.pos }
-            } else {
-                Stream { next: 0 }
+            at += packet.len();
+            out.packets += 1;
+            if header.kind != Kind::Data {
+                out.overhead += len(packet.len());
+                continue;
             }
-        });
-        match header.pos.checked_sub(stream.next) {
-            Some(0) => {}
-            Some(gap) => {
-                let there = gap.min(unknown);
-                unknown -= there;
-                out.gaps += u64::from(gap != there);
-                out.lost += gap - there;
+            out.recorded += len(packet.len());
+            let start = at - packet.len();
+            let payload = packet.get(pattern::HEADER_LEN..).unwrap_or(&[]);
+            let offset = u16::try_from(pattern::HEADER_LEN).unwrap_or(0);
+            if let Err(offset) = pattern::verify_payload(&header, offset, payload) {
+                wrong(
+                    &mut out,
+                    base,
+                    start,
+                    format!("the payload of the packet differs from byte {offset} on"),
+                );
             }
-            None => wrong(
-                &mut out,
-                start,
-                format!(
-                    "the packet is at {} of stream {}, which had come to {}",
-                    header.pos, header.stream, stream.next
+            if ring.cpu.is_some_and(|cpu| cpu != u32::from(header.cpu)) {
+                wrong(
+                    &mut out,
+                    base,
+                    start,
+                    format!("the packet was written by CPU {}", header.cpu),
+                );
+            }
+            let new = here.insert(header.stream);
+            let stream = *streams.entry(header.stream).or_insert(Stream {
+                // Where it was before the first file that is there nobody knows.
+                next: if trace.partial && mode == Mode::Linear {
+                    header.pos
+                } else {
+                    0
+                },
+            });
+            match header.pos.checked_sub(stream.next) {
+                Some(0) => {}
+                // What was generated between two snapshots, and before the first, was overwritten; but for the rest of the
+                // packet that was cut.
+                Some(gap) if new && mode == Mode::Overwrite => {
+                    let there = gap.min(cut);
+                    cut -= there;
+                    out.overwritten += gap - there;
+                }
+                Some(gap) => {
+                    let there = gap.min(unknown);
+                    unknown -= there;
+                    out.gaps += u64::from(gap != there);
+                    out.lost += gap - there;
+                }
+                None => wrong(
+                    &mut out,
+                    base,
+                    start,
+                    format!(
+                        "the packet is at {} of stream {}, which had come to {}",
+                        header.pos, header.stream, stream.next
+                    ),
                 ),
-            ),
+            }
+            streams.insert(
+                header.stream,
+                Stream {
+                    next: header.pos.saturating_add(u64::from(header.len)),
+                },
+            );
         }
-        streams.insert(
-            header.stream,
-            Stream {
-                next: header.pos.saturating_add(u64::from(header.len)),
-            },
-        );
     }
     out.streams = len(streams.len());
 
     // The sum. What was generated after the last packet that found room can only be told by the counter.
-    if trace.recovered && ring.counts.is_empty() {
+    if trace.partial || trace.recovered && ring.counts.is_empty() {
         // How far the unit has come nobody has written down. What is known adds up by itself.
         out.generated = out.recorded + out.lost + out.overwritten;
         return out;

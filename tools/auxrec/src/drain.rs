@@ -6,8 +6,9 @@
 //! for each ring on a thread of its own.
 
 use std::io::{Seek, Write};
+use std::ops::Range;
 
-use perfdata::{Attr, Auxtrace, Event, FinishedRound, Read, Records, SampleId, Writer};
+use perfdata::{Attr, Auxtrace, Event, Read, Records, SampleId, Writer};
 
 use crate::error::{Error, Result};
 use crate::loss::Loss;
@@ -29,6 +30,9 @@ pub enum Again {
     Never,
 }
 
+/// First and last time of records, ns.
+pub(crate) type Times = (u64, u64);
+
 /// What reading a pair of rings keeps.
 #[derive(Debug)]
 pub struct Drain {
@@ -41,17 +45,15 @@ pub struct Drain {
     pub loss: Loss,
     /// How often the AUX area was written from end to end.
     pub wraps: u64,
-    /// First and last time of a record.
-    pub times: Option<(u64, u64)>,
 }
 
 /// Where a drain puts what it reads: the file, or a queue to who writes the file.
 pub trait Sink {
-    /// Whole records as the kernel wrote them.
+    /// Whole records as the kernel wrote them, with the first and last time in them.
     ///
     /// # Errors
     /// If they cannot be written, as with every function here.
-    fn records(&mut self, bytes: &[u8]) -> Result<()>;
+    fn records(&mut self, bytes: &[u8], times: Option<(u64, u64)>) -> Result<()>;
     /// How long a piece of trace may be: a multiple of 8.
     fn piece_limit(&self) -> usize;
     /// Begins a piece of trace, which must follow through [`payload`](Self::payload).
@@ -60,8 +62,24 @@ pub trait Sink {
     fn payload(&mut self, bytes: &[u8]) -> Result<()>;
 }
 
+/// A sink that is the end of the way: a file, or a row of them.
+pub(crate) trait Tape: Sink {
+    /// Every ring was looked at once.
+    fn round(&mut self) -> Result<()>;
+    /// Hands everything to the system.
+    fn flush(&mut self) -> Result<()>;
+    /// Makes the file readable as it is.
+    fn checkpoint(&mut self) -> Result<()>;
+    /// Whether it has as much as it should.
+    fn is_over(&self) -> bool;
+    /// Begins another file if this one is long enough.
+    fn turn(&mut self) -> Result<()>;
+    /// Begins another file.
+    fn rotate(&mut self) -> Result<()>;
+}
+
 impl<W: Write + Seek> Sink for Writer<W> {
-    fn records(&mut self, bytes: &[u8]) -> Result<()> {
+    fn records(&mut self, bytes: &[u8], _: Option<Times>) -> Result<()> {
         Ok(self.raw(bytes)?)
     }
 
@@ -106,7 +124,6 @@ impl Drain {
             off: false,
             loss: Loss::default(),
             wraps: 0,
-            times: None,
         }
     }
 
@@ -134,7 +151,7 @@ impl Drain {
         };
         let before = self.loss.cuts();
         let mut pass = Pass {
-            records: self.data(rings, file)?,
+            records: self.records(rings, file)?,
             trace: 0,
         };
         if let Some((full, mut range)) = trace {
@@ -144,7 +161,7 @@ impl Drain {
             if !last {
                 range.end &= !7;
             }
-            pass.trace = self.trace(rings, range, true, file)?;
+            pass.trace = self.trace(rings, range, file)?;
         }
         // Every way in which the kernel turns an event off leaves a sign: a record that says TRUNCATED, an area that is full to
         // the last byte, or records that found no room, which may have said so.
@@ -166,29 +183,53 @@ impl Drain {
         Ok(pass)
     }
 
-    /// Reads what an area of the overwriting kind holds, its events being disabled.
+    /// Reads the data ring alone.
     ///
     /// # Errors
     /// If the file cannot be written.
-    pub fn snapshot(&mut self, rings: &mut Rings, file: &mut impl Sink) -> Result<u64> {
-        let (reader, area) = rings.aux();
-        let mut range = reader.snapshot(&area);
-        // A whole number of words, the newest of them.
-        range.start += (range.end - range.start) % 8;
-        self.trace(rings, range, false, file)
+    pub fn records(&mut self, rings: &mut Rings, file: &mut impl Sink) -> Result<usize> {
+        self.data(rings, file)
+    }
+
+    /// Writes a copy of what an area of the overwriting kind held, in one piece: `held` is at position `range.start`.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn held(
+        &mut self,
+        rings: &Rings,
+        range: &Range<u64>,
+        held: &[u8],
+        reference: u64,
+        file: &mut impl Sink,
+    ) -> Result<()> {
+        if range.is_empty() {
+            return Ok(());
+        }
+        let len = range.end - range.start;
+        self.wraps = range.end / rings.aux.size();
+        for part in pieces(range.clone(), file.piece_limit()) {
+            let from = usize::try_from(part.start - range.start).unwrap_or(usize::MAX);
+            let to = usize::try_from(part.end - range.start).unwrap_or(usize::MAX);
+            file.piece(&rings.piece(&part, reference))?;
+            file.payload(held.get(from..to).unwrap_or(&[]))?;
+        }
+        self.loss.drained(len, reference);
+        Ok(())
     }
 
     fn data(&mut self, rings: &mut Rings, file: &mut impl Sink) -> Result<usize> {
         let (reader, area) = rings.data();
         let mut bytes = std::mem::take(&mut self.records);
         reader.drain(&area, &mut bytes)?;
+        let mut times = None;
         for record in Records::new(&bytes, 0) {
             let record = record?;
             let (id, _) = record.sample_id(&self.attr)?;
             let time = id.and_then(|id| id.time);
             if let Some(time) = time {
-                let (first, last) = self.times.unwrap_or((time, time));
-                self.times = Some((first.min(time), last.max(time)));
+                let (first, last) = times.unwrap_or((time, time));
+                times = Some((first.min(time), last.max(time)));
             }
             match record.event(&self.attr)? {
                 Event::Aux(aux) => self.loss.aux(&aux, time),
@@ -196,50 +237,31 @@ impl Drain {
                 _ => {}
             }
         }
-        file.records(&bytes)?;
+        file.records(&bytes, times)?;
         let len = bytes.len();
         self.records = bytes;
         Ok(len)
     }
 
-    fn trace(
-        &mut self,
-        rings: &mut Rings,
-        range: std::ops::Range<u64>,
-        release: bool,
-        file: &mut impl Sink,
-    ) -> Result<u64> {
+    fn trace(&mut self, rings: &mut Rings, range: Range<u64>, file: &mut impl Sink) -> Result<u64> {
         let len = range.end.wrapping_sub(range.start);
-        self.wraps += if release {
-            rings.aux.wraps(&range)
-        } else {
-            range.end / rings.aux.size()
-        };
+        self.wraps += rings.aux.wraps(&range);
         for range in pieces(range, file.piece_limit()) {
             let reference = sys::now();
             let len = range.end.wrapping_sub(range.start);
-            let size = len.next_multiple_of(8);
-            file.piece(&Auxtrace {
-                size,
-                offset: range.start,
-                reference,
-                idx: rings.idx,
-                tid: rings.thread.unwrap_or(u32::MAX),
-                cpu: rings.cpu.unwrap_or(u32::MAX),
-            })?;
+            let aux = rings.piece(&range, reference);
+            file.piece(&aux)?;
             let (reader, area) = rings.aux();
             for part in pieces(range, self.bounce.len()) {
                 let len = usize::try_from(part.end.wrapping_sub(part.start)).unwrap_or(usize::MAX);
                 let bounce = &mut self.bounce[..len];
                 reader.copy(&area, part.start, bounce);
-                if release {
-                    // The bytes are ours now; the driver gets their place before the file has them.
-                    reader.release(&area, part.end);
-                }
+                // The bytes are ours now; the driver gets their place before the file has them.
+                reader.release(&area, part.end);
                 file.payload(bounce)?;
             }
-            if size != len {
-                let pad = usize::try_from(size - len).unwrap_or(0);
+            if aux.size != len {
+                let pad = usize::try_from(aux.size - len).unwrap_or(0);
                 file.payload(&[0; 8][..pad])?;
             }
             self.loss.drained(len, reference);
@@ -252,12 +274,12 @@ impl Drain {
 ///
 /// # Errors
 /// As [`Drain::pass`].
-pub fn pass<W: Write + Seek>(
+pub(crate) fn pass(
     session: &mut Session,
     drains: &mut [Drain],
     again: Again,
     last: bool,
-    file: &mut Writer<W>,
+    file: &mut impl Tape,
 ) -> Result<Pass> {
     let mode = session.plan().mode;
     let mut sum = Pass::default();
@@ -267,8 +289,7 @@ pub fn pass<W: Write + Seek>(
         sum.trace += pass.trace;
     }
     if sum.any() {
-        file.record(&FinishedRound, None)?;
-        file.flush()?;
+        file.round()?;
     }
     Ok(sum)
 }

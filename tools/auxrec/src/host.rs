@@ -72,7 +72,6 @@ pub fn describe(features: &mut Features, online: usize) {
 pub fn process<W: Write + Seek>(
     pid: u32,
     threads: &[u32],
-    maps: bool,
     attr: &Attr,
     id: u64,
     file: &mut Writer<W>,
@@ -95,9 +94,6 @@ pub fn process<W: Write + Seek>(
             };
             file.record(&comm, Some((&who(tid), attr)))?;
         }
-    }
-    if !maps {
-        return Ok(());
     }
     let text = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
     for map in text.lines().filter_map(|line| parse_map(pid, line)) {

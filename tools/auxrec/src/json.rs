@@ -62,6 +62,10 @@ pub fn outcome(outcome: &Outcome) -> Value {
         "version": VERSION,
         "bytes": total.read,
         "file_bytes": outcome.file,
+        "files": outcome.files,
+        "snapshots": outcome.snapshots.map(|(times, blind)| {
+            json!({ "times": times, "blind_ns": { "max": blind.max, "sum": blind.sum } })
+        }),
         "wakeups": outcome.wakeups,
         "status": outcome.status,
         "lost": lost(&total),

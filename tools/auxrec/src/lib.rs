@@ -6,27 +6,13 @@
 //! [`check`] knows the content of one PMU's trace, that of `pattern`.
 //!
 //! ```no_run
-//! use std::time::Duration;
-//!
 //! use auxrec::record::{record, Options};
-//! use auxrec::session::Mode;
-//! use auxrec::size::RingSizes;
-//! use auxrec::target::Target;
 //!
 //! let outcome = record(&Options {
 //!     event: "pattern/rate=1024/u".into(),
-//!     sizes: RingSizes { data: None, aux: Some(1 << 20) },
-//!     watermark: None,
-//!     target: Target::Command,
-//!     per_thread: false,
-//!     mode: Mode::Linear,
 //!     output: "perf.data".into(),
 //!     command: vec!["true".into()],
-//!     cmdline: Vec::new(),
-//!     threads: None,
-//!     max_size: None,
-//!     sync: Duration::from_secs(1),
-//!     verbose: false,
+//!     ..Options::default()
 //! })?;
 //! println!("{} bytes of trace", outcome.total().read);
 //! # Ok::<(), auxrec::Error>(())
@@ -39,12 +25,15 @@
 #![deny(missing_docs)]
 
 pub mod check;
+pub mod control;
+pub mod delay;
 pub mod drain;
 mod error;
 mod host;
 pub mod json;
 pub mod limits;
 pub mod loss;
+mod output;
 mod parallel;
 pub mod pmu;
 pub mod record;
@@ -53,9 +42,12 @@ pub mod report;
 pub mod ring;
 pub mod session;
 pub mod size;
+mod snapshot;
 mod svg;
 pub mod sys;
 pub mod target;
 pub mod trace;
+mod watch;
 
 pub use error::{Error, Result};
+pub use snapshot::Blind;

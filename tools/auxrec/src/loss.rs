@@ -35,10 +35,21 @@ pub struct Loss {
     /// For how long nothing was traced for want of room, ns: from each truncation until the ring was drained.
     pub dark: u64,
     next: Option<u64>,
+    /// The first record may begin anywhere.
+    anywhere: bool,
     cut_at: Option<u64>,
 }
 
 impl Loss {
+    /// Of a ring whose beginning is not in the file.
+    #[must_use]
+    pub fn begun_before() -> Self {
+        Self {
+            anywhere: true,
+            ..Self::default()
+        }
+    }
+
     /// An AUX record, written at `time`.
     pub fn aux(&mut self, aux: &Aux, time: Option<u64>) {
         self.records += 1;
@@ -54,7 +65,8 @@ impl Loss {
         if aux.flags.contains(AuxFlags::OVERWRITE) {
             return;
         }
-        let gap = aux.offset.wrapping_sub(self.next.unwrap_or(0));
+        let first = if self.anywhere { aux.offset } else { 0 };
+        let gap = aux.offset.wrapping_sub(self.next.unwrap_or(first));
         if gap != 0 {
             self.jumps += 1;
             self.jumped = self.jumped.saturating_add(gap);
@@ -118,6 +130,7 @@ impl Loss {
             jumped: self.jumped + other.jumped,
             dark: self.dark + other.dark,
             next: None,
+            anywhere: false,
             cut_at: None,
         }
     }
@@ -178,6 +191,16 @@ mod tests {
             "2 truncations, 7 us without trace, 1 times full without a record, 1 records with gaps, \
              2 records lost from the data ring, 64 bytes between AUX records"
         );
+    }
+
+    #[test]
+    fn a_later_part_begins_anywhere() {
+        let none = AuxFlags::empty();
+        for (mut loss, jumps) in [(Loss::begun_before(), 0), (Loss::default(), 1)] {
+            loss.aux(&aux(4096, 64, none), None);
+            loss.aux(&aux(4160, 64, none), None);
+            assert_eq!(loss.jumps, jumps);
+        }
     }
 
     #[test]

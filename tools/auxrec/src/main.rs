@@ -10,10 +10,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use auxrec::record::Options;
-use auxrec::session::Mode;
+use auxrec::control::Channel;
+use auxrec::delay::{Delay, Switch};
+use auxrec::record::{Options, Snapshot};
 use auxrec::size::{parse_rings, parse_size, RingSizes};
-use auxrec::target::{online_cpus, parse_cpus, Target};
+use auxrec::target::{online_cpus, parse_cpus, parse_ids, Target};
 use auxrec::{check, json, record, report, Error};
 use clap::{Args, Parser, Subcommand};
 
@@ -43,9 +44,9 @@ enum Command {
     Record(Box<Record>),
     /// Verify a recording: its structure, and of the PMU `pattern` every byte
     Check {
-        /// The recording
+        /// The recording; of one that went into several files, these in their order
         #[arg(default_value = "perf.data")]
-        file: PathBuf,
+        files: Vec<PathBuf>,
         /// Write what was found as JSON
         #[arg(long)]
         json: bool,
@@ -84,20 +85,36 @@ struct Record {
     #[arg(long, value_name = "SIZE")]
     aux_watermark: Option<String>,
     /// Record everything on these CPUs
-    #[arg(short = 'C', long, value_name = "LIST", conflicts_with_all = ["all_cpus", "pid"])]
+    #[arg(short = 'C', long, value_name = "LIST", conflicts_with_all = ["all_cpus", "pid", "tid"])]
     cpu: Option<String>,
     /// Record everything on all CPUs
-    #[arg(short, long, conflicts_with = "pid")]
+    #[arg(short, long, conflicts_with_all = ["pid", "tid"])]
     all_cpus: bool,
-    /// Record this process
-    #[arg(short, long)]
-    pid: Option<u32>,
+    /// Record these processes
+    #[arg(short, long, value_name = "LIST", conflicts_with = "tid")]
+    pid: Option<String>,
+    /// Record these threads
+    #[arg(short, long, value_name = "LIST")]
+    tid: Option<String>,
     /// Rings that follow the threads, and no children
     #[arg(long)]
     per_thread: bool,
-    /// Let new trace overwrite old, and write what is there when the recording ends (e)
-    #[arg(short = 'S', long, value_name = "WHEN")]
+    /// Let new trace overwrite old, and write what is there (or the newest SIZE bytes) at each SIGUSR2 or command `snapshot`;
+    /// with e also when the recording ends
+    #[arg(short = 'S', long, value_name = "[SIZE][e]", num_args = 0..=1, default_missing_value = "")]
     snapshot: Option<String>,
+    /// Take commands, as perf does: fifo:CTL[,ACK] or fd:CTL[,ACK]
+    #[arg(long, value_name = "WHERE")]
+    control: Option<String>,
+    /// Begin to trace after MS milliseconds; -1: when a command says so; MS-MS,…: in these ranges
+    #[arg(short = 'D', long, value_name = "MS", allow_hyphen_values = true)]
+    delay: Option<String>,
+    /// Begin another file at each SIGUSR2 (signal), when one has so much (with B, K, M or G), or after so long (with s, m, h or d)
+    #[arg(long, value_name = "WHEN", num_args = 0..=1, default_missing_value = "signal")]
+    switch_output: Option<String>,
+    /// Keep so many of these files
+    #[arg(long, value_name = "N", requires = "switch_output")]
+    switch_max_files: Option<usize>,
     /// The file to write
     #[arg(short, long, value_name = "FILE", default_value = "perf.data")]
     output: PathBuf,
@@ -107,7 +124,7 @@ struct Record {
     /// Bring the file to its disk every so many seconds, for the case that the power fails; 0: never
     #[arg(long, value_name = "SECONDS", default_value_t = 1)]
     sync: u64,
-    /// End the recording when the file has so much: bytes, or with K, M or G
+    /// End the recording when its files have so much: bytes, or with K, M or G
     #[arg(long, value_name = "SIZE")]
     max_size: Option<String>,
     /// Write how it went, and what was lost, as JSON into this file; -: to standard output
@@ -146,9 +163,17 @@ fn main() -> ExitCode {
 fn run(command: &Command) -> anyhow::Result<u8> {
     match command {
         Command::Record(options) => options.run(),
-        Command::Check { file, json } => {
-            let bytes = auxrec::trace::read_file(file)?;
-            let findings = check::check(&bytes).with_context(|| file.display().to_string())?;
+        Command::Check { files, json } => {
+            let files: Vec<(&PathBuf, Vec<u8>)> = files
+                .iter()
+                .map(|file| Ok((file, auxrec::trace::read_file(file)?)))
+                .collect::<Result<_, Error>>()?;
+            let parts: Vec<&[u8]> = files.iter().map(|(_, bytes)| bytes.as_slice()).collect();
+            let names: Vec<_> = files
+                .iter()
+                .map(|(file, _)| file.display().to_string())
+                .collect();
+            let findings = check::check_parts(&parts).with_context(|| names.join(", "))?;
             if *json {
                 print(&pretty(&json::findings(&findings)))?;
             } else {
@@ -224,6 +249,25 @@ fn print(text: &str) -> anyhow::Result<()> {
     }
 }
 
+/// `[SIZE][e]`, the size in bytes or with a unit.
+fn parse_snapshot(text: &str) -> Result<Snapshot, Error> {
+    let (size, at_exit) = match text.strip_suffix('e') {
+        Some(size) => (size, true),
+        None => (text, false),
+    };
+    let size = match (size, size.strip_prefix("0x")) {
+        ("", _) => None,
+        (_, Some(hex)) => usize::from_str_radix(hex, 16).ok(),
+        (size, None) => parse_size(size, 1).ok(),
+    };
+    if size.is_none() && !text.is_empty() && text != "e" {
+        return Err(Error::Usage(format!(
+            "-S takes a size in bytes (or with K, M or G), and `e` to write what is there at the end too, not `{text}`"
+        )));
+    }
+    Ok(Snapshot { size, at_exit })
+}
+
 impl Record {
     fn options(&self) -> Result<Options, Error> {
         let page = rustix::param::page_size();
@@ -231,23 +275,15 @@ impl Record {
         let [event] = self.event.as_slice() else {
             return usage("give one event with -e; several in one recording are not supported");
         };
-        let mode = match self.snapshot.as_deref() {
-            None => Mode::Linear,
-            Some("e") => Mode::Overwrite,
-            Some(other) => {
-                return Err(Error::Usage(format!(
-                    "-S takes `e` (write what is there at the end), not `{other}`"
-                )))
+        let target = match (&self.cpu, self.all_cpus, &self.pid, &self.tid) {
+            (Some(list), ..) => Target::System(parse_cpus(list)?),
+            (None, true, ..) => Target::System(online_cpus()?),
+            (None, false, Some(list), _) => Target::Processes(parse_ids(list)?),
+            (None, false, None, Some(list)) => Target::Threads(parse_ids(list)?),
+            (None, false, None, None) if self.command.is_empty() => {
+                return usage("nothing to record: give a command after --, or -a, -C, -p or -t")
             }
-        };
-        let target = match (&self.cpu, self.all_cpus, self.pid) {
-            (Some(list), _, _) => Target::System(parse_cpus(list)?),
-            (None, true, _) => Target::System(online_cpus()?),
-            (None, false, Some(pid)) => Target::Process(pid),
-            (None, false, None) if self.command.is_empty() => {
-                return usage("nothing to record: give a command after --, or -a, -C or -p")
-            }
-            (None, false, None) => Target::Command,
+            (None, false, None, None) => Target::Command,
         };
         Ok(Options {
             event: event.clone(),
@@ -262,7 +298,18 @@ impl Record {
                 .transpose()?,
             target,
             per_thread: self.per_thread,
-            mode,
+            snapshot: self.snapshot.as_deref().map(parse_snapshot).transpose()?,
+            delay: self
+                .delay
+                .as_deref()
+                .map_or(Ok(Delay::None), Delay::parse)?,
+            control: self.control.as_deref().map(Channel::parse).transpose()?,
+            switch_output: self
+                .switch_output
+                .as_deref()
+                .map(Switch::parse)
+                .transpose()?,
+            keep_files: self.switch_max_files,
             output: self.output.clone(),
             command: self.command.clone(),
             cmdline: std::env::args_os()
@@ -298,9 +345,19 @@ impl Record {
                 total.read,
                 total.records,
                 outcome.wakeups,
-                self.output.display(),
+                match outcome.files {
+                    1 => outcome.path.display().to_string(),
+                    n => format!("{n} files to {}", outcome.path.display()),
+                },
                 outcome.file,
             );
+            if let Some((times, blind)) = outcome.snapshots {
+                eprintln!(
+                    "auxrec: {times} snapshots, nothing traced for {} us at most on a ring, {} us in all",
+                    blind.max.div_ceil(1000),
+                    blind.sum.div_ceil(1000),
+                );
+            }
             for (name, loss, wraps) in &outcome.rings {
                 if self.verbose {
                     eprintln!("auxrec: {name}: {} bytes, {wraps} wraps", loss.read);

@@ -10,17 +10,17 @@
 //! order. `FINISHED_ROUND` promises readers that what comes after it is not older than what came before the one before: so
 //! one is written when every thread has begun a pass after the last.
 
-use std::io::{Seek, Write};
+use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{sync_channel, Receiver, RecvTimeoutError, Sender, SyncSender};
 use std::time::{Duration, Instant};
 
-use perfdata::{Auxtrace, FinishedRound, Writer};
+use perfdata::Auxtrace;
 use rustix::event::{epoll, Timespec};
 
-use crate::drain::{Again, Drain, Sink};
+use crate::drain::{Again, Drain, Sink, Tape, Times};
 use crate::error::{Error, Result};
 use crate::session::{Mode, Rings};
 
@@ -32,12 +32,14 @@ const HEARTBEAT: Duration = Duration::from_millis(250);
 pub(crate) const PIECE: usize = 256 * 1024;
 
 enum Op {
-    Records(Vec<u8>),
+    Records(Vec<u8>, Option<Times>),
     Piece(Auxtrace, Vec<u8>),
+    /// Go on in another file.
+    Rotate,
 }
 
 /// What a thread hands over at once.
-struct Batch {
+pub(crate) struct Batch {
     thread: usize,
     /// The round in which the pass began.
     round: u64,
@@ -78,13 +80,13 @@ fn gone() -> Error {
 }
 
 impl Sink for Queue {
-    fn records(&mut self, bytes: &[u8]) -> Result<()> {
+    fn records(&mut self, bytes: &[u8], times: Option<Times>) -> Result<()> {
         if bytes.is_empty() {
             return Ok(());
         }
         let mut buffer = self.buffer();
         buffer.extend_from_slice(bytes);
-        self.send(Some(Op::Records(buffer)))
+        self.send(Some(Op::Records(buffer, times)))
     }
 
     fn piece_limit(&self) -> usize {
@@ -108,19 +110,32 @@ impl Sink for Queue {
     }
 }
 
+/// Has the writer go on in another file.
+pub(crate) struct Rotate(SyncSender<Batch>);
+
+impl Rotate {
+    pub fn rotate(&self) -> Result<()> {
+        let batch = Batch {
+            thread: usize::MAX,
+            round: 0,
+            op: Some(Op::Rotate),
+        };
+        self.0.send(batch).map_err(|_| gone())
+    }
+}
+
 /// The threads that drain and the one that writes, while `wait` runs; when it returns they end, and the last error, or the
 /// number of wakeups, is what they give.
 ///
 /// # Errors
 /// The writer's error before a drain's, and that before `wait`'s.
-pub(crate) fn run<W: Write + Seek + Send>(
+pub(crate) fn run(
     rings: &mut [Rings],
     drains: &mut [Drain],
     threads: usize,
     mode: Mode,
-    file: &mut Writer<W>,
-    limit: Option<u64>,
-    wait: impl FnOnce(BorrowedFd<'_>) -> Result<()>,
+    file: &mut (impl Tape + Send),
+    wait: impl FnOnce(BorrowedFd<'_>, Rotate) -> Result<()>,
 ) -> Result<u64> {
     let each = rings.len().div_ceil(threads.max(1)).max(1);
     let cannot = |e: std::io::Error| Error::failed(format!("cannot start a thread: {e}"));
@@ -160,19 +175,19 @@ pub(crate) fn run<W: Write + Seek + Send>(
                 result
             }));
         }
-        drop(to);
+        let rotate = Rotate(to);
         let writer = {
             let over = over.try_clone().map_err(cannot)?;
             let round = &round;
             scope.spawn(move || {
-                let result = write(file, &from, &back, round, limit, &over);
+                let result = write(file, &from, &back, round, &over);
                 if result.is_err() {
                     let _ = (&over).write(&[1]);
                 }
                 result
             })
         };
-        let waited = wait(finished.as_fd());
+        let waited = wait(finished.as_fd(), rotate);
         drop(stops);
         let died = || Error::failed("a thread of the recorder died");
         // All are waited for, whatever the first says.
@@ -262,12 +277,11 @@ fn drain(
 }
 
 /// The thread that writes: everything that comes, until nobody is left to send.
-fn write<W: Write + Seek>(
-    file: &mut Writer<W>,
+fn write(
+    file: &mut impl Tape,
     from: &Receiver<Batch>,
     back: &[Sender<Vec<u8>>],
     round: &AtomicU64,
-    limit: Option<u64>,
     over: &UnixStream,
 ) -> Result<()> {
     let mut seen = vec![0; back.len()];
@@ -278,14 +292,18 @@ fn write<W: Write + Seek>(
         match from.recv_timeout(HEARTBEAT.saturating_sub(beat.elapsed())) {
             Ok(batch) => {
                 let buffer = match batch.op {
-                    Some(Op::Records(bytes)) => {
-                        file.raw(&bytes)?;
+                    Some(Op::Records(bytes, times)) => {
+                        file.records(&bytes, times)?;
                         Some(bytes)
                     }
                     Some(Op::Piece(aux, bytes)) => {
-                        file.auxtrace(&aux)?;
+                        file.piece(&aux)?;
                         file.payload(&bytes)?;
                         Some(bytes)
+                    }
+                    Some(Op::Rotate) => {
+                        file.rotate()?;
+                        None
                     }
                     None => None,
                 };
@@ -297,18 +315,18 @@ fn write<W: Write + Seek>(
                     *seen = batch.round;
                 }
                 if dirty && seen.iter().all(|seen| *seen == current) {
-                    file.record(&FinishedRound, None)?;
-                    file.flush()?;
+                    file.round()?;
                     dirty = false;
                     current += 1;
                     round.store(current, Ordering::Release);
                 }
-                if limit.is_some_and(|limit| file.position() >= limit) {
+                file.turn()?;
+                if file.is_over() {
                     let _ = { over }.write(&[1]);
                 }
             }
             Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => return file.flush().map_err(Error::from),
+            Err(RecvTimeoutError::Disconnected) => return file.flush(),
         }
         if beat.elapsed() >= HEARTBEAT {
             file.checkpoint()?;
@@ -321,9 +339,9 @@ fn write<W: Write + Seek>(
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use std::io::{Cursor, SeekFrom};
+    use std::io::{Cursor, Seek, SeekFrom};
 
-    use perfdata::{Attr, Event, File};
+    use perfdata::{Attr, Event, File, FinishedRound, Writer};
 
     use super::*;
 
@@ -349,6 +367,28 @@ mod tests {
     impl Seek for Disk {
         fn seek(&mut self, to: SeekFrom) -> std::io::Result<u64> {
             self.file.seek(to)
+        }
+    }
+
+    impl Tape for Writer<Disk> {
+        fn round(&mut self) -> Result<()> {
+            self.record(&FinishedRound, None)?;
+            Ok(Self::flush(self)?)
+        }
+        fn flush(&mut self) -> Result<()> {
+            Ok(Self::flush(self)?)
+        }
+        fn checkpoint(&mut self) -> Result<()> {
+            Ok(Self::checkpoint(self)?)
+        }
+        fn is_over(&self) -> bool {
+            false
+        }
+        fn turn(&mut self) -> Result<()> {
+            Ok(())
+        }
+        fn rotate(&mut self) -> Result<()> {
+            Ok(())
         }
     }
 
@@ -394,7 +434,7 @@ mod tests {
                 }));
             }
             drop(to);
-            let written = write(&mut file, &from, &back, &round, None, &over);
+            let written = write(&mut file, &from, &back, &round, &over);
             drop(from);
             let results = workers.into_iter().map(|w| w.join().unwrap()).collect();
             (results, written)

@@ -2,31 +2,29 @@
 
 //! `record`: from the options to the file.
 
-use std::fs::{self, File};
-use std::io;
 use std::num::NonZero;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
-use std::sync::mpsc;
+use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
-use perfdata::{ClockData, EventDesc, Features, FinishedInit, IdIndex, Writer};
-use rustix::event::{epoll, Timespec};
-use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM};
+use perfdata::EventDesc;
 
-use crate::drain::{self, Again, Drain};
+use crate::control::{Channel, Command};
+use crate::delay::{Delay, Step, Switch as Switching};
+use crate::drain::{self, Again, Drain, Tape};
 use crate::error::{Error, Result};
-use crate::host;
 use crate::limits::Limits;
 use crate::loss::Loss;
-use crate::parallel;
+use crate::output::{self, Description, Output};
+use crate::parallel::{self, Rotate};
 use crate::pmu::Pmus;
-use crate::session::{Mode, Plan, Rings, Session};
+use crate::session::{Mode, Plan, Rings, Session, Switch};
 use crate::size::{bytes, check_ring, RingSizes};
+use crate::snapshot::{Blind, Snapshots};
 use crate::sys::{self, Workload};
-use crate::target::{check_online, online_cpus, threads, Target};
+use crate::target::{check_online, online_cpus, process_of, threads, Target};
+use crate::watch::{Wake, Watch};
 
 /// How often the file's header is brought up to date, and events that are off with nothing to drain are started again, ns.
 const HEARTBEAT: u64 = 250_000_000;
@@ -34,8 +32,20 @@ const HEARTBEAT: u64 = 250_000_000;
 /// So much of a file that has filled its disk is given up for features, index and counters.
 const ROOM: u64 = 64 * 1024;
 
+/// The name of the event that tells of names, threads and mappings.
+const TRACKING: &str = "dummy:u";
+
+/// Areas that are written over and over, and what is written of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Snapshot {
+    /// So many of the newest bytes of each area; [`None`]: all.
+    pub size: Option<usize>,
+    /// Whether one is taken when the recording ends, too.
+    pub at_exit: bool,
+}
+
 /// What to record.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Options {
     /// The event, in the form `pmu/term=value,…/modifiers`.
     pub event: String,
@@ -47,8 +57,16 @@ pub struct Options {
     pub target: Target,
     /// Whether the rings follow the threads rather than the CPUs.
     pub per_thread: bool,
-    /// How the AUX area is used.
-    pub mode: Mode,
+    /// Whether new trace overwrites old, until a snapshot is asked for by SIGUSR2 or by a command.
+    pub snapshot: Option<Snapshot>,
+    /// When trace is recorded.
+    pub delay: Delay,
+    /// Where commands come from.
+    pub control: Option<Channel>,
+    /// When another file is begun: then files are numbered, `FILE.0001` and so on.
+    pub switch_output: Option<Switching>,
+    /// How many of them are kept.
+    pub keep_files: Option<usize>,
     /// The file.
     pub output: PathBuf,
     /// The command that is run; recording ends when it does.
@@ -57,7 +75,7 @@ pub struct Options {
     pub cmdline: Vec<String>,
     /// How many threads drain the rings; [`None`]: one for each ring, and at most one for each CPU.
     pub threads: Option<usize>,
-    /// The recording ends when the file has so many bytes.
+    /// The recording ends when its files together have so many bytes.
     pub max_size: Option<u64>,
     /// How often the file is brought to its disk; zero: never.
     pub sync: Duration,
@@ -72,8 +90,14 @@ pub struct Outcome {
     pub rings: Vec<(String, Loss, u64)>,
     /// How often the recorder woke up.
     pub wakeups: u64,
-    /// Length of the file.
+    /// Length of all files together.
     pub file: u64,
+    /// How many files there are.
+    pub files: u32,
+    /// The last of them.
+    pub path: PathBuf,
+    /// How many snapshots were taken, and for how long nothing was traced meanwhile.
+    pub snapshots: Option<(u64, Blind)>,
     /// Exit status of the command.
     pub status: Option<i32>,
 }
@@ -99,7 +123,22 @@ impl Options {
             (256 << 10, 128 << 10)
         };
         let data = check_ring("data ring", self.sizes.data.unwrap_or(data), page)?;
+        // A snapshot of a size wants an area in which there is so much.
+        let aux = match self.snapshot.and_then(|snapshot| snapshot.size) {
+            Some(size) if self.sizes.aux.is_none() => size.max(page).next_power_of_two(),
+            _ => aux,
+        };
         let aux = check_ring("AUX area", self.sizes.aux.unwrap_or(aux), page)?;
+        if let Some(size) = self.snapshot.and_then(|snapshot| snapshot.size) {
+            if size > aux || size == 0 {
+                return Err(Error::usage(format!(
+                    "a snapshot of {size} bytes cannot be: the AUX area has {aux} bytes"
+                )));
+            }
+        }
+        if self.keep_files == Some(0) {
+            return Err(Error::usage("--switch-max-files must be 1 at least"));
+        }
         let watermark = match self.watermark {
             // As perf does for Intel PT: with half of the area, what follows a commit has not room for another half (one
             // byte always stays free), and a driver would stop before its next wakeup.
@@ -121,10 +160,21 @@ impl Options {
                 check_online(cpus, online)?;
                 (Some(cpus.clone()), None)
             }
-            Target::Process(pid) => (
-                (!self.per_thread).then(|| online.to_vec()),
-                Some(threads(*pid)?),
-            ),
+            Target::Processes(pids) => {
+                let mut all = Vec::new();
+                for pid in pids {
+                    all.extend(threads(*pid)?);
+                }
+                ((!self.per_thread).then(|| online.to_vec()), Some(all))
+            }
+            Target::Threads(all) => {
+                all.iter()
+                    .try_for_each(|thread| process_of(*thread).map(|_| ()))?;
+                (
+                    (!self.per_thread).then(|| online.to_vec()),
+                    Some(all.clone()),
+                )
+            }
             Target::Command => (
                 (!self.per_thread).then(|| online.to_vec()),
                 Some(Vec::new()),
@@ -134,7 +184,12 @@ impl Options {
             data,
             aux,
             watermark: u32::try_from(watermark).unwrap_or(u32::MAX),
-            mode: self.mode,
+            mode: if self.snapshot.is_some() {
+                Mode::Overwrite
+            } else {
+                Mode::Linear
+            },
+            delayed: self.delay != Delay::None,
             inherit: cpus.is_some() && threads.is_some(),
             on_exec: self.target == Target::Command,
             cpus,
@@ -142,68 +197,27 @@ impl Options {
             event,
         })
     }
-}
 
-/// The file that is written, and what was done to make place for it.
-struct Output {
-    file: File,
-    path: PathBuf,
-    /// Where the file went that had the name before.
-    old: Option<PathBuf>,
-}
-
-impl Output {
-    /// Moves a file of this name out of the way, as perf does, and makes a new one.
-    fn create(path: &Path) -> Result<Self> {
-        let cannot = |e: io::Error| Error::failed(format!("cannot create {}: {e}", path.display()));
-        let mut old = None;
-        if fs::metadata(path).is_ok_and(|meta| meta.is_file() && meta.len() != 0) {
-            let mut name = path.as_os_str().to_owned();
-            name.push(".old");
-            fs::rename(path, &name).map_err(cannot)?;
-            old = Some(PathBuf::from(name));
-        }
-        Ok(Self {
-            file: File::create(path).map_err(cannot)?,
-            path: path.to_owned(),
-            old,
-        })
-    }
-
-    /// Nothing was recorded: leaves things as they were.
-    fn discard(path: &Path, old: Option<&Path>) {
-        // What is no file, as a device, stays.
-        if fs::metadata(path).is_ok_and(|meta| meta.is_file()) {
-            let _ = fs::remove_file(path);
-        }
-        if let Some(old) = old {
-            let _ = fs::rename(old, path);
-        }
-    }
-}
-
-/// Signals, as something to wait for.
-struct Signals {
-    /// Those that end the recording.
-    stop: UnixStream,
-    /// The end of a child.
-    child: UnixStream,
-}
-
-impl Signals {
-    fn catch() -> io::Result<Self> {
-        let stream = |signals: &[i32]| {
-            let (read, write) = UnixStream::pair()?;
-            read.set_nonblocking(true)?;
-            for &signal in signals {
-                signal_hook::low_level::pipe::register(signal, write.try_clone()?)?;
-            }
-            Ok::<_, io::Error>(read)
+    fn description(&self, session: &Session, online: usize, workload: Option<u32>) -> Description {
+        let plan = session.plan();
+        let [aux_ids, tracking_ids] = session.ids();
+        let event = |name: &str, attr, ids| EventDesc {
+            attr,
+            ids,
+            name: name.to_owned(),
         };
-        Ok(Self {
-            stop: stream(&[SIGINT, SIGTERM])?,
-            child: stream(&[SIGCHLD])?,
-        })
+        Description {
+            events: vec![
+                event(&plan.event.text, plan.aux_attr(), aux_ids),
+                event(TRACKING, plan.tracking_attr(), tracking_ids),
+            ],
+            index: session.id_index(),
+            cmdline: self.cmdline.clone(),
+            online,
+            target: self.target.clone(),
+            workload,
+            plan: plan.clone(),
+        }
     }
 }
 
@@ -216,8 +230,9 @@ pub fn record(options: &Options) -> Result<Outcome> {
     let online = online_cpus()?;
     let limits = Limits::read(online.len());
     let mut plan = options.plan(&limits, &online)?;
-    let signals =
-        Signals::catch().map_err(|e| Error::failed(format!("cannot wait for signals: {e}")))?;
+    let control = options.control.as_ref().map(Channel::open).transpose()?;
+    let usr2 = options.snapshot.is_some() || options.switch_output == Some(Switching::Signal);
+    let mut watch = Watch::new(usr2, control)?;
 
     let mut workload = match options.command.as_slice() {
         [] => None,
@@ -225,25 +240,32 @@ pub fn record(options: &Options) -> Result<Outcome> {
             Error::failed(format!("cannot start a process for `{}`: {e}", command[0]))
         })?),
     };
-    if let (Target::Command, Some(workload)) = (&options.target, &workload) {
-        plan.threads = Some(u32::try_from(workload.pid()).into_iter().collect());
+    let pid = workload
+        .as_ref()
+        .and_then(|workload| u32::try_from(workload.pid()).ok());
+    if options.target == Target::Command {
+        plan.threads = Some(pid.into_iter().collect());
+    }
+    match &options.target {
+        Target::Processes(pids) => watch.processes(pids, false)?,
+        Target::Threads(threads) => watch.processes(threads, true)?,
+        Target::Command | Target::System(_) => {}
     }
     let session = Session::open(plan, &limits)?;
-    let Output {
-        file: output,
-        path,
-        old,
-    } = Output::create(&options.output)?;
-    let [aux_ids, tracking_ids] = session.ids();
-    let events = [
-        (session.plan().aux_attr(), aux_ids),
-        (session.plan().tracking_attr(), tracking_ids),
-    ];
-    // For `recover`, should this recorder be killed.
-    let spare = features(options, &session, &events, online.len(), "killed", None);
-    let sync = Sync::start(&output, options.sync);
-    let file = Writer::with_spare(output, &events, &spare)
-        .map_err(|e| Error::failed(format!("cannot write {}: {e}", options.output.display())))?;
+    let output = Output::create(
+        &options.output,
+        options.description(&session, online.len(), pid),
+        output::Limits {
+            all: options.max_size,
+            parts: options.switch_output.is_some(),
+            part: match options.switch_output {
+                Some(Switching::Size(bytes)) => Some(bytes),
+                _ => None,
+            },
+            keep: options.keep_files,
+            sync: options.sync,
+        },
+    )?;
     if options.verbose {
         eprintln!(
             "auxrec: {} rings of {} and {} for trace, woken by {}",
@@ -254,6 +276,16 @@ pub fn record(options: &Options) -> Result<Outcome> {
         );
     }
 
+    let snapshots = options.snapshot.map(|snapshot| {
+        let size = snapshot.size.unwrap_or(session.plan().aux);
+        Snapshots::new(&session, size)
+    });
+    let desk = Desk {
+        switch: session.switch(),
+        watch,
+        status: None,
+        owed: 0,
+    };
     let mut recording = Recording {
         drains: session
             .rings()
@@ -261,66 +293,120 @@ pub fn record(options: &Options) -> Result<Outcome> {
             .map(|_| Drain::new(&session))
             .collect(),
         session,
-        file,
+        output,
+        snapshots,
         wakeups: 0,
-        status: None,
         begun: false,
         counted: false,
     };
+    let mut desk = desk;
     let result = recording
-        .begin(options)
-        .and_then(|()| recording.run(options, workload.as_mut(), &signals))
-        .and_then(|()| recording.end());
+        .output
+        .begin()
+        .and_then(|()| recording.run(options, workload.as_mut(), &mut desk))
+        .and_then(|()| recording.end(options));
     // The command is there to be recorded; it does not go on when that has ended.
     if let Some(workload) = &mut workload {
         let _ = workload.terminate();
     }
-    let outcome = match result {
+    match result {
         Err(error) if !recording.begun => {
-            Output::discard(&path, old.as_deref());
+            recording.output.discard();
             Err(error)
         }
-        result => recording.close(options, &events, online.len(), result),
-    };
-    drop(sync);
-    outcome
-}
-
-/// Has the file on its disk every now and then, beside the recording: writing to a disk takes long.
-struct Sync {
-    stop: Option<mpsc::Sender<()>>,
-    thread: Option<thread::JoinHandle<()>>,
-}
-
-impl Sync {
-    fn start(file: &File, period: Duration) -> Self {
-        let file = if period.is_zero() {
-            None
-        } else {
-            file.try_clone().ok()
-        };
-        let (stop, stopped) = mpsc::channel();
-        let thread = file.map(|file| {
-            thread::spawn(move || {
-                while stopped.recv_timeout(period) == Err(mpsc::RecvTimeoutError::Timeout) {
-                    // What cannot be synchronised (a pipe, a full disk) shows when it is written.
-                    let _ = file.sync_data();
-                }
-                let _ = file.sync_all();
-            })
-        });
-        Self {
-            stop: Some(stop),
-            thread,
+        result => {
+            let outcome = recording.close(result, desk.status)?;
+            for _ in 0..desk.owed {
+                desk.watch.answer();
+            }
+            Ok(outcome)
         }
     }
 }
 
-impl Drop for Sync {
-    fn drop(&mut self) {
-        self.stop = None;
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
+/// Does what is asked of the recorder while it records.
+struct Desk {
+    watch: Watch,
+    switch: Switch,
+    /// The command's exit status.
+    status: Option<i32>,
+    /// Commands that are answered when the file is finished.
+    owed: u32,
+}
+
+/// What is left to do for whoever has the rings and the file.
+enum Todo {
+    Nothing,
+    End,
+    /// A snapshot; whether a command asked for it.
+    Snapshot(bool),
+    Rotate,
+}
+
+impl Desk {
+    fn todo(
+        &mut self,
+        wake: Wake,
+        options: &Options,
+        workload: Option<&mut Workload>,
+    ) -> Result<Todo> {
+        Ok(match wake {
+            Wake::Stop | Wake::Gone | Wake::Over => Todo::End,
+            Wake::Child => {
+                if let Some(workload) = workload {
+                    self.status = workload.try_wait().map_err(|e| {
+                        Error::failed(format!("cannot learn how the command ended: {e}"))
+                    })?;
+                }
+                if self.status.is_some() {
+                    Todo::End
+                } else {
+                    Todo::Nothing
+                }
+            }
+            Wake::Signal if options.snapshot.is_some() => Todo::Snapshot(false),
+            Wake::Signal | Wake::Rotate => Todo::Rotate,
+            Wake::Step(Step::End) => Todo::End,
+            Wake::Step(step) => {
+                self.switch.set(step == Step::On)?;
+                Todo::Nothing
+            }
+            Wake::Command(command) => self.command(command, options)?,
+            Wake::Ring(..) => Todo::Nothing,
+        })
+    }
+
+    fn command(&mut self, command: Command, options: &Options) -> Result<Todo> {
+        match command {
+            Command::Enable(event) => self.set(true, event.as_deref())?,
+            Command::Disable(event) => self.set(false, event.as_deref())?,
+            Command::Evlist => eprintln!("{}\n{TRACKING}", options.event),
+            Command::Ping => {}
+            Command::Snapshot if options.snapshot.is_some() => return Ok(Todo::Snapshot(true)),
+            Command::Snapshot => eprintln!("auxrec: there are no snapshots without -S"),
+            Command::Stop => {
+                self.owed += 1;
+                return Ok(Todo::End);
+            }
+            Command::Unknown(line) => {
+                eprintln!(
+                    "auxrec: `{}` is no command; they are: enable, disable, snapshot, evlist, ping, stop",
+                    line.escape_debug()
+                );
+                return Ok(Todo::Nothing);
+            }
+        }
+        self.watch.answer();
+        Ok(Todo::Nothing)
+    }
+
+    fn set(&self, on: bool, event: Option<&str>) -> Result<()> {
+        match event {
+            Some(name) if !self.switch.knows(name) => {
+                eprintln!("auxrec: there is no event `{name}` in this recording");
+                Ok(())
+            }
+            _ => self.switch.set(on),
         }
     }
 }
@@ -328,181 +414,112 @@ impl Drop for Sync {
 struct Recording {
     session: Session,
     drains: Vec<Drain>,
-    file: Writer<File>,
+    output: Output,
+    snapshots: Option<Snapshots>,
     wakeups: u64,
-    status: Option<i32>,
     /// Whether anything can have been recorded.
     begun: bool,
     counted: bool,
 }
 
-/// What woke the recorder.
-const STOP: u64 = u64::MAX;
-const CHILD: u64 = u64::MAX - 1;
-const TARGET_GONE: u64 = u64::MAX - 2;
-const OVER: u64 = u64::MAX - 3;
-
 impl Recording {
-    /// What stands before the first record of the kernel.
-    fn begin(&mut self, options: &Options) -> Result<()> {
-        for entries in self.session.id_index().chunks(IdIndex::MAX) {
-            self.file.record(&IdIndex(entries), None)?;
-        }
-        // No AUXTRACE_INFO: it names a decoder that perf has, and perf has none for a PMU that it does not know.
-        let attr = self.session.plan().tracking_attr();
-        let [_, ids] = self.session.ids();
-        let id = ids.first().copied().unwrap_or(0);
-        match &options.target {
-            Target::Process(pid) => {
-                host::process(*pid, &threads(*pid)?, true, &attr, id, &mut self.file)?;
-            }
-            Target::System(_) => {
-                let pids = fs::read_dir("/proc").into_iter().flatten();
-                for pid in pids.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()) {
-                    host::process(
-                        pid,
-                        &threads(pid).unwrap_or_default(),
-                        false,
-                        &attr,
-                        id,
-                        &mut self.file,
-                    )?;
-                }
-            }
-            Target::Command => {}
-        }
-        self.file.record(&FinishedInit, None)?;
-        self.file.flush()?;
-        Ok(())
-    }
-
     fn run(
         &mut self,
         options: &Options,
         mut workload: Option<&mut Workload>,
-        signals: &Signals,
+        desk: &mut Desk,
     ) -> Result<()> {
-        let cannot =
-            |e: rustix::io::Errno| Error::failed(format!("cannot wait for the rings: {e}"));
-        let poll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(cannot)?;
-        let add = |fd: BorrowedFd<'_>, token: u64| {
-            epoll::add(
-                &poll,
-                fd,
-                epoll::EventData::new_u64(token),
-                epoll::EventFlags::IN,
-            )
-            .map_err(cannot)
-        };
-        add(signals.stop.as_fd(), STOP)?;
-        add(signals.child.as_fd(), CHILD)?;
         let rings = self.session.rings().len();
         let cpus = thread::available_parallelism().map_or(1, NonZero::get);
         let threads = options.threads.unwrap_or(cpus).clamp(1, rings);
-        // A ring that is read once, at the end, needs no thread.
-        let alone = threads == 1 || self.session.plan().mode == Mode::Overwrite;
-        let mut rings = self.session.rings().iter().flat_map(Rings::events);
-        for (token, opened) in (0..).zip(rings.by_ref().filter(|_| alone)) {
-            add(opened.event.as_fd(), token)?;
-        }
-        let target = match options.target {
-            Target::Process(pid) => i32::try_from(pid)
-                .ok()
-                .and_then(rustix::process::Pid::from_raw)
-                .and_then(|pid| {
-                    rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok()
-                }),
-            _ => None,
+        // A ring that is read only now and then needs no thread; and one ring's thread none for the file, unless ending a file
+        // and beginning another keeps it from its ring.
+        let alone = match self.session.plan().mode {
+            Mode::Overwrite => true,
+            Mode::Linear => threads == 1 && options.switch_output.is_none(),
         };
-        if let Some(target) = &target {
-            add(target.as_fd(), TARGET_GONE)?;
+        if alone {
+            let events = self.session.rings().iter().flat_map(Rings::events);
+            for (number, opened) in events.enumerate() {
+                desk.watch.ring(opened.event.as_fd(), number)?;
+            }
         }
 
-        if !self.session.plan().on_exec {
-            self.session.enable()?;
-        }
+        self.session.enable(options.delay == Delay::None)?;
         if let Some(workload) = workload.as_deref_mut() {
             workload
                 .start()
                 .map_err(|e| Error::failed(format!("cannot run `{}`: {e}", options.command[0])))?;
         }
-
         self.begun = true;
-        if !alone {
-            let mode = self.session.plan().mode;
-            let status = &mut self.status;
-            let wait = |over: BorrowedFd<'_>| {
-                add(over, OVER)?;
-                let mut ready = Vec::with_capacity(8);
-                loop {
-                    ready.clear();
-                    let spare = rustix::buffer::spare_capacity(&mut ready);
-                    match epoll::wait(&poll, spare, None) {
-                        Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                        Err(e) => return Err(cannot(e)),
-                    }
-                    for event in &ready {
-                        match { event.data }.u64() {
-                            CHILD => {
-                                *status = ended(workload.as_deref_mut(), &signals.child)?;
-                                if status.is_some() {
-                                    return Ok(());
-                                }
-                            }
-                            _ => return Ok(()),
-                        }
+        let period = match options.switch_output {
+            Some(Switching::Time(ns)) => Some(ns),
+            _ => None,
+        };
+        desk.watch.start(options.delay.steps(), period);
+        if alone {
+            self.run_alone(options, workload, desk)
+        } else {
+            self.run_threads(options, threads, workload, desk)
+        }
+    }
+
+    fn run_threads(
+        &mut self,
+        options: &Options,
+        threads: usize,
+        mut workload: Option<&mut Workload>,
+        desk: &mut Desk,
+    ) -> Result<()> {
+        let mode = self.session.plan().mode;
+        let wait = |over: BorrowedFd<'_>, file: Rotate| {
+            desk.watch.over(over)?;
+            loop {
+                for wake in desk.watch.wait(None)? {
+                    match desk.todo(wake, options, workload.as_deref_mut())? {
+                        Todo::Nothing | Todo::Snapshot(_) => {}
+                        Todo::End => return Ok(()),
+                        Todo::Rotate => file.rotate()?,
                     }
                 }
-            };
-            self.wakeups = parallel::run(
-                self.session.rings_mut(),
-                &mut self.drains,
-                threads,
-                mode,
-                &mut self.file,
-                options.max_size,
-                wait,
-            )?;
-            return Ok(());
-        }
-        let mut ready = Vec::with_capacity(64);
+            }
+        };
+        self.wakeups = parallel::run(
+            self.session.rings_mut(),
+            &mut self.drains,
+            threads,
+            mode,
+            &mut self.output,
+            wait,
+        )?;
+        Ok(())
+    }
+
+    fn run_alone(
+        &mut self,
+        options: &Options,
+        mut workload: Option<&mut Workload>,
+        desk: &mut Desk,
+    ) -> Result<()> {
         let mut stop = false;
         let mut beat = sys::now();
         while !stop {
-            let wait = (beat + HEARTBEAT).saturating_sub(sys::now());
-            let wait = Timespec {
-                tv_sec: 0,
-                tv_nsec: i64::try_from(wait).unwrap_or(0),
-            };
-            ready.clear();
-            match epoll::wait(
-                &poll,
-                rustix::buffer::spare_capacity(&mut ready),
-                Some(&wait),
-            ) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(e) => return Err(cannot(e)),
-            }
+            let wakes = desk.watch.wait(Some(beat + HEARTBEAT))?;
             self.wakeups += 1;
-            for event in &ready {
-                match { event.data }.u64() {
-                    STOP | TARGET_GONE => stop = true,
-                    CHILD => {
-                        self.status = ended(workload.as_deref_mut(), &signals.child)?;
-                        stop |= self.status.is_some();
+            for wake in wakes {
+                if let Wake::Ring(number, gone) = wake {
+                    // A thread that has ended hangs up for good; its rings are read with the others all the same.
+                    let mut all = self.session.rings().iter().flat_map(Rings::events);
+                    if let (true, Some(opened)) = (gone, all.nth(number)) {
+                        desk.watch.forget(opened.event.as_fd());
                     }
-                    token => {
-                        // A thread that has ended hangs up for good; its rings are read with the others all the same.
-                        let gone = epoll::EventFlags::HUP | epoll::EventFlags::ERR;
-                        if { event.flags }.intersects(gone) {
-                            let mut all = self.session.rings().iter().flat_map(Rings::events);
-                            if let Some(opened) =
-                                usize::try_from(token).ok().and_then(|n| all.nth(n))
-                            {
-                                let _ = epoll::delete(&poll, &opened.event);
-                            }
-                        }
-                    }
+                    continue;
+                }
+                match desk.todo(wake, options, workload.as_deref_mut())? {
+                    Todo::Nothing => {}
+                    Todo::End => stop = true,
+                    Todo::Snapshot(asked) => self.snapshot(options, asked.then_some(&mut *desk))?,
+                    Todo::Rotate => self.output.rotate()?,
                 }
             }
             let due = sys::now() >= beat + HEARTBEAT;
@@ -516,64 +533,78 @@ impl Recording {
                 &mut self.drains,
                 again,
                 false,
-                &mut self.file,
+                &mut self.output,
             )?;
-            stop |= options
-                .max_size
-                .is_some_and(|limit| self.file.position() >= limit);
+            self.output.turn()?;
+            stop |= self.output.is_over();
             if due {
-                self.file.checkpoint()?;
+                self.output.checkpoint()?;
                 beat = sys::now();
             }
         }
         Ok(())
     }
 
+    /// Takes a snapshot, and, if a command asked for it, answers when it is safe in the file.
+    fn snapshot(&mut self, options: &Options, asked: Option<&mut Desk>) -> Result<()> {
+        let Some(snapshots) = &mut self.snapshots else {
+            return Ok(());
+        };
+        let blind = snapshots.take(&mut self.session, &mut self.drains, &mut self.output)?;
+        if options.verbose {
+            eprintln!(
+                "auxrec: snapshot {}: nothing was traced for {} us at most on a ring",
+                snapshots.times,
+                blind.max.div_ceil(1000)
+            );
+        }
+        match asked {
+            Some(desk) if desk.watch.answers() => {
+                if options.sync.is_zero() {
+                    self.output.checkpoint()?;
+                } else {
+                    self.output.durable()?;
+                }
+                desk.watch.answer();
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
     /// What stands after the last record of the kernel.
-    fn end(&mut self) -> Result<()> {
+    fn end(&mut self, options: &Options) -> Result<()> {
         self.session.disable()?;
         drain::pass(
             &mut self.session,
             &mut self.drains,
             Again::Never,
             true,
-            &mut self.file,
+            &mut self.output,
         )?;
-        if self.session.plan().mode == Mode::Overwrite {
-            for (rings, drain) in self.session.rings_mut().iter_mut().zip(&mut self.drains) {
-                drain.snapshot(rings, &mut self.file)?;
-            }
+        if options.snapshot.is_some_and(|snapshot| snapshot.at_exit) {
+            self.snapshot(options, None)?;
         }
-        drain::counts(&self.session, &mut self.file)?;
-        self.file.flush()?;
+        if let Some(snapshots) = &self.snapshots {
+            self.output.notes = vec![
+                ("snapshots", snapshots.times.to_string()),
+                ("blind_max_ns", snapshots.blind.max.to_string()),
+                ("blind_ns", snapshots.blind.sum.to_string()),
+            ];
+        }
+        drain::counts(&self.session, &mut self.output.file)?;
+        self.output.flush()?;
         self.counted = true;
         Ok(())
     }
 
-    fn features(
-        &self,
-        options: &Options,
-        events: &[(perfdata::Attr, Vec<u64>)],
-        online: usize,
-        ended: &str,
-    ) -> Features {
-        let times = self.drains.iter().filter_map(|drain| drain.times);
-        let times = times.reduce(|(a, b), (c, d)| (a.min(c), b.max(d)));
-        features(options, &self.session, events, online, ended, times)
-    }
-
     /// Ends the file, whatever happened before.
-    fn close(
-        mut self,
-        options: &Options,
-        events: &[(perfdata::Attr, Vec<u64>)],
-        online: usize,
-        result: Result<()>,
-    ) -> Result<Outcome> {
-        let mut features = self.features(options, events, online, "whole");
+    fn close(mut self, result: Result<()>, status: Option<i32>) -> Result<Outcome> {
+        let mut features = self.output.features("whole");
         let result = match result {
             Err(error @ Error::File(perfdata::Error::Output { .. })) => Err(error),
             other => self
+                .output
                 .file
                 .try_finish(&features)
                 .map_err(Error::from)
@@ -582,7 +613,7 @@ impl Recording {
         if let Err(error) = &result {
             if matches!(error, Error::File(perfdata::Error::Output { .. })) {
                 let _ = self.session.disable();
-                let name = options.output.display();
+                let name = self.output.path().display().to_string();
                 let what = if error.is_full() {
                     "there is no space left for it"
                 } else {
@@ -590,15 +621,16 @@ impl Recording {
                 };
                 // Cut at the end of the last whole record there may be room for the rest again; else a piece of trace makes
                 // room, as without its index and its counters the whole trace is worth less.
-                features = self.features(options, events, online, "cut");
+                features = self.output.features("cut");
                 let mut saved = Ok(0);
                 let mut finished = false;
+                let file = &mut self.output.file;
                 for room in [0, ROOM] {
-                    saved = self.file.salvage(room, |file, len| file.set_len(len));
+                    saved = file.salvage(room, |file, len| file.set_len(len));
                     self.counted &= room == 0;
                     finished = saved.is_ok()
-                        && (self.counted || drain::counts(&self.session, &mut self.file).is_ok())
-                        && self.file.try_finish(&features).is_ok();
+                        && (self.counted || drain::counts(&self.session, file).is_ok())
+                        && file.try_finish(&features).is_ok();
                     if finished {
                         break;
                     }
@@ -624,70 +656,11 @@ impl Recording {
                 .map(|(name, drain)| (name, drain.loss, drain.wraps))
                 .collect(),
             wakeups: self.wakeups,
-            file: fs::metadata(&options.output).map_or(0, |meta| meta.len()),
-            status: self.status,
+            file: self.output.total(),
+            files: self.output.parts(),
+            path: self.output.path().to_owned(),
+            snapshots: self.snapshots.map(|s| (s.times, s.blind)),
+            status,
         })
     }
-}
-
-/// The exit status of the command, once it has ended.
-fn ended(workload: Option<&mut Workload>, mut child: &UnixStream) -> Result<Option<i32>> {
-    use io::Read as _;
-    // One signal may stand for many; how many does not matter.
-    while child.read(&mut [0; 64]).is_ok_and(|n| n != 0) {}
-    match workload {
-        Some(workload) => workload
-            .try_wait()
-            .map_err(|e| Error::failed(format!("cannot learn how the command ended: {e}"))),
-        None => Ok(None),
-    }
-}
-
-/// What stands behind the data.
-fn features(
-    options: &Options,
-    session: &Session,
-    events: &[(perfdata::Attr, Vec<u64>)],
-    online: usize,
-    ended: &str,
-    times: Option<(u64, u64)>,
-) -> Features {
-    let plan = session.plan();
-    let mut features = Features::new();
-    host::describe(&mut features, online);
-    let descriptions: Vec<EventDesc> = [plan.event.text.as_str(), "dummy:u"]
-        .into_iter()
-        .zip(events)
-        .map(|(name, (attr, ids))| EventDesc {
-            attr: attr.clone(),
-            ids: ids.clone(),
-            name: name.to_owned(),
-        })
-        .collect();
-    let mode = match plan.mode {
-        Mode::Linear => "linear",
-        Mode::Overwrite => "overwrite",
-    };
-    features
-        .cmdline(&options.cmdline)
-        .events(&descriptions)
-        .pmu_mappings(&Pmus::default().mappings())
-        .clock(
-            sys::clock_resolution(),
-            ClockData {
-                clockid: u32::try_from(sys::CLOCK).unwrap_or(0),
-                wall: sys::wall(),
-                clock: sys::now(),
-            },
-        )
-        .notes(&[
-            ("aux_size", plan.aux.to_string()),
-            ("data_size", plan.data.to_string()),
-            ("mode", mode.to_owned()),
-            ("ended", ended.to_owned()),
-        ]);
-    if let Some((first, last)) = times {
-        features.sample_time(first, last);
-    }
-    features
 }

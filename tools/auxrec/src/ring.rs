@@ -154,12 +154,14 @@ impl Reader {
         }
     }
 
-    /// What an area that is written over and over holds: positions of its last bytes. It is not read by a tail, so this may
-    /// only be called while nothing is written.
+    /// What an area that is written over and over holds: positions of its last bytes, at most `limit`, a whole number of
+    /// words. Its head only grows, so how often it went round is known, and nothing of what it holds is looked at.
+    /// It is not read by a tail, so this may only be called while nothing is written.
     #[must_use]
-    pub fn snapshot(&self, area: &impl Area) -> Range<u64> {
+    pub fn snapshot(&self, area: &impl Area, limit: u64) -> Range<u64> {
         let head = area.head();
-        head.saturating_sub(self.size.len())..head
+        let len = head.min(self.size.len()).min(limit);
+        head - len / 8 * 8..head
     }
 
     /// Copies the bytes from position `from` on, over the end of the ring if need be.
@@ -288,7 +290,17 @@ mod tests {
             .unwrap_err()
             .to_string()
             .contains("0x41"));
-        assert_eq!(ring.snapshot(&fake), 1..65);
+        assert_eq!(ring.snapshot(&fake, u64::MAX), 1..65);
+        for (head, limit, holds) in [
+            (0, 64, 0..0),
+            (60, 64, 4..60),
+            (64, 64, 0..64),
+            (1000, 64, 936..1000),
+            (1000, 20, 984..1000),
+        ] {
+            fake.head.store(head, Ordering::Relaxed);
+            assert_eq!(ring.snapshot(&fake, limit), holds);
+        }
         assert!(Reader::new(65).is_err());
     }
 

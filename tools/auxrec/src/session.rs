@@ -2,10 +2,11 @@
 
 //! The events of a recording and their rings, as the kernel has them.
 
-use std::os::fd::AsFd;
+use std::ops::Range;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use perfdata::{Attr, Flags, IdIndexEntry, Read, SampleType};
+use perfdata::{Attr, Auxtrace, Flags, IdIndexEntry, Read, SampleType};
 
 use crate::error::{Error, Result};
 use crate::limits::Limits;
@@ -18,7 +19,7 @@ use crate::sys::{self, Event, Field, Mapping};
 pub enum Mode {
     /// Every byte is read, and what finds no room is lost.
     Linear,
-    /// The newest bytes overwrite the oldest; the area is read once, at the end.
+    /// The newest bytes overwrite the oldest; the area is read when a snapshot is asked for.
     Overwrite,
 }
 
@@ -43,6 +44,8 @@ pub struct Plan {
     pub inherit: bool,
     /// Whether the thread's next exec starts the recording.
     pub on_exec: bool,
+    /// Whether trace begins only when it is switched on.
+    pub delayed: bool,
 }
 
 impl Plan {
@@ -70,13 +73,17 @@ impl Plan {
     /// they go on.
     #[must_use]
     pub fn aux_attr(&self) -> Attr {
+        let mut common = self.common(&self.event.attr());
+        if self.delayed {
+            common.flags.remove(Flags::ENABLE_ON_EXEC);
+        }
         Attr {
             aux_watermark: if self.mode == Mode::Linear {
                 self.watermark
             } else {
                 0
             },
-            ..self.common(&self.event.attr())
+            ..common
         }
     }
 
@@ -106,12 +113,66 @@ pub struct Rings {
     aux_map: Mapping,
     base: Mapping,
     /// Events that write trace; the first owns the rings.
-    events: Vec<Opened>,
+    events: Arc<[Opened]>,
+    on: On,
     tracking: Vec<Opened>,
     /// Reader of the data ring.
     pub data: Reader,
     /// Reader of the AUX area.
     pub aux: Reader,
+}
+
+/// Whether trace is wanted: what switches events on and off does so under this lock, and those who start an event again
+/// that the kernel has turned off ask it.
+#[derive(Debug, Clone, Default)]
+struct On(Arc<Mutex<bool>>);
+
+impl On {
+    fn lock(&self) -> MutexGuard<'_, bool> {
+        // A flag is whole whoever held the lock.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Switches the trace of a session on and off, from any thread.
+#[derive(Debug)]
+pub struct Switch {
+    on: On,
+    events: Vec<Arc<[Opened]>>,
+    name: String,
+}
+
+impl Switch {
+    /// Whether this is the name of the event.
+    #[must_use]
+    pub fn knows(&self, name: &str) -> bool {
+        self.name == name
+    }
+
+    /// Lets the events trace, or no more.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    pub fn set(&self, on: bool) -> Result<()> {
+        let mut state = self.on.lock();
+        for opened in self.events.iter().flat_map(|events| events.iter()) {
+            let result = if on {
+                opened.event.enable()
+            } else {
+                opened.event.disable()
+            };
+            let what = if on { "enable" } else { "disable" };
+            result.map_err(|e| refused(what, &self.name, &e))?;
+        }
+        *state = on;
+        Ok(())
+    }
+}
+
+fn refused(what: &str, name: &str, error: &std::io::Error) -> Error {
+    Error::failed(format!(
+        "cannot {what} `{name}`: the PMU may be gone, its module unloaded ({error})"
+    ))
 }
 
 /// An event with who it is for.
@@ -130,6 +191,7 @@ pub struct Opened {
 pub struct Session {
     plan: Plan,
     rings: Vec<Rings>,
+    on: On,
 }
 
 impl Session {
@@ -142,11 +204,12 @@ impl Session {
         let each = sys::page_size() + plan.data + plan.aux;
         limits.preflight(pairs.len(), u64::try_from(each).unwrap_or(u64::MAX))?;
         let all = u64::try_from(each * pairs.len()).unwrap_or(u64::MAX);
+        let on = On::default();
         let rings = (0..)
             .zip(pairs)
-            .map(|(idx, (cpu, threads))| Rings::open(&plan, idx, cpu, &threads, limits, all))
+            .map(|(idx, (cpu, threads))| Rings::open(&plan, idx, cpu, &threads, limits, all, &on))
             .collect::<Result<_>>()?;
-        Ok(Self { plan, rings })
+        Ok(Self { plan, rings, on })
     }
 
     /// What was opened.
@@ -166,18 +229,24 @@ impl Session {
         &mut self.rings
     }
 
-    /// Starts everything that does not wait for an exec.
+    /// Starts what does not wait for an exec: what tells of names and threads, and, with `trace`, what writes trace.
     ///
     /// # Errors
     /// If the system refuses.
-    pub fn enable(&self) -> Result<()> {
-        for ring in &self.rings {
-            for opened in ring.tracking.iter().chain(&ring.events) {
+    pub fn enable(&self, trace: bool) -> Result<()> {
+        if !self.plan.on_exec {
+            for opened in self.rings.iter().flat_map(|ring| &ring.tracking) {
                 opened
                     .event
                     .enable()
                     .map_err(|e| self.refused("enable", &e))?;
             }
+        }
+        if trace && self.plan.on_exec && !self.plan.delayed {
+            // The exec does it.
+            *self.on.lock() = true;
+        } else if trace {
+            self.switch().set(true)?;
         }
         Ok(())
     }
@@ -187,20 +256,21 @@ impl Session {
     /// # Errors
     /// If the system refuses.
     pub fn disable(&self) -> Result<()> {
-        for opened in self.rings.iter().flat_map(|ring| &ring.events) {
-            opened
-                .event
-                .disable()
-                .map_err(|e| self.refused("disable", &e))?;
+        self.switch().set(false)
+    }
+
+    /// What switches the trace on and off.
+    #[must_use]
+    pub fn switch(&self) -> Switch {
+        Switch {
+            on: self.on.clone(),
+            events: self.rings.iter().map(|ring| ring.events.clone()).collect(),
+            name: self.plan.event.text.clone(),
         }
-        Ok(())
     }
 
     fn refused(&self, what: &str, error: &std::io::Error) -> Error {
-        Error::failed(format!(
-            "cannot {what} `{}`: the PMU may be gone, its module unloaded ({error})",
-            self.plan.event.text
-        ))
+        refused(what, &self.plan.event.text, error)
     }
 
     /// Which event has which id.
@@ -260,6 +330,7 @@ impl Rings {
         threads: &[Option<u32>],
         limits: &Limits,
         all: u64,
+        on: &On,
     ) -> Result<Self> {
         let page = sys::page_size();
         let (aux_attr, tracking_attr) = (plan.aux_attr(), plan.tracking_attr());
@@ -326,7 +397,8 @@ impl Rings {
             aux: Reader::new(plan.aux)?,
             aux_map,
             base,
-            events,
+            events: events.into(),
+            on: on.clone(),
             tracking,
         })
     }
@@ -335,11 +407,6 @@ impl Rings {
     #[must_use]
     pub fn events(&self) -> &[Opened] {
         &self.events
-    }
-
-    /// What wakes up when there is something to read.
-    pub fn wakers(&self) -> impl Iterator<Item = impl AsFd + '_> {
-        self.events.iter().map(|opened| &opened.event)
     }
 
     /// The data ring, with its reader.
@@ -367,13 +434,56 @@ impl Rings {
     /// then it goes off for good. So disable first: that, done on the event's CPU and under its context's lock, takes the
     /// request back (`event_sched_out()` clears `pending_disable`), and the interrupt finds nothing to do.
     ///
+    /// Nothing is done to events that are not to trace.
+    ///
     /// # Errors
     /// If the PMU is gone.
     pub fn restart(&self) -> std::io::Result<()> {
+        let on = self.on.lock();
+        if !*on {
+            return Ok(());
+        }
         self.events.iter().try_for_each(|opened| {
             opened.event.disable()?;
             opened.event.enable()
         })
+    }
+
+    /// Runs `still` while these events trace nothing, and says for how long at most that was, ns. Events that are not to trace
+    /// stay off.
+    ///
+    /// # Errors
+    /// If the PMU is gone.
+    pub fn pause<T>(&mut self, still: impl FnOnce(&mut Self) -> T) -> std::io::Result<(T, u64)> {
+        let on = self.on.clone();
+        let on = on.lock();
+        let events = self.events.clone();
+        let begin = sys::now();
+        if *on {
+            events
+                .iter()
+                .try_for_each(|opened| opened.event.disable())?;
+        }
+        let out = still(self);
+        if *on {
+            events.iter().try_for_each(|opened| opened.event.enable())?;
+            Ok((out, sys::now().saturating_sub(begin)))
+        } else {
+            Ok((out, 0))
+        }
+    }
+
+    /// The record of the piece of trace at these positions.
+    #[must_use]
+    pub fn piece(&self, range: &Range<u64>, reference: u64) -> Auxtrace {
+        Auxtrace {
+            size: range.end.wrapping_sub(range.start).next_multiple_of(8),
+            offset: range.start,
+            reference,
+            idx: self.idx,
+            tid: self.thread.unwrap_or(u32::MAX),
+            cpu: self.cpu.unwrap_or(u32::MAX),
+        }
     }
 
     /// Where the rings belong, for people.

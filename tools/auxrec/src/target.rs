@@ -7,12 +7,15 @@ use std::fs;
 use crate::error::{Error, Result};
 
 /// Who is recorded.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Target {
     /// The command that is run, from its exec on.
+    #[default]
     Command,
-    /// A process that runs, with all threads that it has now.
-    Process(u32),
+    /// Processes that run, with all threads that they have now.
+    Processes(Vec<u32>),
+    /// Threads that run.
+    Threads(Vec<u32>),
     /// Everything on these CPUs.
     System(Vec<u32>),
 }
@@ -68,6 +71,70 @@ pub fn check_online(wanted: &[u32], online: &[u32]) -> Result<()> {
     }
 }
 
+/// A list of processes or threads such as `12,34`.
+///
+/// # Errors
+/// If it is none.
+pub fn parse_ids(list: &str) -> Result<Vec<u32>> {
+    let mut ids = list
+        .split(',')
+        .map(|id| {
+            id.trim().parse().map_err(|_| {
+                Error::usage(format!(
+                    "`{list}` is not a list of processes or threads such as `12,34`"
+                ))
+            })
+        })
+        .collect::<Result<Vec<u32>>>()?;
+    ids.sort_unstable();
+    ids.dedup();
+    Ok(ids)
+}
+
+/// A field of `/proc/ID/status`.
+fn status(id: u32, field: &str) -> Option<u32> {
+    let text = fs::read_to_string(format!("/proc/{id}/status")).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix(field))?;
+    line.trim().parse().ok()
+}
+
+/// The process of a thread.
+///
+/// # Errors
+/// If there is no such thread.
+pub fn process_of(thread: u32) -> Result<u32> {
+    status(thread, "Tgid:").ok_or_else(|| Error::usage(format!("there is no thread {thread}")))
+}
+
+/// All processes.
+#[must_use]
+pub fn processes() -> Vec<u32> {
+    let mut pids: Vec<u32> = fs::read_dir("/proc")
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .collect();
+    pids.sort_unstable();
+    pids
+}
+
+/// A process with its children and theirs.
+#[must_use]
+pub fn descendants(pid: u32) -> Vec<u32> {
+    let parents: Vec<(u32, u32)> = processes()
+        .into_iter()
+        .filter_map(|pid| Some((pid, status(pid, "PPid:")?)))
+        .collect();
+    let mut out = vec![pid];
+    let mut at = 0;
+    while let Some(&parent) = out.get(at) {
+        let children = parents.iter().filter(|(_, of)| *of == parent);
+        out.extend(children.map(|(pid, _)| *pid).filter(|pid| *pid != parent));
+        at += 1;
+    }
+    out
+}
+
 /// The threads of a process.
 ///
 /// # Errors
@@ -89,6 +156,25 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
+
+    #[test]
+    fn processes_and_threads() {
+        assert_eq!(parse_ids("34,12,12").unwrap(), [12, 34]);
+        for bad in ["", "a", "1,", "-1"] {
+            assert!(parse_ids(bad).is_err(), "{bad}");
+        }
+        let me = std::process::id();
+        assert_eq!(process_of(me).unwrap(), me);
+        assert!(process_of(u32::MAX).is_err());
+        assert!(processes().contains(&me));
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .unwrap();
+        assert!(descendants(me).contains(&child.id()));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
 
     #[test]
     fn lists_of_cpus() {

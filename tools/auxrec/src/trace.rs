@@ -28,6 +28,8 @@ pub struct AuxAt {
 /// A piece of trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Piece<'a> {
+    /// Which file it is in.
+    pub file: usize,
     /// Where its record is in the file.
     pub at: u64,
     /// Its record.
@@ -68,8 +70,8 @@ impl Ring<'_> {
 /// A recording.
 #[derive(Debug)]
 pub struct Trace<'a> {
-    /// The file.
-    pub file: File<'a>,
+    /// The file, or the files in their order.
+    pub files: Vec<File<'a>>,
     /// Its rings, by their numbers.
     pub rings: BTreeMap<u32, Ring<'a>>,
     /// Name of the event that wrote the trace.
@@ -85,6 +87,8 @@ pub struct Trace<'a> {
     pub recovered: bool,
     /// Length of each AUX area, where the file says.
     pub aux_size: Option<u64>,
+    /// Whether files before the first or behind the last are missing, of a recording that went into several.
+    pub partial: bool,
     /// What is wrong with its records.
     pub problems: Vec<String>,
     /// How many records there are.
@@ -103,13 +107,45 @@ fn known(n: u32) -> Option<u32> {
     (n != u32::MAX).then_some(n)
 }
 
-impl<'a> Trace<'a> {
-    /// Reads all records of a file.
-    ///
-    /// # Errors
-    /// If it is no perf.data file. What is wrong with its records stands in [`problems`](Self::problems).
-    pub fn read(bytes: &'a [u8]) -> Result<Self> {
-        let file = File::parse(bytes)?;
+/// An entry of ID_INDEX: id, ring, CPU, thread.
+type Index = (u64, u32, Option<u32>, Option<u32>);
+
+fn id_index(file: &File<'_>) -> Vec<Index> {
+    let word = |entry: &[u8], n: usize| {
+        entry
+            .get(n * 8..n * 8 + 8)
+            .and_then(|word| word.try_into().ok())
+            .map_or(0, u64::from_le_bytes)
+    };
+    let narrow = |n: u64| u32::try_from(n).ok();
+    file.records()
+        .map_while(std::result::Result::ok)
+        .take_while(|record| record.kind != perfdata::RecordType::FINISHED_INIT)
+        .filter(|record| record.kind == perfdata::RecordType::ID_INDEX)
+        .flat_map(|record| record.body.get(8..).unwrap_or(&[]).chunks_exact(32))
+        .filter_map(|entry| {
+            Some((
+                word(entry, 0),
+                narrow(word(entry, 1))?,
+                narrow(word(entry, 2)),
+                narrow(word(entry, 3)),
+            ))
+        })
+        .collect()
+}
+
+/// What one file says of the recording.
+struct About {
+    event: String,
+    pmu: String,
+    mode: Mode,
+    aux_size: Option<u64>,
+    ended: String,
+    part: Option<u32>,
+}
+
+impl About {
+    fn of(file: &File<'_>) -> Result<Self> {
         let notes: HashMap<String, String> = match file.feature(Feature::NOTES) {
             Some(section) => section.notes()?.into_iter().collect(),
             None => HashMap::new(),
@@ -132,71 +168,101 @@ impl<'a> Trace<'a> {
             .map(|(_, name)| name)
             .or_else(|| event.split_once('/').map(|(name, _)| name.to_owned()))
             .unwrap_or_default();
-        let overwrite = notes.get("mode").is_some_and(|mode| mode == "overwrite");
-        let mut trace = Self {
-            file,
-            rings: BTreeMap::new(),
+        let number = |key: &str| notes.get(key).and_then(|text| text.parse().ok());
+        Ok(Self {
             event,
             pmu,
-            mode: if overwrite {
+            mode: if notes.get("mode").is_some_and(|mode| mode == "overwrite") {
                 Mode::Overwrite
             } else {
                 Mode::Linear
             },
-            aux_size: notes.get("aux_size").and_then(|size| size.parse().ok()),
-            cut: notes
-                .get("ended")
-                .is_some_and(|ended| ended == "cut" || ended == ENDED),
-            recovered: notes.get("ended").is_some_and(|ended| ended == ENDED),
+            aux_size: number("aux_size"),
+            ended: notes.get("ended").cloned().unwrap_or_default(),
+            part: number("part").and_then(|part| u32::try_from(part).ok()),
+        })
+    }
+}
+
+impl<'a> Trace<'a> {
+    /// Reads all records of a file.
+    ///
+    /// # Errors
+    /// If it is no perf.data file. What is wrong with its records stands in [`problems`](Self::problems).
+    pub fn read(bytes: &'a [u8]) -> Result<Self> {
+        Self::read_parts(&[bytes])
+    }
+
+    /// Reads the files that one recording went into, in their order.
+    ///
+    /// # Errors
+    /// If one is no perf.data file, or there is none.
+    pub fn read_parts(parts: &[&'a [u8]]) -> Result<Self> {
+        let files = parts
+            .iter()
+            .map(|bytes| Ok(File::parse(bytes)?))
+            .collect::<Result<Vec<_>>>()?;
+        let abouts = files.iter().map(About::of).collect::<Result<Vec<_>>>()?;
+        let (Some(first), Some(last)) = (abouts.first(), abouts.last()) else {
+            return Err(Error::usage("no file was given"));
+        };
+        let mut trace = Self {
+            rings: BTreeMap::new(),
+            event: first.event.clone(),
+            pmu: first.pmu.clone(),
+            mode: first.mode,
+            aux_size: first.aux_size,
+            cut: last.ended == "cut" || last.ended == ENDED,
+            recovered: last.ended == ENDED,
+            partial: first.part.is_some_and(|part| part != 1) || last.ended == "rotated",
             problems: Vec::new(),
             records: 0,
+            files: files.clone(),
         };
-        trace.index_ids();
-        trace.records();
+        for pair in abouts.windows(2) {
+            let [before, after] = pair else { continue };
+            let next = before.part.and_then(|part| part.checked_add(1));
+            if next.is_none() || next != after.part || before.ended != "rotated" {
+                let number = |part: Option<u32>| {
+                    part.map_or("a file that is no part".to_owned(), |part| {
+                        format!("part {part}")
+                    })
+                };
+                trace.problems.push(format!(
+                    "{} of a recording cannot follow {}",
+                    number(after.part),
+                    number(before.part),
+                ));
+            }
+        }
+        for (number, file) in files.iter().enumerate() {
+            let index = id_index(file);
+            // Rings that wrote nothing are rings too.
+            for &(_, idx, cpu, tid) in &index {
+                let ring = trace.ring(idx);
+                ring.cpu = cpu;
+                ring.thread = if cpu.is_none() { tid } else { None };
+            }
+            trace.read_records(number, file, &index);
+        }
         Ok(trace)
     }
 
-    /// Rings that wrote nothing are rings too.
-    fn index_ids(&mut self) {
-        for (_, idx, cpu, tid) in self.id_index() {
-            let ring = self.rings.entry(idx).or_default();
-            ring.cpu = cpu;
-            ring.thread = if cpu.is_none() { tid } else { None };
-        }
+    fn ring(&mut self, idx: u32) -> &mut Ring<'a> {
+        let partial = self.partial;
+        self.rings.entry(idx).or_insert_with(|| Ring {
+            loss: if partial {
+                Loss::begun_before()
+            } else {
+                Loss::default()
+            },
+            ..Ring::default()
+        })
     }
 
-    fn id_index(&self) -> Vec<(u64, u32, Option<u32>, Option<u32>)> {
-        let word = |entry: &[u8], n: usize| {
-            entry
-                .get(n * 8..n * 8 + 8)
-                .and_then(|word| word.try_into().ok())
-                .map_or(0, u64::from_le_bytes)
-        };
-        let narrow = |n: u64| u32::try_from(n).ok();
-        self.file
-            .records()
-            .map_while(std::result::Result::ok)
-            .take_while(|record| record.kind != perfdata::RecordType::FINISHED_INIT)
-            .filter(|record| record.kind == perfdata::RecordType::ID_INDEX)
-            .flat_map(|record| record.body.get(8..).unwrap_or(&[]).chunks_exact(32))
-            .filter_map(|entry| {
-                Some((
-                    word(entry, 0),
-                    narrow(word(entry, 1))?,
-                    narrow(word(entry, 2)),
-                    narrow(word(entry, 3)),
-                ))
-            })
-            .collect()
-    }
-
-    fn records(&mut self) {
-        let rings: HashMap<u64, u32> = self
-            .id_index()
-            .into_iter()
-            .map(|(id, idx, _, _)| (id, idx))
-            .collect();
-        for record in self.file.records() {
+    fn read_records(&mut self, number_of_file: usize, file: &File<'a>, index: &[Index]) {
+        let rings: HashMap<u64, u32> = index.iter().map(|(id, idx, _, _)| (*id, *idx)).collect();
+        for record in file.records() {
             let record = match record {
                 Ok(record) => record,
                 Err(e) => {
@@ -205,7 +271,7 @@ impl<'a> Trace<'a> {
                 }
             };
             self.records += 1;
-            let (event, id) = match self.file.decode(&record) {
+            let (event, id) = match file.decode(&record) {
                 Ok(decoded) => decoded,
                 Err(e) => {
                     self.problems.push(e.to_string());
@@ -223,7 +289,7 @@ impl<'a> Trace<'a> {
                         ));
                         continue;
                     };
-                    let ring = self.rings.entry(ring).or_default();
+                    let ring = self.ring(ring);
                     let time = id.and_then(|id| id.time);
                     ring.loss.aux(&aux, time);
                     ring.records.push(AuxAt {
@@ -235,16 +301,16 @@ impl<'a> Trace<'a> {
                 }
                 Event::Lost(lost) => {
                     if let Some(ring) = ring_of(Some(lost.id)).or_else(|| ring_of(number)) {
-                        self.rings.entry(ring).or_default().loss.lost(lost.lost);
+                        self.ring(ring).loss.lost(lost.lost);
                     }
                 }
                 Event::Read(read) => {
                     if let Some(ring) = ring_of(Some(read.id)) {
-                        self.rings.entry(ring).or_default().counts.push(read);
+                        self.ring(ring).counts.push(read);
                     }
                 }
                 Event::Auxtrace(aux, bytes) => {
-                    let ring = self.rings.entry(aux.idx).or_default();
+                    let ring = self.ring(aux.idx);
                     ring.cpu = ring.cpu.or(known(aux.cpu));
                     ring.thread = if ring.cpu.is_none() {
                         ring.thread.or(known(aux.tid))
@@ -266,6 +332,7 @@ impl<'a> Trace<'a> {
                     };
                     ring.loss.drained(size, aux.reference);
                     ring.pieces.push(Piece {
+                        file: number_of_file,
                         at: record.offset,
                         aux,
                         bytes,

@@ -51,7 +51,7 @@ fn bad_usage() {
         (&["record", "--", "true"], "--event"),
         (
             &["record", "-e", "pattern//"],
-            "nothing to record: give a command after --, or -a, -C or -p",
+            "nothing to record: give a command after --, or -a, -C, -p or -t",
         ),
         (
             &["record", "-e", "patern//", "--", "true"],
@@ -133,7 +133,64 @@ fn bad_usage() {
         ),
         (
             &["record", "-e", "pattern//", "-S", "x", "--", "true"],
-            "-S takes `e`",
+            "-S takes a size in bytes (or with K, M or G), and `e`",
+        ),
+        (
+            &[
+                "record",
+                "-e",
+                "pattern//",
+                "-S8K",
+                "-m",
+                "1,1",
+                "--",
+                "true",
+            ],
+            "a snapshot of 8192 bytes cannot be: the AUX area has 4096 bytes",
+        ),
+        (
+            &["record", "-e", "pattern//", "-t", "2147483647"],
+            "there is no thread 2147483647",
+        ),
+        (
+            &["record", "-e", "pattern//", "-D", "5-3", "--", "true"],
+            "is not a delay",
+        ),
+        (
+            &[
+                "record",
+                "-e",
+                "pattern//",
+                "--control",
+                "pipe",
+                "--",
+                "true",
+            ],
+            "is not a place for commands",
+        ),
+        (
+            &[
+                "record",
+                "-e",
+                "pattern//",
+                "--switch-output",
+                "7",
+                "--",
+                "true",
+            ],
+            "--switch-output takes `signal`",
+        ),
+        (
+            &[
+                "record",
+                "-e",
+                "pattern//",
+                "--switch-max-files",
+                "7",
+                "--",
+                "true",
+            ],
+            "--switch-output",
         ),
     ];
     for (args, says) in cases {

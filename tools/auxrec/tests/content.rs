@@ -20,6 +20,7 @@ struct Made {
     file: Writer<Cursor<Vec<u8>>>,
     attr: Attr,
     overwrite: bool,
+    part: Option<u32>,
     head: u64,
     time: u64,
 }
@@ -76,6 +77,7 @@ impl Made {
             file,
             attr,
             overwrite,
+            part: None,
             head: 0,
             time: 0,
         }
@@ -165,10 +167,13 @@ impl Made {
         } else {
             "linear"
         };
+        let part = self.part.map(|part| part.to_string());
+        let mut notes = vec![("aux_size", "256"), ("mode", mode), ("ended", ended)];
+        notes.extend(part.as_deref().map(|part| ("part", part)));
         features
             .events(&[event])
             .pmu_mappings(&[(42, "pattern")])
-            .notes(&[("aux_size", "256"), ("mode", mode), ("ended", ended)]);
+            .notes(&notes);
         self.file.try_finish(&features).unwrap();
         self.file.get_ref().get_ref().clone()
     }
@@ -242,6 +247,82 @@ fn an_overwritten_area_begins_anywhere() {
         (280, 744, 0, 4)
     );
     assert!(!findings.lost());
+}
+
+/// Snapshots overlap or leave something out: every byte counts once.
+#[test]
+fn snapshots_are_put_together() {
+    let all = packets(0, 4096);
+    let snapshot = |made: &mut Made, from: u64, to: u64| {
+        made.head = from;
+        let bytes = &all[usize::try_from(from).unwrap()..usize::try_from(to).unwrap()];
+        made.piece(bytes);
+    };
+    let mut made = Made::new(true);
+    for (from, to) in [(0, 128), (72, 320), (72, 320), (320, 576), (2024, 2304)] {
+        snapshot(&mut made, from, to);
+    }
+    let findings = made.count(4096).check();
+    assert_eq!(findings.problems, [""; 0]);
+    let content = findings.content().unwrap();
+    assert_eq!(
+        (
+            content.recorded,
+            content.overwritten,
+            content.lost,
+            content.gaps
+        ),
+        (576 + 280, 4096 - 576 - 280, 0, 0)
+    );
+
+    // One byte that differs in what two of them hold.
+    let mut made = Made::new(true);
+    snapshot(&mut made, 0, 256);
+    made.head = 128;
+    let mut other = all[128..320].to_vec();
+    other[40] ^= 1;
+    let text = made.piece(&other).count(320).check().to_string();
+    assert!(text.contains("is not the same"), "{text}");
+}
+
+/// The files that a recording went into: together they are as one, alone they are consistent.
+#[test]
+fn parts_of_a_recording() {
+    let all = packets(0, 1024);
+    let part = |number: u32, ended: &str, from: usize, to: usize, last: bool| {
+        let mut made = Made::new(false);
+        made.part = Some(number);
+        made.head = u64::try_from(from).unwrap();
+        made.trace(&all[from..to], NONE);
+        if last {
+            made.count(1024);
+        }
+        made.ended(ended)
+    };
+    let parts = [
+        part(1, "rotated", 0, 200, false),
+        part(2, "rotated", 200, 600, false),
+        part(3, "whole", 600, 1024, true),
+    ];
+    let all: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
+    let findings = auxrec::check::check_parts(&all).unwrap();
+    assert_eq!(findings.problems, [""; 0]);
+    let content = findings.content().unwrap();
+    assert_eq!(
+        (content.recorded, content.lost, content.generated),
+        (1024, 0, 1024)
+    );
+    for part in &all {
+        let findings = check(part).unwrap();
+        assert_eq!(findings.problems, [""; 0], "{findings}");
+        assert!(!findings.lost(), "{findings}");
+    }
+    let gap = auxrec::check::check_parts(&[all[0], all[2]]).unwrap();
+    let text = gap.to_string();
+    assert!(
+        text.contains("part 3 of a recording cannot follow part 1"),
+        "{text}"
+    );
 }
 
 #[test]

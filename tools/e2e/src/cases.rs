@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -16,6 +16,7 @@ use rustix::process::Signal;
 use crate::hostile;
 use crate::minimal;
 use crate::module;
+use crate::recorder;
 use crate::recording::{Reader, Recorder, TraceFile};
 
 /// A case: a name, and what to do.
@@ -58,7 +59,7 @@ struct Trace {
     streams: usize,
 }
 
-const PAGE: u64 = 4096;
+pub const PAGE: u64 = 4096;
 
 /// What most traces have in common.
 ///
@@ -83,7 +84,11 @@ pub fn all() -> impl Iterator<Item = Case> {
         name: attack.name,
         what: What::Hostile(attack.run),
     });
-    USUAL.into_iter().chain(attacks)
+    let more = recorder::ALL.into_iter().map(|(name, steps)| Case {
+        name,
+        what: What::Steps(steps),
+    });
+    USUAL.into_iter().chain(more).chain(attacks)
 }
 
 /// What users do, and what goes wrong then.
@@ -452,7 +457,7 @@ impl Trace {
 }
 
 /// `-e` and `-m` for the PMU under test.
-fn event(terms: &str, ring: u64) -> Vec<String> {
+pub fn event(terms: &str, ring: u64) -> Vec<String> {
     [
         "-e",
         &format!("pattern/{terms}/"),
@@ -464,27 +469,36 @@ fn event(terms: &str, ring: u64) -> Vec<String> {
 }
 
 /// What is in a file.
-struct Seen {
-    content: auxrec::check::Content,
+pub struct Seen {
+    pub content: auxrec::check::Content,
     problems: Vec<String>,
-    wraps: u64,
-    truncations: u64,
-    cpus: Vec<u32>,
+    pub wraps: u64,
+    pub truncations: u64,
+    pub cpus: Vec<u32>,
 }
 
 impl Seen {
     /// Reads a file with the library, and has the command agree.
-    fn of(file: &TraceFile) -> Result<Self> {
-        let path = file.path();
-        let bytes =
-            std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
-        let findings = auxrec::check::check(&bytes)?;
+    pub fn of(file: &TraceFile) -> Result<Self> {
+        Self::of_parts(&[file.path().to_owned()])
+    }
+
+    /// Of a recording that went into several files.
+    pub fn of_parts(paths: &[PathBuf]) -> Result<Self> {
+        let files = paths
+            .iter()
+            .map(|path| {
+                std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))
+            })
+            .collect::<Result<Vec<_>>>()?;
+        let parts: Vec<&[u8]> = files.iter().map(Vec::as_slice).collect();
+        let findings = auxrec::check::check_parts(&parts)?;
         let content = findings
             .content()
             .context("the file has no trace of pattern")?;
         let output = Command::new("auxrec")
             .arg("check")
-            .arg(path)
+            .args(paths)
             .output()
             .context("cannot start auxrec")?;
 
@@ -511,12 +525,12 @@ impl Seen {
                 .iter()
                 .map(|(_, loss, _)| loss.truncated + loss.full)
                 .sum(),
-            cpus: cpus(&bytes)?,
+            cpus: cpus(&parts)?,
         })
     }
 
     /// Whether every byte is right, and none is missing without having been counted.
-    fn is_right(&self) -> Result<()> {
+    pub fn is_right(&self) -> Result<()> {
         let Self {
             content, problems, ..
         } = self;
@@ -547,8 +561,8 @@ impl std::fmt::Display for Seen {
 }
 
 /// The CPUs that have written packets, as the packets say.
-fn cpus(bytes: &[u8]) -> Result<Vec<u32>> {
-    let trace = auxrec::trace::Trace::read(bytes)?;
+fn cpus(parts: &[&[u8]]) -> Result<Vec<u32>> {
+    let trace = auxrec::trace::Trace::read_parts(parts)?;
     let mut cpus = BTreeSet::new();
 
     for piece in trace.rings.values().flat_map(|ring| &ring.pieces) {
@@ -568,7 +582,7 @@ fn cpus(bytes: &[u8]) -> Result<Vec<u32>> {
 }
 
 /// Waits until nobody holds the driver: events, rings and their references are gone.
-fn released() -> Result<()> {
+pub fn released() -> Result<()> {
     let end = Instant::now() + Duration::from_secs(5);
     loop {
         let references = module::references("pattern")?;

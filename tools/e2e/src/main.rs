@@ -14,6 +14,7 @@ mod minimal;
 mod model;
 mod module;
 mod probe;
+mod recorder;
 mod recording;
 mod stream;
 mod workload;

@@ -170,7 +170,7 @@ impl Probe {
             base: &self.base,
             aux: &self.aux,
         };
-        let range = self.area.snapshot(&area);
+        let range = self.area.snapshot(&area, u64::MAX);
         self.trace.clear();
         self.trace
             .resize(usize::try_from(range.end - range.start)?, 0);

@@ -13,6 +13,7 @@ pub use mapping::{Field, Mapping};
 pub use process::Workload;
 
 use std::fs;
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::time::Duration;
 
 /// The length of a page.
@@ -68,3 +69,17 @@ pub const CAP_IPC_LOCK: u32 = 14;
 pub const CAP_SYS_ADMIN: u32 = 21;
 /// To use perf without restriction.
 pub const CAP_PERFMON: u32 = 38;
+
+/// Another descriptor of an open file, which this process was given by its number.
+///
+/// # Errors
+/// If it is not open.
+pub fn duplicate(fd: i32) -> std::io::Result<OwnedFd> {
+    // SAFETY: The call takes numbers only.
+    let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 3) };
+    if copy < 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    // SAFETY: The kernel just gave this descriptor to us, and nobody else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(copy) })
+}

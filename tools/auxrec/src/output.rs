@@ -1,0 +1,400 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The file that is written, or the row of files.
+
+use std::collections::VecDeque;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use perfdata::{
+    Auxtrace, ClockData, EventDesc, Features, FinishedInit, FinishedRound, IdIndex, IdIndexEntry,
+    Writer,
+};
+
+use crate::drain::{Sink, Tape, Times};
+use crate::error::{Error, Result};
+use crate::host;
+use crate::pmu::Pmus;
+use crate::session::{Mode, Plan};
+use crate::sys;
+use crate::target::{descendants, process_of, processes, threads, Target};
+
+/// What every file of a recording says of it.
+#[derive(Debug, Clone)]
+pub(crate) struct Description {
+    pub plan: Plan,
+    /// The events with their ids.
+    pub events: Vec<EventDesc>,
+    /// Which event has which id.
+    pub index: Vec<IdIndexEntry>,
+    /// The recorder's arguments.
+    pub cmdline: Vec<String>,
+    /// How many CPUs are online.
+    pub online: usize,
+    pub target: Target,
+    /// The process of the command that is run.
+    pub workload: Option<u32>,
+}
+
+/// How long files get, and how many are kept.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Limits {
+    /// The recording ends when all its files together have so many bytes.
+    pub all: Option<u64>,
+    /// Whether there are several files, numbered.
+    pub parts: bool,
+    /// A new one is begun when one has so many bytes.
+    pub part: Option<u64>,
+    /// So many are kept.
+    pub keep: Option<usize>,
+    /// How often a file is brought to its disk; zero: never.
+    pub sync: Duration,
+}
+
+/// The file that is written now.
+pub(crate) struct Output {
+    pub file: Writer<File>,
+    what: Description,
+    limits: Limits,
+    /// The name that was asked for.
+    base: PathBuf,
+    /// The name of the file that is written.
+    path: PathBuf,
+    /// Where the file went that had the name before.
+    old: Option<PathBuf>,
+    /// The number of the file, where there are several.
+    part: u32,
+    /// Those before it that are kept.
+    kept: VecDeque<PathBuf>,
+    /// Bytes in those before it.
+    before: u64,
+    times: Option<Times>,
+    /// Bytes of records and trace since the file began.
+    content: u64,
+    /// For `recover` and readers, beside what is always noted.
+    pub notes: Vec<(&'static str, String)>,
+    sync: Option<Sync>,
+}
+
+/// `FILE.0001` and so on.
+fn name_of(base: &Path, part: u32) -> PathBuf {
+    let mut name = base.as_os_str().to_owned();
+    name.push(format!(".{part:04}"));
+    name.into()
+}
+
+impl Output {
+    /// Moves a file of this name out of the way, as perf does, and makes a new one.
+    pub fn create(base: &Path, what: Description, limits: Limits) -> Result<Self> {
+        let path = if limits.parts {
+            name_of(base, 1)
+        } else {
+            base.to_owned()
+        };
+        let cannot = |e: io::Error| cannot_create(&path, &e);
+        let mut old = None;
+        if fs::metadata(&path).is_ok_and(|meta| meta.is_file() && meta.len() != 0) {
+            let mut name = path.as_os_str().to_owned();
+            name.push(".old");
+            fs::rename(&path, &name).map_err(cannot)?;
+            old = Some(PathBuf::from(name));
+        }
+        let (file, sync) = open(&path, &what, limits, 1)?;
+        Ok(Self {
+            file,
+            what,
+            limits,
+            base: base.to_owned(),
+            path,
+            old,
+            part: 1,
+            kept: VecDeque::new(),
+            before: 0,
+            times: None,
+            content: 0,
+            notes: Vec::new(),
+            sync: Some(sync),
+        })
+    }
+
+    /// Nothing was recorded: leaves things as they were.
+    pub fn discard(self) {
+        // What is no file, as a device, stays.
+        if fs::metadata(&self.path).is_ok_and(|meta| meta.is_file()) {
+            let _ = fs::remove_file(&self.path);
+        }
+        if let Some(old) = &self.old {
+            let _ = fs::rename(old, &self.path);
+        }
+    }
+
+    /// The name of the file that is written.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// How many files there are with this one.
+    pub fn parts(&self) -> u32 {
+        self.part
+    }
+
+    /// Bytes in all files of the recording, those included that were not kept.
+    pub fn total(&self) -> u64 {
+        self.before.saturating_add(self.file.position())
+    }
+
+    /// What stands before the first record of the kernel: which event has which id, and what ran already.
+    pub fn begin(&mut self) -> Result<()> {
+        for entries in self.what.index.chunks(IdIndex::MAX) {
+            self.file.record(&IdIndex(entries), None)?;
+        }
+        // No AUXTRACE_INFO: it names a decoder that perf has, and perf has none for a PMU that it does not know.
+        let attr = self.what.plan.tracking_attr();
+        let id = self
+            .what
+            .events
+            .last()
+            .and_then(|tracking| tracking.ids.first().copied())
+            .unwrap_or(0);
+        let pids = match &self.what.target {
+            Target::Processes(pids) => pids.clone(),
+            Target::Threads(threads) => {
+                let mut pids: Vec<u32> =
+                    threads.iter().filter_map(|t| process_of(*t).ok()).collect();
+                pids.dedup();
+                pids
+            }
+            Target::System(_) => processes(),
+            // The command has not begun, or this is not the first file.
+            Target::Command if self.part == 1 => Vec::new(),
+            Target::Command => self.what.workload.map_or(Vec::new(), descendants),
+        };
+        for pid in pids {
+            // One that has ended meanwhile is none to tell of.
+            let all = threads(pid).unwrap_or_default();
+            host::process(pid, &all, &attr, id, &mut self.file)?;
+        }
+        self.file.record(&FinishedInit, None)?;
+        self.file.flush()?;
+        self.content = 0;
+        Ok(())
+    }
+
+    /// The sections behind the data.
+    pub fn features(&self, ended: &str) -> Features {
+        let mut features = features(&self.what, self.limits, self.part, ended, &self.notes);
+        if let Some((first, last)) = self.times {
+            features.sample_time(first, last);
+        }
+        features
+    }
+
+    /// Ends this file and begins the next.
+    fn next(&mut self) -> Result<()> {
+        let features = self.features("rotated");
+        self.file.try_finish(&features)?;
+        // Brings the file to its disk.
+        self.sync = None;
+        self.before = self.total();
+        self.kept.push_back(self.path.clone());
+        while self.limits.keep.is_some_and(|keep| self.kept.len() >= keep) {
+            if let Some(oldest) = self.kept.pop_front() {
+                // It may have been taken away already.
+                let _ = fs::remove_file(oldest);
+            }
+        }
+        self.part += 1;
+        self.path = name_of(&self.base, self.part);
+        let (file, sync) = open(&self.path, &self.what, self.limits, self.part)?;
+        self.file = file;
+        self.sync = Some(sync);
+        self.times = None;
+        self.begin()
+    }
+
+    /// Has everything on its disk that was written until now.
+    pub fn durable(&mut self) -> Result<()> {
+        self.file.checkpoint()?;
+        // What cannot be synchronised, as a pipe, is as safe as it gets.
+        match rustix::fs::fdatasync(self.file.get_ref()) {
+            Err(e) if e != rustix::io::Errno::INVAL && e != rustix::io::Errno::ROFS => {
+                Err(Error::failed(format!(
+                    "cannot write {} to its disk: {e}",
+                    self.path.display()
+                )))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn cannot_create(path: &Path, e: &io::Error) -> Error {
+    Error::failed(format!("cannot create {}: {e}", path.display()))
+}
+
+fn open(
+    path: &Path,
+    what: &Description,
+    limits: Limits,
+    part: u32,
+) -> Result<(Writer<File>, Sync)> {
+    let file = File::create(path).map_err(|e| cannot_create(path, &e))?;
+    let sync = Sync::start(&file, limits.sync);
+    let events: Vec<_> = what
+        .events
+        .iter()
+        .map(|event| (event.attr.clone(), event.ids.clone()))
+        .collect();
+    // For `recover`, should this recorder be killed.
+    let spare = features(what, limits, part, "killed", &[]);
+    let file = Writer::with_spare(file, &events, &spare)
+        .map_err(|e| Error::failed(format!("cannot write {}: {e}", path.display())))?;
+    Ok((file, sync))
+}
+
+impl Sink for Output {
+    fn records(&mut self, bytes: &[u8], times: Option<Times>) -> Result<()> {
+        self.times = merge(self.times, times);
+        self.content += u64::try_from(bytes.len()).unwrap_or(0);
+        Ok(self.file.raw(bytes)?)
+    }
+
+    fn piece_limit(&self) -> usize {
+        Sink::piece_limit(&self.file)
+    }
+
+    fn piece(&mut self, aux: &Auxtrace) -> Result<()> {
+        self.content += aux.size;
+        Ok(self.file.auxtrace(aux)?)
+    }
+
+    fn payload(&mut self, bytes: &[u8]) -> Result<()> {
+        Ok(Writer::payload(&mut self.file, bytes)?)
+    }
+}
+
+impl Tape for Output {
+    fn round(&mut self) -> Result<()> {
+        self.file.record(&FinishedRound, None)?;
+        Ok(self.file.flush()?)
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        Ok(self.file.flush()?)
+    }
+
+    fn checkpoint(&mut self) -> Result<()> {
+        Ok(self.file.checkpoint()?)
+    }
+
+    fn is_over(&self) -> bool {
+        self.limits.all.is_some_and(|limit| self.total() >= limit)
+    }
+
+    fn turn(&mut self) -> Result<()> {
+        let long = |limit| self.file.position() >= limit;
+        // A file that holds nothing but its beginning would be followed by another such, for ever.
+        if self.limits.part.is_some_and(long) && self.content != 0 && !self.is_over() {
+            self.next()?;
+        }
+        Ok(())
+    }
+
+    fn rotate(&mut self) -> Result<()> {
+        if self.limits.parts {
+            self.next()?;
+        }
+        Ok(())
+    }
+}
+
+/// The span of both.
+pub(crate) fn merge(a: Option<Times>, b: Option<Times>) -> Option<Times> {
+    match (a, b) {
+        (Some((a, b)), Some((c, d))) => Some((a.min(c), b.max(d))),
+        (a, b) => a.or(b),
+    }
+}
+
+fn features(
+    what: &Description,
+    limits: Limits,
+    part: u32,
+    ended: &str,
+    more: &[(&'static str, String)],
+) -> Features {
+    let plan = &what.plan;
+    let mut features = Features::new();
+    host::describe(&mut features, what.online);
+    let mode = match plan.mode {
+        Mode::Linear => "linear",
+        Mode::Overwrite => "overwrite",
+    };
+    let mut notes = vec![
+        ("aux_size", plan.aux.to_string()),
+        ("data_size", plan.data.to_string()),
+        ("mode", mode.to_owned()),
+        ("ended", ended.to_owned()),
+    ];
+    if limits.parts {
+        notes.push(("part", part.to_string()));
+    }
+    notes.extend(more.iter().cloned());
+    features
+        .cmdline(&what.cmdline)
+        .events(&what.events)
+        .pmu_mappings(&Pmus::default().mappings())
+        .clock(
+            sys::clock_resolution(),
+            ClockData {
+                clockid: u32::try_from(sys::CLOCK).unwrap_or(0),
+                wall: sys::wall(),
+                clock: sys::now(),
+            },
+        )
+        .notes(&notes);
+    features
+}
+
+/// Has the file on its disk every now and then, beside the recording: writing to a disk takes long.
+struct Sync {
+    stop: Option<mpsc::Sender<()>>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl Sync {
+    fn start(file: &File, period: Duration) -> Self {
+        let file = if period.is_zero() {
+            None
+        } else {
+            file.try_clone().ok()
+        };
+        let (stop, stopped) = mpsc::channel();
+        let thread = file.map(|file| {
+            thread::spawn(move || {
+                while stopped.recv_timeout(period) == Err(mpsc::RecvTimeoutError::Timeout) {
+                    // What cannot be synchronised (a pipe, a full disk) shows when it is written.
+                    let _ = file.sync_data();
+                }
+                let _ = file.sync_all();
+            })
+        });
+        Self {
+            stop: Some(stop),
+            thread,
+        }
+    }
+}
+
+impl Drop for Sync {
+    fn drop(&mut self) {
+        self.stop = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}

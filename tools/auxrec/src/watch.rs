@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What a recorder waits for beside its rings: signals, the end of what it records, commands, times.
+
+use std::collections::VecDeque;
+use std::io::{self, Read as _};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+
+use rustix::event::{epoll, Timespec};
+use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM, SIGUSR2};
+
+use crate::control::{Command, Control};
+use crate::delay::Step;
+use crate::error::{Error, Result};
+use crate::sys;
+
+/// What woke the recorder.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Wake {
+    /// SIGINT or SIGTERM.
+    Stop,
+    /// A child has ended.
+    Child,
+    /// A process that is recorded has ended.
+    Gone,
+    /// SIGUSR2.
+    Signal,
+    /// What another program wants.
+    Command(Command),
+    /// The time has come for it.
+    Step(Step),
+    /// The time for the next file has come.
+    Rotate,
+    /// A ring has something; `true`: it hangs up.
+    Ring(usize, bool),
+    /// Another thread is done.
+    Over,
+}
+
+const STOP: u64 = u64::MAX;
+const CHILD: u64 = u64::MAX - 1;
+const SIGNAL: u64 = u64::MAX - 2;
+const CONTROL: u64 = u64::MAX - 3;
+const OVER: u64 = u64::MAX - 4;
+/// And so many below it: processes.
+const GONE: u64 = 1 << 48;
+
+/// See the module.
+pub(crate) struct Watch {
+    poll: OwnedFd,
+    stop: UnixStream,
+    child: UnixStream,
+    signal: Option<UnixStream>,
+    control: Option<Control>,
+    targets: Vec<Option<OwnedFd>>,
+    /// All of them had ended before they could be waited for.
+    gone: bool,
+    steps: VecDeque<(u64, Step)>,
+    /// Every so many ns, and when next.
+    rotation: Option<(u64, u64)>,
+    ready: Vec<epoll::Event>,
+}
+
+fn cannot(e: impl Into<io::Error>) -> Error {
+    Error::failed(format!("cannot wait for the rings: {}", e.into()))
+}
+
+fn signals(of: &[i32]) -> Result<UnixStream> {
+    let cannot = |e: io::Error| Error::failed(format!("cannot wait for signals: {e}"));
+    let (read, write) = UnixStream::pair().map_err(cannot)?;
+    read.set_nonblocking(true).map_err(cannot)?;
+    for &signal in of {
+        let write = write.try_clone().map_err(cannot)?;
+        signal_hook::low_level::pipe::register(signal, write).map_err(cannot)?;
+    }
+    Ok(read)
+}
+
+/// How many signals there were, as far as the kernel tells: it joins those that come at once.
+fn count(mut stream: &UnixStream) -> usize {
+    let mut sum = 0;
+    let mut bytes = [0; 64];
+    while let Ok(n @ 1..) = stream.read(&mut bytes) {
+        sum += n;
+    }
+    sum
+}
+
+impl Watch {
+    /// Catches signals from now on: SIGUSR2 only if it means something.
+    pub fn new(usr2: bool, control: Option<Control>) -> Result<Self> {
+        let watch = Self {
+            poll: epoll::create(epoll::CreateFlags::CLOEXEC).map_err(cannot)?,
+            stop: signals(&[SIGINT, SIGTERM])?,
+            child: signals(&[SIGCHLD])?,
+            signal: usr2.then(|| signals(&[SIGUSR2])).transpose()?,
+            control,
+            targets: Vec::new(),
+            gone: false,
+            steps: VecDeque::new(),
+            rotation: None,
+            ready: Vec::with_capacity(64),
+        };
+        watch.add(watch.stop.as_fd(), STOP)?;
+        watch.add(watch.child.as_fd(), CHILD)?;
+        if let Some(signal) = &watch.signal {
+            watch.add(signal.as_fd(), SIGNAL)?;
+        }
+        if let Some(control) = &watch.control {
+            watch.add(control.as_fd(), CONTROL)?;
+        }
+        Ok(watch)
+    }
+
+    fn add(&self, fd: BorrowedFd<'_>, token: u64) -> Result<()> {
+        let data = epoll::EventData::new_u64(token);
+        epoll::add(&self.poll, fd, data, epoll::EventFlags::IN).map_err(cannot)
+    }
+
+    /// Waits for a ring too.
+    pub fn ring(&self, fd: BorrowedFd<'_>, number: usize) -> Result<()> {
+        self.add(fd, u64::try_from(number).unwrap_or(0))
+    }
+
+    /// Waits for it no more.
+    pub fn forget(&self, fd: BorrowedFd<'_>) {
+        let _ = epoll::delete(&self.poll, fd);
+    }
+
+    /// Waits for another thread too.
+    pub fn over(&self, fd: BorrowedFd<'_>) -> Result<()> {
+        self.add(fd, OVER)
+    }
+
+    /// Waits for the ends of these processes, or threads, too; one that has ended already is as if it ended now.
+    pub fn processes(&mut self, pids: &[u32], threads: bool) -> Result<()> {
+        // PIDFD_THREAD, which is O_EXCL.
+        let flags = rustix::process::PidfdFlags::from_bits_retain(if threads { 0o200 } else { 0 });
+        for pid in pids {
+            let pid = i32::try_from(*pid).ok();
+            let fd = pid
+                .and_then(rustix::process::Pid::from_raw)
+                .and_then(|pid| rustix::process::pidfd_open(pid, flags).ok());
+            if let Some(fd) = &fd {
+                let number = u64::try_from(self.targets.len()).unwrap_or(0);
+                self.add(fd.as_fd(), GONE + number)?;
+            }
+            self.targets.push(fd);
+        }
+        self.gone = !self.targets.is_empty() && self.targets.iter().all(Option::is_none);
+        Ok(())
+    }
+
+    /// The clock runs from now on.
+    pub fn start(&mut self, steps: Vec<(u64, Step)>, rotation: Option<u64>) {
+        let now = sys::now();
+        self.steps = steps
+            .into_iter()
+            .map(|(after, step)| (now.saturating_add(after), step))
+            .collect();
+        self.rotation = rotation.map(|period| (period, now.saturating_add(period)));
+    }
+
+    /// Answers a command.
+    pub fn answer(&mut self) {
+        if let Some(control) = &mut self.control {
+            control.answer();
+        }
+    }
+
+    /// Whether somebody waits for answers.
+    pub fn answers(&self) -> bool {
+        self.control.as_ref().is_some_and(Control::answers)
+    }
+
+    /// Waits for something, but not beyond `until`. Each signal and each command is told of by itself, none is dropped.
+    pub fn wait(&mut self, until: Option<u64>) -> Result<Vec<Wake>> {
+        let next = [
+            until,
+            self.steps.front().map(|(at, _)| *at),
+            self.rotation.map(|(_, at)| at),
+        ];
+        let next = next.into_iter().flatten().min();
+        let wait = next.map(|at| {
+            let ns = at.saturating_sub(sys::now());
+            Timespec {
+                tv_sec: i64::try_from(ns / 1_000_000_000).unwrap_or(i64::MAX),
+                tv_nsec: i64::try_from(ns % 1_000_000_000).unwrap_or(0),
+            }
+        });
+        self.ready.clear();
+        let spare = rustix::buffer::spare_capacity(&mut self.ready);
+        match epoll::wait(&self.poll, spare, wait.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(e) => return Err(cannot(e)),
+        }
+        let mut out = Vec::new();
+        if std::mem::take(&mut self.gone) {
+            out.push(Wake::Gone);
+        }
+        for event in &self.ready {
+            let gone = epoll::EventFlags::HUP | epoll::EventFlags::ERR;
+            match { event.data }.u64() {
+                STOP => {
+                    count(&self.stop);
+                    out.push(Wake::Stop);
+                }
+                CHILD => {
+                    count(&self.child);
+                    out.push(Wake::Child);
+                }
+                SIGNAL => {
+                    let times = self.signal.as_ref().map_or(0, count);
+                    out.extend(std::iter::repeat_n(Wake::Signal, times));
+                }
+                CONTROL => {
+                    let Some(control) = &mut self.control else {
+                        continue;
+                    };
+                    let commands = control
+                        .receive()
+                        .map_err(|e| Error::failed(format!("cannot read commands: {e}")))?;
+                    if commands.is_none() {
+                        let _ = epoll::delete(&self.poll, &*control);
+                    }
+                    out.extend(commands.into_iter().flatten().map(Wake::Command));
+                }
+                OVER => out.push(Wake::Over),
+                token if token >= GONE => {
+                    let number = usize::try_from(token - GONE).unwrap_or(usize::MAX);
+                    if let Some(target) = self.targets.get_mut(number) {
+                        // Closing it takes it out of what is waited for.
+                        *target = None;
+                    }
+                    if self.targets.iter().all(Option::is_none) {
+                        out.push(Wake::Gone);
+                    }
+                }
+                token => {
+                    let number = usize::try_from(token).unwrap_or(usize::MAX);
+                    out.push(Wake::Ring(number, { event.flags }.intersects(gone)));
+                }
+            }
+        }
+        let now = sys::now();
+        while self.steps.front().is_some_and(|(at, _)| *at <= now) {
+            let Some((_, step)) = self.steps.pop_front() else {
+                break;
+            };
+            out.push(Wake::Step(step));
+        }
+        if let Some((period, at)) = &mut self.rotation {
+            if *at <= now {
+                *at = now.saturating_add(*period);
+                out.push(Wake::Rotate);
+            }
+        }
+        Ok(out)
+    }
+}

@@ -1,0 +1,495 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Cases of what the recorder can do beyond recording one event to its end.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{bail, ensure, Context, Result};
+use auxrec::trace::Trace;
+use rustix::fs::{mknodat, FileType, Mode, CWD};
+use rustix::process::Signal;
+
+use crate::cases::{event, released, Seen, PAGE};
+use crate::recording::{Ended, Reader, Recorder, TraceFile};
+
+/// What a case does: its name comes in, what was seen goes out.
+type Steps = fn(&str) -> Result<String>;
+
+/// The cases, by their names.
+pub const ALL: [(&str, Steps); 10] = [
+    ("snapshots by signal", snapshots_by_signal),
+    ("snapshots by command, queued", snapshots_by_command),
+    (
+        "snapshot of a size, and none at the end",
+        snapshot_of_a_size,
+    ),
+    ("snapshots of threads", snapshots_of_threads),
+    ("commands", commands),
+    ("delay", delay),
+    ("ranges of time", ranges),
+    ("files by size", files_by_size),
+    ("files by signal, the last kept", files_by_signal),
+    ("files and the largest size", files_and_max_size),
+];
+
+/// Waits for something to come true.
+fn wait_for(what: &str, mut is: impl FnMut() -> Result<bool>) -> Result<()> {
+    let end = Instant::now() + Duration::from_secs(30);
+    while !is()? {
+        ensure!(Instant::now() < end, "{what} did not happen in 30 s");
+        thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
+/// The other program of `--control`.
+struct Commander {
+    ctl: File,
+    ack: File,
+    paths: [PathBuf; 2],
+}
+
+impl Commander {
+    fn new(case: &str) -> Result<Self> {
+        let name = |end: &str| {
+            let case = case.replace([' ', ','], "-");
+            Path::new("/tmp").join(format!("{case}.{end}"))
+        };
+        let paths = [name("ctl"), name("ack")];
+        for path in &paths {
+            let _ = std::fs::remove_file(path);
+            let mode = Mode::RUSR | Mode::WUSR;
+            mknodat(CWD, path, FileType::Fifo, mode, 0).context("cannot make a FIFO")?;
+        }
+        let open = |path| OpenOptions::new().read(true).write(true).open(path);
+        Ok(Self {
+            ctl: open(&paths[0])?,
+            ack: open(&paths[1])?,
+            paths,
+        })
+    }
+
+    fn arguments(&self) -> [String; 2] {
+        let [ctl, ack] = &self.paths;
+        let where_to = format!("fifo:{},{}", ctl.display(), ack.display());
+        ["--control".into(), where_to]
+    }
+
+    fn send(&mut self, commands: &str) -> Result<()> {
+        Ok(self.ctl.write_all(commands.as_bytes())?)
+    }
+
+    /// Waits for so many answers, as perf gives them.
+    fn answers(&mut self, times: usize) -> Result<()> {
+        for time in 0..times {
+            let mut answer = [0; 5];
+            self.ack.read_exact(&mut answer)?;
+            ensure!(&answer == b"ack\n\0", "answer {time} is {answer:?}");
+        }
+        Ok(())
+    }
+
+    fn ask(&mut self, command: &str) -> Result<()> {
+        self.send(&format!("{command}\n"))?;
+        self.answers(1)
+    }
+}
+
+impl Drop for Commander {
+    fn drop(&mut self) {
+        for path in &self.paths {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+fn with(terms: &str, ring: u64, more: &[&str]) -> Vec<String> {
+    let mut arguments = event(terms, ring);
+    arguments.extend(more.iter().map(ToString::to_string));
+    arguments
+}
+
+/// Ends a recording.
+fn end(recorder: Recorder) -> Result<Ended> {
+    recorder.signal(Signal::INT)?;
+    recorder.wait(Reader::KeepsUp)
+}
+
+/// Every byte is right, or reported lost: a busy machine may keep any reader from its rings. And the exit status says so.
+fn accounted(ended: &Ended, seen: &Seen) -> Result<()> {
+    seen.is_right()?;
+    let lost = seen.content.lost != 0;
+    ensure!(
+        ended.status == 3 || ended.status == 0 && !lost,
+        "exit status {} for {seen}: {}",
+        ended.status,
+        ended.errors
+    );
+    Ok(())
+}
+
+/// The pieces of each ring: where each begins, and its length.
+fn pieces(file: &Path) -> Result<Vec<Vec<(u64, u64)>>> {
+    let bytes = std::fs::read(file)?;
+    let trace = Trace::read(&bytes)?;
+    let of = |ring: &auxrec::trace::Ring<'_>| {
+        let pieces = ring.pieces.iter();
+        pieces
+            .map(|piece| (piece.aux.offset, piece.aux.size))
+            .collect()
+    };
+    Ok(trace.rings.values().map(of).collect())
+}
+
+fn size(file: &Path) -> u64 {
+    std::fs::metadata(file).map_or(0, |meta| meta.len())
+}
+
+fn snapshots_by_signal(name: &str) -> Result<String> {
+    let file = TraceFile::new(name);
+    let recorder = Recorder::start(file.path(), &with("rate=4096", 16, &["-a", "-S", "e"]))?;
+    let ring = 16 * PAGE;
+    for time in 1..=3 {
+        // Long enough that the rings go round between some.
+        thread::sleep(Duration::from_millis(20 * time));
+        let before = size(file.path());
+        wait_for("a file", || Ok(size(file.path()) != 0))?;
+        recorder.signal(Signal::USR2)?;
+        wait_for("a snapshot", || Ok(size(file.path()) > before + 4096))?;
+    }
+    let ended = end(recorder)?;
+    let seen = Seen::of(&file)?;
+    accounted(&ended, &seen)?;
+    let rings = pieces(file.path())?;
+    ensure!(rings.len() == 2, "{} rings", rings.len());
+    for pieces in &rings {
+        ensure!(
+            pieces.len() == 4,
+            "three snapshots and the last: {pieces:x?}"
+        );
+        for (at, len) in pieces {
+            // By arithmetic: a whole ring once it has gone round, and all there is before.
+            let end = at + len;
+            ensure!(
+                *len == end.min(ring),
+                "{len} bytes to {end:#x}: {pieces:x?}"
+            );
+        }
+    }
+    ensure!(
+        ended.errors.contains("4 snapshots, nothing traced for"),
+        "it does not say for how long nothing was traced: {}",
+        ended.errors
+    );
+    released()?;
+    Ok(format!(
+        "{seen}; {}",
+        ended.errors.trim().replace('\n', " ")
+    ))
+}
+
+/// Many requests at once: each is answered, when its snapshot is in the file.
+fn snapshots_by_command(name: &str) -> Result<String> {
+    const TIMES: usize = 20;
+    let file = TraceFile::new(name);
+    let mut commander = Commander::new(name)?;
+    let mut arguments = with("rate=2048", 16, &["-C", "0,1", "-S"]);
+    arguments.extend(commander.arguments());
+    let recorder = Recorder::start(file.path(), &arguments)?;
+    commander.ask("ping")?;
+    for time in 1..=3 {
+        thread::sleep(Duration::from_millis(15));
+        commander.ask("snapshot")?;
+        // What was answered is there, whatever comes now.
+        let rings = pieces(file.path())?;
+        ensure!(
+            rings.iter().all(|pieces| pieces.len() == time),
+            "answer {time} came when the file had {rings:x?}"
+        );
+    }
+    commander.send(&"snapshot\n".repeat(TIMES))?;
+    commander.answers(TIMES)?;
+    recorder.kill()?;
+    released()?;
+    let output = std::process::Command::new("auxrec")
+        .arg("recover")
+        .arg(file.path())
+        .output()?;
+    ensure!(output.status.success(), "auxrec recover: {output:?}");
+    let rings = pieces(file.path())?;
+    ensure!(
+        rings.iter().all(|pieces| pieces.len() == TIMES + 3),
+        "{TIMES} requests and 3, all answered, and then killed: {rings:x?}"
+    );
+    let seen = Seen::of(&file)?;
+    seen.is_right()?;
+    Ok(seen.to_string())
+}
+
+fn snapshot_of_a_size(name: &str) -> Result<String> {
+    let file = TraceFile::new(name);
+    let mut commander = Commander::new(name)?;
+    let mut arguments = with("rate=4096,packet=3", 16, &["-C", "1", "-S8K"]);
+    arguments.extend(commander.arguments());
+    let recorder = Recorder::start(file.path(), &arguments)?;
+    // The events are on when the first command is answered.
+    commander.ask("ping")?;
+    for _ in 0..2 {
+        thread::sleep(Duration::from_millis(100));
+        commander.ask("snapshot")?;
+    }
+    commander.ask("stop")?;
+    // `stop` is answered when the file is finished.
+    let seen = Seen::of(&file)?;
+    let ended = recorder.wait(Reader::KeepsUp)?;
+    accounted(&ended, &seen)?;
+    let rings = pieces(file.path())?;
+    ensure!(
+        matches!(rings.as_slice(), [pieces] if matches!(pieces.as_slice(), [(_, 8192), (_, 8192)])),
+        "two snapshots of 8192 bytes, and none at the end: {rings:x?}"
+    );
+    Ok(seen.to_string())
+}
+
+fn snapshots_of_threads(name: &str) -> Result<String> {
+    let file = TraceFile::new(name);
+    let mut commander = Commander::new(name)?;
+    let mut arguments = with("rate=4096", 16, &["--per-thread", "-Se"]);
+    arguments.extend(commander.arguments());
+    let workload = ["--", "auxe2e", "workload", "migrate", "--ms", "1500"];
+    arguments.extend(workload.map(String::from));
+    let recorder = Recorder::start(file.path(), &arguments)?;
+    for _ in 0..5 {
+        thread::sleep(Duration::from_millis(100));
+        commander.ask("snapshot")?;
+    }
+    let ended = recorder.wait(Reader::KeepsUp)?;
+    let seen = Seen::of(&file)?;
+    accounted(&ended, &seen)?;
+    let rings = pieces(file.path())?;
+    ensure!(
+        // The first may have come before the first byte: then it has no piece.
+        matches!(rings.as_slice(), [pieces] if (5..=6).contains(&pieces.len())),
+        "five snapshots and the last: {rings:x?}"
+    );
+    released()?;
+    Ok(seen.to_string())
+}
+
+/// Off, on, off again: nothing is generated while it is off, and each command is answered once.
+fn commands(name: &str) -> Result<String> {
+    let mut out = String::new();
+    for threads in ["1", "2"] {
+        let file = TraceFile::new(name);
+        let mut commander = Commander::new(name)?;
+        let mut arguments = with("rate=512", 16, &["-a", "-D", "-1", "--threads", threads]);
+        arguments.extend(commander.arguments());
+        let recorder = Recorder::start(file.path(), &arguments)?;
+        commander.ask("ping")?;
+        thread::sleep(Duration::from_millis(300));
+        ensure!(
+            pieces(file.path())?.iter().all(Vec::is_empty),
+            "trace before it was enabled"
+        );
+        commander.ask("enable")?;
+        wait_for("trace", || Ok(size(file.path()) > 10 * 16 * PAGE))?;
+        commander.send("nonsense\nevlist\0")?;
+        commander.answers(1)?;
+        commander.ask("disable pattern/rate=512/")?;
+        // What is in the rings now comes to the file, and then nothing.
+        thread::sleep(Duration::from_millis(600));
+        let at = size(file.path());
+        thread::sleep(Duration::from_millis(600));
+        ensure!(size(file.path()) == at, "trace after it was disabled");
+        commander.ask("enable pattern/rate=512/")?;
+        wait_for("trace", || Ok(size(file.path()) > at + 4 * 16 * PAGE))?;
+        commander.ask("stop")?;
+        let seen = Seen::of(&file)?;
+        let ended = recorder.wait(Reader::KeepsUp)?;
+        for says in ["pattern/rate=512/\ndummy:u", "`nonsense` is no command"] {
+            ensure!(
+                ended.errors.contains(says),
+                "not {says:?}: {}",
+                ended.errors
+            );
+        }
+        accounted(&ended, &seen)?;
+        released()?;
+        out = seen.to_string();
+    }
+    Ok(out)
+}
+
+/// Time of the workload's first record, and of its first AUX record.
+fn times(file: &Path) -> Result<(u64, u64)> {
+    let bytes = std::fs::read(file)?;
+    let parsed = perfdata::File::parse(&bytes)?;
+    let mut exec = None;
+    let mut aux = None;
+    for record in parsed.records() {
+        let record = record?;
+        let (what, id) = parsed.decode(&record)?;
+        let time = id.and_then(|id| id.time);
+        match what {
+            perfdata::Event::Comm(comm) if comm.exec => exec = exec.or(time),
+            perfdata::Event::Aux(_) => aux = aux.or(time),
+            _ => {}
+        }
+    }
+    Ok((
+        exec.context("no exec in the file")?,
+        aux.context("no trace in the file")?,
+    ))
+}
+
+/// The names and mappings of the command are there, though its trace begins later.
+fn delay(name: &str) -> Result<String> {
+    let file = TraceFile::new(name);
+    let arguments = with(
+        "rate=512",
+        16,
+        &[
+            "-D", "300", "--", "auxe2e", "workload", "spin", "--ms", "900",
+        ],
+    );
+    let ended = Recorder::start(file.path(), &arguments)?.wait(Reader::KeepsUp)?;
+    let seen = Seen::of(&file)?;
+    accounted(&ended, &seen)?;
+    let (exec, aux) = times(file.path())?;
+    // From the exec on, and both clocks are the same: no load makes it shorter.
+    ensure!(
+        aux > exec + 290_000_000,
+        "trace {} ns after the exec",
+        aux.saturating_sub(exec)
+    );
+    released()?;
+    Ok(seen.to_string())
+}
+
+fn ranges(name: &str) -> Result<String> {
+    let file = TraceFile::new(name);
+    let ended = Recorder::start(
+        file.path(),
+        &with("rate=512", 16, &["-a", "-D", "100-300,500-700"]),
+    )?
+    .wait(Reader::KeepsUp)?;
+    let seen = Seen::of(&file)?;
+    accounted(&ended, &seen)?;
+    released()?;
+    Ok(seen.to_string())
+}
+
+/// The files of a recording that are there, in their order.
+fn parts(file: &Path) -> Vec<PathBuf> {
+    let name = |n: u32| PathBuf::from(format!("{}.{n:04}", file.display()));
+    (1..10_000).map(name).filter(|path| path.exists()).collect()
+}
+
+/// Files that go when the case is over.
+struct Parts<'a>(&'a TraceFile);
+
+impl Drop for Parts<'_> {
+    fn drop(&mut self) {
+        for path in parts(self.0.path()) {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// Every part is consistent by itself.
+fn each_alone(parts: &[PathBuf]) -> Result<()> {
+    for path in parts {
+        let bytes = std::fs::read(path)?;
+        let findings = auxrec::check::check(&bytes)?;
+        ensure!(
+            findings.problems.is_empty(),
+            "{}: {findings}",
+            path.display()
+        );
+    }
+    Ok(())
+}
+
+fn files_by_size(name: &str) -> Result<String> {
+    let mut out = String::new();
+    for threads in ["1", "2"] {
+        let file = TraceFile::new(name);
+        let _parts = Parts(&file);
+        let recorder = Recorder::start(
+            file.path(),
+            &with(
+                "rate=512,packet=3",
+                16,
+                &["-a", "--threads", threads, "--switch-output", "256K"],
+            ),
+        )?;
+        wait_for("the fourth file", || Ok(parts(file.path()).len() >= 4))?;
+        let ended = end(recorder)?;
+        let all = parts(file.path());
+        let seen = Seen::of_parts(&all)?;
+        accounted(&ended, &seen)?;
+        each_alone(&all)?;
+        released()?;
+        out = format!("{} files: {seen}", all.len());
+    }
+    Ok(out)
+}
+
+fn files_by_signal(name: &str) -> Result<String> {
+    let mut out = String::new();
+    for threads in ["1", "2"] {
+        let file = TraceFile::new(name);
+        let _parts = Parts(&file);
+        let more = [
+            "-a",
+            "--threads",
+            threads,
+            "--switch-output",
+            "--switch-max-files",
+            "2",
+        ];
+        let recorder = Recorder::start(file.path(), &with("rate=512", 16, &more))?;
+        for part in 1..=4 {
+            let path = PathBuf::from(format!("{}.{part:04}", file.path().display()));
+            wait_for("trace", || Ok(size(&path) > 2 * 16 * PAGE))?;
+            recorder.signal(Signal::USR2)?;
+            let next = PathBuf::from(format!("{}.{:04}", file.path().display(), part + 1));
+            wait_for("the next file", || Ok(next.exists()))?;
+        }
+        let ended = end(recorder)?;
+        let all = parts(file.path());
+        let names: Vec<_> = all.iter().filter_map(|path| path.extension()).collect();
+        ensure!(
+            names == ["0004", "0005"],
+            "the last two are kept: {names:?}"
+        );
+        each_alone(&all)?;
+        let seen = Seen::of_parts(&all)?;
+        accounted(&ended, &seen)?;
+        released()?;
+        out = seen.to_string();
+    }
+    Ok(out)
+}
+
+/// The limit counts all files.
+fn files_and_max_size(name: &str) -> Result<String> {
+    let file = TraceFile::new(name);
+    let _parts = Parts(&file);
+    let more = ["-a", "--switch-output", "256K", "--max-size", "1M"];
+    let ended =
+        Recorder::start(file.path(), &with("rate=512", 16, &more))?.wait(Reader::KeepsUp)?;
+    let all = parts(file.path());
+    let sum: u64 = all.iter().map(|path| size(path)).sum();
+    if !((1 << 20)..(1 << 20) + 512 * 1024).contains(&sum) {
+        bail!("{} files have {sum} bytes", all.len());
+    }
+    let seen = Seen::of_parts(&all)?;
+    accounted(&ended, &seen)?;
+    released()?;
+    Ok(format!("{} files: {seen}", all.len()))
+}
