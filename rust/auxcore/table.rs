@@ -21,8 +21,9 @@
 //!    ring; that byte stays free even where it is the last one of a region. `pt.c` takes it
 //!    (`pt_buffer_reset_markers()`: "if it's on a page boundary, fill up one more page") and so
 //!    commits one byte more than `handle->size`. Here the size that perf gave holds. It costs the
-//!    last region before a tail that is at the end of one, so it asks for a ring of at least two
-//!    regions, and for more if the reader is to read while the unit writes.
+//!    last region before a tail that is at the end of one. So with one region the unit is never
+//!    started; with two it is not started again before the reader has read all; from three on it
+//!    writes while the reader reads.
 //! 2. `INT` is on the region that ends at the first b at or after the wakeup point: rounded **up**,
 //!    so that the commit which follows reaches it, and perf wakes the reader. `pt.c` rounds down,
 //!    where a wakeup point inside a page takes two interrupts. A point that is past is due at b1.
@@ -363,6 +364,10 @@ impl Layout {
     /// With regions of at most `len` bytes; [`PAGE`] is the least. `INT` and `STOP` can only be at
     /// the end of a region, and a region at the tail stays unused until all of it has been read: so
     /// a region should be a fraction of perf's watermark, as far as the unit has the entries.
+    ///
+    /// For linear mode a quarter of the ring is the most that does: of two regions, as perf
+    /// allocates them for a driver that asks for large pieces and leaves the watermark at half the
+    /// ring, the unit is stopped after each, until the reader has been there.
     #[must_use]
     pub fn largest(self, len: u64) -> Self {
         // INVARIANT: The fields that it speaks of stay.

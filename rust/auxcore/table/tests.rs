@@ -390,6 +390,36 @@ fn marks_are_exact() {
 }
 
 /// A shape of eight pages with regions of three lengths, in every order of sessions.
+/// How often a unit in a ring of so many regions can be started while nothing is read: it is started
+/// at the head, and commits at its interrupt.
+#[test]
+fn few_regions_are_few_sessions() {
+    for (count, sessions) in [(1u64, 0), (2, 1), (3, 2), (4, 2), (8, 3)] {
+        let len = 64 * PAGE / count.next_power_of_two();
+        let size = len * count.next_power_of_two();
+        // Three are a half and two quarters.
+        let lens: Vec<u64> = match count {
+            3 => vec![size / PAGE / 2, size / PAGE / 4, size / PAGE / 4],
+            _ => vec![len / PAGE; usize::try_from(count).unwrap()],
+        };
+        let mut table = table(&chunks(&lens, |_| false), 512, u64::MAX);
+        let mut head = Pos::new(0);
+        let mut started = 0;
+
+        assert_eq!(u64::try_from(table.count()).unwrap(), count);
+        // perf's own: one byte stays free, and the watermark is half the ring.
+        while let Ok(marks) = table.mark(
+            head,
+            size - 1 - head.get(),
+            Pos::new((head.get() / (size / 2) + 1) * (size / 2)),
+        ) {
+            head = marks.int;
+            started += 1;
+        }
+        assert_eq!(started, sessions, "{count} regions: up to {head:?}");
+    }
+}
+
 #[test]
 fn marks_do_not_depend_on_what_was_before() {
     let chunks = chunks(&[4, 1, 2, 1], |_| false);
