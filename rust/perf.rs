@@ -60,6 +60,8 @@ pub mod event;
 pub mod filter;
 #[path = "perf/format.rs"]
 pub mod format;
+#[path = "perf/held.rs"]
+mod held;
 #[path = "perf/hotplug.rs"]
 mod hotplug;
 #[path = "perf/module.rs"]
@@ -106,5 +108,15 @@ impl kernel::Module for Perf {
         Ok(Self {
             _hotplug: hotplug::State::new()?,
         })
+    }
+}
+
+impl Drop for Perf {
+    fn drop(&mut self) {
+        // A task may have been preempted on its last steps in this module's code, after it gave
+        // back the reference to a driver's module: see `held`.
+        //
+        // SAFETY: This is a task that may sleep.
+        unsafe { bindings::rust_perf_synchronize_rcu_tasks() };
     }
 }

@@ -64,8 +64,7 @@ pub use window::{
 
 pub(crate) use buffer::{
     Buffer,
-    Live,
-    ModuleRef, //
+    Live, //
 };
 pub(crate) use slot::Slot;
 pub(crate) use unit::{

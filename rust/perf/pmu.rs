@@ -20,6 +20,7 @@ use crate::{
         Filters, //
     },
     format,
+    held,
     hotplug,
     percpu::PerCpu,
     stats::Stats,
@@ -514,6 +515,12 @@ impl<T: Pmu> Registration<T> {
         }
     }
 
+    /// Its hooks.
+    #[cfg(CONFIG_X86_64)]
+    pub(crate) fn hooks(&self) -> &user::Hooks<T> {
+        &self.hooks
+    }
+
     /// The registration that these hooks are of.
     ///
     /// # Safety
@@ -639,12 +646,6 @@ impl<T: Pmu> PinnedDrop for Registration<T> {
         for slot in self.slots.iter() {
             slot.close();
         }
-
-        // A task may have been preempted on its last steps in the driver's code, in `free_aux()`
-        // after it gave back the module reference that pinned the code. Wait for it to leave.
-        //
-        // SAFETY: This is a task that may sleep.
-        unsafe { bindings::rust_perf_synchronize_rcu_tasks() };
     }
 }
 
@@ -702,7 +703,7 @@ impl<T: Pmu> Callbacks<T> {
         pmu.stop = Some(Self::stop);
         pmu.read = Some(Self::read);
         pmu.setup_aux = Some(Self::setup_aux);
-        pmu.free_aux = Some(Self::free_aux);
+        pmu.free_aux = Some(held::free_aux);
         if T::NR_FILTERS != 0 {
             pmu.nr_addr_filters = T::NR_FILTERS;
             pmu.addr_filters_validate = Some(Self::addr_filters_validate);
@@ -988,15 +989,6 @@ impl<T: Pmu> Callbacks<T> {
 
         // perf takes null for ENOMEM.
         setup().unwrap_or(ptr::null_mut())
-    }
-
-    /// # Safety
-    ///
-    /// Called by perf with what [`Self::setup_aux`] returned, perhaps after the PMU was
-    /// unregistered.
-    unsafe extern "C" fn free_aux(private: *mut c_void) {
-        // SAFETY: From `into_foreign()`; no transaction is open on the ring, and none will be.
-        drop(unsafe { aux::Buffer::<T>::from_foreign(private) });
     }
 }
 

@@ -40,6 +40,7 @@ use crate::{
         Filters, //
     },
     format::WORDS,
+    held,
     pmu::Pmu,
     stats::Stats, //
 };
@@ -371,8 +372,9 @@ impl<T: Pmu> Bench<T> {
         self.stop();
 
         if let Some(private) = self.ring_mut().end_unmap() {
-            // SAFETY: From `into_foreign()`, in `map()`; no transaction is open.
-            drop(unsafe { Buffer::<T>::from_foreign(private.as_ptr()) });
+            // SAFETY: From `into_foreign()`, in `map()`; no transaction is open, and whoever runs
+            // the test keeps the module.
+            unsafe { held::free_aux(private.as_ptr()) };
         }
     }
 

@@ -5,6 +5,7 @@
 use super::mapping::Mapping;
 use crate::{
     bindings,
+    held,
     pmu::Pmu, //
 };
 use auxcore::{
@@ -335,20 +336,24 @@ impl PinnedDrop for Live {
 }
 
 /// What `setup_aux()` hands to perf.
+///
+/// perf keeps no reference to the module for it: the event's goes when the PMU is unregistered, and
+/// another PMU's event can keep the ring mapped.
+#[repr(C)]
 pub(crate) struct Buffer<T: Pmu> {
+    // First: C has a pointer to it.
+    header: held::Header,
     data: T::Buffer,
     pages: Pages,
     /// Whether a transaction has a [`Claim`] to it.
     claimed: Atomic<bool>,
     live: Arc<Live>,
-    // Last: when it is dropped, nothing pins the code of `T` any more.
-    _module: ModuleRef<T::OwnerModule>,
 }
 
 impl<T: Pmu> Buffer<T> {
     /// Gives `data` to perf.
     ///
-    /// The pointer is to be given back to [`Self::from_foreign`], once.
+    /// The pointer is to be given to [`held::free_aux`], once.
     pub(crate) fn into_foreign(
         data: T::Buffer,
         pages: Pages,
@@ -356,33 +361,33 @@ impl<T: Pmu> Buffer<T> {
     ) -> Result<*mut c_void> {
         let buffer = KBox::new(
             Self {
+                header: held::Header::new::<T::OwnerModule>(Self::end),
                 data,
                 pages,
                 claimed: Atomic::new(false),
                 live: live.clone(),
-                _module: ModuleRef::new(),
             },
             GFP_KERNEL,
         )?;
-        let key = NonNull::from(&*buffer).cast();
 
-        live.insert(key)?;
+        live.insert(NonNull::from(&*buffer).cast())?;
+        buffer.header.hold();
 
         Ok(KBox::into_raw(buffer).cast())
     }
 
-    /// Takes back what perf was given.
+    /// Takes back what perf was given, and drops it.
     ///
     /// # Safety
     ///
-    /// `ptr` must come from [`Self::into_foreign`], and perf must have no use for it any more.
-    pub(crate) unsafe fn from_foreign(ptr: *mut c_void) -> KBox<Self> {
-        // SAFETY: From `KBox::into_raw()` by the safety requirement.
-        let buffer = unsafe { KBox::from_raw(ptr.cast::<Self>()) };
+    /// `header` must be what [`Self::into_foreign`] returned, and perf must have no use for it any
+    /// more.
+    unsafe fn end(header: NonNull<held::Header>) {
+        // SAFETY: From `KBox::into_raw()` by the safety requirement; the header is its first field.
+        let buffer = unsafe { KBox::from_raw(header.cast::<Self>().as_ptr()) };
 
         // Before the memory can be used for something else.
         buffer.live.remove(NonNull::from(&*buffer).cast());
-        buffer
     }
 }
 
@@ -439,30 +444,5 @@ impl<T: Pmu> Drop for Claim<T> {
 
         // Release: pairs with the acquire of the next claimant.
         claimed.store(false, Release);
-    }
-}
-
-/// A reference to the module `M`, which cannot be unloaded meanwhile.
-pub(crate) struct ModuleRef<M: kernel::ModuleMetadata>(core::marker::PhantomData<M>);
-
-impl<M: kernel::ModuleMetadata> ModuleRef<M> {
-    /// Takes a reference; only called from code that is pinned by another one.
-    pub(crate) fn new() -> Self {
-        let module = kernel::module::this_module::<M>().as_ptr();
-
-        // SAFETY: `THIS_MODULE`, or null for built-in code. The event for which this is done holds
-        // a reference to the module, so that the count is not 0.
-        unsafe { bindings::__module_get(module) };
-
-        Self(core::marker::PhantomData)
-    }
-}
-
-impl<M: kernel::ModuleMetadata> Drop for ModuleRef<M> {
-    fn drop(&mut self) {
-        let module = kernel::module::this_module::<M>().as_ptr();
-
-        // SAFETY: Gives back the reference that `new()` took.
-        unsafe { bindings::module_put(module) };
     }
 }

@@ -12,12 +12,13 @@ use super::{
     Step, //
 };
 use crate::{
-    aux::{
-        ModuleRef,
-        Next, //
-    },
+    aux::Next,
     bindings,
     context,
+    held::{
+        Header,
+        TaskWork, //
+    },
     pmu::{
         Pmu,
         Registration, //
@@ -33,9 +34,13 @@ use kernel::{
     error::to_result,
     interrupt,
     prelude::*,
-    sync::atomic::{
-        Atomic,
-        Relaxed, //
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        rcu,
+        Arc, //
     },
     types::Opaque, //
 };
@@ -52,6 +57,12 @@ pub(crate) struct Hooks<T: Pmu> {
     notifier: Opaque<bindings::notifier_block>,
     /// Those that are hooked.
     tracepoints: [Atomic<*mut bindings::tracepoint>; TRACEPOINTS],
+    door: Arc<Door<T>>,
+}
+
+/// The way of a [`Work`] to its registration, as long as that is there.
+struct Door<T: Pmu> {
+    registration: Atomic<*mut c_void>,
     _driver: PhantomData<fn(T)>,
 }
 
@@ -61,16 +72,22 @@ unsafe impl<T: Pmu> Send for Hooks<T> {}
 unsafe impl<T: Pmu> Sync for Hooks<T> {}
 
 impl<T: Pmu> Hooks<T> {
-    pub(crate) fn new() -> impl PinInit<Self> {
+    pub(crate) fn new() -> impl PinInit<Self, Error> {
         let mut notifier: bindings::notifier_block = pin_init::zeroed();
         if T::HAS_STEP {
             notifier.notifier_call = Some(Self::trap);
         }
 
-        pin_init!(Self {
+        try_pin_init!(Self {
             notifier: Opaque::new(notifier),
             tracepoints: [const { Atomic::new(core::ptr::null_mut()) }; TRACEPOINTS],
-            _driver: PhantomData,
+            door: Arc::new(
+                Door {
+                    registration: Atomic::new(core::ptr::null_mut()),
+                    _driver: PhantomData,
+                },
+                GFP_KERNEL,
+            )?,
         })
     }
 
@@ -115,13 +132,15 @@ impl<T: Pmu> Hooks<T> {
     ///   [removed](Self::remove) before either goes.
     /// - The registration's slots must be initialised.
     pub(crate) unsafe fn add(&self, registration: &Registration<T>) -> Result {
+        let data = core::ptr::from_ref(registration).cast_mut().cast();
+
+        self.door.registration.store(data, Relaxed);
         // SAFETY: Pinned; taken away in `remove()`.
         to_result(unsafe { bindings::rust_perf_register_die_notifier(self.notifier.get()) })?;
 
         for (slot, (name, probe)) in self.tracepoints.iter().zip(Self::probes()) {
             // SAFETY: The name is terminated by 0.
             let found = unsafe { bindings::rust_perf_find_tracepoint(name.as_char_ptr()) };
-            let data = core::ptr::from_ref(registration).cast_mut().cast();
             let hook = || -> Result {
                 let found = NonNull::new(found).ok_or(ENOENT)?.as_ptr();
 
@@ -155,6 +174,9 @@ impl<T: Pmu> Hooks<T> {
         }
         // SAFETY: This is a task that may sleep.
         unsafe { bindings::rust_perf_tracepoint_synchronize() };
+        // Nobody queues a work any more; those that are queued find nobody, but one may be inside.
+        self.door.registration.store(core::ptr::null_mut(), Relaxed);
+        rcu::synchronize_rcu();
 
         // Waits for who is inside.
         //
@@ -298,15 +320,12 @@ impl<T: Pmu> Hooks<T> {
 
 /// What is called when the current task is about to return to user mode.
 ///
-/// # Invariants
-///
-/// `data` is a `Registration<T>` that stays while `_module` is held.
+/// That may be long after the registration is gone, if the task is stopped meanwhile.
 #[repr(C)]
 struct Work<T: Pmu> {
-    head: bindings::callback_head,
-    data: *mut c_void,
-    // Last: when it is dropped, nothing pins the code of `T` any more.
-    _module: ModuleRef<T::OwnerModule>,
+    // First: the kernel has a pointer to it.
+    work: TaskWork,
+    door: Arc<Door<T>>,
 }
 
 impl<T: Pmu> Work<T> {
@@ -315,42 +334,46 @@ impl<T: Pmu> Work<T> {
     ///
     /// # Safety
     ///
-    /// - `data` must be a `Registration<T>` with an open session, that its module keeps.
+    /// - `data` must be a registered `Registration<T>`, in a call that its hooks wait for.
     /// - The current task must be on its way back to user mode.
     unsafe fn queue(data: *mut c_void) {
+        // SAFETY: By the safety requirement.
+        let registration = unsafe { &*data.cast::<Registration<T>>() };
         let work = Self {
-            head: bindings::callback_head {
-                next: core::ptr::null_mut(),
-                func: Some(Self::run),
-            },
-            data,
-            // Pinned by the event of the session.
-            _module: ModuleRef::new(),
+            work: TaskWork::new::<T::OwnerModule>(Self::run),
+            door: registration.hooks().door.clone(),
         };
         // The lock of the signal handlers is held.
         let Ok(work) = KBox::new(work, GFP_ATOMIC) else {
             return;
         };
 
-        let work = KBox::into_raw(work);
-        // SAFETY: Live and not queued.
-        let head = unsafe { &raw mut (*work).head };
-        // SAFETY: As above; it stays until `run()` or the drop below.
-        if unsafe { bindings::rust_perf_task_work_on_return(head) } != 0 {
-            // SAFETY: From `into_raw()`, and not queued.
-            drop(unsafe { KBox::from_raw(work) });
+        let work = NonNull::from(KBox::leak(work));
+        // SAFETY:
+        // - The first field of the box, which `run()` takes back.
+        // - The registration's module is kept by the event of the session.
+        if !unsafe { TaskWork::queue(work.cast()) } {
+            // SAFETY: From `leak()`, and not queued.
+            drop(unsafe { KBox::from_raw(work.as_ptr()) });
         }
     }
 
     /// # Safety
     ///
-    /// `head` must be that of a `Work<T>` which [`Self::queue`] made.
-    unsafe extern "C" fn run(head: *mut bindings::callback_head) {
-        // SAFETY: From `KBox::into_raw()`, and `head` is the first field.
-        let work = unsafe { KBox::from_raw(head.cast::<Self>()) };
+    /// `header` must be that of a `Work<T>` which [`Self::queue`] has queued, for the last time.
+    unsafe fn run(header: NonNull<Header>) {
+        // SAFETY: By the safety requirement.
+        let work = unsafe { TaskWork::of(header) };
+        // SAFETY: From `KBox::leak()`; it is the first field.
+        let work = unsafe { KBox::from_raw(work.cast::<Self>()) };
 
-        // SAFETY: By the type invariant.
-        unsafe { Hooks::<T>::tell(work.data, Crossing::Handler) };
+        // The registration's hooks are removed by somebody who waits for readers.
+        let _reader = rcu::read_lock();
+        let registration = work.door.registration.load(Relaxed);
+        if !registration.is_null() {
+            // SAFETY: Registered, and it stays until `_reader` is dropped.
+            unsafe { Hooks::<T>::tell(registration, Crossing::Handler) };
+        }
     }
 }
 
