@@ -4,48 +4,15 @@
 //!
 //! error: a driver that can pause can resume, and the other way round
 
-use kernel::prelude::*;
-use perf::{
-    aux,
-    Attr,
-    Event,
-    Pmu, //
-};
+include!("common/driver.rs");
 
-perf::module_pmu! {
-    type: Driver,
-    pmu: c"driver",
-    driver: Driver,
-    name: "compile_fail",
-    authors: ["The auxpmu authors"],
-    description: "Does not compile",
-    license: "GPL",
-}
+register!();
 
 struct Driver;
 
 #[vtable]
 impl Pmu for Driver {
-    type Config = ();
-    type Event = ();
-    type Buffer = ();
-    type Run = ();
-
-    fn event_init(&self, _attr: &Attr<'_, ()>) -> Result {
-        Ok(())
-    }
-
-    fn setup_aux(&self, _event: &Event<'_, Self>, _pages: &aux::Pages) -> Result {
-        Ok(())
-    }
-
-    fn start(&self, _session: &mut aux::Session<'_, Self>) -> Result<()> {
-        Ok(())
-    }
+    usual!(types, event_init, setup_aux, start, quiesce);
 
     fn pause(&self, _session: &mut aux::Session<'_, Self>, _run: &mut ()) {}
-
-    fn quiesce(&self, session: &mut aux::Session<'_, Self>, _run: ()) -> aux::Written {
-        aux::Written::by_writer(session.window, aux::Loss::None)
-    }
 }

@@ -4,46 +4,17 @@
 //!
 //! error: cannot move out of `*run`
 
-use kernel::prelude::*;
-use perf::{
-    aux,
-    Attr,
-    Event,
-    Pmu, //
-};
+include!("common/driver.rs");
 
-module! {
-    type: Module,
-    name: "compile_fail",
-    authors: ["The auxpmu authors"],
-    description: "Does not compile",
-    license: "GPL",
-}
-
-struct Module;
-
-impl kernel::Module for Module {
-    fn init(_module: &'static ThisModule) -> Result<Self> {
-        Ok(Self)
-    }
-}
+no_pmu!();
 
 struct Driver;
 
 #[vtable]
 impl Pmu for Driver {
-    type Config = ();
-    type Event = ();
-    type Buffer = ();
+    usual!(types, event_init, setup_aux, quiesce);
+
     type Run = KBox<u64>;
-
-    fn event_init(&self, _attr: &Attr<'_, ()>) -> Result {
-        Ok(())
-    }
-
-    fn setup_aux(&self, _event: &Event<'_, Self>, _pages: &aux::Pages) -> Result {
-        Ok(())
-    }
 
     fn start(&self, _session: &mut aux::Session<'_, Self>) -> Result<KBox<u64>> {
         Ok(KBox::new(0, GFP_ATOMIC)?)
@@ -53,9 +24,5 @@ impl Pmu for Driver {
         let _ = self.quiesce(session, *run);
         **run = 1;
         aux::Next::Continue
-    }
-
-    fn quiesce(&self, session: &mut aux::Session<'_, Self>, _run: KBox<u64>) -> aux::Written {
-        aux::Written::by_writer(session.window, aux::Loss::None)
     }
 }

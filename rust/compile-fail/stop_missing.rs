@@ -4,42 +4,13 @@
 //!
 //! error: not all trait items implemented, missing: `quiesce`
 
-use kernel::prelude::*;
-use perf::{
-    aux,
-    Attr,
-    Event,
-    Pmu, //
-};
+include!("common/driver.rs");
 
-perf::module_pmu! {
-    type: Driver,
-    pmu: c"driver",
-    driver: Driver,
-    name: "compile_fail",
-    authors: ["The auxpmu authors"],
-    description: "Does not compile",
-    license: "GPL",
-}
+register!();
 
 struct Driver;
 
 #[vtable]
 impl Pmu for Driver {
-    type Config = ();
-    type Event = ();
-    type Buffer = ();
-    type Run = ();
-
-    fn event_init(&self, _attr: &Attr<'_, ()>) -> Result {
-        Ok(())
-    }
-
-    fn setup_aux(&self, _event: &Event<'_, Self>, _pages: &aux::Pages) -> Result {
-        Ok(())
-    }
-
-    fn start(&self, _session: &mut aux::Session<'_, Self>) -> Result<()> {
-        Ok(())
-    }
+    usual!(types, event_init, setup_aux, start);
 }

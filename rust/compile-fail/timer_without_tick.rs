@@ -4,47 +4,20 @@
 //!
 //! error: a timer needs Pmu::tick()
 
-use kernel::prelude::*;
-use perf::{
-    aux,
-    Attr,
-    Event,
-    Pmu, //
-};
+include!("common/driver.rs");
 
-perf::module_pmu! {
-    type: Driver,
-    pmu: c"driver",
-    driver: Driver,
-    name: "compile_fail",
-    authors: ["The auxpmu authors"],
-    description: "Does not compile",
-    license: "GPL",
-}
+register!();
 
 struct Driver;
 
 #[vtable]
 impl Pmu for Driver {
-    type Config = ();
-    type Event = ();
-    type Buffer = ();
+    usual!(types, event_init, setup_aux, quiesce);
+
     type Run = ();
-
-    fn event_init(&self, _attr: &Attr<'_, ()>) -> Result {
-        Ok(())
-    }
-
-    fn setup_aux(&self, _event: &Event<'_, Self>, _pages: &aux::Pages) -> Result {
-        Ok(())
-    }
 
     fn start(&self, session: &mut aux::Session<'_, Self>) -> Result<()> {
         session.set_timer(kernel::time::Delta::from_millis(1));
         Ok(())
-    }
-
-    fn quiesce(&self, session: &mut aux::Session<'_, Self>, _run: ()) -> aux::Written {
-        aux::Written::by_writer(session.window, aux::Loss::None)
     }
 }
