@@ -28,10 +28,7 @@ use auxcore::pt::Encoder;
 use kernel::prelude::*;
 use perf::{
     aux,
-    event::{
-        Exclude,
-        Target, //
-    },
+    event::Exclude,
     pmu::Capabilities,
     user::{
         self,
@@ -89,19 +86,12 @@ impl kernel::InPlaceModule for Module {
 
 struct SoftPt;
 
-/// An event.
-struct Traced {
-    packets: auxcore::pt::Config,
-    /// Whether it follows a CPU, and so every task there.
-    all: bool,
-}
-
 #[vtable]
 impl Pmu for SoftPt {
     const CAPABILITIES: Capabilities = Capabilities::EXCLUSIVE.and(Capabilities::ITRACE);
 
     type Config = unit::Config;
-    type Event = Traced;
+    type Event = auxcore::pt::Config;
     type Buffer = Encoder;
     type Run = Tracer;
 
@@ -117,14 +107,11 @@ impl Pmu for SoftPt {
         if exclude != wanted {
             return Err(EOPNOTSUPP);
         }
-        Ok(Traced {
-            packets: unit::encoder_config(attr.config())?,
-            all: matches!(attr.target(), Target::Cpu(_)),
-        })
+        unit::encoder_config(attr.config())
     }
 
     fn setup_aux(&self, event: &Event<'_, Self>, _pages: &aux::Pages) -> Result<Encoder> {
-        Ok(Encoder::new(event.packets))
+        Ok(Encoder::new(**event))
     }
 
     fn caps() -> &'static [perf::sysfs::Attribute] {
@@ -133,9 +120,9 @@ impl Pmu for SoftPt {
 
     fn start(&self, session: &mut aux::Session<'_, Self>) -> Result<Tracer> {
         // Whatever wrote to this ring before may have been another event, with other terms.
-        *session.buffer = Encoder::new(session.event.packets);
+        *session.buffer = Encoder::new(**session.event);
 
-        let mut tracer = Tracer::new(session.event.all);
+        let mut tracer = Tracer::new();
         if let Some(mut task) = Current::new(session.cpu) {
             tracer.enter(&mut task);
         }
@@ -164,7 +151,7 @@ impl Pmu for SoftPt {
         &self,
         session: &mut aux::Session<'_, Self>,
         tracer: &mut Tracer,
-        crossing: user::Crossing<'_>,
+        crossing: user::Crossing,
     ) -> aux::Next {
         let task = Current::new(session.cpu);
 

@@ -53,6 +53,8 @@ struct tracepoint;
 
 struct pt_regs *rust_perf_user_regs(struct task_struct *task);
 struct pt_regs *rust_perf_current_user_regs(void);
+void rust_perf_note_switch(struct task_struct *prev, struct task_struct *next);
+void rust_perf_forget_switches(void);
 unsigned int rust_perf_user_bits(struct pt_regs *regs);
 bool rust_perf_die_is_user_step(unsigned long event, void *args);
 int rust_perf_die_claim_step(void *args);

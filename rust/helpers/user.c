@@ -8,10 +8,12 @@
 
 #include <linux/kdebug.h>
 #include <linux/notifier.h>
+#include <linux/percpu.h>
 #include <linux/ptrace.h>
 #include <linux/sched.h>
 #include <linux/sched/task_stack.h>
 #include <linux/signal.h>
+#include <linux/smp.h>
 #include <linux/string.h>
 #include <linux/task_work.h>
 #include <linux/tracepoint.h>
@@ -26,9 +28,47 @@ struct pt_regs *rust_perf_user_regs(struct task_struct *task)
 	return task_pt_regs(task);
 }
 
+/* The last task switch of a CPU, which may be under way. */
+struct task_switch {
+	struct task_struct *prev;
+	struct task_struct *next;
+};
+
+static DEFINE_PER_CPU(struct task_switch, task_switch);
+
+/* In trace_sched_switch(), with the run queue locked. */
+void rust_perf_note_switch(struct task_struct *prev, struct task_struct *next)
+{
+	__this_cpu_write(task_switch.prev, prev);
+	__this_cpu_write(task_switch.next, next);
+}
+
+static void forget_switch(void *unused)
+{
+	rust_perf_note_switch(NULL, NULL);
+}
+
+/*
+ * To be called once the switches are noted: what was noted before is stale.
+ * With the interrupt, no switch is under way.
+ */
+void rust_perf_forget_switches(void)
+{
+	on_each_cpu(forget_switch, NULL, 1);
+}
+
+/*
+ * Of the task to which this CPU goes back, with interrupts off. As long as
+ * the task before is still current, that is the next one: it has not run yet,
+ * and is not freed before it has.
+ */
 struct pt_regs *rust_perf_current_user_regs(void)
 {
-	return rust_perf_user_regs(current);
+	struct task_struct *task = current;
+
+	if (__this_cpu_read(task_switch.prev) == task)
+		task = __this_cpu_read(task_switch.next);
+	return rust_perf_user_regs(task);
 }
 
 /* 64, 32, or 0 for a code segment of the program's own. */

@@ -295,7 +295,7 @@ pub trait Pmu: Sized + Send + Sync + 'static {
         &self,
         _session: &mut aux::Session<'_, Self>,
         _run: &mut Self::Run,
-        _crossing: user::Crossing<'_>,
+        _crossing: user::Crossing,
     ) -> aux::Next {
         build_error!(VTABLE_DEFAULT_ERROR)
     }

@@ -128,14 +128,16 @@ impl Regs<'_> {
 
 /// The current task, if it is one that has user code.
 ///
+/// While perf switches tasks, it is the one that comes.
+///
 /// Dereferences to its registers.
 pub struct Current<'a>(Regs<'a>);
 
 impl<'a> Current<'a> {
-    /// The task that is current on this CPU; [`None`] if it never returns to user mode: a thread
-    /// of the kernel's, or a task that exits.
+    /// The task whose user code this CPU goes back to; [`None`] if that never returns to user mode:
+    /// a thread of the kernel's, or a task that exits.
     pub fn new(_cpu: &'a context::Cpu) -> Option<Self> {
-        // SAFETY: There always is a current task.
+        // SAFETY: There always is a current task, and interrupts are off by the invariant of `Cpu`.
         let raw = NonNull::new(unsafe { bindings::rust_perf_current_user_regs() })?;
 
         // INVARIANT: The task is in the kernel: this is the kernel, and the CPU does not leave it
@@ -147,7 +149,7 @@ impl<'a> Current<'a> {
     }
 
     /// Reads the task's memory at `address`, as far as it can be read without a page fault; how
-    /// many bytes were read.
+    /// many bytes were read. While tasks are switched it is not known whose memory that is.
     pub fn read(&self, address: u64, bytes: &mut [u8]) -> usize {
         // Up to the end of the page, and then what lies in the next one.
         let page = u64::try_from(PAGE_SIZE).unwrap_or(u64::MAX);
@@ -206,7 +208,8 @@ fn copy_in(address: u64, bytes: &mut [u8]) -> bool {
 
 /// How the current task leaves user code, or goes back to it.
 #[non_exhaustive]
-pub enum Crossing<'a> {
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Crossing {
     /// It has executed an instruction that makes a system call, and will return to the one behind.
     Syscall,
     /// It is about to return from a system call. A signal may still come in between, or the call be
@@ -217,15 +220,11 @@ pub enum Crossing<'a> {
     Signal,
     /// It is about to return to user code, to a signal's handler if all went well.
     Handler,
-    /// It gets off the CPU.
-    ///
-    /// Needed by events of a CPU only. The session of a task's event ends when the task gets off
-    /// the CPU.
+    /// It gets off the CPU. perf may end the session after this, or not: it lets tasks that inherit
+    /// the same events have each other's.
     SwitchOut,
-    /// A task with these registers gets on the CPU.
-    ///
-    /// As [`Self::SwitchOut`].
-    SwitchIn(Regs<'a>),
+    /// The next task gets on the CPU, and is [`Current`].
+    SwitchIn,
 }
 
 /// Whose a trap was.

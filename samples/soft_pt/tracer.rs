@@ -59,19 +59,15 @@ pub(crate) struct Tracer {
     begun: bool,
     /// Whether something found no room.
     full: bool,
-    /// Whether every task on this CPU is traced.
-    all: bool,
 }
 
 impl Tracer {
-    /// For an event of a CPU and so of `all` tasks there, or else of the current task.
-    pub(crate) fn new(all: bool) -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             place: Place::Outside,
             armed: false,
             begun: false,
             full: false,
-            all,
         }
     }
 
@@ -222,7 +218,7 @@ impl Tracer {
         encoder: &mut Encoder,
         ring: &mut Ring<'_>,
         task: Option<Current<'_>>,
-        crossing: Crossing<'_>,
+        crossing: Crossing,
     ) {
         match (crossing, task) {
             (Crossing::Syscall, Some(mut task)) => {
@@ -237,9 +233,8 @@ impl Tracer {
             }
             (Crossing::Return, Some(mut task)) => self.arm(&mut task),
             (Crossing::Handler, Some(mut task)) if !self.is_inside() => self.arm(&mut task),
-            (Crossing::Signal, task) => self.leave(encoder, ring, task),
-            (Crossing::SwitchOut, task) if self.all => self.leave(encoder, ring, task),
-            (Crossing::SwitchIn(mut regs), _) if self.all => self.enter(&mut regs),
+            (Crossing::Signal | Crossing::SwitchOut, task) => self.leave(encoder, ring, task),
+            (Crossing::SwitchIn, Some(mut task)) => self.enter(&mut task),
             _ => {}
         }
     }

@@ -8,7 +8,6 @@
 
 use super::{
     Crossing,
-    Regs,
     Step, //
 };
 use crate::{
@@ -154,6 +153,9 @@ impl<T: Pmu> Hooks<T> {
             hook().inspect_err(|_| unsafe { self.remove(registration) })?;
             slot.store(found, Relaxed);
         }
+
+        // SAFETY: This is a task with interrupts on, and `sched_switch()` notes them now.
+        unsafe { bindings::rust_perf_forget_switches() };
         Ok(())
     }
 
@@ -228,7 +230,7 @@ impl<T: Pmu> Hooks<T> {
     /// # Safety
     ///
     /// `data` must be a registered `Registration<T>`.
-    unsafe fn tell(data: *mut c_void, crossing: Crossing<'_>) -> bool {
+    unsafe fn tell(data: *mut c_void, crossing: Crossing) -> bool {
         // SAFETY: By the safety requirement.
         let registration = unsafe { &*data.cast::<Registration<T>>() };
         let _irq = interrupt::local_interrupt_disable();
@@ -294,26 +296,18 @@ impl<T: Pmu> Hooks<T> {
     unsafe extern "C" fn sched_switch(
         data: *mut c_void,
         _preempt: bool,
-        _prev: *mut bindings::task_struct,
+        prev: *mut bindings::task_struct,
         next: *mut bindings::task_struct,
         _prev_state: c_uint,
     ) {
         // SAFETY: The registration, by `add()`.
-        if !unsafe { Self::tell(data, Crossing::SwitchOut) } {
-            return;
-        }
+        let told = unsafe { Self::tell(data, Crossing::SwitchOut) };
 
-        // SAFETY: A live task.
-        let regs = unsafe { bindings::rust_perf_user_regs(next) };
-        if let Some(raw) = NonNull::new(regs) {
-            // INVARIANT: The task does not run yet, and will be on this CPU, in the kernel.
-            let regs = Regs {
-                raw,
-                _cpu: PhantomData,
-            };
-
+        // SAFETY: In `trace_sched_switch()`, with these tasks.
+        unsafe { bindings::rust_perf_note_switch(prev, next) };
+        if told {
             // SAFETY: The registration, by `add()`.
-            unsafe { Self::tell(data, Crossing::SwitchIn(regs)) };
+            unsafe { Self::tell(data, Crossing::SwitchIn) };
         }
     }
 }
