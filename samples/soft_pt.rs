@@ -122,11 +122,27 @@ impl Pmu for SoftPt {
         // Whatever wrote to this ring before may have been another event, with other terms.
         *session.buffer = Encoder::new(**session.event);
 
-        let mut tracer = Tracer::new();
-        if let Some(mut task) = Current::new(session.cpu) {
-            tracer.enter(&mut task);
-        }
-        Ok(tracer)
+        Ok(Tracer::new())
+    }
+
+    fn resume(&self, session: &mut aux::Session<'_, Self>, tracer: &mut Tracer) {
+        tracer.resume(Current::new(session.cpu), session.cpu);
+    }
+
+    fn pause(&self, session: &mut aux::Session<'_, Self>, tracer: &mut Tracer) {
+        let task = Current::new(session.cpu);
+
+        tracer.pause(session.buffer, &mut Ring(session.window), task, session.cpu);
+    }
+
+    fn snapshot(
+        &self,
+        session: &mut aux::Session<'_, Self>,
+        _tracer: &mut Tracer,
+        sample: aux::Sample<'_>,
+    ) -> aux::Taken {
+        // Nothing is written but by callbacks, which cannot come meanwhile.
+        sample.by_writer(session)
     }
 
     fn step(&self, session: &mut aux::Session<'_, Self>, tracer: &mut Tracer) -> user::Step {

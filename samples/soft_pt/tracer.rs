@@ -28,11 +28,14 @@ use auxcore::{
         Step, //
     },
 };
-use perf::user::{
-    Code,
-    Crossing,
-    Current,
-    Regs, //
+use perf::{
+    context::Cpu,
+    user::{
+        Code,
+        Crossing,
+        Current,
+        Regs, //
+    }, //
 };
 
 /// Where the current task is.
@@ -59,15 +62,19 @@ pub(crate) struct Tracer {
     begun: bool,
     /// Whether something found no room.
     full: bool,
+    /// Whether nothing is to be traced for the time being.
+    paused: bool,
 }
 
 impl Tracer {
+    /// One that is paused.
     pub(crate) fn new() -> Self {
         Self {
             place: Place::Outside,
             armed: false,
             begun: false,
             full: false,
+            paused: true,
         }
     }
 
@@ -92,12 +99,38 @@ impl Tracer {
 
     /// Sets the trap flag, unless the program or its debugger has: then it is left to them.
     fn arm(&mut self, regs: &mut Regs<'_>) {
+        if self.paused {
+            return;
+        }
         if !self.armed && !regs.trap_flag() && regs.code().is_some() {
             regs.set_trap_flag(true);
             self.armed = true;
         }
         if self.armed {
             self.place = Place::Entering(regs.ip());
+        }
+    }
+
+    /// Traces from now on; after an NMI, from when the task next comes back from the kernel: an NMI
+    /// may have broken in where the registers are being saved.
+    pub(crate) fn resume(&mut self, task: Option<Current<'_>>, cpu: &Cpu) {
+        self.paused = false;
+        if let (Some(mut task), false) = (task, cpu.is_nmi()) {
+            self.enter(&mut task);
+        }
+    }
+
+    /// Traces nothing from now on; after an NMI, from the next step on.
+    pub(crate) fn pause(
+        &mut self,
+        encoder: &mut Encoder,
+        ring: &mut Ring<'_>,
+        task: Option<Current<'_>>,
+        cpu: &Cpu,
+    ) {
+        self.paused = true;
+        if !cpu.is_nmi() {
+            self.leave(encoder, ring, task);
         }
     }
 
@@ -133,6 +166,11 @@ impl Tracer {
         let to = task.ip();
 
         let (from, insn) = match self.place {
+            _ if self.paused && !self.is_inside() => {
+                self.disarm(task);
+                self.place = Place::Outside;
+                return Ok(0);
+            }
             Place::Outside => {
                 self.place = Place::Entering(to);
                 return Ok(0);
@@ -189,6 +227,11 @@ impl Tracer {
                 self.flags_loaded(encoder, ring, task)?;
             }
             _ => {}
+        }
+        if self.paused {
+            encoder.disable(to, ring)?;
+            self.disarm(task);
+            self.place = Place::Outside;
         }
         Ok(steps)
     }
