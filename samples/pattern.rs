@@ -46,6 +46,22 @@ module! {
     authors: ["The auxpmu authors"],
     description: "A perf PMU whose trace is generated in software and can be verified",
     license: "GPL",
+    params: {
+        alias: u8 {
+            default: 0,
+            description: "Register as another PMU, for programs that go by names: 1 intel_pt, 2 intel_bts",
+        },
+    },
+}
+
+/// The name to register under.
+fn name() -> Result<&'static CStr> {
+    match module_parameters::alias.value() {
+        0 => Ok(c"pattern"),
+        1 => Ok(c"intel_pt"),
+        2 => Ok(c"intel_bts"),
+        _ => Err(EINVAL),
+    }
 }
 
 #[pin_data]
@@ -57,7 +73,7 @@ struct Module {
 impl kernel::InPlaceModule for Module {
     fn init(_module: &'static ThisModule) -> impl PinInit<Self, Error> {
         try_pin_init!(Self {
-            _pmu <- Registration::new(c"pattern", Pattern {
+            _pmu <- Registration::new(name()?, Pattern {
                 streams: Atomic::new(0),
             }),
         })
