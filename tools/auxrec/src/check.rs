@@ -63,6 +63,15 @@ pub struct Findings {
     pub recovered: bool,
 }
 
+impl Content {
+    /// Bytes that were generated and are known of.
+    fn accounted(&self) -> u64 {
+        self.recorded
+            .saturating_add(self.lost)
+            .saturating_add(self.overwritten)
+    }
+}
+
 impl Findings {
     /// Whether trace was lost.
     #[must_use]
@@ -82,15 +91,15 @@ impl Findings {
             .iter()
             .filter_map(|(_, _, content)| *content)
             .reduce(|a, b| Content {
-                recorded: a.recorded + b.recorded,
-                overhead: a.overhead + b.overhead,
-                lost: a.lost + b.lost,
-                overwritten: a.overwritten + b.overwritten,
-                generated: a.generated + b.generated,
-                gaps: a.gaps + b.gaps,
-                packets: a.packets + b.packets,
-                streams: a.streams + b.streams,
-                mismatches: a.mismatches + b.mismatches,
+                recorded: a.recorded.saturating_add(b.recorded),
+                overhead: a.overhead.saturating_add(b.overhead),
+                lost: a.lost.saturating_add(b.lost),
+                overwritten: a.overwritten.saturating_add(b.overwritten),
+                generated: a.generated.saturating_add(b.generated),
+                gaps: a.gaps.saturating_add(b.gaps),
+                packets: a.packets.saturating_add(b.packets),
+                streams: a.streams.saturating_add(b.streams),
+                mismatches: a.mismatches.saturating_add(b.mismatches),
             })
     }
 }
@@ -183,7 +192,9 @@ pub fn check_parts(parts: &[&[u8]]) -> Result<Findings> {
     index(&trace, &mut findings)?;
     for ring in trace.rings.values() {
         covered(ring, &trace, &mut findings);
-        findings.wraps += trace.aux_size.map_or(0, |size| wraps(ring, size));
+        findings.wraps = findings
+            .wraps
+            .saturating_add(trace.aux_size.map_or(0, |size| wraps(ring, size)));
         let content = (trace.pmu == PATTERN).then(|| content(ring, &trace, &mut findings.problems));
         findings.rings.push((ring.name(), ring.loss, content));
     }
@@ -466,13 +477,13 @@ fn content(ring: &Ring<'_>, trace: &Trace<'_>, problems: &mut Vec<String>) -> Co
                 Some(gap) if new && mode == Mode::Overwrite => {
                     let there = gap.min(cut);
                     cut -= there;
-                    out.overwritten += gap - there;
+                    out.overwritten = out.overwritten.saturating_add(gap - there);
                 }
                 Some(gap) => {
                     let there = gap.min(unknown);
                     unknown -= there;
                     out.gaps += u64::from(gap != there);
-                    out.lost += gap - there;
+                    out.lost = out.lost.saturating_add(gap - there);
                 }
                 None => wrong(
                     &mut out,
@@ -497,7 +508,7 @@ fn content(ring: &Ring<'_>, trace: &Trace<'_>, problems: &mut Vec<String>) -> Co
     // The sum. What was generated after the last packet that found room can only be told by the counter.
     if trace.partial || trace.recovered && ring.counts.is_empty() {
         // How far the unit has come nobody has written down. What is known adds up by itself.
-        out.generated = out.recorded + out.lost + out.overwritten;
+        out.generated = out.accounted();
         return out;
     }
     if ring.counts.is_empty() && !ring.pieces.is_empty() {
@@ -512,19 +523,21 @@ fn content(ring: &Ring<'_>, trace: &Trace<'_>, problems: &mut Vec<String>) -> Co
         .iter()
         .map(|count| count.value)
         .fold(0, u64::saturating_add);
-    let accounted = out.recorded + out.lost + out.overwritten;
+    let accounted = out.accounted();
     match out.generated.checked_sub(accounted) {
         Some(0) => {}
-        Some(rest) if mode == Mode::Overwrite => out.overwritten += rest,
+        Some(rest) if mode == Mode::Overwrite => {
+            out.overwritten = out.overwritten.saturating_add(rest);
+        }
         // The last packets found no room, and a record says so; or the recorder's output failed.
         Some(rest) if trace.cut || ring.loss.truncated + ring.loss.full != 0 => {
             out.gaps += 1;
-            out.lost += rest;
+            out.lost = out.lost.saturating_add(rest);
         }
         Some(rest) => {
             problems.push(format!("{name}: {rest} bytes were generated that are neither recorded nor reported as lost"));
             out.mismatches += 1;
-            out.lost += rest;
+            out.lost = out.lost.saturating_add(rest);
         }
         None => {
             problems.push(format!(

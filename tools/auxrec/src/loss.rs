@@ -98,7 +98,7 @@ impl Loss {
     /// How often something said that the area had no room, or may have.
     #[must_use]
     pub fn cuts(&self) -> u64 {
-        self.truncated + self.full + self.records_lost
+        (self.truncated + self.full).saturating_add(self.records_lost)
     }
 
     /// Bytes of trace that no AUX record tells of, at the end of a recording that is not of the overwriting kind.
@@ -110,25 +110,25 @@ impl Loss {
     /// Whether trace was lost, or may have been.
     #[must_use]
     pub fn any(&self) -> bool {
-        self.truncated + self.partial + self.collision + self.full + self.records_lost + self.jumps
-            != 0
+        let gaps = self.partial + self.collision + self.jumps;
+        self.cuts().saturating_add(gaps) != 0
     }
 
     /// Both together.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self {
-            records: self.records + other.records,
-            told: self.told + other.told,
-            read: self.read + other.read,
-            truncated: self.truncated + other.truncated,
-            partial: self.partial + other.partial,
-            collision: self.collision + other.collision,
-            full: self.full + other.full,
-            records_lost: self.records_lost + other.records_lost,
-            jumps: self.jumps + other.jumps,
-            jumped: self.jumped + other.jumped,
-            dark: self.dark + other.dark,
+            records: self.records.saturating_add(other.records),
+            told: self.told.saturating_add(other.told),
+            read: self.read.saturating_add(other.read),
+            truncated: self.truncated.saturating_add(other.truncated),
+            partial: self.partial.saturating_add(other.partial),
+            collision: self.collision.saturating_add(other.collision),
+            full: self.full.saturating_add(other.full),
+            records_lost: self.records_lost.saturating_add(other.records_lost),
+            jumps: self.jumps.saturating_add(other.jumps),
+            jumped: self.jumped.saturating_add(other.jumped),
+            dark: self.dark.saturating_add(other.dark),
             next: None,
             anywhere: false,
             cut_at: None,

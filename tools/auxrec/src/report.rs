@@ -77,7 +77,7 @@ fn print(trace: &Trace<'_>, out: &mut impl Write) -> io::Result<()> {
         let wraps = trace.aux_size.map_or(0, |size| wraps(ring, size));
         line(out, &ring.name(), &ring.loss, wraps)?;
         total = total.plus(ring.loss);
-        all_wraps += wraps;
+        all_wraps = wraps.saturating_add(all_wraps);
     }
     line(out, "total", &total, all_wraps)?;
     if trace.mode == Mode::Overwrite {

@@ -2,6 +2,7 @@
 
 //! Who is recorded: CPUs, a process, a command.
 
+use std::collections::BTreeSet;
 use std::fs;
 
 use crate::error::{Error, Result};
@@ -26,7 +27,7 @@ pub enum Target {
 /// If it is none.
 pub fn parse_cpus(list: &str) -> Result<Vec<u32>> {
     let bad = || Error::usage(format!("`{list}` is not a list of CPUs such as `0-1,3`"));
-    let mut cpus = Vec::new();
+    let mut cpus = BTreeSet::new();
     for range in list.trim().split(',') {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
         let first: u32 = first.trim().parse().map_err(|_| bad())?;
@@ -37,9 +38,7 @@ pub fn parse_cpus(list: &str) -> Result<Vec<u32>> {
         }
         cpus.extend(first..=last);
     }
-    cpus.sort_unstable();
-    cpus.dedup();
-    Ok(cpus)
+    Ok(cpus.into_iter().collect())
 }
 
 /// The CPUs that are online.

@@ -317,11 +317,7 @@ impl<'a> Trace<'a> {
                     } else {
                         None
                     };
-                    let told = ring
-                        .records
-                        .iter()
-                        .map(|r| r.aux.size)
-                        .fold(0, u64::saturating_add);
+                    let told = ring.loss.told;
                     // The last piece may be longer than the trace, by what brings it to a multiple of 8.
                     let size = match aux.size {
                         0 => 0,

@@ -157,6 +157,8 @@ impl<'a> File<'a> {
             });
         }
         let mut out = Vec::new();
+        // Sections that overlap would make of a short file any number of ids.
+        let mut room = bytes.len() / 8;
         let mut c = Cursor::new(table, at);
         while c.left() != 0 {
             let attr_at = c.offset();
@@ -164,7 +166,14 @@ impl<'a> File<'a> {
             let ids_at = c.offset();
             let offset = c.u64("attr ids.offset")?;
             let size = c.u64("attr ids.size")?;
-            let mut ids = Cursor::new(section(bytes, ids_at, offset, size, "attr ids")?, offset);
+            let ids = section(bytes, ids_at, offset, size, "attr ids")?;
+            room = room.checked_sub(ids.len() / 8).ok_or(Error::Invalid {
+                field: "attr ids.size",
+                offset: ids_at + 8,
+                value: size,
+                why: "all events together have more ids than the file has room for",
+            })?;
+            let mut ids = Cursor::new(ids, offset);
             let mut list = Vec::new();
             while ids.left() != 0 {
                 list.push(ids.u64("attr id")?);

@@ -129,6 +129,10 @@ pub fn recover<F: Read + Write + Seek>(
     }
     let mut features = Features::new();
     for section in parsed.spare() {
+        // The index is made of what is found, and of nothing else.
+        if section.feature == Feature::AUXTRACE {
+            continue;
+        }
         features.raw(section.feature, section.bytes.to_vec());
     }
 

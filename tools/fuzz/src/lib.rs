@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What the fuzz targets do, one function each. A target may find that its input makes no sense, and no more: no panic,
+//! no loop without end, no memory out of proportion to the input.
+//!
+//! `make fuzz` runs the targets under libFuzzer; `tests/replay.rs` does the same to the corpus that is kept, without it.
+
+use std::alloc::System;
+use std::hint::black_box;
+use std::io::Cursor;
+use std::path::Path;
+use std::sync::LazyLock;
+
+use auxrec::control::{Channel, Lines};
+use auxrec::delay::{Delay, Switch};
+use auxrec::pmu::{Pmus, Term};
+use auxrec::{check, json, report, size, target};
+use cap::Cap;
+use perfdata::{Feature, Features, File, IndexEntry};
+
+mod seeds;
+
+pub use seeds::seeds;
+
+/// Counts what is allocated, and lets no input have more than [`allowance`].
+#[global_allocator]
+static ALLOCATOR: Cap<System> = Cap::new(System, usize::MAX);
+
+/// A target: its name, and what it does with an input.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// What the report of a problem, or a picture, takes for any input.
+const BASE: usize = 4 << 20;
+
+/// All targets.
+pub const TARGETS: [Target; 4] = [
+    ("file", file),
+    ("recover", recover),
+    ("check", check),
+    ("text", text),
+];
+
+/// How much memory an input of `len` bytes may take.
+#[must_use]
+pub fn allowance(len: usize) -> usize {
+    64 * len + BASE
+}
+
+/// Runs a target on an input. An allocation beyond [`allowance`] fails, which ends the program.
+///
+/// # Panics
+/// If the target does.
+pub fn run(target: fn(&[u8]), input: &[u8]) {
+    let limit = ALLOCATOR.allocated().saturating_add(allowance(input.len()));
+    // Never below what is allocated, so it cannot be refused.
+    let _ = ALLOCATOR.set_limit(limit);
+    target(input);
+    let _ = ALLOCATOR.set_limit(usize::MAX);
+}
+
+/// The program of a target.
+#[macro_export]
+macro_rules! target {
+    ($target:path) => {
+        libfuzzer_sys::fuzz_target!(|input: &[u8]| $crate::run($target, input));
+    };
+}
+
+/// Reads a file, and everything in it.
+pub fn file(input: &[u8]) {
+    let Ok(file) = File::parse(input) else { return };
+    for record in file.records().map_while(Result::ok) {
+        assert!(file
+            .record_at(IndexEntry {
+                offset: record.offset,
+                size: 8
+            })
+            .is_ok());
+        let _ = black_box(file.decode(&record));
+    }
+    for section in file.features().iter().chain(file.spare()) {
+        let _ = black_box(section.string());
+        let _ = black_box(section.cmdline());
+        let _ = black_box(section.pmu_mappings());
+        let _ = black_box(section.events());
+        let _ = black_box(section.sample_time());
+        let _ = black_box(section.clock_data());
+        let _ = black_box(section.notes());
+        if let Ok(index) = section.index() {
+            for entry in index {
+                let _ = black_box(file.record_at(entry));
+            }
+        }
+    }
+}
+
+/// Finishes a file; what comes of it is a file that is finished, whose records can all be read, and its front is the old one.
+///
+/// # Panics
+/// If it is not.
+pub fn recover(input: &[u8]) {
+    let mut bytes = Cursor::new(input.to_vec());
+    let cut = |file: &mut Cursor<Vec<u8>>, len: u64| {
+        file.get_mut()
+            .truncate(usize::try_from(len).unwrap_or(usize::MAX));
+        Ok(())
+    };
+    let note = |features: &mut Features, _: &perfdata::Recovered| {
+        features.notes(&[("ended", "recovered")]);
+    };
+    let Ok(found) = perfdata::recover(&mut bytes, note, cut) else {
+        return;
+    };
+    if found.was_finished {
+        assert_eq!(
+            bytes.get_ref(),
+            input,
+            "a file that is finished is left alone"
+        );
+        return;
+    }
+    let out = bytes.get_ref().clone();
+    let file = File::parse(&out).map_err(|e| e.to_string());
+    let file = match file {
+        Ok(file) => file,
+        // Features that the recorder left and that make no sense are no reason to lose the records.
+        Err(e) => panic!("it cannot be read: {e}"),
+    };
+    let records: u64 = file
+        .records()
+        .map(|record| match record {
+            Ok(_) => 1,
+            Err(e) => panic!("a record cannot be read: {e}"),
+        })
+        .sum();
+    assert_eq!(records, found.records);
+    assert_eq!(
+        file.feature(Feature::AUXTRACE)
+            .map_or(0, |s| s.index().map_or(0, |i| i.len())),
+        usize::try_from(found.pieces).unwrap_or(usize::MAX),
+    );
+}
+
+/// What `auxrec check` and `report` make of a file.
+pub fn check(input: &[u8]) {
+    if let Ok(findings) = check::check(input) {
+        black_box(findings.to_string());
+        black_box(json::findings(&findings));
+    }
+    let _ = black_box(report::report(input, &mut std::io::sink()));
+    let _ = black_box(json::report(input));
+    let _ = black_box(report::timeline(input));
+}
+
+/// PMUs such as sysfs shows them.
+static PMUS: LazyLock<Option<(tempfile::TempDir, Pmus)>> = LazyLock::new(|| {
+    let dir = tempfile::tempdir().ok()?;
+    let write = |path: &str, text: &str| {
+        let path = dir.path().join(path);
+        std::fs::create_dir_all(path.parent().unwrap_or(Path::new("/"))).ok()?;
+        std::fs::write(path, text).ok()
+    };
+    write("pattern/type", "42\n")?;
+    write("pattern/format/rate", "config:0-23\n")?;
+    write("pattern/format/split", "config1:0-3,60-63\n")?;
+    write("pattern/events/slow", "rate=0x40\n")?;
+    let pmus = Pmus::at(dir.path());
+    Some((dir, pmus))
+});
+
+/// The words of a command line, and the files of sysfs. The first byte says which.
+///
+/// # Panics
+/// If a value comes out that cannot be.
+pub fn text(input: &[u8]) {
+    let Some((&which, bytes)) = input.split_first() else {
+        return;
+    };
+    let text = String::from_utf8_lossy(bytes);
+    match which {
+        b's' => {
+            let _ = black_box(size::parse_size(&text, 4096));
+        }
+        b'r' => {
+            if let Ok(rings) = size::parse_rings(&text, 4096) {
+                for size in [rings.data, rings.aux].into_iter().flatten() {
+                    assert!(size.is_power_of_two() && size >= 4096, "{size}");
+                }
+            }
+        }
+        b'c' => {
+            if let Ok(cpus) = target::parse_cpus(&text) {
+                assert!(cpus.is_sorted() && !cpus.is_empty());
+            }
+        }
+        b'i' => {
+            let _ = black_box(target::parse_ids(&text));
+        }
+        b'd' => {
+            if let Ok(delay) = Delay::parse(&text) {
+                assert!(delay.steps().is_sorted_by_key(|(at, _)| *at));
+            }
+        }
+        b'o' => {
+            let _ = black_box(Switch::parse(&text));
+        }
+        b'h' => {
+            let _ = black_box(Channel::parse(&text));
+        }
+        // Commands on a FIFO: the same in whatever pieces they come.
+        b'l' => {
+            let whole = Lines::default().feed(bytes);
+            let mut lines = Lines::default();
+            let pieces: Vec<_> = bytes.chunks(3).flat_map(|b| lines.feed(b)).collect();
+            assert_eq!(whole, pieces);
+        }
+        b't' => {
+            if let Some(term) = Term::parse(&text) {
+                let max = term.max();
+                assert!(term.put(0, max).is_some());
+                assert_eq!(max.checked_add(1).and_then(|more| term.put(0, more)), None);
+            }
+        }
+        _ => {
+            if let Some((_, pmus)) = &*PMUS {
+                if let Ok(spec) = pmus.event(&text) {
+                    black_box(spec.attr());
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What fuzzing begins with: small inputs that are right.
+
+use std::io::Cursor;
+
+use auxcore::pattern::{self, Header, Kind};
+use perfdata::{
+    Attr, Aux, AuxFlags, Auxtrace, ClockData, Comm, EventDesc, Feature, Features, FinishedInit,
+    FinishedRound, Flags, IdIndex, IdIndexEntry, ItraceStart, Lost, Mmap2, Read, SampleId,
+    SampleType, Writer,
+};
+
+/// Some inputs for this target.
+///
+/// # Errors
+/// If one cannot be made.
+pub fn seeds(target: &str) -> perfdata::Result<Vec<Vec<u8>>> {
+    if target == "text" {
+        let texts = [
+            "s64K",
+            "r16,2",
+            "r,4M",
+            "c0-3,5",
+            "tconfig1:0-3,60-63",
+            "tconfig",
+            "epattern/rate=0x10,split=17/u",
+            "epattern/slow,config2=3/kh",
+            "epattern//",
+            "i12,34",
+            "d10-20,30-40",
+            "d-1",
+            "o64M",
+            "ofifo",
+            "o10s",
+            "hfifo:/tmp/a,/tmp/b",
+            "hfd:3,4",
+            "lenable pattern//\ndisable\nsnapshot\nevlist -v\nping\nstop\n",
+        ];
+        return Ok(texts.iter().map(|text| text.as_bytes().to_vec()).collect());
+    }
+    let mut out = vec![
+        recording(false, true)?,
+        recording(true, true)?,
+        recording(false, false)?,
+    ];
+    if target == "recover" {
+        // One that was cut in the last piece of trace.
+        let mut cut = recording(false, false)?;
+        cut.truncate(cut.len() - 72);
+        out.push(cut);
+    }
+    Ok(out)
+}
+
+fn packet(pos: u64) -> Vec<u8> {
+    let header = Header {
+        len: 64,
+        kind: Kind::Data,
+        pos,
+        time: pos,
+        stream: 1,
+        cpu: 1,
+        seed: 7,
+        run: 0,
+    };
+    let mut out = header.encode().to_vec();
+    for offset in (pattern::HEADER_LEN..64).step_by(8) {
+        let at = pos + u64::try_from(offset).unwrap_or(0);
+        out.extend(pattern::payload_word(7, 1, at).to_le_bytes());
+    }
+    out
+}
+
+/// A recording of the PMU `pattern` on one CPU: two pieces, the second after a gap.
+fn recording(overwrite: bool, finished: bool) -> perfdata::Result<Vec<u8>> {
+    let attr = Attr {
+        kind: 42,
+        flags: Flags::SAMPLE_ID_ALL,
+        sample_type: SampleType::IDENTIFIER | SampleType::TID | SampleType::TIME | SampleType::CPU,
+        read_format: Read::FORMAT,
+        ..Attr::default()
+    };
+    let mode = if overwrite { "overwrite" } else { "linear" };
+    let note = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+    let mut features = Features::new();
+    features
+        .string(Feature::HOSTNAME, "here")
+        .pmu_mappings(&[(42, "pattern")])
+        .cmdline(&["auxrec", "record"])
+        .events(&[EventDesc {
+            attr: attr.clone(),
+            ids: vec![9],
+            name: "pattern//".to_owned(),
+        }])
+        .clock(
+            1,
+            ClockData {
+                clockid: 1,
+                wall: 2,
+                clock: 3,
+            },
+        )
+        .notes(&[note("aux_size", "8192"), note("mode", mode)]);
+    let mut file = Writer::with_spare(
+        Cursor::new(Vec::new()),
+        &[(attr.clone(), vec![9])],
+        &features,
+    )?;
+    let who = SampleId {
+        pid: Some(5),
+        tid: Some(6),
+        time: Some(1000),
+        id: Some(9),
+        stream_id: None,
+        cpu: Some(1),
+    };
+    let id = Some((&who, &attr));
+    file.record(
+        &IdIndex(&[IdIndexEntry {
+            id: 9,
+            idx: 0,
+            cpu: 1,
+            tid: -1,
+        }]),
+        None,
+    )?;
+    file.record(
+        &Comm {
+            pid: 5,
+            tid: 6,
+            exec: true,
+            comm: b"program",
+        },
+        id,
+    )?;
+    let mapping = Mmap2 {
+        pid: 5,
+        tid: 6,
+        addr: 4096,
+        len: 4096,
+        pgoff: 0,
+        dev: (8, 1),
+        ino: 3,
+        ino_generation: 0,
+        prot: 5,
+        flags: 2,
+        filename: b"/bin/program",
+    };
+    file.record(&mapping, id)?;
+    file.record(&FinishedInit, None)?;
+    file.record(&ItraceStart { pid: 5, tid: 6 }, id)?;
+    for (offset, positions, flags) in [
+        (0, [0, 64], AuxFlags::TRUNCATED),
+        (128, [256, 320], AuxFlags::empty()),
+    ] {
+        file.record(
+            &Aux {
+                offset,
+                size: 128,
+                flags,
+            },
+            id,
+        )?;
+        file.auxtrace(&Auxtrace {
+            size: 128,
+            offset,
+            reference: 2000 + offset,
+            idx: 0,
+            tid: u32::MAX,
+            cpu: 1,
+        })?;
+        for pos in positions {
+            file.payload(&packet(pos))?;
+        }
+        file.record(&FinishedRound, None)?;
+    }
+    file.record(&Lost { id: 9, lost: 0 }, id)?;
+    let read = Read {
+        pid: 5,
+        tid: 6,
+        value: 384,
+        enabled: 100,
+        running: 100,
+        id: 9,
+    };
+    file.record(&read, id)?;
+    if finished {
+        Ok(file.finish(&features)?.into_inner())
+    } else {
+        file.flush()?;
+        Ok(file.get_ref().get_ref().clone())
+    }
+}
