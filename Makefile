@@ -4,7 +4,7 @@
 # cache (${XDG_CACHE_HOME:-~/.cache}/auxpmu).
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench check litmus kbuild kunit e2e matrix modules tools shell guest rust-analyzer kernels update clean clean-cache
+.PHONY: help demo test bench fuzz check litmus kbuild kunit e2e matrix beside modules tools shell guest rust-analyzer kernels update clean clean-cache
 
 ROOT := tools/vm/root.sh
 # A profile of its own: auxvm only waits for others, and the first call waits for its build.
@@ -24,7 +24,9 @@ help:
 	@echo '  make kunit          the unit tests of the modules, in a guest'
 	@echo '  make e2e            recorder and drivers in guests, and the matrix; CASE="name…" for some cases only, RUNNER=vng for virtme-ng'
 	@echo '  make matrix         each sink of pattern in each mode, with rings and readers of each kind; CASE="name…" for some rows'
+	@echo '  make beside         the recorder beside stock perf, on the same driver; CASE="name…" for some cases'
 	@echo '  make bench          what a session of an event costs, in guest instructions'
+	@echo '  make fuzz           the parsers of files and options under libFuzzer; SECONDS=60 for each'
 	@echo '  make modules        build the modules for both kernels: build/modules/'
 	@echo '  make tools          build the tools for guests'
 	@echo '  make shell          a guest on this terminal, with modules, perf and auxrec'
@@ -44,7 +46,7 @@ test:
 check:
 	@$(AUXVM) test --suite host
 
-litmus kbuild kunit matrix:
+litmus kbuild kunit matrix beside:
 	@$(AUXVM) test --suite $@ $(CASES)
 
 e2e:
@@ -52,6 +54,9 @@ e2e:
 
 bench demo tools shell rust-analyzer update:
 	@$(AUXVM) $@
+
+fuzz:
+	@$(AUXVM) fuzz $(if $(SECONDS),--seconds $(SECONDS))
 
 guest:
 	@$(AUXVM) guest $(WITH:%=--with %) $(if $(INTEL),--intel) '$(CMD)'

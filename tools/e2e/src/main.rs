@@ -6,6 +6,7 @@
 //! bytes of its stream it is, and so what the file lacks must be what was lost.
 
 mod bench;
+mod beside;
 mod cases;
 mod hostile;
 mod ktap;
@@ -47,6 +48,11 @@ enum What {
     /// The part of a row that is another process.
     #[command(hide = true)]
     Read(matrix::Reading),
+    /// Run the cases that set the recorder beside stock perf.
+    Beside {
+        /// Run only cases whose names contain one of these.
+        filters: Vec<String>,
+    },
     /// Measure what a start and a stop cost.
     Bench(bench::Args),
     /// Run a program to trace.
@@ -74,12 +80,13 @@ fn main() -> ExitCode {
             }
             Ok(ExitCode::SUCCESS)
         }
+        Some(What::Beside { filters }) => beside(filters),
         Some(What::Bench(args)) => bench::run(args),
         Some(What::Matrix(args)) => matrix::run(args),
         Some(What::Read(args)) => matrix::read(args),
         Some(What::Attack(part)) => hostile::part(part),
         Some(What::Workload(workload)) => workload::run(workload),
-        None => run(&args.filters),
+        None => all(&args.filters),
     };
 
     result.unwrap_or_else(|error| {
@@ -88,22 +95,36 @@ fn main() -> ExitCode {
     })
 }
 
-fn run(filters: &[String]) -> Result<ExitCode> {
-    let chosen: Vec<_> = cases::all()
-        .filter(|case| filters.is_empty() || filters.iter().any(|f| case.name.contains(f.as_str())))
+fn all(filters: &[String]) -> Result<ExitCode> {
+    let cases = cases::all().map(|case| (case.name, move || case.run()));
+    // Whatever an earlier case did to the modules.
+    run(cases, filters, module::load_all)
+}
+
+fn beside(filters: &[String]) -> Result<ExitCode> {
+    let cases = beside::CASES.iter().map(|case| (case.name, || case.run()));
+    run(cases, filters, || Ok(()))
+}
+
+fn run<F: Fn() -> Result<String>>(
+    cases: impl Iterator<Item = (&'static str, F)>,
+    filters: &[String],
+    prepare: impl Fn() -> Result<()>,
+) -> Result<ExitCode> {
+    let chosen: Vec<_> = cases
+        .filter(|(name, _)| filters.is_empty() || filters.iter().any(|f| name.contains(f.as_str())))
         .collect();
     let mut report = ktap::Report::begin(chosen.len());
 
-    for case in chosen {
+    for (name, case) in chosen {
         let start = Instant::now();
-        // Whatever an earlier case did to the modules.
-        let outcome = module::load_all().and_then(|()| case.run());
+        let outcome = prepare().and_then(|()| case());
         let time = start.elapsed().as_secs_f64();
 
         match outcome {
-            Ok(note) => report.pass(case.name, &format!("{note} ({time:.1} s)")),
-            Err(error) if error.is::<Skip>() => report.skip(case.name, &error.to_string()),
-            Err(error) => report.fail(case.name, &format!("{error:#} ({time:.1} s)")),
+            Ok(note) => report.pass(name, &format!("{note} ({time:.1} s)")),
+            Err(error) if error.is::<Skip>() => report.skip(name, &error.to_string()),
+            Err(error) => report.fail(name, &format!("{error:#} ({time:.1} s)")),
         }
     }
 

@@ -15,10 +15,18 @@ pub const ORDER: [&str; 2] = ["rust_perf", "pattern"];
 pub fn load_all() -> Result<()> {
     for name in ORDER {
         if !is_loaded(name) {
-            tool("insmod", &format!("/modules/{name}.ko"))?;
+            tool("insmod", &[&format!("/modules/{name}.ko")])?;
         }
     }
     Ok(())
+}
+
+/// Loads the driver anew, under the name that goes by this number in its parameter `alias`.
+pub fn alias(number: u8) -> Result<()> {
+    load_all()?;
+    unload("pattern")?;
+    let alias = format!("alias={number}");
+    tool("insmod", &["/modules/pattern.ko", &alias])
 }
 
 /// Loads a second driver, if the guest has one: the name of its PMU and of its module.
@@ -27,7 +35,7 @@ pub fn load_second() -> Result<Option<(&'static str, &'static str)>> {
     for name in ["pmu_minimal", "minimal"] {
         let file = format!("/modules/{name}.ko");
         if Path::new(&file).exists() {
-            tool("insmod", &file)?;
+            tool("insmod", &[&file])?;
             return Ok(Some((PMU, name)));
         }
     }
@@ -59,17 +67,17 @@ pub fn references(name: &str) -> Result<u32> {
 
 /// Unloads a module.
 pub fn unload(name: &str) -> Result<()> {
-    tool("rmmod", name)
+    tool("rmmod", &[name])
 }
 
-fn tool(program: &str, argument: &str) -> Result<()> {
+fn tool(program: &str, arguments: &[&str]) -> Result<()> {
     let output = Command::new(program)
-        .arg(argument)
+        .args(arguments)
         .output()
         .with_context(|| format!("cannot start {program}"))?;
     if !output.status.success() {
         bail!(
-            "{program} {argument}: {}",
+            "{program} {arguments:?}: {}",
             String::from_utf8_lossy(&output.stderr).trim()
         );
     }

@@ -16,6 +16,7 @@ pub mod compile_fail;
 pub mod cpio;
 pub mod demo;
 pub mod error;
+pub mod fuzz;
 pub mod guest;
 pub mod kernel;
 pub mod ktap;

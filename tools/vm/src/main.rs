@@ -9,6 +9,7 @@ use std::time::Duration;
 use vm::bench;
 use vm::cache::Cache;
 use vm::demo;
+use vm::fuzz;
 use vm::guest::{self, Guest};
 use vm::kernel::{self, Kernel, Kind};
 use vm::modules::{self, Mode};
@@ -47,7 +48,7 @@ enum Verb {
     Tools,
     /// Run the tests
     Test {
-        /// Only these layers: host, litmus, kbuild, kunit, e2e, matrix
+        /// Only these layers: host, litmus, kbuild, kunit, e2e, matrix, beside
         #[arg(long)]
         suite: Vec<Suite>,
         /// Only this kernel: stock, lean
@@ -92,6 +93,12 @@ enum Verb {
     },
     /// Count what a session of an event costs, in guest instructions
     Bench,
+    /// Feed the parsers of files and options what nobody would write
+    Fuzz {
+        /// How long, for each target
+        #[arg(long, default_value_t = 60)]
+        seconds: u64,
+    },
     /// Forget which kernel was chosen, so that the next run takes the newest of the archive
     Update,
 }
@@ -195,6 +202,11 @@ fn run(args: Args) -> Result<ExitCode> {
         }
         Verb::Bench => {
             for line in bench::run(&cache)? {
+                println!("{line}");
+            }
+        }
+        Verb::Fuzz { seconds } => {
+            for line in fuzz::run(&cache, seconds)? {
                 println!("{line}");
             }
         }

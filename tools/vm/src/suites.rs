@@ -31,17 +31,20 @@ pub enum Suite {
     E2e,
     /// Each sink of `pattern` in each mode, with rings of each size, under readers of each kind.
     Matrix,
+    /// The recorder beside stock perf.
+    Beside,
 }
 
 impl Suite {
     /// All, fast first.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Host,
         Self::Litmus,
         Self::Kbuild,
         Self::Kunit,
         Self::E2e,
         Self::Matrix,
+        Self::Beside,
     ];
 }
 
@@ -54,6 +57,7 @@ impl fmt::Display for Suite {
             Self::Kunit => "kunit",
             Self::E2e => "e2e",
             Self::Matrix => "matrix",
+            Self::Beside => "beside",
         })
     }
 }
@@ -67,7 +71,7 @@ impl std::str::FromStr for Suite {
             .find(|s| s.to_string() == text)
             .ok_or_else(|| {
                 format!(
-                    "there is no suite \"{text}\": host, litmus, kbuild, kunit, e2e and matrix are"
+                    "there is no suite \"{text}\": host, litmus, kbuild, kunit, e2e, matrix and beside are"
                 )
             })
     }
@@ -101,7 +105,10 @@ pub fn run(cache: &Cache, plan: &Plan) -> Result<Counts> {
     };
     for suite in &plan.suites {
         // Beside other layers, names of cases are those of `e2e`.
-        if *suite == Suite::Matrix && plan.suites.len() > 1 && !plan.cases.is_empty() {
+        if matches!(suite, Suite::Matrix | Suite::Beside)
+            && plan.suites.len() > 1
+            && !plan.cases.is_empty()
+        {
             continue;
         }
         let start = Instant::now();
@@ -112,6 +119,7 @@ pub fn run(cache: &Cache, plan: &Plan) -> Result<Counts> {
             Suite::Kunit => kunit(cache, &dir, &mut kernels),
             Suite::E2e => end_to_end(cache, &dir, &mut kernels, plan, &CASES),
             Suite::Matrix => end_to_end(cache, &dir, &mut kernels, plan, &MATRIX),
+            Suite::Beside => end_to_end(cache, &dir, &mut kernels, plan, &BESIDE),
         };
         // What keeps a suite from running at all is a failing case of it.
         let case = case.unwrap_or_else(|e| {
@@ -490,18 +498,29 @@ struct EndToEnd {
     command: &'static str,
     /// Time allowed on one kernel.
     timeout: Duration,
+    /// Whether stock perf goes along, and the processor is one where it expects AUX areas.
+    perf: bool,
 }
 
 const CASES: EndToEnd = EndToEnd {
     name: "e2e",
     command: "auxe2e",
     timeout: Duration::from_secs(600),
+    perf: false,
 };
 
 const MATRIX: EndToEnd = EndToEnd {
     name: "matrix",
     command: "auxe2e matrix",
     timeout: Duration::from_secs(900),
+    perf: false,
+};
+
+const BESIDE: EndToEnd = EndToEnd {
+    name: "beside",
+    command: "auxe2e beside",
+    timeout: Duration::from_secs(600),
+    perf: true,
 };
 
 fn end_to_end(
@@ -571,17 +590,20 @@ fn on_kernel(
             println!("{name}: {}", line.trim());
         }
     };
-    if plan.vng && kernel.kind == Kind::Stock {
+    if plan.vng && !what.perf && kernel.kind == Kind::Stock {
         let reason = "virtme-ng wants overlay and 9p built in, and Debian's cloud kernel has them as modules";
         progress.end(reason);
         return Ok(Case::suite(&name, vec![Case::skip("all", reason)]));
     }
-    let outcome = if plan.vng {
+    let outcome = if plan.vng && !what.perf {
         vng::run(&dir, kernel, modules, programs, &command, what.timeout)?
     } else {
         let mut guest = Guest::new(kernel, modules)?.timeout(what.timeout);
         for (program, path) in programs {
             guest = guest.program(program, path)?;
+        }
+        if what.perf {
+            guest = guest.intel().installed(Path::new("/usr/bin/perf"))?;
         }
         guest.run(cache, &dir, &command, live)?
     };

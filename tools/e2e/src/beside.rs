@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! `auxrec` beside stock `perf record`, on the same driver, each with the same deterministic run.
+//!
+//! perf gives an AUX area only to PMUs whose names it knows, on processors that it expects them in. So the guest's processor
+//! says that it is Intel's, and `pattern` is loaded under such a name. Where the two differ stands in a table in
+//! `Documentation/recorder.md`; a difference that it does not name fails the case.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{ensure, Context, Result};
+use auxcore::pattern::{self, Header};
+use auxrec::trace::Trace;
+
+use crate::module;
+
+/// The table of differences.
+const DOCUMENT: &str = include_str!("../../../Documentation/recorder.md");
+
+/// A case: its name, and what it does, which gives what was seen.
+pub struct Case {
+    /// What it is called.
+    pub name: &'static str,
+    run: fn() -> Result<String>,
+}
+
+/// All cases.
+pub const CASES: &[Case] = &[
+    Case {
+        name: "one CPU, as intel_pt",
+        run: || same(&ONE_CPU),
+    },
+    Case {
+        name: "one thread, as intel_bts",
+        run: || same(&ONE_THREAD),
+    },
+    Case {
+        name: "a ring that is filled many times",
+        run: || same(&WRAPS),
+    },
+];
+
+impl Case {
+    /// Runs it; says what was seen.
+    pub fn run(&self) -> Result<String> {
+        let seen = (self.run)();
+        // Whatever came of it, the next case finds the driver under its own name.
+        module::alias(0)?;
+        seen
+    }
+}
+
+/// What both record.
+struct Run {
+    /// The number that `pattern` takes for a name, and the name.
+    alias: (u8, &'static str),
+    terms: &'static str,
+    /// Bytes after which the unit is silent.
+    limit: usize,
+    /// `-m` for both.
+    rings: &'static str,
+    target: &'static [&'static str],
+    workload: &'static [&'static str],
+}
+
+const ONE_CPU: Run = Run {
+    alias: (1, "intel_pt"),
+    terms: "rate=2048",
+    limit: 1 << 20,
+    rings: "64,64",
+    target: &["-C", "1"],
+    workload: &["sleep", "--ms", "2500"],
+};
+
+/// Packets of 8 times 24 bytes, and no wrap: perf cuts each piece of such trace to a multiple of 24 bytes.
+const ONE_THREAD: Run = Run {
+    alias: (2, "intel_bts"),
+    terms: "rate=2048,packet=3,burst=11",
+    limit: 11 * 192 * 480,
+    rings: "64,512",
+    target: &["--per-thread"],
+    workload: &["spin", "--ms", "2500"],
+};
+
+const WRAPS: Run = Run {
+    terms: "rate=1024,packet=3,burst=5",
+    // Whole bursts of 5 packets of 3 units of 64 bytes.
+    limit: 960 * 600,
+    rings: "16,8",
+    ..ONE_CPU
+};
+
+/// What a recorder has written.
+struct Recorded {
+    /// The bytes of the AUX area, without what differs from run to run.
+    bytes: Vec<u8>,
+    /// Offset, size and flags of each AUX record, as perf prints them.
+    aux: Vec<String>,
+    /// Offset and size of each piece of trace, as perf prints them.
+    pieces: Vec<String>,
+    /// The kinds of records, as perf prints them.
+    kinds: BTreeSet<String>,
+}
+
+fn same(run: &Run) -> Result<String> {
+    let theirs = record(run, "perf")?;
+    let ours = record(run, "auxrec")?;
+    ensure!(
+        ours.bytes.len() == run.limit,
+        "auxrec has {} bytes of trace, and not {}",
+        ours.bytes.len(),
+        run.limit
+    );
+    let missing = run.limit.checked_sub(theirs.bytes.len());
+    let missing = missing.context("perf has more trace than was generated")?;
+    ensure!(
+        ours.bytes.starts_with(&theirs.bytes),
+        "the bytes of the AUX area differ"
+    );
+    ensure!(missing == 0, "perf has {missing} bytes less");
+    if run.alias.1 == "intel_pt" {
+        // Where a thread is put off its CPU is chance; a CPU's trace is not.
+        ensure!(
+            theirs.aux == ours.aux,
+            "AUX records differ: perf {:?}, auxrec {:?}",
+            theirs.aux,
+            ours.aux
+        );
+    }
+    let chance = named(["some", "some"]);
+    for (whose, table, one, other) in [
+        ("perf", ["yes", "no"], &theirs, &ours),
+        ("auxrec", ["no", "yes"], &ours, &theirs),
+    ] {
+        let named = named(table);
+        for kind in one.kinds.difference(&other.kinds) {
+            ensure!(
+                named.contains(kind.as_str()) || chance.contains(kind.as_str()),
+                "only {whose} has {kind} records, and the table of differences does not say so"
+            );
+        }
+    }
+    Ok(format!(
+        "{} bytes in both; {} AUX records and {} pieces of perf's, {} and {} of auxrec's; only perf: {:?}; only auxrec: {:?}",
+        theirs.bytes.len(),
+        theirs.aux.len(),
+        theirs.pieces.len(),
+        ours.aux.len(),
+        ours.pieces.len(),
+        theirs.kinds.difference(&ours.kinds).collect::<Vec<_>>(),
+        ours.kinds.difference(&theirs.kinds).collect::<Vec<_>>(),
+    ))
+}
+
+/// The kinds of records that the table in the document says only one has: `[perf, auxrec]`.
+fn named(who: [&str; 2]) -> BTreeSet<&'static str> {
+    DOCUMENT
+        .lines()
+        .filter_map(|line| {
+            let mut cells = line.split('|').map(str::trim).skip(1);
+            let kind = cells.next()?.strip_prefix('`')?.strip_suffix("` records")?;
+            (cells.next()? == who[0] && cells.next()? == who[1]).then_some(kind)
+        })
+        .collect()
+}
+
+fn record(run: &Run, program: &str) -> Result<Recorded> {
+    let (number, name) = run.alias;
+    // A fresh driver, so that its streams have the same numbers.
+    module::alias(number)?;
+    let file = File::new(program);
+    let mut command = Command::new(program);
+    command.arg("record").arg("-o").arg(&file.0);
+    if program == "perf" {
+        // Build-ids of programs have nothing to do with it, and take long.
+        command.args(["-N", "-B"]);
+    }
+    command
+        .args(["-e", &format!("{name}/{},limit={}/", run.terms, run.limit)])
+        .args(["-m", run.rings])
+        .args(run.target)
+        .args(["--", "auxe2e", "workload"])
+        .args(run.workload);
+    said(&mut command)?;
+
+    let mut dump = Command::new("perf");
+    // Without its decoder, for which this is no trace of a processor.
+    dump.args(["script", "-D", "--no-itrace", "-i"])
+        .arg(&file.0);
+    let text = said(&mut dump)?;
+    let records = || {
+        text.lines()
+            .filter_map(|line| line.split_once("PERF_RECORD_"))
+    };
+    let of = |kind: &str| -> Vec<String> {
+        records()
+            .filter_map(|(_, rest)| rest.strip_prefix(kind)?.strip_prefix(' '))
+            .map(|rest| rest.split_once("  ref:").map_or(rest, |(front, _)| front))
+            .map(|rest| rest.split_whitespace().collect::<Vec<_>>().join(" "))
+            .collect()
+    };
+    let word = |c: char| !(c.is_ascii_alphanumeric() || c == '_');
+    Ok(Recorded {
+        bytes: bytes(&file.0, run.alias.1 == "intel_bts")?,
+        aux: of("AUX"),
+        pieces: of("AUXTRACE"),
+        kinds: records()
+            .filter_map(|(_, rest)| rest.split(word).next())
+            .map(str::to_owned)
+            .collect(),
+    })
+}
+
+/// The trace of a file with one ring. Every packet is verified, and then lacks what must differ from run to run: its time and
+/// checksum, and of a thread, which goes where the scheduler wants, CPU and session.
+fn bytes(file: &Path, thread: bool) -> Result<Vec<u8>> {
+    let bytes = std::fs::read(file)?;
+    let trace = Trace::read(&bytes)?;
+    ensure!(trace.problems.is_empty(), "{:?}", trace.problems);
+    let mut out = Vec::new();
+    for piece in trace.rings.values().flat_map(|ring| &ring.pieces) {
+        ensure!(
+            piece.aux.offset == u64::try_from(out.len())?,
+            "a piece of trace is at {:#x}, and {} bytes stand before it",
+            piece.aux.offset,
+            out.len()
+        );
+        out.extend(piece.bytes);
+    }
+    let mut at = 0;
+    while let Some(rest) = out
+        .get_mut(at..)
+        .filter(|rest| rest.len() >= pattern::HEADER_LEN)
+    {
+        let header = Header::decode(rest).map_err(|e| anyhow::anyhow!("byte {at}: {e}"))?;
+        let len = usize::from(header.len).min(rest.len());
+        let (packet, _) = rest.split_at_mut(len);
+        let (head, payload) = packet.split_at_mut(pattern::HEADER_LEN);
+        let offset = u16::try_from(pattern::HEADER_LEN)?;
+        if let Err(wrong) = pattern::verify_payload(&header, offset, payload) {
+            anyhow::bail!("the packet at {at} differs from its byte {wrong} on");
+        }
+        let mut chance = vec![16..24, 36..40];
+        if thread {
+            chance.extend([28..30, 32..36]);
+        }
+        for field in chance {
+            head.get_mut(field).context("a short header")?.fill(0);
+        }
+        at += len;
+    }
+    Ok(out)
+}
+
+/// Runs a program that must succeed; gives what it wrote to standard output.
+fn said(command: &mut Command) -> Result<String> {
+    let output = command
+        .env("HOME", "/tmp")
+        .output()
+        .with_context(|| format!("cannot start {command:?}"))?;
+    ensure!(
+        output.status.success(),
+        "{command:?}: {}: {}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr)
+    );
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// A file that goes with the case.
+struct File(PathBuf);
+
+impl File {
+    fn new(program: &str) -> Self {
+        Self(Path::new("/tmp").join(format!("beside-{program}.data")))
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        // It may never have been made.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
