@@ -6,6 +6,7 @@
 //! `perf_aux_output_flag()` in `kernel/events/ring_buffer.c`.
 
 use crate::{
+    bindings,
     context,
     event::Event,
     pmu::Pmu, //
@@ -15,10 +16,13 @@ use kernel::{
     sync::barrier,
     time::Delta, //
 };
+use loss::Losses;
 
 #[cfg(CONFIG_KUNIT = "y")]
 #[path = "aux/bench.rs"]
 pub(crate) mod bench;
+#[path = "aux/bounce.rs"]
+mod bounce;
 #[path = "aux/buffer.rs"]
 mod buffer;
 #[cfg(CONFIG_KUNIT = "y")]
@@ -26,6 +30,8 @@ mod buffer;
 pub(crate) mod fake;
 #[path = "aux/gate.rs"]
 mod gate;
+#[path = "aux/loss.rs"]
+mod loss;
 #[path = "aux/mapping.rs"]
 mod mapping;
 #[path = "aux/output.rs"]
@@ -46,11 +52,13 @@ mod unit;
 mod window;
 
 pub use auxcore::table;
+pub use bounce::Bounce;
 pub use buffer::{
     Chunk,
     Mode,
     Pages, //
 };
+pub use loss::Loss;
 pub use mapping::Mapping;
 pub use sample::{
     Sample,
@@ -236,9 +244,32 @@ impl<T: Pmu> Session<'_, T> {
 
     /// Adds `n` to the event's counter, which `read()` and `perf stat` show.
     pub fn count(&self, n: u64) {
-        // SAFETY: The event is live by its type invariant, and this is its CPU with interrupts
-        // off, by the invariant of `Cpu`.
-        unsafe { crate::bindings::rust_perf_event_count(self.event.as_ptr(), n) };
+        self.event.count(n, self.cpu);
+    }
+}
+
+/// A run of the unit without a ring, as a driver's callbacks see it: there is a counter, and nowhere
+/// to write.
+///
+/// It lives for one callback, as a [`Session`] does.
+pub struct Counting<'a, T: Pmu> {
+    /// The event that counts.
+    pub event: &'a Event<'a, T>,
+    /// The CPU that this runs on, with interrupts off.
+    pub cpu: &'a context::Cpu,
+    timer: &'a mut Option<Delta>,
+}
+
+impl<T: Pmu> Counting<'_, T> {
+    /// Has [`Pmu::count_tick`] called in this interval from now on; as [`Session::set_timer`].
+    pub fn set_timer(&mut self, interval: Delta) {
+        const_assert!(T::HAS_COUNT_TICK, "a timer needs Pmu::count_tick()");
+        *self.timer = Some(interval);
+    }
+
+    /// Adds `n` to the event's counter, which `read()` and `perf stat` show.
+    pub fn count(&self, n: u64) {
+        self.event.count(n, self.cpu);
     }
 }
 
@@ -289,54 +320,6 @@ impl Published {
     }
 }
 
-/// What was lost between the start of a session and its end.
-///
-/// The number of bytes is [`None`] where the unit cannot tell.
-///
-/// C counterpart: `PERF_AUX_FLAG_*`; the bytes have none.
-///
-/// # Examples
-///
-/// ```
-/// use perf::aux::Loss;
-///
-/// /// What a unit's counter of bytes that found no room means.
-/// fn loss(lost: u64) -> Loss {
-///     match lost {
-///         0 => Loss::None,
-///         bytes => Loss::NoSpace { bytes: Some(bytes) },
-///     }
-/// }
-///
-/// assert!(loss(0) == Loss::None);
-/// assert!(loss(8) == Loss::NoSpace { bytes: Some(8) });
-/// ```
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[must_use]
-pub enum Loss {
-    /// Nothing.
-    None,
-    /// Trace is missing, but there is room: the unit overflowed inside, say.
-    /// `PERF_AUX_FLAG_PARTIAL`.
-    Gap {
-        /// Bytes lost.
-        bytes: Option<u64>,
-    },
-    /// The ring was full. `PERF_AUX_FLAG_TRUNCATED`: perf disables the event until user space has
-    /// made room and enables it again.
-    ///
-    /// A ring in overwrite mode is never full; there this is a [`Loss::Gap`].
-    NoSpace {
-        /// Bytes lost.
-        bytes: Option<u64>,
-    },
-    /// The unit reports that samples collided. `PERF_AUX_FLAG_COLLISION`.
-    Collision {
-        /// Bytes lost.
-        bytes: Option<u64>,
-    },
-}
-
 /// What [`Pmu::quiesce`] hands back: how much of the window now holds trace.
 ///
 /// C counterpart: the length that `perf_aux_output_end()` takes, and the flags.
@@ -381,7 +364,8 @@ pub enum Loss {
 #[must_use]
 pub struct Written {
     len: u64,
-    loss: Loss,
+    losses: Losses,
+    format: Format,
     _published: Published,
 }
 
@@ -393,7 +377,8 @@ impl Written {
     pub fn new(len: u64, published: Published, loss: Loss) -> Self {
         Self {
             len,
-            loss,
+            losses: loss.into(),
+            format: Format::default(),
             _published: published,
         }
     }
@@ -401,6 +386,38 @@ impl Written {
     /// All that went through the window's [`Writer`]s holds trace.
     pub fn by_writer(window: &Window, loss: Loss) -> Self {
         Self::new(window.written(), Published::cpu_stores(), loss)
+    }
+
+    /// And this was lost, too: trace can be lost for more than one reason.
+    pub fn and_lost(self, loss: Loss) -> Self {
+        Self {
+            losses: self.losses.and(loss),
+            ..self
+        }
+    }
+
+    /// The trace is in this format, if the PMU has more than one.
+    pub fn in_format(self, format: Format) -> Self {
+        Self { format, ..self }
+    }
+}
+
+/// A format of trace. The numbers are the PMU's own; the default is 0.
+///
+/// C counterpart: `PERF_AUX_FLAG_PMU_FORMAT_TYPE_MASK`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Format(u8);
+
+impl Format {
+    /// The format with this number.
+    pub const fn new(number: u8) -> Self {
+        Self(number)
+    }
+
+    /// As flags of a record.
+    const fn flags(self) -> u64 {
+        // CAST: Widens. The mask is that of bits 8 to 15.
+        (self.0 as u64) << bindings::PERF_AUX_FLAG_PMU_FORMAT_TYPE_MASK.trailing_zeros()
     }
 }
 

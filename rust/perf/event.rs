@@ -252,6 +252,13 @@ impl<T: Pmu> Event<'_, T> {
         self.state().filters.get(cpu)
     }
 
+    /// Adds `n` to the counter.
+    pub(crate) fn count(&self, n: u64, _cpu: &context::Cpu) {
+        // SAFETY: Live by the type invariant. The sessions of an event are on its CPU, and `_cpu` is
+        // proof that this is, with interrupts off.
+        unsafe { bindings::rust_perf_event_count(self.as_ptr(), n) };
+    }
+
     pub(crate) fn as_ptr(&self) -> *mut bindings::perf_event {
         self.raw.as_ptr()
     }

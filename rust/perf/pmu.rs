@@ -300,6 +300,37 @@ pub trait Pmu: Sized + Send + Sync + 'static {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
 
+    /// Starts the unit without a ring: the event has none, or that has no AUX area. Nothing is written
+    /// anywhere; all that comes of the event is its counter, as of `perf stat`.
+    ///
+    /// A driver that has this has [`count_stop`](Self::count_stop) too. Without them an event is not
+    /// started before its AUX ring is mapped. The unit is not told to pause: what ticks is left out
+    /// instead.
+    ///
+    /// When the event gets a ring, which is looked for at each [`count_tick`](Self::count_tick), and
+    /// whenever perf starts the event, the run is stopped and [`start`](Self::start) follows.
+    ///
+    /// Context: as [`start`](Self::start).
+    ///
+    /// C counterpart: `pmu->start()` where `perf_aux_output_begin()` gave nothing.
+    fn count_start(&self, _counting: &mut aux::Counting<'_, Self>) -> Result<Self::Run> {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
+
+    /// As [`tick`](Self::tick), without a ring; not called while the event is paused.
+    ///
+    /// Context: as [`tick`](Self::tick).
+    fn count_tick(&self, _counting: &mut aux::Counting<'_, Self>, _run: &mut Self::Run) {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
+
+    /// Stops the unit that was started without a ring.
+    ///
+    /// Context: as [`quiesce`](Self::quiesce).
+    fn count_stop(&self, _counting: &mut aux::Counting<'_, Self>, _run: Self::Run) {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
+
     /// Whether the unit can do these filters; there are at most [`NR_FILTERS`](Self::NR_FILTERS)
     /// of them. [`EOPNOTSUPP`] for what it cannot. In a session
     /// [`Event::filters`](crate::Event::filters) has them.
@@ -658,6 +689,10 @@ impl<T: Pmu> Callbacks<T> {
         assert!(
             T::HAS_PAUSE == T::HAS_RESUME,
             "a driver that can pause can resume, and the other way round"
+        );
+        assert!(
+            T::HAS_COUNT_START == T::HAS_COUNT_STOP && T::HAS_COUNT_START >= T::HAS_COUNT_TICK,
+            "a driver that starts without a ring stops without one, and ticks only then"
         );
         assert!(
             T::HAS_FILTERS_VALIDATE == (T::NR_FILTERS != 0),

@@ -65,6 +65,13 @@ impl Record {
     pub fn is_collision(&self) -> bool {
         self.has(bindings::PERF_AUX_FLAG_COLLISION)
     }
+
+    /// The number of the [format](super::Format) of the trace.
+    pub fn format(&self) -> u8 {
+        let [_, format, ..] = self.flags.to_le_bytes();
+
+        format
+    }
 }
 
 /// What a driver has [skipped](super::Session::skip).
@@ -315,7 +322,8 @@ impl Ring {
             }
         };
 
-        if len != 0 || flags & !overwrite != 0 {
+        let format = u64::from(bindings::PERF_AUX_FLAG_PMU_FORMAT_TYPE_MASK);
+        if len != 0 || flags & !(overwrite | format) != 0 {
             let record = Record {
                 offset: offset.get(),
                 size: len,

@@ -19,6 +19,7 @@ use super::{
         Gate,
         Word, //
     },
+    loss::Losses,
     output::{
         Handle,
         Output,
@@ -27,6 +28,8 @@ use super::{
         Transaction, //
     },
     window::Window,
+    Counting,
+    Format,
     Loss,
     Next,
     Session,
@@ -172,13 +175,19 @@ struct Open<T: Pmu> {
     paused: bool,
 }
 
+/// A run without a ring.
+struct Count<T: Pmu> {
+    run: T::Run,
+    timer: Option<Delta>,
+}
+
 /// What the gate guards.
 ///
 /// # Invariants
 ///
 /// While `open` is [`Some`], so is `owner`, and `handle` holds an open transaction of that event,
 /// on a ring whose `aux_priv` is claimed by `open.claim`. While it is [`None`], no transaction is
-/// open.
+/// open. While `count` is [`Some`], `open` is [`None`].
 struct Inside<T: Pmu, O: Output> {
     /// Whether the CPU may trace.
     online: bool,
@@ -187,6 +196,7 @@ struct Inside<T: Pmu, O: Output> {
     owner: Option<Owner<T>>,
     handle: Handle,
     open: Option<Open<T>>,
+    count: Option<Count<T>>,
     _output: PhantomData<O>,
 }
 
@@ -225,6 +235,7 @@ impl<T: Pmu, O: Output> Unit<T, O> {
                 owner: None,
                 handle: Handle::new(),
                 open: None,
+                count: None,
                 _output: PhantomData,
             }),
         }
@@ -352,6 +363,8 @@ impl<T: Pmu, O: Output> Unit<T, O> {
             if !inside.is_owner(event) || inside.open.is_some() {
                 return None;
             }
+            // Stopped, if it has run without a ring: now it may have one.
+            inside.stop(cpu);
 
             // A failure shows as the state that the event keeps: stopped.
             inside.begin(cpu).ok().flatten()
@@ -467,7 +480,81 @@ impl<T: Pmu, O: Output> Inside<T, O> {
         let begun = self.try_begin(&owner, cpu);
 
         self.tell_begin(&owner, begun.err());
-        begun
+        match begun {
+            Err(Start::NoRing | Start::NotMapped) if T::HAS_COUNT_START => {
+                self.start_count(&owner, cpu)
+            }
+            begun => begun,
+        }
+    }
+
+    /// Starts the unit without a ring. The interval of the timer that the driver wants.
+    fn start_count(
+        &mut self,
+        owner: &Owner<T>,
+        cpu: &context::Cpu,
+    ) -> Result<Option<Delta>, Start> {
+        let mut timer = None;
+        let run = owner
+            .shared()
+            .driver
+            .count_start(&mut Counting {
+                event: &owner.event(),
+                cpu,
+                timer: &mut timer,
+            })
+            .map_err(Start::Refused)?;
+
+        self.count = Some(Count { run, timer });
+        owner.set_state(0);
+        Ok(timer)
+    }
+
+    /// Stops the unit, if it runs without a ring.
+    fn stop_count(&mut self, owner: &Owner<T>, cpu: &context::Cpu) {
+        if let (true, Some(mut count)) = (T::HAS_COUNT_STOP, self.count.take()) {
+            owner.shared().driver.count_stop(
+                &mut Counting {
+                    event: &owner.event(),
+                    cpu,
+                    timer: &mut count.timer,
+                },
+                count.run,
+            );
+        }
+    }
+
+    /// The clock of a unit without a ring has ticked; how long until the next tick.
+    fn tick_count(&mut self, owner: &Owner<T>, cpu: &context::Cpu) -> Option<Delta> {
+        if !T::HAS_COUNT_TICK {
+            return None;
+        }
+
+        // perf tells nobody that a ring was mapped. That there is none yet is no news.
+        match self.try_begin(owner, cpu) {
+            Err(Start::NoRing | Start::NotMapped) => (),
+            begun => {
+                self.tell_begin(owner, begun.err());
+                if begun.is_err() {
+                    self.stop(cpu);
+                }
+                return begun.ok().flatten();
+            }
+        }
+
+        let paused = T::HAS_PAUSE && owner.is_paused();
+        let count = self.count.as_mut()?;
+        if !paused {
+            owner.shared().driver.count_tick(
+                &mut Counting {
+                    event: &owner.event(),
+                    cpu,
+                    timer: &mut count.timer,
+                },
+                &mut count.run,
+            );
+        }
+        count.timer
     }
 
     /// Counts a begin, and traces it.
@@ -514,14 +601,14 @@ impl<T: Pmu, O: Output> Inside<T, O> {
         })?;
 
         if !shared.live.contains(private) {
-            self.end(owner, 0, Mode::Linear, Loss::None);
+            self.end(owner, 0, Mode::Linear, Losses::default(), Format::default());
             return Err(Start::Foreign);
         }
 
         // SAFETY: In the live set, so one of ours, which perf keeps while the transaction is open.
         let claim = unsafe { Claim::new(private.cast::<Buffer<T>>()) };
         let Some(mut claim) = claim else {
-            self.end(owner, 0, Mode::Linear, Loss::None);
+            self.end(owner, 0, Mode::Linear, Losses::default(), Format::default());
             return Err(Start::NotMapped);
         };
 
@@ -532,6 +619,8 @@ impl<T: Pmu, O: Output> Inside<T, O> {
             self.handle.space(),
             self.handle.wakeup(),
         );
+        self.stop_count(owner, cpu);
+
         // SAFETY: The pages of the ring of this transaction.
         let mut window = unsafe { Window::new(pages, head, space, wakeup) };
 
@@ -550,7 +639,8 @@ impl<T: Pmu, O: Output> Inside<T, O> {
 
         match started {
             Ok(run) => {
-                // INVARIANT: The transaction is open, and `claim` is of the ring's `aux_priv`.
+                // INVARIANT: The transaction is open, and `claim` is of the ring's `aux_priv`. The run
+                // without a ring has been stopped.
                 self.open = Some(Open {
                     claim,
                     window,
@@ -566,7 +656,13 @@ impl<T: Pmu, O: Output> Inside<T, O> {
             }
             Err(error) => {
                 drop(claim);
-                self.end(owner, 0, window.mode(), Loss::None);
+                self.end(
+                    owner,
+                    0,
+                    window.mode(),
+                    Losses::default(),
+                    Format::default(),
+                );
                 Err(Start::Refused(error))
             }
         }
@@ -609,6 +705,7 @@ impl<T: Pmu, O: Output> Inside<T, O> {
             return false;
         };
 
+        self.stop_count(&owner, cpu);
         let disables = self.finish(&owner, cpu);
         owner.set_state(STOPPED);
         disables
@@ -620,7 +717,12 @@ impl<T: Pmu, O: Output> Inside<T, O> {
             return false;
         };
 
-        let Written { len, loss, .. } = owner.shared().driver.quiesce(
+        let Written {
+            len,
+            losses,
+            format,
+            ..
+        } = owner.shared().driver.quiesce(
             &mut Session {
                 event: &owner.event(),
                 buffer: open.claim.data(),
@@ -636,33 +738,32 @@ impl<T: Pmu, O: Output> Inside<T, O> {
 
         // perf does not check the length. A driver that claims more than it was given has
         // written where it must not; the reader learns of no byte that is not there.
-        let (len, loss) = match open.window.space() {
+        let (len, losses) = match open.window.space() {
             Some(space) if len > space => {
                 owner.shared().stats.overclaimed.add(1);
-                (space, Loss::Gap { bytes: None })
+                (space, losses.and(Loss::Gap { bytes: None }))
             }
-            _ => (len, loss),
+            _ => (len, losses),
         };
 
         let mode = open.window.mode();
         // perf may free the ring when the transaction is ended.
         drop(open.claim);
 
-        self.end(owner, len, mode, loss)
+        self.end(owner, len, mode, losses, format)
     }
 
     /// Ends the transaction that is open; true if perf will now disable the event.
-    fn end(&mut self, owner: &Owner<T>, len: u64, mode: Mode, loss: Loss) -> bool {
-        let (flags, disables) = match (loss, mode) {
-            (Loss::None, _) => (0, false),
-            (Loss::NoSpace { .. }, Mode::Linear) => (bindings::PERF_AUX_FLAG_TRUNCATED, true),
-            (Loss::Gap { .. } | Loss::NoSpace { .. }, _) => {
-                (bindings::PERF_AUX_FLAG_PARTIAL, false)
-            }
-            (Loss::Collision { .. }, _) => (bindings::PERF_AUX_FLAG_COLLISION, false),
-        };
-
-        let (flags, head) = (u64::from(flags), self.handle.head());
+    fn end(
+        &mut self,
+        owner: &Owner<T>,
+        len: u64,
+        mode: Mode,
+        losses: Losses,
+        format: Format,
+    ) -> bool {
+        let flags = losses.flags(mode) | format.flags();
+        let head = self.handle.head();
 
         if flags != 0 {
             // SAFETY: A transaction is open on the handle.
@@ -678,8 +779,8 @@ impl<T: Pmu, O: Output> Inside<T, O> {
         // - `len` is within its space, and visible: `Written` is the proof of (B).
         unsafe { O::end(&mut self.handle, len) };
 
-        tell_end(owner, head, len, flags, loss);
-        disables
+        tell_end(owner, head, len, flags, losses);
+        flags & u64::from(bindings::PERF_AUX_FLAG_TRUNCATED) != 0
     }
 
     /// Has the driver fill a sample; [`None`] without a session.
@@ -710,11 +811,13 @@ impl<T: Pmu, O: Output> Inside<T, O> {
 
     /// The unit's clock has ticked; how long until the next tick.
     fn tick(&mut self, cpu: &context::Cpu) -> Option<Delta> {
+        let owner = self.owner?;
+        if self.count.is_some() {
+            return self.tick_count(&owner, cpu);
+        }
         if !T::HAS_TICK {
             return None;
         }
-
-        let owner = self.owner?;
         let driver = &owner.shared().driver;
         let tick = |session: &mut Session<'_, T>, run: &mut T::Run| {
             let next = driver.tick(session, run);
@@ -761,7 +864,7 @@ impl<T: Pmu, O: Output> Inside<T, O> {
 }
 
 /// Counts a commit, and traces it.
-fn tell_end<T: Pmu>(owner: &Owner<T>, head: Pos, len: u64, flags: u64, loss: Loss) {
+fn tell_end<T: Pmu>(owner: &Owner<T>, head: Pos, len: u64, flags: u64, losses: Losses) {
     let stats = &owner.shared().stats;
     let is = |flag| flags & u64::from(flag) != 0;
 
@@ -776,19 +879,22 @@ fn tell_end<T: Pmu>(owner: &Owner<T>, head: Pos, len: u64, flags: u64, loss: Los
     stats
         .collision
         .add(is(bindings::PERF_AUX_FLAG_COLLISION).into());
-    stats.lost(loss);
 
     let event = owner.event.as_ptr();
     // SAFETY: The owner is live. May be called from any context.
     unsafe { bindings::rust_perf_trace_commit(event, head.get(), len, flags) };
 
-    let (cause, bytes) = match loss {
-        Loss::None => return,
-        Loss::Gap { bytes } => (1, bytes),
-        Loss::NoSpace { bytes } => (2, bytes),
-        Loss::Collision { bytes } => (3, bytes),
-    };
-    let known = bytes.is_some();
-    // SAFETY: As above.
-    unsafe { bindings::rust_perf_trace_loss(event, cause, known, bytes.unwrap_or(0)) };
+    for loss in losses.iter() {
+        let (cause, bytes) = match loss {
+            Loss::None => continue,
+            Loss::Gap { bytes } => (1, bytes),
+            Loss::NoSpace { bytes } => (2, bytes),
+            Loss::Collision { bytes } => (3, bytes),
+        };
+        let known = bytes.is_some();
+
+        stats.lost(loss);
+        // SAFETY: As above.
+        unsafe { bindings::rust_perf_trace_loss(event, cause, known, bytes.unwrap_or(0)) };
+    }
 }

@@ -3,10 +3,12 @@
 //! The part of the ring that a session may write.
 
 use super::{
+    bounce::Bounce,
     buffer::Pages,
     output::Handle,
     Mode, //
 };
+use crate::bindings;
 use auxcore::ring::{
     Pos,
     Size, //
@@ -151,6 +153,31 @@ impl Window {
         }
     }
 
+    /// Where user space wants to be woken: a commit that reaches this position does. Perhaps past, or
+    /// beyond the space. [`None`] in overwrite mode, where nobody is woken.
+    pub fn wakeup(&self) -> Option<Pos> {
+        match self.mode {
+            Mode::Linear => Some(self.wakeup),
+            Mode::Overwrite => None,
+        }
+    }
+
+    /// Writes `bytes` as a unit in software does, which got `address` from a table: `way` bytes after
+    /// the head, where `address` must be the physical address; else [`EFAULT`]. [`ENOSPC`] beyond the
+    /// [space](Self::space). After an error some of the bytes may have been written.
+    ///
+    /// A unit in hardware does the same by itself: what is written does not count as
+    /// [written](Self::written), but has to be told by [`Written::new`](super::Written::new).
+    pub fn store(&mut self, way: u64, address: u64, bytes: &[u8]) -> Result {
+        let end = way.checked_add(u64::try_from(bytes.len())?).ok_or(ENOSPC)?;
+
+        if end > self.space {
+            return Err(ENOSPC);
+        }
+        let offset = self.size().offset(self.head.advance(way));
+        self.pages.store(offset, address, bytes)
+    }
+
     /// Takes the next `len` bytes of the window to write them; [`Full`] if there are fewer, or more
     /// are asked for than the ring has.
     pub fn reserve(&mut self, len: usize) -> Result<Writer<'_>, Full> {
@@ -227,7 +254,7 @@ impl Writer<'_> {
     /// Writes `bytes` behind what was put before; [`Full`] if less was reserved, and then nothing
     /// is written.
     pub fn put(&mut self, bytes: &[u8]) -> Result<(), Full> {
-        self.left = self.left.checked_sub(bytes.len()).ok_or(Full)?;
+        self.take(bytes.len())?;
 
         let split = self.window.size().split(self.at, bytes.len()).ok_or(Full)?;
         let (front, back) = bytes.split_at_checked(split.first.len()).ok_or(Full)?;
@@ -238,6 +265,47 @@ impl Writer<'_> {
         self.at = self
             .at
             .advance(u64::try_from(bytes.len()).map_err(|_| Full)?);
+        Ok(())
+    }
+
+    /// Writes `len` bytes of `bounce`, from position `pos` on, behind what was put before; [`Full`]
+    /// if less was reserved, or `bounce` has less, and then nothing is written.
+    ///
+    /// What a unit writes to `bounce` meanwhile may or may not be among it.
+    pub fn copy(&mut self, bounce: &Bounce, mut pos: Pos, len: usize) -> Result<(), Full> {
+        if len > bounce.size().get() {
+            return Err(Full);
+        }
+        let mut left = len;
+        self.take(len)?;
+
+        while left > 0 {
+            let offset = self.window.size().offset(self.at);
+            let (to, room) = self.window.pages.at(offset).ok_or(Full)?;
+            let (from, there) = bounce.at(pos).ok_or(Full)?;
+            let now = left.min(room).min(there);
+
+            // The function of C, since a unit may write to this memory while it runs: in the
+            // kernel's memory model that garbles bytes, and nothing more.
+            //
+            // SAFETY:
+            // - `from` is valid for reads of `there` bytes, by the guarantee of `Bounce::at()`, and
+            //   `to` for writes of `room`, by that of `Pages::at()`: neither is fewer than `now`.
+            // - They do not overlap: a page of perf's and one of the bounce memory's own.
+            unsafe { bindings::memcpy(to.as_ptr().cast(), from.as_ptr().cast(), now) };
+
+            // Cannot overflow: at most what is left.
+            left = left.wrapping_sub(now);
+            let now = u64::try_from(now).map_err(|_| Full)?;
+            pos = pos.advance(now);
+            self.at = self.at.advance(now);
+        }
+        Ok(())
+    }
+
+    /// Takes `len` bytes of what was reserved.
+    fn take(&mut self, len: usize) -> Result<(), Full> {
+        self.left = self.left.checked_sub(len).ok_or(Full)?;
         Ok(())
     }
 
@@ -269,6 +337,35 @@ impl Pages {
 
             // Cannot overflow: an offset in the ring.
             offset = offset.wrapping_add(now.len());
+            bytes = rest;
+        }
+
+        Ok(())
+    }
+
+    /// Copies `bytes` to the ring, from `offset` on, where `address` must be the physical address; else
+    /// [`EFAULT`], perhaps after some of them.
+    pub(super) fn store(
+        &mut self,
+        mut offset: usize,
+        mut address: u64,
+        mut bytes: &[u8],
+    ) -> Result {
+        while !bytes.is_empty() {
+            let (place, room) = self.at(offset).ok_or(EFAULT)?;
+            // SAFETY: The address of a page in the direct mapping of memory.
+            let physical = unsafe { bindings::rust_perf_virt_to_phys(place.as_ptr().cast()) };
+            if physical != address {
+                return Err(EFAULT);
+            }
+            let (now, rest) = bytes.split_at(room.min(bytes.len()));
+
+            // SAFETY: As in `copy_in()`.
+            unsafe { ptr::copy_nonoverlapping(now.as_ptr(), place.as_ptr(), now.len()) };
+
+            // Cannot overflow: an offset in the memory, and an address of it.
+            offset = offset.wrapping_add(now.len());
+            address = address.wrapping_add(u64::try_from(now.len())?);
             bytes = rest;
         }
 

@@ -1,0 +1,343 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Memory for units that cannot write to the ring's pages.
+
+use super::buffer::{
+    Chunk,
+    Pages, //
+};
+use crate::bindings;
+use auxcore::ring::{
+    Pos,
+    Size, //
+};
+use core::{
+    ffi::c_void,
+    ptr::{
+        self,
+        NonNull, //
+    }, //
+};
+use kernel::{
+    page::PAGE_SIZE,
+    prelude::*, //
+};
+
+/// Bounce memory: where a unit writes that cannot write to the ring itself. What it wrote is
+/// [copied](super::Writer::copy) to the ring.
+///
+/// Ordinary memory of the kernel's, cached and zeroed. It is made in [`Pmu::setup_aux`], by
+/// [`Pages::bounce_scattered`] or [`Pages::bounce_contiguous`], kept in [`Pmu::Buffer`], and freed
+/// when it is dropped. As a unit writes to it at any time, there is no way to a `&[u8]` of it.
+///
+/// C counterparts: the buffers of `tmc_alloc_etr_buf()` and `hisi_ptt_alloc_trace_buf()`.
+///
+/// [`Pmu::setup_aux`]: crate::Pmu::setup_aux
+/// [`Pmu::Buffer`]: crate::Pmu::Buffer
+///
+/// # Invariants
+///
+/// `pages` is the array in `_memory`.
+pub struct Bounce {
+    pages: Pages,
+    // Dropped after `pages`, which look at it.
+    _memory: Memory,
+}
+
+// SAFETY: Memory of the kernel's, which is mapped for all tasks alike.
+unsafe impl Send for Bounce {}
+// SAFETY: What takes `&self` only reads memory, in a way that a unit's writes do not harm.
+unsafe impl Sync for Bounce {}
+
+impl Bounce {
+    /// `size` bytes, in pieces of 2^`order` pages.
+    fn new(size: Size, order: u32) -> Result<Self> {
+        let count = size.get() / PAGE_SIZE;
+        let mut memory = Memory::new(count, order)?;
+
+        // INVARIANT: Nobody touches the array any more, so that it stays where it is.
+        Ok(Self {
+            // SAFETY: The addresses of `count` pages, which are freed together with `pages`.
+            pages: unsafe { Pages::new(memory.addresses.as_mut_ptr(), count.try_into()?, true)? },
+            _memory: memory,
+        })
+    }
+
+    /// How many bytes it has.
+    pub fn size(&self) -> Size {
+        self.pages.size()
+    }
+
+    /// The pieces of memory that it is made of, a page each: see [`Pages::chunks`].
+    pub fn chunks(&self) -> impl Iterator<Item = Chunk> + '_ {
+        self.pages.chunks()
+    }
+
+    /// Writes `bytes` as a unit in software does, which got `address` from a table: that must be
+    /// the physical address of position `pos`, where positions go round the memory; else [`EFAULT`].
+    ///
+    /// A unit in hardware does the same by itself.
+    pub fn store(&mut self, pos: Pos, address: u64, bytes: &[u8]) -> Result {
+        let offset = self.size().offset(pos);
+
+        self.pages.store(offset, address, bytes)
+    }
+
+    /// The address of position `pos`, and how many bytes its page has from there on.
+    ///
+    /// # Guarantees
+    ///
+    /// The address is valid for reads and writes of that many bytes.
+    pub(super) fn at(&self, pos: Pos) -> Option<(NonNull<u8>, usize)> {
+        self.pages.at(self.size().offset(pos))
+    }
+}
+
+/// The pages.
+///
+/// # Invariants
+///
+/// Each address is that of a page which `Self` owns. Of each 2^`order` pages the first was allocated
+/// with that order, and the others follow it in memory.
+struct Memory {
+    addresses: KVVec<*mut c_void>,
+    order: u32,
+}
+
+impl Memory {
+    fn new(count: usize, order: u32) -> Result<Self> {
+        let each = 1usize.checked_shl(order).ok_or(EINVAL)?;
+        // A high order may fail: that is for the driver to tell, and not for the kernel's log.
+        let flags = bindings::GFP_KERNEL | bindings::__GFP_ZERO | bindings::__GFP_NOWARN;
+        // INVARIANT: There is no page yet.
+        let mut memory = Self {
+            addresses: KVVec::with_capacity(count, GFP_KERNEL)?,
+            order,
+        };
+
+        for _ in (0..count).step_by(each) {
+            // SAFETY: No requirements.
+            let address = unsafe { bindings::get_free_pages_noprof(flags, order) };
+            let first = ptr::with_exposed_provenance_mut::<c_void>(address);
+            let first = NonNull::new(first).ok_or(ENOMEM)?.as_ptr();
+
+            for page in 0..each {
+                let page = first.wrapping_byte_add(page.wrapping_mul(PAGE_SIZE));
+
+                // INVARIANT: Just allocated. There is room: `count` in all.
+                memory.addresses.push(page, GFP_KERNEL)?;
+            }
+        }
+        Ok(memory)
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        let each = 1usize.checked_shl(self.order).unwrap_or(1);
+
+        for page in self.addresses.iter().step_by(each) {
+            // CAST: A `c_ulong` is as wide as an address.
+            let address = page.expose_provenance() as c_ulong;
+
+            // SAFETY: Allocated with that order, by the type invariant, and freed once. A unit that
+            // was told the address has been quiesced before its session's buffer is dropped.
+            unsafe { bindings::free_pages(address, self.order) };
+        }
+    }
+}
+
+impl Pages {
+    /// Bounce memory of `size` bytes, in pages that lie anywhere.
+    ///
+    /// [`EINVAL`] if that is less than a page, [`ENOMEM`] if there is no such memory. To be called
+    /// from a task that may sleep: in [`Pmu::setup_aux`](crate::Pmu::setup_aux).
+    pub fn bounce_scattered(&self, size: Size) -> Result<Bounce> {
+        if size.get() < PAGE_SIZE {
+            return Err(EINVAL);
+        }
+        Bounce::new(size, 0)
+    }
+
+    /// As [`Self::bounce_scattered`], but physically contiguous. Its address is a multiple of its
+    /// size.
+    ///
+    /// More than a few MiB the page allocator has not got in one piece, and less than that often not
+    /// either after the machine has run for a while.
+    pub fn bounce_contiguous(&self, size: Size) -> Result<Bounce> {
+        let pages = size.get() / PAGE_SIZE;
+        let order = pages.checked_ilog2().ok_or(EINVAL)?;
+
+        if order > bindings::MAX_PAGE_ORDER {
+            return Err(ENOMEM);
+        }
+        Bounce::new(size, order)
+    }
+}
+
+#[kunit_tests(rust_perf_aux_bounce)]
+mod tests {
+    use super::{
+        super::{
+            table::{
+                Entry,
+                Layout,
+                Table,
+                Walker, //
+            },
+            window::{
+                Full,
+                Window, //
+            }, //
+        },
+        *,
+    };
+
+    /// Bounce memory in both shapes; there is no ring behind the pages that give it.
+    fn bounces(size: usize) -> Result<[Bounce; 2]> {
+        let mut none = [ptr::null_mut(); 1];
+        // SAFETY: The page is never looked at.
+        let pages = unsafe { Pages::new(none.as_mut_ptr(), 1, true)? };
+        let size = Size::new(size).ok_or(EINVAL)?;
+
+        Ok([
+            pages.bounce_scattered(size)?,
+            pages.bounce_contiguous(size)?,
+        ])
+    }
+
+    /// The byte that belongs at a position.
+    fn mark(pos: u64) -> u8 {
+        u8::try_from(pos % 251).unwrap_or(0)
+    }
+
+    /// A unit goes round through a table, and what it wrote last comes out in a ring.
+    #[test]
+    fn round_and_out() -> Result {
+        for bounce in &mut bounces(4 * PAGE_SIZE)? {
+            let size = bounce.size();
+            let layout = Layout::new(0x1000, 8).ok_or(EINVAL)?;
+            let storage = KVec::from_elem(Entry::default(), 8, GFP_KERNEL)?;
+            let mut table =
+                Table::new(storage, layout, bounce.chunks().map(Into::into)).map_err(|_| EINVAL)?;
+            let mut unit = Walker::new(table.seek(Pos::new(0)));
+            let mut pos = 0u64;
+
+            // Pieces that do not divide a page.
+            for _ in 0..300 {
+                let mut bytes = [0; 104];
+                for (i, byte) in (0u64..).zip(&mut bytes) {
+                    *byte = mark(pos + i);
+                }
+                let mut done = 0usize;
+                let outcome = unit
+                    .write(
+                        104,
+                        |at| table.fetch(at),
+                        |address, len| {
+                            let end = done + usize::try_from(len).unwrap_or(0);
+                            let piece = bytes.get(done..end).unwrap_or(&[]);
+                            let at = Pos::new(pos + u64::try_from(done).unwrap_or(0));
+
+                            assert!(bounce.store(at, address, piece).is_ok());
+                            done = end;
+                        },
+                    )
+                    .map_err(|_| EINVAL)?;
+                assert_eq!(outcome.written, 104);
+                pos += 104;
+            }
+
+            // The ring: 8 pages, written from a place that is no page's and around its end.
+            let mut memory = KVec::new();
+            let mut addresses = KVec::new();
+            for _ in 0..8 {
+                let mut page = KBox::new([0u8; PAGE_SIZE], GFP_KERNEL)?;
+                addresses.push(ptr::from_mut(&mut *page).cast::<c_void>(), GFP_KERNEL)?;
+                memory.push(page, GFP_KERNEL)?;
+            }
+            // SAFETY: The addresses of 8 pages, which are dropped last.
+            let ring = unsafe { Pages::new(addresses.as_mut_ptr(), 8, true)? };
+            let head = Pos::new(7 * 4096 + 100);
+            // SAFETY: As above.
+            let mut window = unsafe { Window::new(ring, head, 0, head) };
+            let len = size.get();
+            let mut writer = window.reserve(len).map_err(|_| EINVAL)?;
+
+            assert!(writer.copy(bounce, Pos::new(0), len + 1) == Err(Full));
+            let newest = Pos::new(pos).retreat(size.len());
+            assert!(writer.copy(bounce, newest, len).is_ok());
+            assert!(writer.copy(bounce, newest, 1) == Err(Full));
+            writer.commit();
+            assert_eq!(window.written(), size.len());
+
+            for way in 0..size.len() {
+                let offset = usize::try_from((head.get() + way) % (8 * 4096))?;
+                let page = memory.get(offset / PAGE_SIZE).ok_or(EINVAL)?;
+                let place = ptr::from_ref(page.get(offset % PAGE_SIZE).ok_or(EINVAL)?);
+                // SAFETY: Valid for reads. Volatile, since it was written through the addresses.
+                let byte = unsafe { place.read_volatile() };
+
+                assert_eq!(byte, mark(newest.get() + way));
+            }
+        }
+        Ok(())
+    }
+
+    /// A table that leads elsewhere does no harm.
+    #[test]
+    fn strays_are_refused() -> Result {
+        for bounce in &mut bounces(2 * PAGE_SIZE)? {
+            let mut physical = KVec::new();
+            for chunk in bounce.chunks() {
+                physical.push(chunk.physical(), GFP_KERNEL)?;
+            }
+            let (first, second) = match physical.as_slice() {
+                &[first, second] => (first, second),
+                _ => return Err(EINVAL),
+            };
+            // Position, address, length, and what comes of it; also after many rounds.
+            let table = [
+                (0, first, 4096, Ok(())),
+                (4096, second, 4096, Ok(())),
+                (4095, first + 4095, 1, Ok(())),
+                (9 * 8192 + 4096 + 7, second + 7, 64, Ok(())),
+                (0, first + 1, 1, Err(EFAULT)),
+                (0, second, 64, Err(EFAULT)),
+                (4096, first, 64, Err(EFAULT)),
+                (0, 0, 1, Err(EFAULT)),
+                // Over the end of the memory.
+                (8191, second + 4095, 2, Err(EFAULT)),
+            ];
+
+            for (pos, address, len, expected) in table {
+                let bytes = KVec::from_elem(1, len, GFP_KERNEL)?;
+
+                assert!(bounce.store(Pos::new(pos), address, &bytes) == expected);
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn contiguous_is_one_piece() -> Result {
+        let [_, contiguous] = bounces(16 * PAGE_SIZE)?;
+        let mut next = None;
+
+        for chunk in contiguous.chunks() {
+            let first = *next.get_or_insert(chunk.physical());
+            assert_eq!(chunk.physical(), first);
+            next = Some(first + 4096);
+        }
+        assert_eq!(contiguous.chunks().count(), 16);
+        Ok(())
+    }
+
+    #[test]
+    fn sizes_are_checked() -> Result {
+        assert!(bounces(PAGE_SIZE / 2).err() == Some(EINVAL));
+        // More than the page allocator has in one piece, and it says so without a splat.
+        assert!(bounces(PAGE_SIZE << 11).err() == Some(ENOMEM));
+        Ok(())
+    }
+}

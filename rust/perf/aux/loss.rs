@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What was lost.
+
+use super::Mode;
+use crate::bindings;
+
+/// What was lost between the start of a session and its end.
+///
+/// The number of bytes is [`None`] where the unit cannot tell.
+///
+/// C counterpart: `PERF_AUX_FLAG_*`; the bytes have none.
+///
+/// # Examples
+///
+/// ```
+/// use perf::aux::Loss;
+///
+/// /// What a unit's counter of bytes that found no room means.
+/// fn loss(lost: u64) -> Loss {
+///     match lost {
+///         0 => Loss::None,
+///         bytes => Loss::NoSpace { bytes: Some(bytes) },
+///     }
+/// }
+///
+/// assert!(loss(0) == Loss::None);
+/// assert!(loss(8) == Loss::NoSpace { bytes: Some(8) });
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub enum Loss {
+    /// Nothing.
+    None,
+    /// Trace is missing, but there is room: the unit overflowed inside, say.
+    /// `PERF_AUX_FLAG_PARTIAL`.
+    Gap {
+        /// Bytes lost.
+        bytes: Option<u64>,
+    },
+    /// The ring was full. `PERF_AUX_FLAG_TRUNCATED`: perf disables the event until user space has
+    /// made room and enables it again.
+    ///
+    /// A ring in overwrite mode is never full; there this is a [`Loss::Gap`].
+    NoSpace {
+        /// Bytes lost.
+        bytes: Option<u64>,
+    },
+    /// The unit reports that samples collided. `PERF_AUX_FLAG_COLLISION`.
+    Collision {
+        /// Bytes lost.
+        bytes: Option<u64>,
+    },
+}
+
+/// How many bytes, if that is known.
+type Bytes = Option<u64>;
+
+/// What was lost, for each cause.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Losses {
+    gap: Option<Bytes>,
+    no_space: Option<Bytes>,
+    collision: Option<Bytes>,
+}
+
+impl From<Loss> for Losses {
+    fn from(loss: Loss) -> Self {
+        Self::default().and(loss)
+    }
+}
+
+impl Losses {
+    /// Both together.
+    #[must_use]
+    pub(super) fn and(mut self, loss: Loss) -> Self {
+        let (place, bytes) = match loss {
+            Loss::None => return self,
+            Loss::Gap { bytes } => (&mut self.gap, bytes),
+            Loss::NoSpace { bytes } => (&mut self.no_space, bytes),
+            Loss::Collision { bytes } => (&mut self.collision, bytes),
+        };
+
+        *place = Some(match *place {
+            None => bytes,
+            // What one of them cannot tell, both cannot.
+            Some(before) => before.zip(bytes).map(|(a, b)| a.saturating_add(b)),
+        });
+        self
+    }
+
+    /// Each of them.
+    pub(crate) fn iter(self) -> impl Iterator<Item = Loss> {
+        [
+            self.gap.map(|bytes| Loss::Gap { bytes }),
+            self.no_space.map(|bytes| Loss::NoSpace { bytes }),
+            self.collision.map(|bytes| Loss::Collision { bytes }),
+        ]
+        .into_iter()
+        .flatten()
+    }
+
+    /// As flags of a record.
+    pub(super) fn flags(self, mode: Mode) -> u64 {
+        self.iter().fold(0, |flags, loss| {
+            flags
+                | u64::from(match (loss, mode) {
+                    (Loss::None, _) => 0,
+                    (Loss::NoSpace { .. }, Mode::Linear) => bindings::PERF_AUX_FLAG_TRUNCATED,
+                    (Loss::Gap { .. } | Loss::NoSpace { .. }, _) => bindings::PERF_AUX_FLAG_PARTIAL,
+                    (Loss::Collision { .. }, _) => bindings::PERF_AUX_FLAG_COLLISION,
+                })
+        })
+    }
+}
+
+#[::kernel::prelude::kunit_tests(rust_perf_aux_loss)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn causes_stay_apart() {
+        let gap = |bytes| Loss::Gap { bytes };
+        let full = |bytes| Loss::NoSpace { bytes };
+        let collision = |bytes| Loss::Collision { bytes };
+        const PARTIAL: u32 = bindings::PERF_AUX_FLAG_PARTIAL;
+        const TRUNCATED: u32 = bindings::PERF_AUX_FLAG_TRUNCATED;
+        const COLLISION: u32 = bindings::PERF_AUX_FLAG_COLLISION;
+        // What was lost, the sum for each cause, and the flags: linear, overwrite.
+        let table = [
+            ([Loss::None; 3], [Loss::None; 3], 0, 0),
+            (
+                [gap(Some(64)), Loss::None, gap(Some(2))],
+                [gap(Some(66)), Loss::None, Loss::None],
+                PARTIAL,
+                PARTIAL,
+            ),
+            (
+                [full(Some(u64::MAX)), full(Some(1)), gap(Some(1))],
+                [gap(Some(1)), full(Some(u64::MAX)), Loss::None],
+                PARTIAL | TRUNCATED,
+                PARTIAL,
+            ),
+            (
+                [collision(Some(1)), full(None), collision(None)],
+                [full(None), collision(None), Loss::None],
+                COLLISION | TRUNCATED,
+                COLLISION | PARTIAL,
+            ),
+        ];
+
+        for (all, expected, linear, overwrite) in table {
+            let losses = all.into_iter().fold(Losses::default(), Losses::and);
+
+            assert!(losses
+                .iter()
+                .eq(expected.into_iter().filter(|loss| *loss != Loss::None)));
+            assert_eq!(losses.flags(Mode::Linear), u64::from(linear));
+            assert_eq!(losses.flags(Mode::Overwrite), u64::from(overwrite));
+        }
+    }
+}
