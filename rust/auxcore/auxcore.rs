@@ -11,6 +11,7 @@
 //!
 //! - [`ring`]: positions, sizes, free space, and the split of a range at the end of the ring.
 //! - [`table`]: where a unit that writes by itself may write: regions, interrupts, stops.
+//! - [`lap`]: what to take from a buffer that a unit goes round in.
 //! - [`pattern`]: the stream that the `pattern` driver writes and `auxrec check` verifies.
 //! - [`pt`]: Intel PT packets, written in software.
 //! - [`insn`]: what a branch trace has to know of x86 instructions.
@@ -21,6 +22,7 @@
 #![deny(missing_docs)]
 
 pub mod insn;
+pub mod lap;
 pub mod pattern;
 pub mod pt;
 pub mod ring;

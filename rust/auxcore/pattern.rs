@@ -22,13 +22,26 @@
 //! | 30 | `u16` | seed | seed of the payload |
 //! | 32 | `u32` | run | which AUX transaction of its event it was written in, from 0 |
 //! | 36 | `u32` | check | checksum of the 36 bytes before |
-//! | 40 | `u64`s | payload | [`payload_word`] of each word's position |
+//! | 40 | `u64`s | payload | of data: [`payload_word`] of each word's position |
+//!
+//! A barrier is one unit long, its `pos` is that of the packet behind it, and the first word of its
+//! payload is the number of bytes lost before it. All other words of payload are 0.
+
+mod read;
+
+pub use read::{lost_before, Behind, Follow, Piece, Reader};
 
 /// Length of a packet's header, in bytes.
 pub const HEADER_LEN: usize = 40;
 
 /// The length of every packet is a multiple of this, in bytes.
 pub const PACKET_UNIT: u16 = 64;
+
+/// The same, as lengths of packets are counted.
+const HEADER_LEN_U16: u16 = 40;
+
+/// The bytes of a [`Header::block`], as many as [`PACKET_UNIT`].
+pub const BLOCK_LEN: usize = 64;
 
 /// The first four bytes of a packet: "PTRN".
 pub const MAGIC: u32 = u32::from_le_bytes(*b"PTRN");
@@ -145,10 +158,8 @@ impl Header {
     #[inline]
     pub fn encode(&self) -> [u8; HEADER_LEN] {
         let mut bytes = [0; HEADER_LEN];
-        let [a, b, c, d, run] = self.words();
-        let words = [a, b, c, d, run | u64::from(check(&[a, b, c, d, run])) << 32];
 
-        for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
+        for (place, word) in bytes.chunks_exact_mut(8).zip(self.checked_words()) {
             place.copy_from_slice(&word.to_le_bytes());
         }
 
@@ -200,6 +211,14 @@ impl Header {
         })
     }
 
+    /// The header as little-endian words, with its checksum.
+    #[inline]
+    fn checked_words(&self) -> [u64; HEADER_LEN / 8] {
+        let [a, b, c, d, run] = self.words();
+
+        [a, b, c, d, run | u64::from(check(&[a, b, c, d, run])) << 32]
+    }
+
     /// The header as little-endian words, the checksum left 0.
     #[inline]
     fn words(&self) -> [u64; HEADER_LEN / 8] {
@@ -215,9 +234,59 @@ impl Header {
         ]
     }
 
-    /// The payload word at byte `offset` of the packet.
+    /// The `index`th [`BLOCK_LEN`] bytes of the packet, from 0; the first begins with the header.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use auxcore::pattern::{verify_payload, Header, Kind, HEADER_LEN};
+    ///
+    /// let header = Header { len: 128, kind: Kind::Data, pos: 0, time: 0, stream: 1, cpu: 0, seed: 0, run: 0 };
+    /// let packet = [header.block(0), header.block(1)].concat();
+    ///
+    /// assert_eq!(Header::decode(&packet), Ok(header));
+    /// assert_eq!(verify_payload(&header, 40, &packet[HEADER_LEN..]), Ok(()));
+    /// ```
+    #[inline]
+    pub fn block(&self, index: u16) -> [u8; BLOCK_LEN] {
+        let mut block = [0; BLOCK_LEN];
+        let header = match index {
+            0 => &self.checked_words()[..],
+            _ => &[],
+        };
+        let mut words = header.iter();
+
+        for (place, way) in block.chunks_exact_mut(8).zip((0..).step_by(8)) {
+            let offset = index.saturating_mul(PACKET_UNIT).saturating_add(way);
+            let word = match words.next() {
+                Some(word) => *word,
+                None => self.payload_word(offset),
+            };
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+
+        block
+    }
+
+    /// The packet, if it is a barrier, in front of which this many bytes are lost.
+    pub fn barrier(&self, lost: u64) -> [u8; BLOCK_LEN] {
+        let mut block = self.block(0);
+
+        if let Some(word) = block
+            .get_mut(HEADER_LEN..)
+            .and_then(<[u8]>::first_chunk_mut)
+        {
+            *word = lost.to_le_bytes();
+        }
+        block
+    }
+
+    /// The payload word at byte `offset` of the packet; 0 if it is no data.
     #[inline]
     pub fn payload_word(&self, offset: u16) -> u64 {
+        if self.kind != Kind::Data {
+            return 0;
+        }
         payload_word(
             self.seed,
             self.stream,
@@ -246,7 +315,7 @@ pub const fn payload_word(seed: u16, stream: u32, pos: u64) -> u64 {
 }
 
 /// Verifies `bytes` against the payload of the packet with this `header`, of which they are the
-/// part from byte `offset` on.
+/// part from byte `offset` on. Of a barrier the number of bytes lost is taken as it is.
 ///
 /// The error is the offset in the packet of the first byte that differs, or that no packet of this
 /// length has.
@@ -259,7 +328,8 @@ pub fn verify_payload(header: &Header, offset: u16, bytes: &[u8]) -> Result<(), 
         }
 
         let word = header.payload_word(at & !7).to_le_bytes();
-        if word.get(usize::from(at & 7)) != Some(&byte) {
+        let any = header.kind == Kind::Barrier && at & !7 == HEADER_LEN_U16;
+        if !any && word.get(usize::from(at & 7)) != Some(&byte) {
             return Err(at);
         }
         // Cannot overflow: below `header.len`.

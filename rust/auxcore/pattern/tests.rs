@@ -137,3 +137,159 @@ proptest! {
         let _ = find_sync(&bytes);
     }
 }
+
+/// A unit's trace: packets, with what is lost between them, and the positions of both.
+#[derive(Clone, Debug)]
+struct Trace {
+    bytes: Vec<u8>,
+    generated: u64,
+    lost: u64,
+    /// Offset in `bytes`, position, and what is missing before it, of each data packet.
+    packets: Vec<(usize, u64, u64)>,
+}
+
+/// Packets of any lengths, some of them lost, some losses told by a barrier, some pads between.
+fn traces() -> impl Strategy<Value = Trace> {
+    (
+        any::<u16>(),
+        prop::collection::vec((1u16..6, 0u8..6), 1..40),
+    )
+        .prop_map(|(seed, steps)| {
+            let mut trace = Trace {
+                bytes: Vec::new(),
+                generated: 0,
+                lost: 0,
+                packets: Vec::new(),
+            };
+            let mut kept = 0;
+            let header = |len, kind, pos| Header {
+                len,
+                kind,
+                pos,
+                seed,
+                ..SAMPLE
+            };
+
+            for (units, what) in steps {
+                let data = header(units * PACKET_UNIT, Kind::Data, trace.generated);
+                match what {
+                    0 | 1 => {
+                        trace.generated += u64::from(data.len);
+                        trace.lost += u64::from(data.len);
+                        continue;
+                    }
+                    2 => {
+                        let pad = header(data.len, Kind::Pad, trace.generated);
+                        trace.bytes.extend((0..units).flat_map(|n| pad.block(n)));
+                        continue;
+                    }
+                    3 => {
+                        let barrier = header(64, Kind::Barrier, trace.generated);
+                        trace.bytes.extend(barrier.barrier(trace.generated - kept));
+                    }
+                    _ => (),
+                }
+                trace
+                    .packets
+                    .push((trace.bytes.len(), data.pos, data.pos - kept));
+                trace.bytes.extend((0..units).flat_map(|n| data.block(n)));
+                trace.generated += u64::from(data.len);
+                kept = trace.generated;
+            }
+            trace
+        })
+}
+
+proptest! {
+    /// A block is what its words are, of every kind and length.
+    #[test]
+    fn blocks_make_the_packet(header in headers()) {
+        let blocks: Vec<u8> = (0..header.len / PACKET_UNIT).flat_map(|n| header.block(n)).collect();
+
+        prop_assert_eq!(&blocks, &packet(&header));
+        prop_assert_eq!(verify_payload(&header, 40, &blocks[HEADER_LEN..]), Ok(()));
+    }
+
+    #[test]
+    fn barriers_tell_what_is_lost(header in headers(), lost: u64, at in HEADER_LEN + 8..64) {
+        let header = Header { len: 64, kind: Kind::Barrier, ..header };
+        let mut bytes = header.barrier(lost);
+
+        prop_assert_eq!(Header::decode(&bytes), Ok(header));
+        prop_assert_eq!(lost_before(&header, &bytes), Some(lost));
+        prop_assert_eq!(lost_before(&header, &bytes[..47]), None);
+        prop_assert_eq!(lost_before(&Header { kind: Kind::Data, ..header }, &bytes), None);
+        prop_assert_eq!(verify_payload(&header, 40, &bytes[HEADER_LEN..]), Ok(()));
+        bytes[at] = 1;
+        prop_assert_eq!(verify_payload(&header, 40, &bytes[HEADER_LEN..]), Err(u16::try_from(at).unwrap()));
+    }
+
+    /// From the front: every packet, and every gap to the byte.
+    #[test]
+    fn gaps_are_told_exactly(trace in traces()) {
+        let mut follow = Follow::from(0);
+        let (mut at, mut missing, mut in_file, mut gap) = (0, 0, 0, 0);
+        let mut packets = Vec::new();
+
+        for piece in Reader::new(&trace.bytes) {
+            let Piece::Packet(header, bytes) = piece else {
+                return Err(TestCaseError::fail(format!("{piece:?}")));
+            };
+            let now = follow.packet(&header).unwrap();
+            gap += now;
+            missing += now;
+            if let Some(lost) = lost_before(&header, bytes) {
+                prop_assert_eq!(lost, gap);
+            }
+            if header.kind == Kind::Data {
+                packets.push((at, header.pos, gap));
+                in_file += u64::from(header.len);
+                gap = 0;
+            }
+            at += bytes.len();
+        }
+        prop_assert_eq!(packets, trace.packets);
+        prop_assert_eq!(missing + (trace.generated - follow.reached()), trace.lost);
+        prop_assert_eq!(in_file + trace.lost, trace.generated);
+    }
+
+    /// From any byte to any other: the packets that are whole between them, no other, no byte twice.
+    #[test]
+    fn finds_its_feet_from_anywhere(trace in traces(), a: prop::sample::Index, b: prop::sample::Index) {
+        let (a, b) = (a.index(trace.bytes.len() + 1), b.index(trace.bytes.len() + 1));
+        let (start, end) = (a.min(b), a.max(b));
+        let mut at = start;
+        let mut seen = Vec::new();
+
+        for piece in Reader::new(&trace.bytes[start..end]) {
+            prop_assert_eq!(piece.bytes(), &trace.bytes[at..at + piece.bytes().len()]);
+            match piece {
+                Piece::Packet(header, bytes) => {
+                    prop_assert_eq!(verify_payload(&header, 40, &bytes[HEADER_LEN..]), Ok(()));
+                    if header.kind == Kind::Data {
+                        seen.push((at, header.pos));
+                    }
+                }
+                Piece::Cut(_, bytes) => prop_assert_eq!(at + bytes.len(), end),
+                // In front of the first header, or behind the last.
+                Piece::Stray(_, bytes) => prop_assert!(at == start || at + bytes.len() == end),
+            }
+            at += piece.bytes().len();
+        }
+        prop_assert_eq!(at, end);
+        let whole = trace.packets.iter().map(|&(at, pos, _)| (at, pos)).filter(|&(at, pos)| {
+            at >= start && Header::decode(&trace.bytes[at..]).is_ok_and(|h| h.pos == pos && at + usize::from(h.len) <= end)
+        });
+        prop_assert_eq!(seen, whole.collect::<Vec<_>>());
+    }
+
+    /// A stream that goes back is not taken for a gap.
+    #[test]
+    fn going_back_is_an_error(next: u64, pos: u64, len in 1u16..100) {
+        let header = Header { len: len * PACKET_UNIT, pos, ..SAMPLE };
+        let mut follow = Follow::from(next);
+
+        prop_assert_eq!(follow.packet(&header), pos.checked_sub(next).ok_or(Behind { reached: next }));
+        prop_assert_eq!(follow.reached(), pos.saturating_add(header.len.into()));
+    }
+}
