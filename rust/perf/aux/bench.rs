@@ -653,6 +653,15 @@ impl<T: Pmu> Bench<T> {
         unsafe { (*self.event.get()).count.a.a.counter }
     }
 
+    /// Bytes that the driver has reported lost so far, for whatever cause.
+    pub fn lost(&self) -> u64 {
+        let stats = &self.shared.stats;
+
+        [&stats.lost_no_space, &stats.lost_gap, &stats.lost_collision]
+            .into_iter()
+            .fold(0, |sum, counter| sum.saturating_add(counter.get()))
+    }
+
     /// The event's CPU.
     pub fn cpu(&self) -> u32 {
         self.cpu

@@ -69,7 +69,7 @@ impl Bounce {
     }
 
     /// The pieces of memory that it is made of, a page each: see [`Pages::chunks`].
-    pub fn chunks(&self) -> impl Iterator<Item = Chunk> + '_ {
+    pub fn chunks(&self) -> impl Iterator<Item = Chunk> + Clone + '_ {
         self.pages.chunks()
     }
 

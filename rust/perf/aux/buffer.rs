@@ -151,7 +151,7 @@ impl Pages {
     /// [`Capabilities::PREFER_LARGE`]: crate::pmu::Capabilities::PREFER_LARGE
     ///
     /// C counterpart: `rb_alloc_aux()`, which leaves the order in the first page of a chunk.
-    pub fn chunks(&self) -> impl Iterator<Item = Chunk> + '_ {
+    pub fn chunks(&self) -> impl Iterator<Item = Chunk> + Clone + '_ {
         let mut offset = 0;
 
         core::iter::from_fn(move || {

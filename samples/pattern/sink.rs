@@ -1,0 +1,341 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Where a unit writes, and how that comes into the ring: the ways that real units have.
+
+use super::{
+    broken,
+    config::{
+        Kind,
+        Plan,
+        MOST_BOUNCE, //
+    },
+    fault::Fault,
+    stream::Stream,
+    unit::{
+        Outcome,
+        Regions,
+        Unit, //
+    }, //
+};
+use auxcore::{
+    lap::{
+        Lap,
+        Shape, //
+    },
+    pattern::PACKET_UNIT,
+    ring::{
+        Pos,
+        Size, //
+    },
+    table::{
+        self,
+        Entry,
+        Layout,
+        Table,
+        Walker, //
+    },
+};
+use core::num::NonZero;
+use kernel::{
+    page::PAGE_SIZE,
+    prelude::*, //
+};
+use perf::aux::{
+    Bounce,
+    Format,
+    Full,
+    Mode,
+    Pages,
+    Window, //
+};
+
+/// Where the unit finds its table; it is software, and any address does.
+const TABLE_AT: u64 = 0x1000;
+/// Entries of a table, which is as long as a page.
+const TABLE_LEN: usize = 512;
+
+/// What a ring has for the unit to write to.
+pub(crate) enum Sink {
+    /// The ring's pages: as Intel PT, through a table.
+    Direct(Regions),
+    /// Scattered pages, through a table: as CoreSight's ETR in scatter-gather mode.
+    Sg(Bounced),
+    /// One contiguous buffer, round and round: as the ETR in flat mode.
+    Flat(Bounced),
+}
+
+/// Memory that is not the ring's.
+pub(crate) struct Bounced {
+    table: Regions,
+    memory: Bounce,
+}
+
+impl Sink {
+    pub(crate) fn new(plan: &Plan, pages: &Pages) -> Result<Self> {
+        let size = pages.size();
+        let count = size.get() / PAGE_SIZE;
+        // One packet alone must not fill the ring, nor the padding before it.
+        let holds = |size: Size| usize::from(plan.packet.get()) <= size.get() / 2;
+
+        if plan.fault == Fault::Setup {
+            return Err(EIO);
+        }
+        if count < plan.min || !holds(size) || plan.align.get() > size.len() / 2 {
+            return Err(EINVAL);
+        }
+        if plan.sink == Kind::Direct {
+            // The unit stops at the end of a page, and perf keeps the last byte.
+            if count < 2 {
+                return Err(EINVAL);
+            }
+            return Ok(Self::Direct(regions(plan, pages.chunks(), table::PAGE)?));
+        }
+
+        let bounce = plan.bounce.unwrap_or(count.min(MOST_BOUNCE));
+        let bounce = bounce.checked_mul(PAGE_SIZE).and_then(Size::new);
+        let bounce = bounce.filter(|size| holds(*size)).ok_or(EINVAL)?;
+        let (memory, largest) = match plan.sink {
+            Kind::Flat => (pages.bounce_contiguous(bounce)?, bounce.len()),
+            _ => (pages.bounce_scattered(bounce)?, table::PAGE),
+        };
+        let bounced = Bounced {
+            table: regions(plan, memory.chunks(), largest)?,
+            memory,
+        };
+
+        Ok(match plan.sink {
+            Kind::Flat => Self::Flat(bounced),
+            _ => Self::Sg(bounced),
+        })
+    }
+
+    /// Says in which format the trace is: whether there may be barriers.
+    pub(crate) fn format(&self) -> Format {
+        match self {
+            Self::Direct(_) | Self::Sg(_) => Format::default(),
+            Self::Flat(_) => Format::new(1),
+        }
+    }
+
+    /// Sets the unit to where it is to write in this session. `room`: whether the ring has any.
+    ///
+    /// The ring's position comes from the window each time, and is kept nowhere.
+    pub(crate) fn seek(&mut self, window: &Window, unit: &mut Unit, room: bool) {
+        match self {
+            Self::Direct(_) if !room => unit.seek(None),
+            Self::Direct(table) => {
+                let head = window.head().advance(window.written());
+                let marked = match window.space().zip(window.wakeup()) {
+                    Some((space, wakeup)) => table.mark(head, space, wakeup).is_ok(),
+                    None => {
+                        table.clear();
+                        true
+                    }
+                };
+
+                // Without a place for the mark it could not be stopped.
+                unit.seek(marked.then(|| Walker::new(table.seek(head))));
+            }
+            Self::Sg(bounced) => {
+                let (start, len) = (Pos::new(0), bounced.memory.size().len());
+                // The room is all of it: an end of it there is.
+                let _ = bounced.table.mark(start, len, start.advance(len / 2));
+
+                bounced.restart(unit);
+            }
+            Self::Flat(bounced) => {
+                bounced.table.clear();
+                bounced.restart(unit);
+            }
+        }
+    }
+
+    /// A tick of the unit's clock; how many bytes it generated, whether something was lost on purpose,
+    /// and whether it wants to be looked after.
+    pub(crate) fn tick(&mut self, window: &mut Window, plan: &Plan, unit: &mut Unit) -> Outcome {
+        let base = window.written();
+
+        match self {
+            Self::Direct(table) => {
+                let outcome = unit.tick(plan, table, |way, address, bytes| {
+                    window.store(base.wrapping_add(way), address, bytes)
+                });
+
+                unit.lost.no_space = unit.lost.no_space.saturating_add(outcome.dropped);
+                outcome
+            }
+            Self::Sg(bounced) | Self::Flat(bounced) => {
+                let memory = &mut bounced.memory;
+                let mut outcome = unit.tick(plan, &bounced.table, |way, address, bytes| {
+                    memory.store(Pos::new(way), address, bytes)
+                });
+                // The driver looks at the write pointer.
+                let head = window.head().advance(base.wrapping_add(unit.written));
+
+                unit.lost.gap = unit.lost.gap.saturating_add(outcome.dropped);
+                outcome.raised |=
+                    unit.written != 0 && window.wakeup().is_some_and(|wakeup| head.reached(wakeup));
+                outcome
+            }
+        }
+    }
+
+    /// Copies what the unit has written into the window, and sets it to where it began; how long the
+    /// trace in the window is now. What is lost is the unit's loss. `room`: whether there is any.
+    pub(crate) fn take(
+        &mut self,
+        window: &mut Window,
+        stream: &Stream,
+        unit: &mut Unit,
+        room: bool,
+    ) -> u64 {
+        let room = match window.space() {
+            _ if !room => Some(0),
+            space => space.map(|space| space.saturating_sub(window.written())),
+        };
+
+        match self {
+            Self::Direct(_) => return window.written().saturating_add(unit.written),
+            Self::Sg(bounced) => {
+                let packet = NonZero::<u64>::from(stream.plan.packet);
+                let fits = room.unwrap_or(u64::MAX).min(unit.written);
+                let len = fits.saturating_sub(fits % packet);
+                let copied = bounced.copy(window, Pos::new(0), len);
+
+                unit.lost.no_space = unit
+                    .lost
+                    .no_space
+                    .saturating_add(unit.written.saturating_sub(copied));
+                bounced.restart(unit);
+            }
+            Self::Flat(bounced) => {
+                bounced.take_newest(window, stream, unit, room);
+                bounced.restart(unit);
+            }
+        }
+        window.written()
+    }
+}
+
+impl Bounced {
+    /// Sets the unit to the beginning.
+    fn restart(&mut self, unit: &mut Unit) {
+        unit.seek(Some(Walker::new(self.table.seek(Pos::new(0)))));
+    }
+
+    /// Copies the newest packets, with a barrier in front of what follows a loss.
+    fn take_newest(
+        &self,
+        window: &mut Window,
+        stream: &Stream,
+        unit: &mut Unit,
+        room: Option<u64>,
+    ) {
+        let shape = Shape {
+            packet: stream.plan.packet.into(),
+            barrier: PACKET_UNIT.into(),
+        };
+        let written = Pos::new(unit.written);
+        let mut take = Lap::new(self.memory.size()).take(written, shape, room, stream.owed());
+        broken::lapped(&mut take);
+
+        unit.lost.gap = unit.lost.gap.saturating_add(take.lapped);
+        unit.lost.no_space = unit.lost.no_space.saturating_add(take.capped);
+        if take.len == 0 {
+            if take.lapped != 0 || take.capped != 0 {
+                stream.owe();
+            }
+            return;
+        }
+
+        if take.barrier {
+            let pos = unit.end.wrapping_sub(take.len);
+            let barrier = unit.barrier(pos, pos.wrapping_sub(stream.kept()));
+            let _ = put(window, &barrier);
+        }
+        let copied = self.copy(window, take.from, take.len);
+        unit.lost.no_space = unit
+            .lost
+            .no_space
+            .saturating_add(take.len.saturating_sub(copied));
+        stream.keep(unit.end);
+    }
+
+    /// Copies `len` bytes, from position `pos` on; how many.
+    fn copy(&self, window: &mut Window, mut pos: Pos, len: u64) -> u64 {
+        let most = window.size().len().min(self.memory.size().len());
+        let mut left = len;
+
+        // In overwrite mode there may be more of it than the ring holds.
+        while left != 0 {
+            let now = left.min(most);
+
+            if self.copy_piece(window, pos, now).is_err() {
+                break;
+            }
+            pos = pos.advance(now);
+            left = left.saturating_sub(now);
+        }
+        len.saturating_sub(left)
+    }
+
+    fn copy_piece(&self, window: &mut Window, pos: Pos, len: u64) -> Result<(), Full> {
+        let len = usize::try_from(len).map_err(|_| Full)?;
+        let mut writer = window.reserve(len)?;
+
+        writer.copy(&self.memory, pos, len)?;
+        writer.commit();
+        Ok(())
+    }
+}
+
+/// Writes `bytes` to the window.
+fn put(window: &mut Window, bytes: &[u8]) -> Result<(), Full> {
+    let mut writer = window.reserve(bytes.len())?;
+
+    writer.put(bytes)?;
+    writer.commit();
+    Ok(())
+}
+
+/// A table for memory that is made of `chunks`, with regions of at most `largest` bytes.
+///
+/// Of a page each where there are marks: what perf says in bytes is rounded to ends of regions, and
+/// whether pages lie side by side is chance.
+fn regions<C: Into<table::Chunk>>(
+    plan: &Plan,
+    chunks: impl Iterator<Item = C> + Clone,
+    largest: u64,
+) -> Result<Regions> {
+    let layout = Layout::new(TABLE_AT, TABLE_LEN)
+        .ok_or(EINVAL)?
+        .largest(largest);
+    let chunks = chunks.map(Into::into);
+    let count = table::regions(chunks.clone(), largest).count();
+    let entries = layout.entries(count).ok_or(EINVAL)?;
+
+    if plan.fault == Fault::Memory {
+        return Err(ENOMEM);
+    }
+    let storage = KVVec::from_elem(Entry::default(), entries, GFP_KERNEL)?;
+    Table::new(storage, layout, chunks).map_err(|_| EINVAL)
+}
+
+/// Gives the reader padding, so that the session begins at a multiple of what the event asks for.
+/// [`ENOSPC`] without room for it.
+pub(crate) fn align(session: &mut perf::aux::Session<'_, super::Pattern>, unit: &Unit) -> Result {
+    let align = session.event.plan.align;
+    let len = match session.window.head().get() % align {
+        0 => return Ok(()),
+        over => usize::try_from(align.get().saturating_sub(over))?,
+    };
+
+    if session.window.mode() == Mode::Linear {
+        return session.skip(len, |writer| unit.pad(len, |bytes| writer.put(bytes)));
+    }
+    let mut writer = session.window.reserve(len).map_err(|Full| ENOSPC)?;
+    unit.pad(len, |bytes| writer.put(bytes))
+        .map_err(|Full| EINVAL)?;
+    writer.commit();
+    Ok(())
+}

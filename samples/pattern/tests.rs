@@ -1,0 +1,756 @@
+// SPDX-License-Identifier: GPL-2.0
+#![cfg(CONFIG_KUNIT = "y")]
+
+//! Tests of `pattern`: what its sinks do, to the byte; `pmu_kunit.rs` explains how such tests are
+//! written.
+
+use super::Pattern;
+use auxcore::pattern::{
+    lost_before,
+    verify_payload,
+    Follow,
+    Kind,
+    Piece,
+    Reader,
+    HEADER_LEN, //
+};
+use kernel::{
+    prelude::*,
+    sync::atomic::Atomic, //
+};
+use perf::{
+    aux::Mode,
+    testing::{
+        Bench,
+        Setup, //
+    }, //
+};
+
+const PAGE: u64 = 4096;
+const TRUNCATED: u64 = 1;
+const OVERWRITE: u64 = 2;
+const PARTIAL: u64 = 4;
+const COLLISION: u64 = 8;
+/// The format of a flat sink's trace.
+const FLAT: u64 = 0x100;
+
+const DIRECT: u64 = 0;
+const SG: u64 = 1;
+const BUFFER: u64 = 2;
+
+/// The terms of an event.
+#[derive(Clone, Copy)]
+struct Terms {
+    burst: u64,
+    packet: u64,
+    sink: u64,
+    dry: u64,
+    fault: u64,
+    align: u64,
+    bounce: u64,
+    nth: u64,
+    min: u64,
+    limit: u64,
+}
+
+/// A page each tick, in packets of 64 bytes.
+const TERMS: Terms = Terms {
+    burst: 64,
+    packet: 1,
+    sink: DIRECT,
+    dry: 0,
+    fault: 0,
+    align: 0,
+    bounce: 0,
+    nth: 0,
+    min: 0,
+    limit: 0,
+};
+
+impl Terms {
+    /// A ring of this many pages for such an event.
+    fn setup(&self, pages: usize) -> Setup {
+        Setup {
+            config: [
+                1024 | self.burst << 24 | self.packet << 40,
+                self.sink
+                    | self.dry << 2
+                    | self.fault << 4
+                    | self.align << 8
+                    | self.bounce << 16
+                    | self.nth << 32
+                    | self.min << 48,
+                self.limit,
+                0,
+            ],
+            pages,
+            ..Setup::default()
+        }
+    }
+
+    fn bench(&self, pages: usize) -> Result<Bench<Pattern>> {
+        open(&self.setup(pages))
+    }
+}
+
+fn open(setup: &Setup) -> Result<Bench<Pattern>> {
+    Bench::new(
+        Pattern {
+            streams: Atomic::new(0),
+        },
+        setup,
+    )
+}
+
+/// What a reader has seen of an event's trace.
+struct Seen {
+    follow: Follow,
+    data: u64,
+    overhead: u64,
+    /// Bytes missing between packets.
+    gaps: u64,
+    barriers: u64,
+    /// Missing since the last data packet.
+    gap: u64,
+}
+
+impl Seen {
+    fn new() -> Self {
+        Self {
+            follow: Follow::from(0),
+            data: 0,
+            overhead: 0,
+            gaps: 0,
+            barriers: 0,
+            gap: 0,
+        }
+    }
+
+    /// Reads on: whole packets, whose every byte is right.
+    fn read(&mut self, bytes: &[u8]) -> Result {
+        for piece in Reader::new(bytes) {
+            let Piece::Packet(header, packet) = piece else {
+                return Err(EBADMSG);
+            };
+            let payload = packet.get(HEADER_LEN..).ok_or(EINVAL)?;
+            let len = u64::try_from(packet.len())?;
+            let missing = self.follow.packet(&header).map_err(|_| ERANGE)?;
+
+            verify_payload(&header, 40, payload).map_err(|_| EILSEQ)?;
+            self.gaps += missing;
+            self.gap += missing;
+            if let Some(lost) = lost_before(&header, packet) {
+                self.barriers += 1;
+                if lost != self.gap {
+                    return Err(EPROTO);
+                }
+            }
+            if header.kind == Kind::Data {
+                self.gap = 0;
+                self.data += len;
+            } else {
+                self.overhead += len;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether every byte that was generated is in the ring or is reported lost, and shows as a gap.
+    fn adds_up(&self, bench: &Bench<Pattern>) -> bool {
+        let generated = u64::try_from(bench.counter()).unwrap_or(u64::MAX);
+        let behind = generated - self.follow.reached();
+
+        generated == self.data + bench.lost() && bench.lost() == self.gaps + behind
+    }
+}
+
+/// The records as offset, size and flags.
+fn records(bench: &Bench<Pattern>) -> Result<KVec<(u64, u64, u64)>> {
+    let mut records = KVec::new();
+
+    for record in bench.records() {
+        records.push((record.offset, record.size, record.flags), GFP_KERNEL)?;
+    }
+    Ok(records)
+}
+
+#[kunit_tests(pattern)]
+mod cases {
+    use super::*;
+
+    #[test]
+    fn only_what_makes_sense_is_accepted() {
+        // Terms, pages, and the error.
+        let table = [
+            (TERMS, 2, None),
+            (TERMS, 1, Some(EINVAL)),
+            (Terms { sink: SG, ..TERMS }, 1, None),
+            (
+                Terms {
+                    sink: BUFFER,
+                    ..TERMS
+                },
+                1,
+                None,
+            ),
+            (Terms { sink: 3, ..TERMS }, 16, Some(EINVAL)),
+            (
+                Terms {
+                    packet: 64,
+                    ..TERMS
+                },
+                2,
+                None,
+            ),
+            (
+                Terms {
+                    packet: 65,
+                    ..TERMS
+                },
+                2,
+                Some(EINVAL),
+            ),
+            (Terms { min: 4, ..TERMS }, 4, None),
+            (Terms { min: 5, ..TERMS }, 4, Some(EINVAL)),
+            (Terms { align: 6, ..TERMS }, 16, Some(EINVAL)),
+            (Terms { align: 15, ..TERMS }, 16, None),
+            (Terms { align: 16, ..TERMS }, 16, Some(EINVAL)),
+            (Terms { align: 17, ..TERMS }, 64, Some(EINVAL)),
+            (Terms { bounce: 1, ..TERMS }, 16, Some(EINVAL)),
+            (
+                Terms {
+                    bounce: 3,
+                    sink: SG,
+                    ..TERMS
+                },
+                16,
+                Some(EINVAL),
+            ),
+            (
+                Terms {
+                    bounce: 1,
+                    sink: SG,
+                    packet: 33,
+                    ..TERMS
+                },
+                16,
+                Some(EINVAL),
+            ),
+            (
+                Terms {
+                    bounce: 2048,
+                    sink: BUFFER,
+                    ..TERMS
+                },
+                16,
+                Some(EINVAL),
+            ),
+            (Terms { fault: 8, ..TERMS }, 16, Some(EINVAL)),
+            (Terms { fault: 6, ..TERMS }, 16, Some(EIO)),
+            (Terms { fault: 7, ..TERMS }, 16, Some(ENOMEM)),
+            (
+                Terms {
+                    fault: 7,
+                    sink: SG,
+                    ..TERMS
+                },
+                16,
+                Some(ENOMEM),
+            ),
+            (
+                Terms {
+                    fault: 7,
+                    sink: BUFFER,
+                    ..TERMS
+                },
+                16,
+                Some(ENOMEM),
+            ),
+        ];
+
+        for (terms, pages, error) in table {
+            assert!(terms.bench(pages).err() == error);
+        }
+    }
+
+    /// Every sink, with every kind of reader, in rings and bounce memory that are lapped many times:
+    /// nothing is unaccounted for.
+    #[test]
+    fn nothing_is_unaccounted_for() -> Result {
+        // Sink, pages, pages of bounce memory.
+        let sinks = [
+            (DIRECT, 2, 0),
+            (DIRECT, 16, 0),
+            (SG, 1, 0),
+            (SG, 16, 2),
+            (SG, 4, 16),
+            (BUFFER, 1, 0),
+            (BUFFER, 16, 2),
+            (BUFFER, 4, 16),
+        ];
+        // Packets a tick, units a packet.
+        let shapes = [(1, 1), (7, 3), (64, 1), (2, 31), (150, 5)];
+        // Ticks between two reads.
+        let readers = [1, 5, u64::MAX];
+
+        for (sink, pages, bounce) in sinks {
+            for (burst, packet) in shapes {
+                for reader in readers {
+                    for fault in [0, 1, 2, 3, 4, 5] {
+                        let terms = Terms {
+                            sink,
+                            bounce,
+                            burst,
+                            packet,
+                            fault,
+                            nth: 3,
+                            ..TERMS
+                        };
+                        let mut bench = terms.bench(pages)?;
+                        let mut seen = Seen::new();
+
+                        bench.add()?;
+                        for tick in 1..60u64 {
+                            bench.tick();
+                            if tick % 13 == 0 {
+                                bench.stop();
+                                if !bench.is_disabled() {
+                                    bench.start();
+                                }
+                            }
+                            if tick % reader == 0 {
+                                seen.read(&bench.read()?)?;
+                            }
+                        }
+                        bench.del();
+                        seen.read(&bench.read()?)?;
+                        assert!(seen.adds_up(&bench));
+                        assert!(bench.complaint().is_none());
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Where perf's bytes become ends of pages, and the reader never comes.
+    #[test]
+    fn direct_stops_at_the_last_page() -> Result {
+        let mut bench = TERMS.bench(16)?;
+
+        bench.add()?;
+        for _ in 0..20 {
+            bench.tick();
+        }
+        assert!(bench.is_disabled());
+        assert!(
+            *records(&bench)?
+                == [
+                    // The wakeup point.
+                    (0, 8 * PAGE, 0),
+                    // One page before the unit would stop; perf keeps the last byte of the ring.
+                    (8 * PAGE, 6 * PAGE, 0),
+                    (14 * PAGE, PAGE, 0),
+                    (15 * PAGE, 0, TRUNCATED),
+                ]
+        );
+        assert_eq!(bench.counter(), 16 * 4096);
+        assert_eq!(bench.lost(), PAGE);
+        Ok(())
+    }
+
+    #[test]
+    fn sg_is_copied_when_half_full() -> Result {
+        let terms = Terms {
+            sink: SG,
+            bounce: 4,
+            ..TERMS
+        };
+        let mut bench = terms.bench(16)?;
+
+        bench.add()?;
+        for _ in 0..20 {
+            bench.tick();
+        }
+        // Two pages a time, and what fits into the ring but for its last byte.
+        let full = records(&bench)?;
+        assert_eq!(full.len(), 8);
+        assert!(full
+            .iter()
+            .take(7)
+            .eq(&[0, 2, 4, 6, 8, 10, 12].map(|n| (n * PAGE, 2 * PAGE, 0))));
+        assert!(full.last() == Some(&(14 * PAGE, 2 * PAGE - 64, TRUNCATED)));
+        assert_eq!(bench.lost(), 64);
+        Ok(())
+    }
+
+    /// A burst that is more than the bounce memory: there was room in the ring.
+    #[test]
+    fn sg_overflows_inside() -> Result {
+        let terms = Terms {
+            sink: SG,
+            bounce: 1,
+            burst: 100,
+            ..TERMS
+        };
+        let mut bench = terms.bench(16)?;
+
+        bench.add()?;
+        bench.tick();
+        bench.tick();
+        bench.del();
+        assert!(*records(&bench)? == [(0, PAGE, PARTIAL), (PAGE, PAGE, PARTIAL)]);
+        assert_eq!(bench.lost(), 2 * 36 * 64);
+        Ok(())
+    }
+
+    #[test]
+    fn flat_keeps_the_newest() -> Result {
+        let terms = Terms {
+            sink: BUFFER,
+            bounce: 1,
+            ..TERMS
+        };
+        let mut bench = terms.bench(16)?;
+        let mut seen = Seen::new();
+
+        bench.add()?;
+        for _ in 0..8 {
+            bench.tick();
+        }
+        // The wakeup point is noticed: seven laps are lost.
+        assert!(*records(&bench)? == [(0, PAGE + 64, PARTIAL | FLAT)]);
+        seen.read(&bench.read()?)?;
+        assert_eq!(seen.barriers, 1);
+        assert_eq!(seen.gaps, 7 * PAGE);
+
+        // Nothing was lost, so no barrier.
+        bench.tick();
+        bench.del();
+        assert!(records(&bench)?.last() == Some(&(PAGE + 64, PAGE, FLAT)));
+        seen.read(&bench.read()?)?;
+        assert_eq!(seen.barriers, 1);
+        assert!(seen.adds_up(&bench));
+        Ok(())
+    }
+
+    /// A full ring: what is newest goes in, with a barrier; one that found no room is owed.
+    #[test]
+    fn flat_is_capped_by_the_ring() -> Result {
+        let terms = Terms {
+            sink: BUFFER,
+            burst: 16,
+            ..TERMS
+        };
+        let mut bench = open(&Setup {
+            watermark: 4 * PAGE,
+            ..terms.setup(4)
+        })?;
+        let mut seen = Seen::new();
+
+        bench.add()?;
+        for _ in 0..16 {
+            bench.tick();
+        }
+        // 256 packets: 254 and the barrier fit.
+        assert!(*records(&bench)? == [(0, 4 * PAGE - 64, TRUNCATED | FLAT)]);
+        assert_eq!(bench.lost(), 2 * 64);
+        seen.read(&bench.read()?)?;
+        assert_eq!((seen.barriers, seen.gaps), (1, 2 * 64));
+
+        // Room for not even a barrier, by the reader's account: it is owed.
+        bench.stop();
+        bench.set_tail(bench.head().wrapping_sub(4 * PAGE - 32));
+        bench.start();
+        bench.tick();
+        bench.stop();
+        assert!(records(&bench)?.last() == Some(&(4 * PAGE - 64, 0, TRUNCATED | FLAT)));
+        bench.set_tail(bench.head());
+        bench.read()?;
+        bench.tick();
+        bench.del();
+        seen.read(&bench.read()?)?;
+        assert_eq!((seen.barriers, seen.gaps), (2, 2 * 64 + 16 * 64));
+        assert!(seen.adds_up(&bench));
+        Ok(())
+    }
+
+    /// The newest trace survives, and the head tells how often it went round.
+    #[test]
+    fn overwrite_mode_has_the_newest() -> Result {
+        for (sink, len) in [
+            (DIRECT, 100 * PAGE),
+            (SG, 100 * PAGE),
+            (BUFFER, 4 * PAGE + 64),
+        ] {
+            let terms = Terms { sink, ..TERMS };
+            let mut bench = open(&Setup {
+                mode: Mode::Overwrite,
+                ..terms.setup(4)
+            })?;
+            let flags = match sink {
+                // Its buffer was lapped.
+                BUFFER => OVERWRITE | PARTIAL | FLAT,
+                _ => OVERWRITE,
+            };
+
+            bench.add()?;
+            for _ in 0..100 {
+                bench.tick();
+            }
+            bench.del();
+            assert!(*records(&bench)? == [(len, len, flags)]);
+            assert_eq!(bench.head(), len);
+
+            let bytes = bench.read()?;
+            let mut next = 100 * PAGE - 4 * PAGE;
+            for piece in Reader::new(&bytes) {
+                let Piece::Packet(header, _) = piece else {
+                    return Err(EBADMSG);
+                };
+                assert_eq!(header.pos, next);
+                next += u64::from(header.len);
+            }
+            assert_eq!(next, 100 * PAGE);
+        }
+        Ok(())
+    }
+
+    /// Each fault has its flag, and the commit comes at once.
+    #[test]
+    fn faults_have_their_flags() -> Result {
+        for (sink, format) in [(DIRECT, 0), (SG, 0), (BUFFER, FLAT)] {
+            for (fault, flag, kept) in [(3, PARTIAL, 0), (4, COLLISION, PAGE - 64)] {
+                let terms = Terms {
+                    sink,
+                    fault,
+                    nth: 2,
+                    ..TERMS
+                };
+                let mut bench = terms.bench(16)?;
+
+                bench.add()?;
+                for _ in 0..4 {
+                    bench.tick();
+                }
+                bench.del();
+                let len = PAGE + kept;
+                assert!(*records(&bench)? == [(0, len, flag | format), (len, len, flag | format)]);
+                assert_eq!(bench.lost(), 2 * (PAGE - kept));
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn interrupts_are_late_lost_or_pending() -> Result {
+        // Fault, its number, and where the records of 12 ticks, a stop, and 2 ticks begin.
+        let table: [(u64, u64, &[u64]); 5] = [
+            (0, 0, &[0, 8, 12]),
+            (1, 0, &[0, 9, 12]),
+            (1, 3, &[0, 11, 12]),
+            (2, 0, &[0, 12]),
+            // What was pending is taken at the end of the first tick after the start.
+            (5, 0, &[0, 12, 13]),
+        ];
+
+        for sink in [DIRECT, SG, BUFFER] {
+            for (fault, nth, starts) in table {
+                let terms = Terms {
+                    sink,
+                    fault,
+                    nth,
+                    bounce: if sink == DIRECT { 0 } else { 16 },
+                    ..TERMS
+                };
+                let mut bench = terms.bench(16)?;
+
+                bench.add()?;
+                for _ in 0..12 {
+                    bench.tick();
+                }
+                bench.stop();
+                bench.start();
+                bench.tick();
+                bench.tick();
+                bench.del();
+                let seen = records(&bench)?;
+                assert!(seen
+                    .iter()
+                    .map(|(offset, ..)| offset / PAGE)
+                    .eq(starts.iter().copied()));
+                assert_eq!(bench.lost(), 0);
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn sessions_begin_where_they_must() -> Result {
+        for sink in [DIRECT, SG, BUFFER] {
+            let terms = Terms {
+                sink,
+                align: 12,
+                burst: 3,
+                packet: 2,
+                ..TERMS
+            };
+            let mut bench = terms.bench(16)?;
+            let mut seen = Seen::new();
+
+            bench.add()?;
+            for _ in 0..5 {
+                bench.tick();
+                bench.stop();
+                bench.start();
+            }
+            assert!(bench
+                .records()
+                .iter()
+                .all(|r| r.offset % PAGE == 0 && r.size == 384));
+            assert_eq!(bench.paddings().len(), 5);
+            for padding in bench.paddings() {
+                let mut pads = Seen::new();
+                pads.read(&padding.bytes)?;
+                assert_eq!(pads.overhead, PAGE - 384);
+            }
+            bench.del();
+            seen.read(&bench.read()?)?;
+            assert_eq!(seen.overhead, 5 * (PAGE - 384));
+            assert!(seen.adds_up(&bench));
+        }
+        Ok(())
+    }
+
+    /// Padding that finds no room: what the unit generates is lost, and perf is told that the ring is
+    /// full.
+    #[test]
+    fn no_room_for_padding_is_a_full_ring() -> Result {
+        for sink in [DIRECT, SG, BUFFER] {
+            let terms = Terms {
+                sink,
+                align: 13,
+                burst: 1,
+                ..TERMS
+            };
+            let mut bench = terms.bench(4)?;
+
+            bench.add()?;
+            bench.tick();
+            bench.stop();
+            bench.start();
+            bench.tick();
+            bench.stop();
+            // The next multiple is the end of the ring, less a byte.
+            bench.start();
+            for _ in 0..300 {
+                bench.tick();
+            }
+            bench.stop();
+            assert!(bench.is_disabled());
+            assert!(bench
+                .records()
+                .last()
+                .is_some_and(|r| r.is_truncated() && r.size == 0));
+            assert_eq!(bench.counter(), 128 + i64::try_from(bench.lost())?);
+        }
+        Ok(())
+    }
+
+    /// In overwrite mode padding counts as written.
+    #[test]
+    fn overwrite_mode_is_padded_too() -> Result {
+        for sink in [DIRECT, SG, BUFFER] {
+            let terms = Terms {
+                sink,
+                align: 10,
+                burst: 1,
+                ..TERMS
+            };
+            let mut bench = open(&Setup {
+                mode: Mode::Overwrite,
+                ..terms.setup(4)
+            })?;
+            let mut seen = Seen::new();
+
+            bench.add()?;
+            bench.tick();
+            bench.stop();
+            bench.start();
+            bench.tick();
+            bench.del();
+            assert_eq!(bench.head(), 1024 + 64);
+            seen.read(&bench.read()?)?;
+            assert_eq!(seen.overhead, 1024 - 64);
+            assert!(seen.adds_up(&bench));
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn it_counts_without_a_ring() -> Result {
+        let mut bench = TERMS.bench(4)?;
+        let mut seen = Seen::new();
+
+        bench.unmap();
+        bench.add()?;
+        bench.tick();
+        bench.tick();
+        assert_eq!(bench.counter(), 2 * 4096);
+        assert!(!bench.is_open());
+
+        // Paused it does not, though its clock goes on.
+        bench.pause()?;
+        assert!(bench.tick());
+        assert_eq!(bench.counter(), 2 * 4096);
+        bench.resume()?;
+
+        // A ring is mapped: the next tick finds it, and begins.
+        bench.map()?;
+        assert!(bench.tick() && bench.is_open());
+        assert_eq!(bench.counter(), 2 * 4096);
+        bench.tick();
+        seen.read(&bench.read()?)?;
+
+        // It is unmapped: perf stops the event, which then counts on.
+        bench.unmap();
+        assert!(!bench.tick() && !bench.start());
+        bench.tick();
+        assert_eq!(bench.counter(), 4 * 4096);
+        bench.map()?;
+        // perf starts the event again by itself.
+        assert!(bench.start());
+        bench.tick();
+        bench.del();
+        seen.read(&bench.read()?)?;
+
+        assert_eq!(seen.data, 2 * PAGE);
+        assert_eq!(seen.gaps, 3 * PAGE);
+        assert_eq!(bench.lost(), 0);
+        assert!(bench.complaint().is_none());
+        Ok(())
+    }
+
+    #[test]
+    fn limit_and_dry() -> Result {
+        for sink in [DIRECT, SG, BUFFER] {
+            let terms = Terms {
+                sink,
+                dry: 1,
+                limit: 10 * PAGE + 63,
+                ..TERMS
+            };
+            let mut bench = terms.bench(64)?;
+
+            bench.add()?;
+            for _ in 0..20 {
+                bench.tick();
+            }
+            bench.del();
+            assert_eq!(bench.counter(), 10 * 4096);
+            assert_eq!(bench.head(), 10 * PAGE);
+            assert!(bench.read()?.iter().all(|byte| *byte == 0));
+        }
+        Ok(())
+    }
+}
