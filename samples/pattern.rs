@@ -222,14 +222,10 @@ impl Pmu for Pattern {
         let (no_space, gap, collision) = unit.lost.causes();
 
         session.event.advance(&unit);
-        aux::Written::new(
-            len,
-            broken::published(),
-            broken::truncated(no_space, mode),
-        )
-        .and_lost(gap)
-        .and_lost(collision)
-        .in_format(session.buffer.format())
+        aux::Written::new(len, broken::published(), broken::truncated(no_space, mode))
+            .and_lost(gap)
+            .and_lost(collision)
+            .in_format(session.buffer.format())
     }
 
     fn count_start(&self, counting: &mut aux::Counting<'_, Self>) -> Result<Run> {

@@ -251,8 +251,8 @@ impl Unit {
         good
     }
 
-    /// The packets that take up `len` bytes and mean nothing, for `put` to write block by block; not
-    /// even a packet if there is none of that length.
+    /// The packet that takes up `len` bytes and means nothing, for `put` to write block by block; zeroes
+    /// if there is none of that length.
     pub(crate) fn pad<E>(
         &self,
         len: usize,
@@ -269,9 +269,7 @@ impl Unit {
 
                 (0..len / PACKET_UNIT).try_for_each(|index| put(&pad.block(index)))
             }
-            _ => (0..len)
-                .step_by(BLOCK_LEN)
-                .try_for_each(|done| put(&[0; BLOCK_LEN][..BLOCK_LEN.min(len - done)])),
+            _ => (0..len).try_for_each(|_| put(&[0])),
         }
     }
 
