@@ -12,7 +12,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use auxcore::pattern::{self, Header, Kind};
+use auxcore::pattern::{self, Behind, Follow, Header, Kind};
 use perfdata::{AuxFlags, Feature};
 
 use crate::error::Result;
@@ -30,8 +30,10 @@ const TOLD: usize = 20;
 pub struct Content {
     /// Bytes of trace in the file.
     pub recorded: u64,
-    /// Bytes of packets that carry no trace.
+    /// Bytes of packets that carry no trace: barriers and padding.
     pub overhead: u64,
+    /// Those of them that are padding, of which no AUX record tells.
+    pub padding: u64,
     /// Bytes that the unit generated and that are not in the file.
     pub lost: u64,
     /// Those of them that newer ones have overwritten, as they should.
@@ -93,6 +95,7 @@ impl Findings {
             .reduce(|a, b| Content {
                 recorded: a.recorded.saturating_add(b.recorded),
                 overhead: a.overhead.saturating_add(b.overhead),
+                padding: a.padding.saturating_add(b.padding),
                 lost: a.lost.saturating_add(b.lost),
                 overwritten: a.overwritten.saturating_add(b.overwritten),
                 generated: a.generated.saturating_add(b.generated),
@@ -191,11 +194,12 @@ pub fn check_parts(parts: &[&[u8]]) -> Result<Findings> {
     }
     index(&trace, &mut findings)?;
     for ring in trace.rings.values() {
-        covered(ring, &trace, &mut findings);
+        let content = (trace.pmu == PATTERN).then(|| content(ring, &trace, &mut findings.problems));
+        let padding = content.map_or(0, |content| content.padding);
+        covered(ring, &trace, padding, &mut findings);
         findings.wraps = findings
             .wraps
             .saturating_add(trace.aux_size.map_or(0, |size| wraps(ring, size)));
-        let content = (trace.pmu == PATTERN).then(|| content(ring, &trace, &mut findings.problems));
         findings.rings.push((ring.name(), ring.loss, content));
     }
     Ok(findings)
@@ -243,8 +247,9 @@ fn index(trace: &Trace<'_>, findings: &mut Findings) -> Result<()> {
     Ok(())
 }
 
-/// Whether the pieces follow each other, and every byte that an AUX record tells of is in one.
-fn covered(ring: &Ring<'_>, trace: &Trace<'_>, findings: &mut Findings) {
+/// Whether the pieces follow each other, and every byte that an AUX record tells of is in one. `padding`: bytes of which none
+/// tells, as it should be.
+fn covered(ring: &Ring<'_>, trace: &Trace<'_>, padding: u64, findings: &mut Findings) {
     let mode = trace.mode;
     let name = ring.name();
     for pair in ring.pieces.windows(2) {
@@ -284,7 +289,7 @@ fn covered(ring: &Ring<'_>, trace: &Trace<'_>, findings: &mut Findings) {
         }
     }
     // Up to 7 bytes are what brings the last piece to a multiple of 8; what a lost record told of is counted as lost.
-    let untold = ring.loss.untold();
+    let untold = ring.loss.untold().saturating_sub(padding);
     if untold > 7 && !trace.partial && ring.loss.jumped < untold && ring.loss.records_lost == 0 {
         findings.problems.push(format!(
             "{name}: no AUX record tells of {untold} bytes of the trace"
@@ -346,13 +351,6 @@ fn runs<'a>(ring: &Ring<'a>, mode: Mode, mut wrong: impl FnMut(u64, String)) -> 
     out
 }
 
-/// One stream of packets.
-#[derive(Debug, Clone, Copy)]
-struct Stream {
-    /// Where the next packet must be, or after it.
-    next: u64,
-}
-
 /// Verifies a ring's trace of `pattern`.
 fn content(ring: &Ring<'_>, trace: &Trace<'_>, problems: &mut Vec<String>) -> Content {
     let mode = trace.mode;
@@ -366,7 +364,7 @@ fn content(ring: &Ring<'_>, trace: &Trace<'_>, problems: &mut Vec<String>) -> Co
         ));
     };
 
-    let mut streams: BTreeMap<u32, Stream> = BTreeMap::new();
+    let mut streams: BTreeMap<u32, Follow> = BTreeMap::new();
     // Bytes that are in the file though no packet claims them: the gap that they leave is no loss.
     let mut unknown = 0;
     for Run { base, bytes } in runs(ring, mode, |base, what| wrong(&mut out, base, 0, what)) {
@@ -437,11 +435,15 @@ fn content(ring: &Ring<'_>, trace: &Trace<'_>, problems: &mut Vec<String>) -> Co
             };
             at += packet.len();
             out.packets += 1;
-            if header.kind != Kind::Data {
-                out.overhead += len(packet.len());
-                continue;
+            match header.kind {
+                Kind::Data => out.recorded += len(packet.len()),
+                kind => {
+                    out.overhead += len(packet.len());
+                    if kind == Kind::Pad {
+                        out.padding += len(packet.len());
+                    }
+                }
             }
-            out.recorded += len(packet.len());
             let start = at - packet.len();
             let payload = packet.get(pattern::HEADER_LEN..).unwrap_or(&[]);
             let offset = u16::try_from(pattern::HEADER_LEN).unwrap_or(0);
@@ -461,47 +463,62 @@ fn content(ring: &Ring<'_>, trace: &Trace<'_>, problems: &mut Vec<String>) -> Co
                     format!("the packet was written by CPU {}", header.cpu),
                 );
             }
+            if header.kind == Kind::Pad {
+                continue;
+            }
             let new = here.insert(header.stream);
-            let stream = *streams.entry(header.stream).or_insert(Stream {
-                // Where it was before the first file that is there nobody knows.
-                next: if trace.partial && mode == Mode::Linear {
-                    header.pos
-                } else {
-                    0
-                },
-            });
-            match header.pos.checked_sub(stream.next) {
-                Some(0) => {}
+            let begins = !streams.contains_key(&header.stream);
+            // Where it was before the first file that is there nobody knows.
+            let unseen = trace.partial && mode == Mode::Linear;
+            let follow = streams
+                .entry(header.stream)
+                .or_insert(Follow::from(if unseen { header.pos } else { 0 }));
+            match follow.packet(&header) {
                 // What was generated between two snapshots, and before the first, was overwritten; but for the rest of the
                 // packet that was cut.
-                Some(gap) if new && mode == Mode::Overwrite => {
+                Ok(gap) if new && mode == Mode::Overwrite => {
                     let there = gap.min(cut);
                     cut -= there;
                     out.overwritten = out.overwritten.saturating_add(gap - there);
                 }
-                Some(gap) => {
+                Ok(gap) => {
+                    let told = pattern::lost_before(&header, packet);
+                    if let (Some(told), false) =
+                        (told.filter(|told| *told != gap), begins && unseen)
+                    {
+                        wrong(
+                            &mut out,
+                            base,
+                            start,
+                            format!("the barrier tells of {told} bytes lost before it, and there are {gap}"),
+                        );
+                    }
                     let there = gap.min(unknown);
                     unknown -= there;
                     out.gaps += u64::from(gap != there);
                     out.lost = out.lost.saturating_add(gap - there);
                 }
-                None => wrong(
+                Err(Behind { reached }) => wrong(
                     &mut out,
                     base,
                     start,
                     format!(
-                        "the packet is at {} of stream {}, which had come to {}",
-                        header.pos, header.stream, stream.next
+                        "the packet is at {} of stream {}, which had come to {reached}",
+                        header.pos, header.stream
                     ),
                 ),
             }
-            streams.insert(
-                header.stream,
-                Stream {
-                    next: header.pos.saturating_add(u64::from(header.len)),
-                },
-            );
         }
+    }
+    // In the midst of a trace bytes go missing for a reason, and a record has its flag.
+    let flagged = ring.loss.truncated + ring.loss.partial + ring.loss.collision;
+    let told = flagged + ring.loss.full + ring.loss.records_lost != 0;
+    if out.lost != 0 && !told && !trace.cut && !trace.recovered && !trace.partial {
+        problems.push(format!(
+            "{name}: {} bytes are missing between packets, and no AUX record says that trace was lost",
+            out.lost
+        ));
+        out.mismatches += 1;
     }
     out.streams = len(streams.len());
 

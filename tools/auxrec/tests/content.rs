@@ -44,6 +44,27 @@ fn packet(stream: u32, pos: u64, len: u16) -> Vec<u8> {
     out
 }
 
+/// A packet that is no data.
+fn special(kind: Kind, pos: u64, len: u16) -> Header {
+    Header {
+        len,
+        kind,
+        pos,
+        time: pos,
+        stream: 1,
+        cpu: 1,
+        seed: 7,
+        run: 0,
+    }
+}
+
+fn pad(pos: u64, len: u16) -> Vec<u8> {
+    let header = special(Kind::Pad, pos, len);
+    (0..len / 64)
+        .flat_map(|index| header.block(index))
+        .collect()
+}
+
 /// Packets one after the other, from position `from` to `to`.
 fn packets(from: u64, to: u64) -> Vec<u8> {
     (from..to)
@@ -224,6 +245,62 @@ fn loss_is_counted_to_the_byte() {
     );
 }
 
+/// A flat sink's trace: barriers tell of what is missing, in front of the packet behind it.
+#[test]
+fn barriers_tell_of_losses() {
+    let barrier = |pos, lost| special(Kind::Barrier, pos, 64).barrier(lost).to_vec();
+    let findings = Made::new(false)
+        .trace(
+            &[packets(0, 128), barrier(256, 128), packets(256, 320)].concat(),
+            AuxFlags::PARTIAL,
+        )
+        .trace(
+            &[barrier(512, 192), packets(512, 576)].concat(),
+            AuxFlags::TRUNCATED,
+        )
+        .count(576)
+        .check();
+    assert_eq!(findings.problems, [""; 0]);
+    let content = findings.content().unwrap();
+    assert_eq!(
+        (
+            content.recorded,
+            content.lost,
+            content.overhead,
+            content.gaps
+        ),
+        (256, 320, 128, 2)
+    );
+    // In an overwritten area nobody knows what a barrier at the front tells of.
+    let mut made = Made::new(true);
+    made.head = 4096;
+    let findings = made
+        .piece(&[barrier(512, 192), packets(512, 576)].concat())
+        .count(576)
+        .check();
+    assert_eq!(findings.problems, [""; 0]);
+    assert_eq!(findings.content().unwrap().overwritten, 512);
+}
+
+/// Padding is skipped: it lies between AUX records, or behind the last.
+#[test]
+fn padding_is_no_loss() {
+    let mut made = Made::new(false);
+    made.trace(&packets(0, 128), NONE)
+        .piece(&pad(128, 192))
+        .trace(&packets(128, 256), NONE)
+        .piece(&pad(256, 64))
+        .count(256);
+    let findings = made.check();
+    assert_eq!(findings.problems, [""; 0]);
+    assert!(!findings.lost());
+    let content = findings.content().unwrap();
+    assert_eq!(
+        (content.recorded, content.padding, content.lost),
+        (256, 256, 0)
+    );
+}
+
 #[test]
 fn an_overwritten_area_begins_anywhere() {
     let all = packets(0, 1024);
@@ -333,7 +410,50 @@ fn every_single_wrong_thing_is_found() {
         bytes[at] ^= 1;
         bytes
     };
-    let cases: [(&str, Findings, &str); 10] = [
+    let barrier = |lost| special(Kind::Barrier, 128, 64).barrier(lost).to_vec();
+    let cases: [(&str, Findings, &str); 14] = [
+        (
+            "no flag",
+            Made::new(false)
+                .trace(&[packets(0, 64), packets(128, 512)].concat(), NONE)
+                .count(512)
+                .check(),
+            "no AUX record says that trace was lost",
+        ),
+        (
+            "barrier that lies",
+            Made::new(false)
+                .trace(
+                    &[packets(0, 64), barrier(128), packets(128, 512)].concat(),
+                    AuxFlags::PARTIAL,
+                )
+                .count(512)
+                .check(),
+            "the barrier tells of 128 bytes lost before it, and there are 64",
+        ),
+        (
+            "padding that is not zero",
+            Made::new(false)
+                .trace(
+                    &{
+                        let mut bytes = [packets(0, 64), pad(64, 64), packets(64, 512)].concat();
+                        bytes[127] = 1;
+                        bytes
+                    },
+                    NONE,
+                )
+                .count(512)
+                .check(),
+            "differs from byte 63",
+        ),
+        (
+            "padding does not explain trace",
+            Made::new(false)
+                .piece(&[pad(0, 64), packets(0, 512)].concat())
+                .count(512)
+                .check(),
+            "no AUX record tells of 512 bytes",
+        ),
         (
             "payload",
             Made::new(false)
