@@ -96,7 +96,8 @@ const USUAL: [Case; 37] = [
     trace(
         "ring of 2 pages",
         Trace {
-            terms: "rate=64",
+            // Straight into the ring, a page of two is all that the unit may fill before the reader comes.
+            terms: "rate=64,sink=1",
             ring: 2,
             ..TRACE
         },
@@ -296,9 +297,9 @@ const USUAL: [Case; 37] = [
     ),
     refused(
         "what the driver cannot do",
-        &["-e", "pattern/sink=1/", "--", "true"],
+        &["-e", "pattern/sink=3/", "--", "true"],
         1,
-        &["pattern/sink=1/", "does not support"],
+        &["pattern/sink=3/", "refuses"],
     ),
     refused(
         "what makes no sense to the driver",

@@ -374,11 +374,23 @@ fn rmmod() -> Result<String> {
 /// A reader that lies, in every way, about how far it is.
 fn garbage_tail() -> Result<String> {
     let mut bytes_seen = 0;
-    for (pages, overwrite) in [(2, false), (16, false), (1, false), (4, true)] {
+    // Pages, how they are mapped, and the sink.
+    let rings = [
+        (2, false, 0),
+        (16, false, 0),
+        (1, false, 1),
+        (2, false, 2),
+        (4, true, 0),
+    ];
+    for (pages, overwrite, config1) in rings {
+        let attr = Attr {
+            config1,
+            ..traced("pattern")?
+        };
         let mut victim = Victim {
             aux: None,
             base: None,
-            event: Event::open(&traced("pattern")?, -1, 0)?,
+            event: Event::open(&attr, -1, 0)?,
         };
         let control = base(&victim.event)?;
         set(&control, Field::AuxOffset, offset());
@@ -710,8 +722,14 @@ fn open_close() -> Result<String> {
             }
             // Every third time the other CPU's, so that the two meet.
             let at = if n % 3 == 0 { 1 - cpu } else { cpu };
+            // All sinks; straight into the ring takes two pages of it.
+            let config1 = if n % 4 == 0 { 1 } else { n % 3 };
+            let attr = Attr {
+                config1,
+                ..traced("pattern")?
+            };
             // perf lets one event of an exclusive PMU onto a CPU.
-            let event = match Event::open(&traced("pattern")?, -1, at) {
+            let event = match Event::open(&attr, -1, at) {
                 Ok(event) => event,
                 Err(error) if error.kind() == ErrorKind::ResourceBusy => {
                     sleep(1);
