@@ -3,10 +3,10 @@
 //! Makes a KUnit suite of the examples in the documentation of the crate `perf`.
 //!
 //! The kernel does the same for its own crate, with `scripts/rustdoc_test_builder.rs` and
-//! `scripts/rustdoc_test_gen.rs`; those know no other crate than `kernel`, and no tree but their own.
+//! `scripts/rustdoc_test_gen.rs`; those know no other crate than `kernel`, and no tree but theirs.
 //!
-//! It has two parts. rustdoc calls it instead of the compiler, once for each example, which it keeps.
-//! Then `rust/Makefile` calls it, and it writes a crate with all of them: a case for each, named
+//! It has two parts. rustdoc calls it instead of the compiler, once for each example, which it
+//! keeps. Then `rust/Makefile` calls it, and it writes a crate with all of them: a case for each, named
 //! after its file. An example that declares a module is the root of that crate.
 
 use std::{
@@ -60,8 +60,8 @@ fn keep(folder: &Path, file: &str) -> Result {
     Ok(())
 }
 
-/// The line of the fence before an example, which rustdoc puts into the name of the function that it
-/// makes of it: `_doctest_main_FILE_LINE_NUMBER`. [`None`] if the example has a `main()` itself.
+/// The line of the fence before an example, which rustdoc puts into the name of the function that
+/// it makes of it: `_doctest_main_FILE_LINE_NUMBER`. [`None`] if the example has a `main()` itself.
 fn fence(body: &str) -> Option<usize> {
     function(body)?.rsplit('_').nth(1)?.parse().ok()
 }
@@ -103,7 +103,7 @@ fn crate_of(examples: &[Example]) -> Result<String> {
 
     let mut text = format!(
         "//! The examples in the documentation of `perf`, made by rust/doctests/generate.rs.\n\
-         #![allow(missing_docs, unreachable_pub, clippy::all, clippy::undocumented_unsafe_blocks)]\n\
+         #![allow(missing_docs, unreachable_pub, clippy::all)]\n\
          // {}:{}\n{}\n\
          #[::kernel::prelude::kunit_tests(rust_perf_doctests)]\n\
          mod examples {{\n",

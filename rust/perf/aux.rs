@@ -163,9 +163,9 @@ impl<T: Pmu> Session<'_, T> {
     /// [`Pmu::start`] before the unit runs, or while [`Window::written`] is 0 and the unit has not
     /// written by itself. No `PERF_RECORD_AUX` tells of padding, but `aux_head` does.
     ///
-    /// Nothing has happened after an error: [`EOPNOTSUPP`] in overwrite mode, [`EBUSY`] if something
-    /// has been written, [`ENOSPC`] if the window has less space, [`EINVAL`] if `pad` wrote less than
-    /// `len`, or more.
+    /// Nothing has happened after an error: [`EOPNOTSUPP`] in overwrite mode, [`EBUSY`] if
+    /// something has been written, [`ENOSPC`] if the window has less space, [`EINVAL`] if `pad`
+    /// wrote less than `len`, or more.
     ///
     /// C counterpart: `perf_aux_output_skip()`.
     ///

@@ -45,6 +45,8 @@ pub struct Exclude {
 }
 
 /// What an event follows.
+///
+/// C counterpart: `event->cpu`, and `PERF_ATTACH_TASK` in `event->attach_state`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Target {
     /// Whatever runs on this CPU.

@@ -84,6 +84,8 @@ use kernel::{
 };
 
 /// What a filter does.
+///
+/// C counterpart: `enum perf_addr_filter_action_t`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
     /// Trace while in the range.
@@ -117,6 +119,8 @@ impl Action {
 }
 
 /// A filter, as user space asks for it.
+///
+/// C counterpart: `struct perf_addr_filter`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Wanted {
     /// What it does.
@@ -130,6 +134,8 @@ pub struct Wanted {
 }
 
 /// A filter, as the hardware is to have it.
+///
+/// C counterpart: `struct perf_addr_filter_range`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Filter {
     /// What it does.
@@ -219,7 +225,8 @@ impl Filters {
 
     /// The filters; in a session.
     pub(crate) fn get(&self, _cpu: &context::Cpu) -> &[Filter] {
-        // SAFETY: Not written while a session is open, by the type invariant.
+        // SAFETY: Written only before a session begins, on the event's CPU, by the type invariant;
+        // that is this CPU, and `sync()` is not running on it: who has the token is in a session.
         unsafe { &*self.0.get() }
     }
 

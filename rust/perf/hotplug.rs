@@ -91,8 +91,10 @@ impl Node {
     ///
     /// `self` must stay where it is, and be [removed](Self::remove) before it goes.
     pub(crate) unsafe fn add(&self) -> Result {
-        // SAFETY: The state is set up: this crate's module is there. The node stays, by the safety
-        // requirement.
+        // SAFETY:
+        // - The state is set up: this crate's module is there, and it is for the nodes of `Node`s.
+        // - The node stays where it is until it is removed, by the safety requirement; so `online`,
+        //   which is called at once, gets the node that it was given with.
         to_result(unsafe { bindings::rust_perf_cpuhp_add(STATE.load(Relaxed), self.node.get()) })
     }
 

@@ -10,6 +10,8 @@ use kernel::prelude::*;
 
 /// A read-only file with a fixed text.
 ///
+/// C counterpart: `struct perf_pmu_events_attr`.
+///
 /// Made in a `static` of the driver, as [`format!`](crate::format!) does: perf and lockdep keep
 /// its address.
 #[repr(transparent)]

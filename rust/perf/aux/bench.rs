@@ -171,8 +171,8 @@ impl Drop for Memory {
 ///
 /// # Invariants
 ///
-/// - `event` is zeroed but for what is set in [`Self::open`] and by the unit: `event.pmu_private` is
-///   `state`, `event.rb` is `ring` and `event.pmu` is `pmu`.
+/// - `event` is zeroed but for what is set in [`Self::open`] and by the unit: `event.pmu_private`
+///   is `state`, `event.rb` is `ring` and `event.pmu` is `pmu`.
 /// - `ring` is only referred to by [`Fake`] during a callback, and by [`Self`] outside of any.
 /// - Whatever `unit` keeps a pointer to is in a box of its own.
 pub struct Bench<T: Pmu> {
@@ -393,8 +393,8 @@ impl<T: Pmu> Bench<T> {
 
     pub(super) fn try_add(&mut self) -> Option<Result<(), Start>> {
         self.on_cpu(|bench, cpu| {
-            // SAFETY: The event and `shared` have boxes of their own, and `drop()` deletes the event
-            // before they go. If the bench is forgotten, they stay.
+            // SAFETY: The event and `shared` have boxes of their own, and `drop()` deletes the
+            // event before they go. If the bench is forgotten, they stay.
             let added = unsafe { bench.unit.add(&bench.shared, bench.event(), true, cpu) };
 
             bench.timer = added?;
@@ -457,8 +457,8 @@ impl<T: Pmu> Bench<T> {
     }
 
     /// An NMI will break into whatever is done next to the event, be it a start, a tick or a stop:
-    /// the driver's callback is called, and what `nmi` asks for follows when it has returned, before
-    /// interrupts come on again. That is how the driver sees it, wherever in it the NMI broke in.
+    /// the driver's callback is called, and what `nmi` asks for follows when it has returned,
+    /// before interrupts come on again. That is how the driver sees it, wherever in it the NMI broke in.
     ///
     /// [`EOPNOTSUPP`] if the driver cannot pause and is to.
     ///
@@ -481,8 +481,8 @@ impl<T: Pmu> Bench<T> {
     /// offset from `mapped`, where the task has mapped the file, if it has.
     ///
     /// As perf does, it stops the event if it runs, and starts it again. The error is the driver's,
-    /// from `filters_validate()`, or [`EOPNOTSUPP`] for more than [`Pmu::NR_FILTERS`], or [`EINVAL`]
-    /// if that is 0; then the filters stay as they were.
+    /// from `filters_validate()`, or [`EOPNOTSUPP`] for more than [`Pmu::NR_FILTERS`], or
+    /// [`EINVAL`] if that is 0; then the filters stay as they were.
     ///
     /// C counterpart: `PERF_EVENT_IOC_SET_FILTER`.
     pub fn set_filters(&mut self, wanted: &[filter::Wanted], mapped: Option<u64>) -> Result {

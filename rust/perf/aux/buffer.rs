@@ -36,6 +36,8 @@ use kernel::{
 };
 
 /// How user space mapped a ring.
+///
+/// C counterpart: `overwrite` of `pmu->setup_aux()`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {
     /// Writable: user space moves the tail, and trace that finds no room is lost.

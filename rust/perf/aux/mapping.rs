@@ -22,8 +22,8 @@ use kernel::prelude::*;
 /// nobody else looks at any more.
 ///
 /// The ring's memory is shared: with user space, which reads it at any time, perhaps with a unit
-/// that writes to it. There is no way to a `&[u8]` of it. Where in the ring one may write is for the
-/// session's [`Window`](super::Window) to say; a mapping only sees that it stays within the ring.
+/// that writes to it. There is no way to a `&[u8]` of it. Where in the ring one may write is for
+/// the session's [`Window`](super::Window) to say; a mapping only sees that it stays within the ring.
 ///
 /// To be dropped in a task, or in an interrupt handler, but not in NMI. So not in a callback on the
 /// event's CPU.
@@ -89,9 +89,11 @@ impl Mapping {
         let (addresses, count) = pages.addresses();
         let count = count.try_into()?;
 
-        // SAFETY: `addresses` has `count` addresses of pages from the page allocator, which are
-        // perf's and live, by the invariant of `Pages`: `setup_aux()` runs, or a transaction is
-        // open.
+        // SAFETY:
+        // - `addresses` has `count` addresses of pages from the page allocator, which are perf's
+        //   and live, by the invariant of `Pages`.
+        // - This is a task that may sleep: drivers see `Pages` in `setup_aux()` only, and cannot
+        //   keep it.
         let address = unsafe { bindings::rust_perf_vmap(addresses.as_ptr(), count) };
 
         // INVARIANT: As it says; nobody else has the address.
@@ -138,8 +140,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: By the type invariant, and for the last time. Nobody writes through it: that takes
-        // `&mut self`; a unit that was given the address has been quiesced before its session's
+        // SAFETY: By the type invariant, and for the last time. Nobody writes through it: that
+        // takes `&mut self`; a unit that was given the address has been quiesced before its session's
         // buffer is dropped.
         unsafe { bindings::rust_perf_vunmap(self.address.as_ptr().cast()) };
     }

@@ -7,7 +7,10 @@ use super::{
         Bench,
         Setup, //
     },
-    fake::Fake,
+    fake::{
+        Fake,
+        Record, //
+    },
     unit::{
         Start,
         Unit, //
@@ -426,6 +429,31 @@ mod cases {
         Ok(())
     }
 
+    /// perf opens one transaction on a ring. Were it to open two, the ring's buffer would not be
+    /// lent twice, and the second would be ended.
+    #[test]
+    fn ring_that_is_written_to_is_not_lent_again() -> Result {
+        let mut bench = bench(false)?;
+        let mut other = super::bench(false)?;
+        let ours = bench.ring_mut().replace_private(ptr::null_mut());
+        bench.ring_mut().replace_private(ours);
+        let theirs = other.ring_mut().replace_private(ours);
+
+        assert!(bench.add().is_ok());
+        let added = other.on_cpu(|other, cpu| {
+            // SAFETY: The event and `shared` live to the end of the case; it is not added.
+            unsafe { other.unit.add(&bench.shared, other.event(), true, cpu) }
+        });
+        other.ring_mut().replace_private(theirs);
+
+        assert!(added == Some(Err(Start::NotMapped)));
+        assert_eq!(other.driver().started.load(Relaxed), 0);
+        assert!(!other.is_open() && bench.is_open());
+        assert!(bench.ticks());
+        assert!(bench.is_sound() && other.is_sound());
+        Ok(())
+    }
+
     #[test]
     fn second_event_is_refused_before_it_begins() -> Result {
         let mut bench = bench(false)?;
@@ -443,6 +471,9 @@ mod cases {
         assert!(added == Some(Err(Start::Busy)));
 
         assert!(bench.ticks());
+        bench.stop();
+        let started = bench.on_cpu(|bench, cpu| bench.unit.start(event, cpu).is_some());
+        assert!(started == Some(false) && !bench.is_open());
         assert!(bench.is_sound() && other.is_sound());
         Ok(())
     }
@@ -482,19 +513,50 @@ mod cases {
         Ok(())
     }
 
+    /// `event->hw.state`, which perf looks at when it throttles.
+    #[test]
+    fn state_tells_whether_it_runs() -> Result {
+        let mut bench = bench(false)?;
+        let event = bench.event();
+        // SAFETY: The event of the bench, which lives to the end of the case.
+        let stopped = || unsafe { (*event.as_ptr()).hw.state } != 0;
+
+        let added = bench.on_cpu(|bench, cpu| {
+            // SAFETY: The event and `shared` live until the bench is dropped, which deletes it.
+            unsafe { bench.unit.add(&bench.shared, event, false, cpu) }
+        });
+        assert!(added == Some(Ok(None)) && stopped() && !bench.is_open());
+        assert!(bench.start() && !stopped());
+        bench.stop();
+        assert!(stopped());
+        assert!(bench.start() && !stopped());
+        bench.del();
+        assert!(stopped());
+        assert!(bench.is_sound());
+        Ok(())
+    }
+
     #[test]
     fn claim_of_more_than_the_space_is_cut() -> Result {
-        let mut bench = bench(false)?;
+        // The driver writes 1024 bytes, and may claim all of the ring but a byte.
+        let fits = RING - 1 - 1024;
 
-        bench.driver().lie.store(u64::MAX / 2, Relaxed);
-        assert!(bench.add().is_ok());
-        assert!(bench.ticks());
-        bench.del();
-        assert!(bench
-            .records()
-            .first()
-            .is_some_and(|r| r.size < RING && r.flags == PARTIAL));
-        assert!(bench.is_sound());
+        for (lie, flags) in [(fits, 0), (fits + 1, PARTIAL), (u64::MAX / 2, PARTIAL)] {
+            let mut bench = bench(false)?;
+
+            bench.driver().lie.store(lie, Relaxed);
+            assert!(bench.add().is_ok());
+            assert!(bench.ticks());
+            bench.del();
+
+            let record = Record {
+                offset: 0,
+                size: RING - 1,
+                flags,
+            };
+            assert!(bench.records() == [record]);
+            assert!(bench.is_sound());
+        }
         Ok(())
     }
 
