@@ -30,6 +30,7 @@ pub mod delay;
 pub mod drain;
 mod error;
 mod host;
+pub mod intel_pt;
 pub mod json;
 pub mod limits;
 pub mod loss;

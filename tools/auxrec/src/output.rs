@@ -11,13 +11,14 @@ use std::thread;
 use std::time::Duration;
 
 use perfdata::{
-    Auxtrace, ClockData, EventDesc, Features, FinishedInit, FinishedRound, IdIndex, IdIndexEntry,
-    Writer,
+    Auxtrace, AuxtraceInfo, ClockData, EventDesc, Features, FinishedInit, FinishedRound, IdIndex,
+    IdIndexEntry, Writer,
 };
 
 use crate::drain::{Sink, Tape, Times};
 use crate::error::{Error, Result};
 use crate::host;
+use crate::intel_pt;
 use crate::pmu::Pmus;
 use crate::session::{Mode, Plan};
 use crate::sys;
@@ -38,6 +39,8 @@ pub(crate) struct Description {
     pub target: Target,
     /// The process of the command that is run.
     pub workload: Option<u32>,
+    /// What perf's decoder of Intel PT wants to know, if that is what the trace is.
+    pub intel_pt: Option<Vec<u64>>,
 }
 
 /// How long files get, and how many are kept.
@@ -152,7 +155,16 @@ impl Output {
         for entries in self.what.index.chunks(IdIndex::MAX) {
             self.file.record(&IdIndex(entries), None)?;
         }
-        // No AUXTRACE_INFO: it names a decoder that perf has, and perf has none for a PMU that it does not know.
+        // It names a decoder that perf has, and perf has none for most PMUs.
+        if let Some(private) = &self.what.intel_pt {
+            self.file.record(
+                &AuxtraceInfo {
+                    kind: intel_pt::DECODER,
+                    private,
+                },
+                None,
+            )?;
+        }
         let attr = self.what.plan.tracking_attr();
         let id = self
             .what
@@ -348,15 +360,17 @@ fn features(
         .cmdline(&what.cmdline)
         .events(&what.events)
         .pmu_mappings(&Pmus::default().mappings())
-        .clock(
+        .notes(&notes);
+    if what.plan.has_own_clock() {
+        features.clock(
             sys::clock_resolution(),
             ClockData {
                 clockid: u32::try_from(sys::CLOCK).unwrap_or(0),
                 wall: sys::wall(),
                 clock: sys::now(),
             },
-        )
-        .notes(&notes);
+        );
+    }
     features
 }
 

@@ -42,6 +42,8 @@ pub struct Pmu {
     pub events: BTreeMap<String, String>,
     /// The CPUs that it wants its events on, where it says.
     pub cpus: Option<Vec<u32>>,
+    /// What it says of itself in `caps`.
+    pub caps: BTreeMap<String, String>,
 }
 
 /// An event that is to be recorded.
@@ -155,6 +157,7 @@ impl Pmus {
             terms,
             events,
             cpus,
+            caps: files(&dir.join("caps")).into_iter().collect(),
         })
     }
 
@@ -177,6 +180,10 @@ impl Pmus {
             config: [0; 5],
             exclude: Flags::empty(),
         };
+        if spec.pmu.writes_intel_pt() {
+            // As perf has it: without time stamps a trace cannot be matched with mappings that change.
+            spec.terms("tsc", false)?;
+        }
         spec.terms(terms, true)?;
         spec.modifiers(modifiers.unwrap_or(""))?;
         Ok(spec)
@@ -235,6 +242,24 @@ fn parse_value(text: &str) -> Option<u64> {
     match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
         Some(hex) => u64::from_str_radix(hex, 16).ok(),
         None => text.parse().ok(),
+    }
+}
+
+impl Pmu {
+    /// Whether it writes Intel PT: by its terms, which have to be where perf's decoder looks for them, and by what it says
+    /// of its `PSB` packets, as no other trace has them. Its name does not matter.
+    #[must_use]
+    pub fn writes_intel_pt(&self) -> bool {
+        let at = |name: &str, bit| {
+            self.terms
+                .get(name)
+                .is_some_and(|term| term.word == 0 && term.bits == [(bit, bit)])
+        };
+        at("pt", 0)
+            && at("tsc", 10)
+            && at("noretcomp", 11)
+            && at("branch", 13)
+            && self.caps.contains_key("psb_cyc")
     }
 }
 

@@ -14,6 +14,7 @@ use crate::control::{Channel, Command};
 use crate::delay::{Delay, Step, Switch as Switching};
 use crate::drain::{self, Again, Drain, Tape};
 use crate::error::{Error, Result};
+use crate::intel_pt;
 use crate::limits::Limits;
 use crate::loss::Loss;
 use crate::output::{self, Description, Output};
@@ -216,6 +217,7 @@ impl Options {
             online,
             target: self.target.clone(),
             workload,
+            intel_pt: intel_pt::info(plan, &session.clock()),
             plan: plan.clone(),
         }
     }

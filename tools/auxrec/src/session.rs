@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use perfdata::{Attr, Auxtrace, Flags, IdIndexEntry, Read, SampleType};
+use perfdata::{Attr, Auxtrace, Flags, IdIndexEntry, Read, SampleType, TimeConv};
 
 use crate::error::{Error, Result};
 use crate::limits::Limits;
@@ -55,8 +55,17 @@ impl Plan {
         .union(SampleType::TIME)
         .union(SampleType::CPU);
 
+    /// Whether the events have the recorder's clock. Intel PT is stamped with the processor's, and perf's own is the one
+    /// that it can be turned into.
+    #[must_use]
+    pub fn has_own_clock(&self) -> bool {
+        !self.event.pmu.writes_intel_pt()
+    }
+
     fn common(&self, attr: &Attr) -> Attr {
-        let mut flags = attr.flags | Flags::DISABLED | Flags::SAMPLE_ID_ALL | Flags::USE_CLOCKID;
+        let mut flags = attr.flags | Flags::DISABLED | Flags::SAMPLE_ID_ALL;
+        let own_clock = self.has_own_clock();
+        flags.set(Flags::USE_CLOCKID, own_clock);
         flags.set(Flags::INHERIT, self.inherit);
         flags.set(Flags::ENABLE_ON_EXEC, self.on_exec);
         Attr {
@@ -64,7 +73,7 @@ impl Plan {
             sample_period: 1,
             sample_type: Self::SAMPLE,
             read_format: Read::FORMAT,
-            clockid: sys::CLOCK,
+            clockid: if own_clock { sys::CLOCK } else { 0 },
             ..attr.clone()
         }
     }
@@ -90,7 +99,12 @@ impl Plan {
     /// The event that writes of names, threads and mappings. It counts nothing.
     #[must_use]
     pub fn tracking_attr(&self) -> Attr {
-        let flags = Flags::MMAP | Flags::MMAP2 | Flags::COMM | Flags::COMM_EXEC | Flags::TASK;
+        let mut flags = Flags::MMAP | Flags::MMAP2 | Flags::COMM | Flags::COMM_EXEC | Flags::TASK;
+        // Whose the trace of a CPU is.
+        flags.set(
+            Flags::CONTEXT_SWITCH,
+            self.event.pmu.writes_intel_pt() && self.cpus.is_some(),
+        );
         self.common(&Attr {
             kind: 1,
             config: 9,
@@ -271,6 +285,15 @@ impl Session {
 
     fn refused(&self, what: &str, error: &std::io::Error) -> Error {
         refused(what, &self.plan.event.text, error)
+    }
+
+    /// How to make perf's clock from the processor's, if the kernel says.
+    #[must_use]
+    pub fn clock(&self) -> TimeConv {
+        self.rings
+            .first()
+            .and_then(|rings| rings.base.clock())
+            .unwrap_or_default()
     }
 
     /// Which event has which id.

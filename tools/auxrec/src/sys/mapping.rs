@@ -5,9 +5,10 @@
 use std::io;
 use std::mem::offset_of;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{fence, AtomicU64, Ordering};
 
 use perf_event_open_sys::bindings::perf_event_mmap_page as Page;
+use perfdata::TimeConv;
 use rustix::fd::AsFd;
 use rustix::mm::{MapFlags, ProtFlags};
 
@@ -45,6 +46,13 @@ pub enum Field {
     /// How long it will be.
     AuxSize,
 }
+
+/// Bits of `capabilities`.
+const CAP_USER_TIME_ZERO: u64 = 1 << 4;
+const CAP_USER_TIME_SHORT: u64 = 1 << 5;
+
+/// Where `capabilities` is: bindgen gives the union no name that is worth a use.
+const CAPABILITIES: usize = offset_of!(Page, pmc_width) - 8;
 
 impl Field {
     fn offset(self) -> usize {
@@ -121,6 +129,43 @@ impl Mapping {
         if let (true, Some(word)) = (self.writable, self.word(field)) {
             word.store(value, order);
         }
+    }
+
+    /// How the processor's clock becomes perf's, of the control page at the front of this mapping; [`None`] if the kernel
+    /// does not say, as the processor's is not to be relied on.
+    pub fn clock(&self) -> Option<TimeConv> {
+        // The kernel counts `lock` up before and after it changes these.
+        for _ in 0..1000 {
+            let before = self.number::<4>(offset_of!(Page, lock))?;
+            fence(Ordering::Acquire);
+            let capabilities = self.number::<8>(CAPABILITIES)?;
+            let clock = TimeConv {
+                shift: self.number::<2>(offset_of!(Page, time_shift))?,
+                mult: self.number::<4>(offset_of!(Page, time_mult))?,
+                zero: self.number::<8>(offset_of!(Page, time_zero))?,
+                cycles: self.number::<8>(offset_of!(Page, time_cycles))?,
+                mask: self.number::<8>(offset_of!(Page, time_mask))?,
+                cap_zero: capabilities & CAP_USER_TIME_ZERO != 0,
+                cap_short: capabilities & CAP_USER_TIME_SHORT != 0,
+            };
+            fence(Ordering::Acquire);
+            if self.number::<4>(offset_of!(Page, lock))? == before && before % 2 == 0 {
+                return (clock.cap_zero && clock.mult != 0).then_some(clock);
+            }
+        }
+        None
+    }
+
+    /// The number of `N` bytes at `offset`.
+    fn number<const N: usize>(&self, offset: usize) -> Option<u64> {
+        let mut bytes = [0; N];
+        self.copy_out(offset, &mut bytes)?;
+        Some(
+            bytes
+                .iter()
+                .rev()
+                .fold(0, |n, &byte| n << 8 | u64::from(byte)),
+        )
     }
 
     /// Copies what is at `offset` into `out`; [`None`] if it is not within the mapping.

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What perf's decoder of Intel PT has to be told about a recording.
+//!
+//! The words are those of `intel_pt_info_fill()` in perf's `arch/x86/util/intel-pt.c`; their order is `INTEL_PT_PMU_TYPE` and
+//! so on in `util/intel-pt.h`.
+
+use perfdata::TimeConv;
+
+use crate::pmu::Pmu;
+use crate::session::{Mode, Plan};
+
+/// The number of the decoder, `PERF_AUXTRACE_INTEL_PT`.
+pub const DECODER: u32 = 1;
+
+/// Records of context switches: none.
+const NO_SWITCHES: u64 = 0;
+/// Those of the threads that are traced.
+const SWITCHES_OF_THREADS: u64 = 2;
+/// Those of the CPU, with who comes next.
+const SWITCHES_OF_CPUS: u64 = 3;
+
+/// The private words of AUXTRACE_INFO, if the event's PMU writes Intel PT.
+#[must_use]
+pub fn info(plan: &Plan, clock: &TimeConv) -> Option<Vec<u64>> {
+    let pmu = &plan.event.pmu;
+    if !pmu.writes_intel_pt() {
+        return None;
+    }
+    let switches = match (&plan.cpus, &plan.threads) {
+        (None, _) => NO_SWITCHES,
+        (Some(_), Some(_)) => SWITCHES_OF_THREADS,
+        (Some(_), None) => SWITCHES_OF_CPUS,
+    };
+    let cap = |name: &str| pmu.caps.get(name).and_then(|text| text.parse().ok());
+
+    Some(vec![
+        pmu.kind.into(),
+        clock.shift,
+        clock.mult,
+        clock.zero,
+        clock.cap_zero.into(),
+        mask(pmu, "tsc"),
+        mask(pmu, "noretcomp"),
+        switches,
+        u64::from(plan.mode == Mode::Overwrite),
+        plan.cpus.is_some().into(),
+        mask(pmu, "mtc"),
+        mask(pmu, "mtc_period"),
+        // The ratio of the TSC to the crystal's clock: for MTC packets, which are not asked for.
+        0,
+        0,
+        mask(pmu, "cyc"),
+        // The ratio that CBR packets are compared with.
+        0,
+        // No filter's text follows.
+        0,
+        cap("event_trace").unwrap_or(0),
+    ])
+}
+
+/// The bits of `config` that a term takes.
+fn mask(pmu: &Pmu, name: &str) -> u64 {
+    pmu.terms
+        .get(name)
+        .filter(|term| term.word == 0)
+        .and_then(|term| term.put(0, term.max()))
+        .unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pmu::Pmus;
+    use std::fs;
+    use std::path::Path;
+
+    fn write(dir: &Path, files: &[(&str, &str)]) {
+        for (name, text) in files {
+            let path = dir.join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, format!("{text}\n")).unwrap();
+        }
+    }
+
+    const UNIT: &[(&str, &str)] = &[
+        ("type", "9"),
+        ("format/pt", "config:0"),
+        ("format/cyc", "config:1"),
+        ("format/mtc", "config:9"),
+        ("format/tsc", "config:10"),
+        ("format/noretcomp", "config:11"),
+        ("format/branch", "config:13"),
+        ("format/mtc_period", "config:14-17"),
+        ("format/psb_period", "config:24-27"),
+        ("caps/psb_cyc", "1"),
+        ("caps/event_trace", "0"),
+    ];
+
+    fn plan(dir: &Path, event: &str) -> Plan {
+        Plan {
+            event: Pmus::at(dir).event(event).unwrap(),
+            data: 4096,
+            aux: 4096,
+            watermark: 0,
+            mode: Mode::Linear,
+            cpus: Some(vec![0]),
+            threads: Some(vec![1]),
+            inherit: true,
+            on_exec: true,
+            delayed: false,
+        }
+    }
+
+    #[test]
+    fn words_are_where_perf_looks() {
+        let dir = tempfile::tempdir().unwrap();
+        write(&dir.path().join("any_name"), UNIT);
+        let clock = TimeConv {
+            shift: 31,
+            mult: 12345,
+            zero: 99,
+            cap_zero: true,
+            ..TimeConv::default()
+        };
+        let words = info(&plan(dir.path(), "any_name//u"), &clock).unwrap();
+
+        assert_eq!(words[..5], [9, 31, 12345, 99, 1]);
+        assert_eq!(words[5..10], [1 << 10, 1 << 11, 2, 0, 1]);
+        assert_eq!(words[10..], [1 << 9, 0xf << 14, 0, 0, 2, 0, 0, 0]);
+    }
+
+    /// Time stamps are asked for, unless the user does not want them.
+    #[test]
+    fn stamps_are_the_default() {
+        let dir = tempfile::tempdir().unwrap();
+        write(&dir.path().join("unit"), UNIT);
+
+        assert_eq!(plan(dir.path(), "unit//u").event.config[0], 1 << 10);
+        assert_eq!(
+            plan(dir.path(), "unit/noretcomp/u").event.config[0],
+            3 << 10
+        );
+        assert_eq!(plan(dir.path(), "unit/tsc=0/u").event.config[0], 0);
+    }
+
+    /// A PMU that lacks one of the marks, or has it elsewhere, is none.
+    #[test]
+    fn other_units_are_told_apart() {
+        for left_out in [
+            "format/pt",
+            "format/tsc",
+            "format/noretcomp",
+            "format/branch",
+            "caps/psb_cyc",
+        ] {
+            let dir = tempfile::tempdir().unwrap();
+            let files: Vec<_> = UNIT
+                .iter()
+                .copied()
+                .filter(|(name, _)| *name != left_out)
+                .collect();
+            write(&dir.path().join("unit"), &files);
+            assert!(
+                info(&plan(dir.path(), "unit//u"), &TimeConv::default()).is_none(),
+                "{left_out}"
+            );
+            if left_out.starts_with("format") {
+                write(&dir.path().join("unit"), &[(left_out, "config:33")]);
+                assert!(
+                    info(&plan(dir.path(), "unit//u"), &TimeConv::default()).is_none(),
+                    "{left_out}"
+                );
+            }
+        }
+    }
+}
