@@ -63,7 +63,7 @@ fn run(args: Args) -> Result<ExitCode> {
     match args.command {
         What::Record { output, program } => record(&output, &program),
         What::Become { program } => {
-            tracer::become_stopped(&program)?;
+            tracer::become_traced(&program)?;
             Ok(ExitCode::FAILURE)
         }
         What::Compare { log, decoded } => {

@@ -15,7 +15,7 @@ use nix::errno::Errno;
 use nix::libc;
 use nix::sys::personality::{self, Persona};
 use nix::sys::ptrace::{self, Options};
-use nix::sys::signal::{self, Signal};
+use nix::sys::signal::Signal;
 use nix::sys::wait::{waitpid, WaitPidFlag, WaitStatus};
 use nix::unistd::Pid;
 
@@ -33,18 +33,17 @@ pub enum Ended {
 /// The selector of 64-bit user code.
 const USER_CS: u64 = 0x33;
 
-/// Becomes the program, stopped before that so that it can be traced from its first instruction on, and without
-/// randomised addresses.
+/// Becomes the program, traced by the parent from its first instruction on, and without randomised addresses.
 ///
 /// # Errors
 ///
 /// When that is not possible.
-pub fn become_stopped(program: &[String]) -> Result<()> {
+pub fn become_traced(program: &[String]) -> Result<()> {
     let (name, arguments) = program.split_first().context("no program given")?;
     let persona = personality::get().context("cannot read the personality")?;
     personality::set(persona | Persona::ADDR_NO_RANDOMIZE)
         .context("cannot turn address randomisation off")?;
-    signal::raise(Signal::SIGSTOP).context("cannot stop")?;
+    ptrace::traceme().context("cannot be traced")?;
 
     Err(Command::new(name).args(arguments).exec()).with_context(|| format!("cannot run {name}"))
 }
@@ -74,15 +73,16 @@ impl<W: Write> Tracer<W> {
         }
     }
 
-    /// Traces what `child` becomes, which is stopped by [`become_stopped`]. Answers how it ended, and how many
+    /// Traces what `child` becomes, which called [`become_traced`]. Answers how it ended, and how many
     /// instructions there were.
     ///
     /// # Errors
     ///
     /// When it cannot be traced, or the log cannot be written.
     pub fn run(mut self, child: Pid) -> Result<(Ended, u64)> {
-        match waitpid(child, Some(WaitPidFlag::WUNTRACED))? {
-            WaitStatus::Stopped(_, Signal::SIGSTOP) => {}
+        // It stops when it has become the program.
+        match waitpid(child, None)? {
+            WaitStatus::Stopped(_, Signal::SIGTRAP) => {}
             status => bail!("the program did not start: {status:?}"),
         }
         let options = Options::PTRACE_O_TRACECLONE
@@ -91,8 +91,8 @@ impl<W: Write> Tracer<W> {
             | Options::PTRACE_O_TRACEEXEC
             | Options::PTRACE_O_TRACEEXIT
             | Options::PTRACE_O_EXITKILL;
-        ptrace::seize(child, options).context("cannot trace the program")?;
-        signal::kill(child, Signal::SIGCONT)?;
+        ptrace::setoptions(child, options).context("cannot trace the program")?;
+        self.begin(child)?;
         let mut ended = None;
 
         loop {
@@ -119,7 +119,7 @@ impl<W: Write> Tracer<W> {
                         ended = Some(Ended::Signal(number));
                     }
                 }
-                WaitStatus::PtraceEvent(pid, signal, event) => self.event(pid, signal, event)?,
+                WaitStatus::PtraceEvent(pid, _, event) => self.event(pid, event)?,
                 WaitStatus::Stopped(pid, signal) => self.stopped(pid, signal)?,
                 _ => {}
             }
@@ -128,7 +128,20 @@ impl<W: Write> Tracer<W> {
         Ok((ended.context("the program's end was not seen")?, count))
     }
 
-    fn event(&mut self, pid: Pid, signal: Signal, event: i32) -> Result<()> {
+    /// Steps a thread from here on.
+    fn begin(&mut self, pid: Pid) -> Result<()> {
+        if let Ok(ip) = ip(pid) {
+            let thread = Thread {
+                ip,
+                execed: false,
+                memory: memory(pid),
+            };
+            self.threads.insert(pid, thread);
+        }
+        self.resume(pid, None)
+    }
+
+    fn event(&mut self, pid: Pid, event: i32) -> Result<()> {
         match event {
             libc::PTRACE_EVENT_EXEC => {
                 // Another thread than the first becomes the first.
@@ -156,21 +169,6 @@ impl<W: Write> Tracer<W> {
                     }
                 }
             }
-            libc::PTRACE_EVENT_STOP => {
-                if !self.threads.contains_key(&pid) {
-                    if let Ok(ip) = ip(pid) {
-                        // A child that has not executed anything; before that, the program before its `execve`.
-                        if signal == Signal::SIGTRAP && !self.threads.is_empty() {
-                            let thread = Thread {
-                                ip,
-                                execed: false,
-                                memory: memory(pid),
-                            };
-                            self.threads.insert(pid, thread);
-                        }
-                    }
-                }
-            }
             _ => {}
         }
         self.resume(pid, None)
@@ -178,7 +176,8 @@ impl<W: Write> Tracer<W> {
 
     fn stopped(&mut self, pid: Pid, signal: Signal) -> Result<()> {
         let Some(thread) = self.threads.get_mut(&pid) else {
-            return self.resume(pid, Some(signal));
+            // A child that has not executed anything; it comes with a SIGSTOP that nobody sent.
+            return self.begin(pid);
         };
         // Whoever is killed meanwhile says so next.
         let Ok(now) = ip(pid) else { return Ok(()) };
@@ -225,12 +224,7 @@ impl<W: Write> Tracer<W> {
     }
 
     fn resume(&self, pid: Pid, signal: Option<Signal>) -> Result<()> {
-        let done = if self.threads.contains_key(&pid) {
-            ptrace::step(pid, signal)
-        } else {
-            ptrace::cont(pid, signal)
-        };
-        match done {
+        match ptrace::step(pid, signal) {
             // Killed meanwhile.
             Ok(()) | Err(Errno::ESRCH) => Ok(()),
             Err(error) => Err(error).context("cannot go on"),
