@@ -4,7 +4,7 @@
 # cache (${XDG_CACHE_HOME:-~/.cache}/auxpmu).
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench fuzz check litmus kbuild kunit e2e matrix beside modules tools shell guest rust-analyzer kernels update clean clean-cache
+.PHONY: help demo test bench fuzz check litmus kbuild kunit e2e matrix beside modules tools shell guest programs rust-analyzer kernels update clean clean-cache
 
 ROOT := tools/vm/root.sh
 # A profile of its own: auxvm only waits for others, and the first call waits for its build.
@@ -31,6 +31,7 @@ help:
 	@echo '  make tools          build the tools for guests'
 	@echo '  make shell          a guest on this terminal, with modules, perf and auxrec'
 	@echo '  make guest CMD="…"  one command in a guest; WITH="/usr/bin/perf …" takes programs along, INTEL=1 makes the processor Intel'"'"'s'
+	@echo '  make programs       build the programs to trace: build/programs/'
 	@echo '  make rust-analyzer  rust-project.json for your editor'
 	@echo '  make kernels        prepare both kernels and no more'
 	@echo '  make update         take the newest kernel of the archive from now on'
@@ -60,6 +61,9 @@ fuzz:
 
 guest:
 	@$(AUXVM) guest $(WITH:%=--with %) $(if $(INTEL),--intel) '$(CMD)'
+
+programs:
+	@$(ROOT) run make -s -C $(CURDIR)/tools/e2e/programs O=$(CURDIR)/build/programs
 
 kernels:
 	@$(AUXVM) kernel stock lean
