@@ -18,6 +18,7 @@ use crate::minimal;
 use crate::module;
 use crate::recorder;
 use crate::recording::{Reader, Recorder, TraceFile};
+use crate::sampling;
 
 /// A case: a name, and what to do.
 pub struct Case {
@@ -80,10 +81,13 @@ const TRACE: Trace = Trace {
 
 /// All cases, in the order in which they are run.
 pub fn all() -> impl Iterator<Item = Case> {
-    let attacks = hostile::ALL.into_iter().map(|attack| Case {
-        name: attack.name,
-        what: What::Hostile(attack.run),
-    });
+    let attacks = sampling::ALL
+        .into_iter()
+        .chain(hostile::ALL)
+        .map(|attack| Case {
+            name: attack.name,
+            what: What::Hostile(attack.run),
+        });
     let more = recorder::ALL.into_iter().map(|(name, steps)| Case {
         name,
         what: What::Steps(steps),

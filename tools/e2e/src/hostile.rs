@@ -50,13 +50,15 @@ pub const ALL: [Attack; 14] = [
     attack("CPU taken offline", hotplug),
 ];
 
-const fn attack(name: &'static str, run: fn() -> Result<String>) -> Attack {
+/// An entry of a list.
+pub const fn attack(name: &'static str, run: fn() -> Result<String>) -> Attack {
     Attack { name, run }
 }
 
 /// Software events.
 const SOFTWARE: u32 = 1;
-const CPU_CLOCK: u64 = 0;
+/// Time.
+pub const CPU_CLOCK: u64 = 0;
 /// Counts nothing.
 pub const DUMMY: u64 = 9;
 
@@ -131,20 +133,38 @@ impl Victim {
         Ok(())
     }
 
-    fn head(&self) -> u64 {
+    /// How far its trace is.
+    pub fn head(&self) -> u64 {
         let base = self.base.as_ref();
         base.map_or(0, |base| get(base, Field::AuxHead))
     }
 
     /// Reads nothing, but says so.
-    fn release(&self) {
+    pub fn release(&self) {
         if let Some(base) = &self.base {
             set(base, Field::AuxTail, get(base, Field::AuxHead));
         }
     }
 
+    /// Drops all records of the data ring.
+    pub fn read(&self) {
+        if let Some(base) = &self.base {
+            set(base, Field::DataTail, get(base, Field::DataHead));
+        }
+    }
+
+    /// Its AUX ring, for the caller to unmap.
+    pub fn unmap(&mut self) -> Option<Mapping> {
+        self.aux.take()
+    }
+
+    /// Its control page.
+    pub fn control(&self) -> Result<&Mapping> {
+        self.base.as_ref().context("no control page")
+    }
+
     /// Traces until there is something new.
-    fn traces(&self) -> Result<()> {
+    pub fn traces(&self) -> Result<()> {
         let before = self.head();
         let end = Instant::now() + PATIENCE;
         while self.head() == before {
@@ -159,40 +179,47 @@ impl Victim {
 }
 
 /// Longer than anything takes that works, even on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(5);
+pub const PATIENCE: Duration = Duration::from_secs(5);
 
-fn base(event: impl AsFd) -> std::io::Result<Mapping> {
+/// Maps an event's control page and data ring.
+pub fn base(event: impl AsFd) -> std::io::Result<Mapping> {
     Mapping::new(event, 0, (1 + DATA_PAGES) * page_size(), true)
 }
 
-fn offset() -> u64 {
+/// Where AUX rings are mapped.
+pub fn offset() -> u64 {
     bytes(1 + DATA_PAGES)
 }
 
-fn bytes(pages: usize) -> u64 {
+/// So many pages.
+pub fn bytes(pages: usize) -> u64 {
     u64::try_from(pages * page_size()).unwrap_or(0)
 }
 
-fn aux(event: impl AsFd, base: &Mapping, pages: usize) -> std::io::Result<Mapping> {
+/// Maps an AUX ring, to be read by a reader that says so.
+pub fn aux(event: impl AsFd, base: &Mapping, pages: usize) -> std::io::Result<Mapping> {
     set(base, Field::AuxOffset, offset());
     set(base, Field::AuxSize, bytes(pages));
     Mapping::new(event, offset(), pages * page_size(), true)
 }
 
-fn get(control: &Mapping, field: Field) -> u64 {
+/// A word of a control page.
+pub fn get(control: &Mapping, field: Field) -> u64 {
     control.load(field, Ordering::Acquire)
 }
 
-fn set(control: &Mapping, field: Field, value: u64) {
+/// Sets a word of a control page.
+pub fn set(control: &Mapping, field: Field, value: u64) {
     control.store(field, value, Ordering::Release);
 }
 
-fn sleep(ms: u64) {
+/// Sleeps.
+pub fn sleep(ms: u64) {
     thread::sleep(Duration::from_millis(ms));
 }
 
 /// Runs `other` in a thread over and over while `body` runs.
-fn beside<T>(other: impl Fn(u64) + Sync, body: impl FnOnce() -> T) -> T {
+pub fn beside<T>(other: impl Fn(u64) + Sync, body: impl FnOnce() -> T) -> T {
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -514,7 +541,7 @@ impl Drop for Setting {
 }
 
 /// The types of the records in a data ring that was never full.
-fn records(base: &Mapping) -> Vec<u32> {
+pub fn records(base: &Mapping) -> Vec<u32> {
     let end = get(base, Field::DataHead)
         .min(bytes(DATA_PAGES))
         .try_into()
@@ -569,7 +596,8 @@ fn throttle() -> Result<String> {
     ))
 }
 
-fn unpin() -> Result<()> {
+/// Lets this thread run anywhere again.
+pub fn unpin() -> Result<()> {
     let mut set = rustix::thread::CpuSet::new();
     for cpu in 0..rustix::thread::CpuSet::MAX_CPU.min(8) {
         set.set(cpu);

@@ -17,6 +17,7 @@ mod module;
 mod probe;
 mod recorder;
 mod recording;
+mod sampling;
 mod stream;
 mod workload;
 
