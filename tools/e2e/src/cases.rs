@@ -13,6 +13,7 @@ use anyhow::{bail, ensure, Context, Result};
 use auxcore::pattern::{Header, PACKET_UNIT};
 use rustix::process::Signal;
 
+use crate::contract;
 use crate::hostile;
 use crate::minimal;
 use crate::module;
@@ -83,6 +84,7 @@ const TRACE: Trace = Trace {
 pub fn all() -> impl Iterator<Item = Case> {
     let attacks = sampling::ALL
         .into_iter()
+        .chain(contract::ALL)
         .chain(hostile::ALL)
         .map(|attack| Case {
             name: attack.name,

@@ -904,19 +904,10 @@ fn outlive() -> Result<String> {
 }
 
 fn hotplug() -> Result<String> {
-    const ONLINE: &str = "/sys/devices/system/cpu/cpu1/online";
     const TIMES: u32 = 4;
     if !Path::new(ONLINE).exists() {
         bail!(Skip("this kernel cannot take CPU 1 offline"));
     }
-    let switch = |on: bool| {
-        std::fs::write(ONLINE, if on { "1" } else { "0" }).with_context(|| {
-            format!(
-                "cannot take CPU 1 {}",
-                if on { "online" } else { "offline" }
-            )
-        })
-    };
     let mut bytes_seen = 0;
     let mut outcome = Ok(());
     for n in 0..TIMES {
@@ -1035,3 +1026,16 @@ pub fn part(args: &Args) -> Result<ExitCode> {
     }
     Ok(ExitCode::SUCCESS)
 }
+/// Where CPU 1 is taken offline.
+pub const ONLINE: &str = "/sys/devices/system/cpu/cpu1/online";
+
+/// Takes CPU 1 online, or offline.
+pub fn switch(on: bool) -> Result<()> {
+    std::fs::write(ONLINE, if on { "1" } else { "0" }).with_context(|| {
+        format!(
+            "cannot take CPU 1 {}",
+            if on { "online" } else { "offline" }
+        )
+    })
+}
+

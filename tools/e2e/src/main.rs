@@ -8,6 +8,7 @@
 mod bench;
 mod beside;
 mod cases;
+mod contract;
 mod hostile;
 mod ktap;
 mod matrix;

@@ -15,8 +15,8 @@ use auxrec::sys::{page_size, Event, Field, Mapping};
 use perfdata::{Attr, ReadFormat, SampleType};
 
 use crate::hostile::{
-    attack, beside, bytes, get, set, sleep, software, traced, unpin, Attack, Victim,
-    CPU_CLOCK, PATIENCE,
+    attack, beside, bytes, get, set, sleep, software, traced, unpin, Attack, Victim, CPU_CLOCK,
+    PATIENCE,
 };
 use crate::module::counter;
 use crate::workload::{pin, spin};
@@ -283,7 +283,7 @@ impl Case {
 }
 
 /// Page faults, by a program that is started.
-fn faults() -> Result<()> {
+pub fn faults() -> Result<()> {
     let status = Command::new("true").status();
     let status = status.context("cannot start true")?;
     ensure!(status.success(), "true is false");
