@@ -5,8 +5,8 @@
 //! Each attack is bounded in time, and ends with everything closed. Whoever runs it sees then that nobody holds the driver,
 //! and that a recording is as exact as before; the kernel's console is looked through when the guest has ended.
 //!
-//! One attack is not here, as only perf could parry it: two PMUs that write to one ring *at the same time*, not in turn.
-//! `perf_aux_output_begin()` warns (once) of the nested transaction and refuses it, before any driver is asked.
+//! One of them makes perf itself warn, once: `perf_aux_output_begin()` of a ring that is being written. It is the last, and
+//! runs under a name of its own, by which the warning is known and let pass.
 
 use std::io::{BufRead, BufReader, ErrorKind};
 use std::os::fd::{AsFd, OwnedFd};
@@ -17,6 +17,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context, Result};
+use auxcore::pattern::{verify_payload, Header, HEADER_LEN};
 use auxrec::sys::{page_size, Event, Field, Mapping};
 use perfdata::{Attr, Flags, Read, SampleType};
 
@@ -33,7 +34,7 @@ pub struct Attack {
 }
 
 /// All attacks.
-pub const ALL: [Attack; 14] = [
+pub const ALL: [Attack; 15] = [
     attack("two PMUs, one ring", two_pmus),
     attack("AUX of a redirected event", redirected),
     attack("unmap while running", unmap),
@@ -48,6 +49,7 @@ pub const ALL: [Attack; 14] = [
     attack("wrong mappings", wrong_mappings),
     attack("descriptor that outlives its opener", outlive),
     attack("CPU taken offline", hotplug),
+    attack("two writers at once, one ring", two_writers),
 ];
 
 /// An entry of a list.
@@ -296,6 +298,181 @@ fn turns(second: &'static str) -> Result<String> {
         "a stranger was refused {refused} times only: it has used what another driver made"
     );
     Ok(format!("a stranger was refused {refused} times"))
+}
+
+/// The name of tasks that have perf warn of nested transactions.
+const TWO_WRITERS: &str = "two-writers";
+
+/// Two events that write to one ring at the same time: of two PMUs on one CPU, and of one PMU on both.
+fn two_writers() -> Result<String> {
+    let Some((pmu, module)) = module::load_second()? else {
+        bail!(Skip("there is no second driver"));
+    };
+    let seen = thread::scope(|scope| {
+        let named = thread::Builder::new().name(TWO_WRITERS.into());
+        let run = named.spawn_scoped(scope, || -> Result<String> {
+            let one = nested(["pattern", pmu])? + nested([pmu, "pattern"])?;
+            let both = inherited()?;
+            Ok(format!("refused {one} times on one CPU, {both} on two"))
+        });
+        run.context("cannot start a thread")?
+            .join()
+            .unwrap_or_else(|_| bail!("the attack panicked"))
+    });
+    unpin()?;
+    // Nothing of it is open any more.
+    module::unload(module)?;
+    // perf warns of the next again.
+    let _ = std::fs::write("/sys/kernel/debug/clear_warn_once", "1");
+    seen
+}
+
+/// A ring with an AUX area that is mapped by an event that is no trace's, for an event of the PMU, and for both.
+struct Shared {
+    aux: Mapping,
+    control: Mapping,
+    ring: Event,
+}
+
+impl Shared {
+    /// The ring is made by a PMU of this name.
+    fn new(pmu: &str, cpu: i32, pages: usize) -> Result<Self> {
+        let ring = Event::open(&software(DUMMY, 0), 0, cpu)?;
+        let control = base(&ring)?;
+        let maker = Event::open(&traced(pmu)?, 0, cpu)?;
+        maker.set_output(&ring)?;
+        let made = aux(&maker, &control, pages).context("cannot map AUX by a redirected event")?;
+        let aux = aux(&ring, &control, pages).context("cannot map AUX by another event")?;
+        drop((made, maker));
+        Ok(Self { aux, control, ring })
+    }
+
+    /// An event of this thread that writes to it.
+    fn writer(&self, pmu: &str, cpu: i32, flags: Flags) -> Result<Event> {
+        let mut attr = traced(pmu)?;
+        attr.flags |= flags;
+        let event = Event::open(&attr, 0, cpu)?;
+        event.set_output(&self.ring).context("cannot redirect")?;
+        Ok(event)
+    }
+
+    fn release(&self) {
+        set(
+            &self.control,
+            Field::AuxTail,
+            get(&self.control, Field::AuxHead),
+        );
+    }
+}
+
+/// Both run on CPU 0: who comes second finds a transaction open that is not its own. How often.
+fn nested(names: [&str; 2]) -> Result<u64> {
+    const TIMES: u64 = 10;
+    let failed = || -> Result<u64> {
+        let of = |pmu| -> Result<u64> {
+            Ok(module::counter(pmu, "begin_not_mapped")? + module::counter(pmu, "begin_foreign")?)
+        };
+        Ok(of(names[0])? + of(names[1])?)
+    };
+    pin(0)?;
+    let before = failed()?;
+    for n in 0..TIMES {
+        let shared = Shared::new(names[0], 0, 16)?;
+        let owner = shared.writer(names[0], 0, Flags::empty())?;
+        let stranger = shared.writer(names[1], 0, Flags::empty())?;
+        let order = if n % 2 == 0 {
+            [&owner, &stranger]
+        } else {
+            [&stranger, &owner]
+        };
+        for event in order {
+            event.enable()?;
+            spin(Duration::from_millis(3));
+        }
+        // Both are taken off and put on again, until there is trace.
+        let end = Instant::now() + PATIENCE;
+        while get(&shared.control, Field::AuxHead) == 0 {
+            ensure!(Instant::now() < end, "the owner has traced nothing");
+            sleep(1);
+            spin(Duration::from_millis(3));
+            owner.disable()?;
+            owner.enable()?;
+        }
+        stranger.disable()?;
+        owner.disable()?;
+        let head = get(&shared.control, Field::AuxHead);
+        if names[0] == "pattern" {
+            shared.verify(head)?;
+        }
+    }
+    let refused = failed()? - before;
+    ensure!(refused >= TIMES, "{refused} begins failed only");
+    Ok(refused)
+}
+
+impl Shared {
+    /// That what is there is the trace of one `pattern` event, and nothing else.
+    fn verify(&self, head: u64) -> Result<()> {
+        let mut trace = vec![0; usize::try_from(head)?];
+        self.aux
+            .copy_out(0, &mut trace)
+            .context("the ring has gone round")?;
+        let mut rest = &trace[..];
+        while !rest.is_empty() {
+            let header = Header::decode(rest)
+                .map_err(|error| anyhow::anyhow!("{} bytes from the end: {error}", rest.len()))?;
+            let (packet, next) = rest
+                .split_at_checked(header.len.into())
+                .context("a packet that is cut off")?;
+            if let Err(at) = verify_payload(&header, HEADER_LEN.try_into()?, &packet[HEADER_LEN..])
+            {
+                bail!("byte {at} of a packet is wrong");
+            }
+            rest = next;
+        }
+        Ok(())
+    }
+}
+
+/// A task's event that is inherited cannot be mapped, but it can be redirected to one that is: then its children write to one
+/// ring from all CPUs. perf's count of transactions is made for one CPU. How often one was refused.
+fn inherited() -> Result<u64> {
+    const TIMES: u32 = 6;
+    let before = module::counter("pattern", "begin_not_mapped")?;
+    let mut bytes_seen = 0;
+    for _ in 0..TIMES {
+        let shared = Shared::new("pattern", -1, 16)?;
+        let event = shared.writer("pattern", -1, Flags::INHERIT)?;
+        event.enable()?;
+        let end = Instant::now() + Duration::from_millis(150);
+        thread::scope(|scope| -> Result<()> {
+            for cpu in [0, 1, 0, 1] {
+                let busy = move || -> Result<()> {
+                    pin(cpu)?;
+                    while Instant::now() < end {
+                        // Off and on: each time it begins anew.
+                        spin(Duration::from_micros(300));
+                        thread::yield_now();
+                    }
+                    Ok(())
+                };
+                let named = thread::Builder::new().name(TWO_WRITERS.into());
+                named.spawn_scoped(scope, busy)?;
+            }
+            while Instant::now() < end {
+                shared.release();
+                event.enable()?;
+                sleep(1);
+            }
+            Ok(())
+        })?;
+        event.disable()?;
+        bytes_seen += get(&shared.control, Field::AuxHead);
+    }
+    ensure!(bytes_seen > 0, "nothing was traced meanwhile");
+    let refused = module::counter("pattern", "begin_not_mapped")? - before;
+    ensure!(refused > 0, "nobody was refused");
+    Ok(refused)
 }
 
 /// An AUX ring that is mapped through an event whose ring is another's, and that goes in every order.
@@ -903,6 +1080,19 @@ fn outlive() -> Result<String> {
     Ok(format!("{references} references after the opener had gone"))
 }
 
+/// Where CPU 1 is taken offline.
+pub const ONLINE: &str = "/sys/devices/system/cpu/cpu1/online";
+
+/// Takes CPU 1 online, or offline.
+pub fn switch(on: bool) -> Result<()> {
+    std::fs::write(ONLINE, if on { "1" } else { "0" }).with_context(|| {
+        format!(
+            "cannot take CPU 1 {}",
+            if on { "online" } else { "offline" }
+        )
+    })
+}
+
 fn hotplug() -> Result<String> {
     const TIMES: u32 = 4;
     if !Path::new(ONLINE).exists() {
@@ -1026,16 +1216,3 @@ pub fn part(args: &Args) -> Result<ExitCode> {
     }
     Ok(ExitCode::SUCCESS)
 }
-/// Where CPU 1 is taken offline.
-pub const ONLINE: &str = "/sys/devices/system/cpu/cpu1/online";
-
-/// Takes CPU 1 online, or offline.
-pub fn switch(on: bool) -> Result<()> {
-    std::fs::write(ONLINE, if on { "1" } else { "0" }).with_context(|| {
-        format!(
-            "cannot take CPU 1 {}",
-            if on { "online" } else { "offline" }
-        )
-    })
-}
-
