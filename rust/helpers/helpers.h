@@ -62,7 +62,6 @@ int rust_perf_register_die_notifier(struct notifier_block *block);
 void rust_perf_unregister_die_notifier(struct notifier_block *block);
 struct tracepoint *rust_perf_find_tracepoint(const char *name);
 void rust_perf_tracepoint_synchronize(void);
-bool rust_perf_signal_is_handled(struct k_sigaction *ka);
 bool rust_perf_signal_passes(int sig, struct k_sigaction *ka);
 int rust_perf_task_work_on_return(struct callback_head *work);
 u64 rust_perf_tsc(void);

@@ -137,11 +137,6 @@ void rust_perf_tracepoint_synchronize(void)
 	tracepoint_synchronize_unregister();
 }
 
-bool rust_perf_signal_is_handled(struct k_sigaction *ka)
-{
-	return ka->sa.sa_handler != SIG_IGN && ka->sa.sa_handler != SIG_DFL;
-}
-
 /* Nothing happens, or the task stops and goes on. */
 bool rust_perf_signal_passes(int sig, struct k_sigaction *ka)
 {

@@ -11,6 +11,8 @@
 //! [`Pmu::step`]: crate::Pmu::step
 //! [`Pmu::cross`]: crate::Pmu::cross
 
+#[path = "user/delivery.rs"]
+mod delivery;
 #[path = "user/hooks.rs"]
 mod hooks;
 
@@ -90,6 +92,12 @@ impl Regs<'_> {
         //
         // CAST: Both are signed.
         number as c_long >= 0 && c_long::try_from(ENOSYS.to_errno()) == Ok(result as c_long)
+    }
+
+    /// Whether a signal is on its way to the task, so that its registers are being copied to where
+    /// the program sees them: [`Crossing::Handler`] comes before it goes back.
+    pub fn is_before_handler(&self) -> bool {
+        delivery::is_under_way(self.raw)
     }
 
     /// Whether the processor will trap after the next instruction.

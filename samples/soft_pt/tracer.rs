@@ -90,9 +90,9 @@ impl Tracer {
 
     /// A task with these registers is on the CPU, or about to be.
     pub(crate) fn enter(&mut self, regs: &mut Regs<'_>) {
-        // What is in the middle of a system call comes by its end. Till then its registers can be
-        // copied, by clone(), say.
-        if !regs.is_in_syscall() {
+        // What is in the middle of a system call or of a signal comes by its end. Till then its
+        // registers can be copied, by clone() or into the signal's frame.
+        if !regs.is_in_syscall() && !regs.is_before_handler() {
             self.arm(regs);
         }
     }
@@ -102,11 +102,12 @@ impl Tracer {
         if self.paused {
             return;
         }
-        if !self.armed && !regs.trap_flag() && regs.code().is_some() {
-            regs.set_trap_flag(true);
-            self.armed = true;
+        if !self.armed {
+            self.armed = !regs.trap_flag() && regs.code().is_some();
         }
         if self.armed {
+            // Also if it was set before: exec() and signals take it away.
+            regs.set_trap_flag(true);
             self.place = Place::Entering(regs.ip());
         }
     }
@@ -215,6 +216,10 @@ impl Tracer {
                 steps = 2;
             }
         }
+        // Whatever becomes of the trace.
+        if step.insn.kind == Kind::PushFlags {
+            hide_trap_flag(task);
+        }
         encoder.step(&step, ring)?;
         self.place = Place::Inside {
             ip: to,
@@ -222,7 +227,6 @@ impl Tracer {
         };
 
         match step.insn.kind {
-            Kind::PushFlags => hide_trap_flag(task),
             Kind::PopFlags | Kind::Far(Far::InterruptReturn) => {
                 self.flags_loaded(encoder, ring, task)?;
             }

@@ -7,6 +7,7 @@
 //! [`include/linux/task_work.h`](srctree/include/linux/task_work.h)
 
 use super::{
+    delivery::Delivery,
     Crossing,
     Step, //
 };
@@ -280,14 +281,14 @@ impl<T: Pmu> Hooks<T> {
         if unsafe { bindings::rust_perf_signal_passes(signal, action) } {
             return;
         }
-        // SAFETY: The registration, by `add()`.
-        let told = unsafe { Self::tell(data, Crossing::Signal) };
 
-        // SAFETY: What the tracepoint passes.
-        if told && unsafe { bindings::rust_perf_signal_is_handled(action) } {
-            // SAFETY: As above; this is `get_signal()`, which comes back to the return to user mode.
-            unsafe { Work::<T>::queue(data) };
-        }
+        // Also if nobody listens now: somebody may before the handler is reached.
+        //
+        // SAFETY: The registration, by `add()`; this is `get_signal()`, which comes back to the
+        // return to user mode, or ends the task.
+        unsafe { Work::<T>::queue(data) };
+        // SAFETY: The registration, by `add()`.
+        unsafe { Self::tell(data, Crossing::Signal) };
     }
 
     /// # Safety
@@ -320,6 +321,7 @@ struct Work<T: Pmu> {
     // First: the kernel has a pointer to it.
     work: TaskWork,
     door: Arc<Door<T>>,
+    delivery: Option<Delivery>,
 }
 
 impl<T: Pmu> Work<T> {
@@ -333,14 +335,23 @@ impl<T: Pmu> Work<T> {
     unsafe fn queue(data: *mut c_void) {
         // SAFETY: By the safety requirement.
         let registration = unsafe { &*data.cast::<Registration<T>>() };
+        // SAFETY: There always is a current task.
+        let regs = NonNull::new(unsafe { bindings::rust_perf_current_user_regs() });
+        let Some(delivery) = regs.and_then(Delivery::begin) else {
+            return;
+        };
         let work = Self {
             work: TaskWork::new::<T::OwnerModule>(Self::run),
             door: registration.hooks().door.clone(),
+            delivery: None,
         };
         // The lock of the signal handlers is held.
-        let Ok(work) = KBox::new(work, GFP_ATOMIC) else {
+        let Ok(mut work) = KBox::new(work, GFP_ATOMIC) else {
+            // Nobody will tell when the handler is reached: the task's registers stay alone.
+            core::mem::forget(delivery);
             return;
         };
+        work.delivery = Some(delivery);
 
         let work = NonNull::from(KBox::leak(work));
         // SAFETY:
@@ -359,7 +370,10 @@ impl<T: Pmu> Work<T> {
         // SAFETY: By the safety requirement.
         let work = unsafe { TaskWork::of(header) };
         // SAFETY: From `KBox::leak()`; it is the first field.
-        let work = unsafe { KBox::from_raw(work.cast::<Self>()) };
+        let mut work = unsafe { KBox::from_raw(work.cast::<Self>()) };
+
+        // The frame is there.
+        drop(work.delivery.take());
 
         // The registration's hooks are removed by somebody who waits for readers.
         let _reader = rcu::read_lock();
