@@ -19,11 +19,13 @@ use std::time::{Duration, Instant};
 use anyhow::{bail, ensure, Context, Result};
 use auxrec::pmu::Pmus;
 use auxrec::ring::{AuxArea, Reader as Ring};
+use auxrec::sys::Event;
 use perfdata::{Attr, Flags, Read};
 use rustix::thread::gettid;
 
-use crate::model::{say, Follower, Model, Setup, Sink};
-use crate::module;
+use crate::hostile::{software, CPU_CLOCK};
+use crate::model::{say, Fault, Follower, Model, Setup, Sink, BARRIER};
+use crate::module::{self, counter};
 use crate::probe::{bytes, map, Probe, PATIENCE};
 use crate::recording::TraceFile;
 use crate::stream::{self, Content};
@@ -77,10 +79,47 @@ struct Row {
     pages: usize,
     /// `attr.aux_watermark`; 0: as perf has it.
     watermark: u64,
-    /// What else is asked of the unit.
-    terms: &'static str,
+    /// What goes wrong.
+    fault: Fault,
+    /// Each session begins at a multiple of this power of two, if it is not 1.
+    align: u64,
+    /// Pages of bounce memory; 0: as the driver has it.
+    bounce: usize,
+    /// Whether others of its group pause and resume the event, and whether it starts paused.
+    paused: Option<Paused>,
     /// What is in the name, beside the above.
     note: String,
+}
+
+/// How an event is paused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Paused {
+    /// From the start, until another resumes it.
+    Start,
+    /// By one and resumed by the other, over and over.
+    Again,
+}
+
+/// `attr.aux_action`.
+const START_PAUSED: u32 = 1 << 0;
+const PAUSE: u32 = 1 << 1;
+const RESUME: u32 = 1 << 2;
+
+impl Row {
+    const fn new(sink: Sink, mode: Mode, pages: usize, reader: Reader) -> Self {
+        Self {
+            mode,
+            reader,
+            sink,
+            pages,
+            watermark: 0,
+            fault: Fault::None,
+            align: 1,
+            bounce: 0,
+            paused: None,
+            note: String::new(),
+        }
+    }
 }
 
 /// Loops of a slow reader.
@@ -109,53 +148,119 @@ const READERS: [Reader; 6] = [
 fn rows(sinks: &[Sink]) -> Vec<Row> {
     let mut rows = Vec::new();
     for &sink in sinks {
-        for pages in [smallest(sink), 16, 1024] {
-            for mode in MODES {
-                for reader in READERS {
-                    // Room for what comes while the reader is told.
-                    let watermark = match reader {
-                        Reader::KeepsUp => bytes(pages) / 4,
-                        // In many pieces, so that it dies between two of them.
-                        Reader::Dies => bytes(pages) / 8,
-                        _ => 0,
-                    };
-                    rows.push(Row {
-                        mode,
-                        reader,
-                        sink,
-                        pages,
-                        watermark,
-                        terms: "",
-                        note: String::new(),
-                    });
-                }
-            }
-        }
-        for pages in [16, 1024] {
-            let page = bytes(1);
-            let ring = bytes(pages);
-            for (name, watermark) in [
-                ("1 page", page),
-                ("2 pages", 2 * page),
-                ("3/4 of the ring", ring / 4 * 3),
-                ("all but a page", ring - page),
-                ("the whole ring", ring),
-            ] {
-                for reader in [Reader::KeepsUp, Reader::Stops] {
-                    rows.push(Row {
-                        mode: Mode::Cpu,
-                        reader,
-                        sink,
-                        pages,
-                        watermark,
-                        terms: "",
-                        note: format!(", watermark {name}"),
-                    });
-                }
-            }
+        product(sink, &mut rows);
+        watermarks(sink, &mut rows);
+        pauses(sink, &mut rows);
+        // What the first version of the driver does not have.
+        if sinks.len() > 1 {
+            faults(sink, &mut rows);
+            alignments(sink, &mut rows);
+            bounces(sink, &mut rows);
         }
     }
     rows
+}
+
+/// Each mode, with rings of each size, under readers of each kind.
+fn product(sink: Sink, rows: &mut Vec<Row>) {
+    for pages in [smallest(sink), 16, 1024] {
+        for mode in MODES {
+            rows.extend(READERS.map(|reader| Row {
+                watermark: match reader {
+                    // Room for what comes while the reader is told.
+                    Reader::KeepsUp => bytes(pages) / 4,
+                    // In many pieces, so that it dies between two of them.
+                    Reader::Dies => bytes(pages) / 8,
+                    _ => 0,
+                },
+                ..Row::new(sink, mode, pages, reader)
+            }));
+        }
+    }
+}
+
+fn watermarks(sink: Sink, rows: &mut Vec<Row>) {
+    for pages in [16, 1024] {
+        let (page, ring) = (bytes(1), bytes(pages));
+        for (name, watermark) in [
+            ("1 page", page),
+            ("2 pages", 2 * page),
+            ("3/4 of the ring", ring / 4 * 3),
+            ("all but a page", ring - page),
+            ("the whole ring", ring),
+        ] {
+            rows.extend([Reader::KeepsUp, Reader::Stops].map(|reader| Row {
+                watermark,
+                note: format!(", watermark {name}"),
+                ..Row::new(sink, Mode::Cpu, pages, reader)
+            }));
+        }
+    }
+}
+
+/// A paused unit generates nothing and commits nothing, so what comes is the same.
+fn pauses(sink: Sink, rows: &mut Vec<Row>) {
+    for (name, paused) in [
+        ("started paused", Paused::Start),
+        ("paused and resumed", Paused::Again),
+    ] {
+        rows.extend(
+            [Reader::Stops, Reader::Slow, Reader::Once].map(|reader| Row {
+                paused: Some(paused),
+                note: format!(", {name}"),
+                ..Row::new(sink, Mode::Cpu, 16, reader)
+            }),
+        );
+    }
+}
+
+fn faults(sink: Sink, rows: &mut Vec<Row>) {
+    for (name, fault) in [
+        ("interrupts a tick late", Fault::Late(1)),
+        ("interrupts 5 ticks late", Fault::Late(5)),
+        ("interrupts lost", Fault::Lost),
+        ("overflow each 16th tick", Fault::Overflow(16)),
+        ("overflow each tick", Fault::Overflow(1)),
+        ("collision each 16th tick", Fault::Collision(16)),
+        ("collision each 7th tick", Fault::Collision(7)),
+        ("interrupts taken after the next start", Fault::Pending),
+    ] {
+        rows.extend(
+            [Reader::Stops, Reader::Slow, Reader::Once].map(|reader| Row {
+                fault,
+                note: format!(", {name}"),
+                ..Row::new(sink, Mode::Cpu, 16, reader)
+            }),
+        );
+    }
+}
+
+fn alignments(sink: Sink, rows: &mut Vec<Row>) {
+    for align in [128, 4096, 32_768] {
+        rows.extend(
+            [Reader::Stops, Reader::Slow, Reader::Once].map(|reader| Row {
+                align,
+                note: format!(", aligned to {align}"),
+                ..Row::new(sink, Mode::Cpu, 16, reader)
+            }),
+        );
+    }
+}
+
+/// Bounce memory that is smaller than the ring, and larger.
+fn bounces(sink: Sink, rows: &mut Vec<Row>) {
+    if sink == Sink::Direct {
+        return;
+    }
+    for bounce in [1, 4, 64] {
+        rows.extend(
+            [Reader::Stops, Reader::Slow, Reader::Once, Reader::Snapshots].map(|reader| Row {
+                bounce,
+                note: format!(", {bounce} pages of bounce memory"),
+                ..Row::new(sink, Mode::Cpu, 16, reader)
+            }),
+        );
+    }
 }
 
 /// Pages of the smallest ring there is.
@@ -199,7 +304,7 @@ pub struct Args {
     /// Print their names.
     #[arg(long)]
     list: bool,
-    /// Only those whose names contain one of these.
+    /// Only those whose names contain one of these, or are one with `=` before it.
     filters: Vec<String>,
 }
 
@@ -213,7 +318,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         .into_iter()
         .map(|row| (row.to_string(), row))
         .filter(|(name, _)| {
-            args.filters.is_empty() || args.filters.iter().any(|f| name.contains(f.as_str()))
+            args.filters.is_empty() || args.filters.iter().any(|f| chooses(f, name))
         })
         .collect();
     if args.list {
@@ -237,6 +342,14 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     } else {
         ExitCode::FAILURE
     })
+}
+
+/// Whether a filter is part of a name, or all of it: `=NAME`.
+fn chooses(filter: &str, name: &str) -> bool {
+    match filter.strip_prefix('=') {
+        Some(whole) => name == whole,
+        None => name.contains(filter),
+    }
 }
 
 /// The sinks that the driver has.
@@ -264,21 +377,12 @@ struct Pace {
     ticks: u64,
 }
 
-/// A counter of the framework's.
-fn counter(name: &str) -> Result<u64> {
-    let path = format!("/sys/kernel/debug/perf-pattern/{name}");
-    let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
-    text.trim()
-        .parse()
-        .with_context(|| format!("{path} reads {text:?}"))
-}
-
 /// Bytes that the driver has reported lost, by cause.
 fn reported() -> Result<[u64; 3]> {
     Ok([
-        counter("lost_no_space")?,
-        counter("lost_gap")?,
-        counter("lost_collision")?,
+        counter("pattern", "lost_no_space")?,
+        counter("pattern", "lost_gap")?,
+        counter("pattern", "lost_collision")?,
     ])
 }
 
@@ -301,8 +405,8 @@ impl Row {
         // Ticks that do not divide the ring; the smallest ring is of direct two pages, of which it can only use one.
         match self.pages {
             0..=2 => Pace {
-                packet: 1,
-                burst: 3,
+                packet: 3,
+                burst: 1,
                 ticks: 21,
             },
             16 => Pace {
@@ -346,7 +450,10 @@ impl Row {
                 1
             },
             ring,
-            bounce: ring.min(bytes(1024)),
+            bounce: match self.bounce {
+                0 => ring.min(bytes(1024)),
+                pages => bytes(pages),
+            },
             watermark: self.watermark,
             overwrite: self.reader.overwrites(),
             packet,
@@ -356,7 +463,8 @@ impl Row {
             } else {
                 u64::MAX
             },
-            align: 1,
+            align: self.align,
+            fault: self.fault,
         }
     }
 
@@ -374,9 +482,23 @@ impl Row {
         if setup.limit != u64::MAX {
             terms += &format!(",limit={}", setup.limit);
         }
-        if !self.terms.is_empty() {
-            terms += ",";
-            terms += self.terms;
+        let (fault, nth) = match self.fault {
+            Fault::None => (0, 0),
+            Fault::Late(n) => (1, n),
+            Fault::Lost => (2, 0),
+            Fault::Overflow(n) => (3, n),
+            Fault::Collision(n) => (4, n),
+            Fault::Pending => (5, 0),
+        };
+        for (name, value) in [
+            ("fault", fault),
+            ("nth", nth),
+            ("align", u64::from(self.align.trailing_zeros())),
+            ("bounce", u64::try_from(self.bounce)?),
+        ] {
+            if value != 0 {
+                terms += &format!(",{name}={value}");
+            }
         }
         let pmus = Pmus::at(Path::new("/sys/bus/event_source/devices"));
         let mut attr = pmus.event(&format!("pattern/{terms}/"))?.attr();
@@ -386,6 +508,9 @@ impl Row {
         attr.aux_watermark = u32::try_from(self.watermark)?;
         if self.mode == Mode::Inherited {
             attr.flags |= Flags::INHERIT;
+        }
+        if self.paused == Some(Paused::Start) {
+            attr.aux_action = START_PAUSED;
         }
         Ok(attr)
     }
@@ -409,6 +534,26 @@ impl Row {
         bail!("the reader has never kept up");
     }
 
+    /// The events of its group that pause and resume an event.
+    fn siblings(&self, probe: &Probe, cpu: i32) -> Result<Vec<Event>> {
+        let actions: &[(u32, u64)] = match self.paused {
+            None => &[],
+            Some(Paused::Start) => &[(RESUME, 1_300_000)],
+            Some(Paused::Again) => &[(PAUSE, 1_300_000), (RESUME, 1_700_000)],
+        };
+        actions
+            .iter()
+            .map(|&(aux_action, period)| {
+                let attr = Attr {
+                    aux_action,
+                    ..software(CPU_CLOCK, period)
+                };
+                let event = Event::open_in(&attr, -1, cpu, Some(&probe.event));
+                event.context("cannot open an event that pauses or resumes another")
+            })
+            .collect()
+    }
+
     /// Nothing if the reader did not keep up that should.
     fn attempt(&self, tick_us: u64) -> Result<Option<String>> {
         let setup = self.setup();
@@ -429,6 +574,11 @@ impl Row {
         let mut probes = cpus
             .iter()
             .map(|&cpu| Probe::open(&attr, tid, cpu, self.pages, setup.overwrite))
+            .collect::<Result<Vec<_>>>()?;
+        let siblings = probes
+            .iter()
+            .zip(cpus)
+            .map(|(probe, cpu)| self.siblings(probe, *cpu))
             .collect::<Result<Vec<_>>>()?;
 
         let kept = thread::scope(|scope| {
@@ -457,7 +607,7 @@ impl Row {
                 None => return Ok(None),
             }
         }
-        drop(probes);
+        drop((siblings, probes));
         let after = reported()?;
         let [no_space, gap, collision] = [0, 1, 2].map(|n| after[n] - before[n]);
         let lost = no_space + gap + collision;
@@ -532,7 +682,7 @@ impl Row {
             }
             Reader::Dies => {
                 // In the middle of what it does: after the first of its pieces, or a later one.
-                let goal = setup.ring / 2;
+                let goal = setup.ring / 4;
                 let result = probe.until("a file", |_| {
                     Ok(std::fs::metadata(path.path()).map_or(0, |file| file.len()) >= goal)
                 });
@@ -587,6 +737,30 @@ impl Row {
         probe.read_records()?;
         ensure!(probe.lost_records == 0, "records were lost");
         let head = probe.head();
+        let records = &probe.records;
+        let begins_in_order = records.iter().all(|r| r.offset >= r.size) || !setup.overwrite;
+        ensure!(begins_in_order, "a record that ends before it can begin");
+        // What came: first, as it says most of what is wrong.
+        let expected = self.predict();
+        match &expected {
+            Some(expected) if expected.records() == records => ensure!(
+                generated == expected.generated(),
+                "{generated} bytes were generated, and {} must be",
+                expected.generated()
+            ),
+            Some(expected) => {
+                let differs = first_difference(expected.records(), records);
+                if self.reader != Reader::KeepsUp {
+                    bail!(differs);
+                }
+                // It may not have kept up; but what came must be possible.
+                Follower::new(setup, false)
+                    .follow(records)
+                    .context(differs)?;
+                return Ok(None);
+            }
+            None => Follower::new(setup, true).follow(records)?,
+        }
 
         let content = if setup.overwrite {
             probe.snapshot()?;
@@ -610,41 +784,37 @@ impl Row {
 
         let told: u64 = probe.records.iter().map(|r| r.size).sum();
         ensure!(
-            told + self.padding(&content) == head,
-            "the records tell of {told} bytes, and the head is at {head}"
+            setup.overwrite || told + content.padding == head,
+            "the records tell of {told} bytes, {} are padding, and the head is at {head}",
+            content.padding
         );
-        let overwritten = head - content.trace - content.overhead;
+        let records = &probe.records;
+        // In a ring that is overwritten, all packets without trace that there ever were.
+        let overhead = match (&expected, setup.overwrite) {
+            (_, false) => content.overhead,
+            (Some(expected), true) => expected.overhead(),
+            (None, true) => overhead(&setup, records),
+        };
+        let overwritten = (head - overhead)
+            .checked_sub(content.trace)
+            .with_context(|| format!("{} bytes of trace in {head}", content.trace))?;
         ensure!(
             overwritten == 0 || setup.overwrite,
             "{overwritten} bytes of the ring are neither trace nor packets without"
         );
-        let records = &probe.records;
-        match self.predict() {
-            Some(expected) if expected.records() == records => {
-                ensure!(
-                    generated == expected.generated(),
-                    "{generated} bytes were generated, and {} must be",
-                    expected.generated()
-                );
-                ensure!(
-                    setup.overwrite || content.overhead == expected.overhead(),
-                    "{} bytes of packets without trace, and {} must be",
-                    content.overhead,
-                    expected.overhead()
-                );
-            }
-            Some(expected) => {
-                let differs = first_difference(expected.records(), records);
-                if self.reader != Reader::KeepsUp {
-                    bail!(differs);
-                }
-                // It may not have kept up; but what came must be possible.
-                Follower::new(setup, false)
-                    .follow(records)
-                    .context(differs)?;
-                return Ok(None);
-            }
-            None => Follower::new(setup, true).follow(records)?,
+        ensure!(
+            self.sink != Sink::Flat || content.unmarked == 0 || self.fault != Fault::None,
+            "bytes are missing at {:#x?}, and {} times no barrier says so",
+            content.gaps,
+            content.unmarked
+        );
+        if let Some(expected) = expected.filter(|_| !setup.overwrite) {
+            ensure!(
+                content.overhead == expected.overhead(),
+                "{} bytes of packets without trace, and {} must be",
+                content.overhead,
+                expected.overhead()
+            );
         }
 
         Ok(Some(Sum {
@@ -658,10 +828,6 @@ impl Row {
             streams: content.streams.len(),
             cpus: content.cpus,
         }))
-    }
-
-    fn padding(&self, _content: &Content) -> u64 {
-        0
     }
 
     /// Whether the trace is of CPUs that the event was on.
@@ -720,6 +886,19 @@ impl Sum {
             cpus: self.cpus,
         }
     }
+}
+
+/// Bytes without trace of which these records of a ring that is overwritten tell: padding, and barriers, as packets are of
+/// another length.
+fn overhead(setup: &Setup, records: &[perfdata::Aux]) -> u64 {
+    let of_one = |record: &perfdata::Aux| {
+        let begin = record.offset - record.size;
+        let pad = begin.next_multiple_of(setup.align) - begin;
+        let rest = record.size.saturating_sub(pad);
+        let barrier = rest > 0 && rest % setup.packet == BARRIER % setup.packet;
+        pad + if barrier { BARRIER } else { 0 }
+    };
+    records.iter().map(of_one).sum()
 }
 
 /// What a slow reader reads at a time: no whole number of packets.

@@ -21,8 +21,27 @@ pub enum Sink {
     Flat,
 }
 
+/// The length of a page, and so of a region with marks.
+const PAGE: u64 = 4096;
 /// The length of a barrier packet.
-const BARRIER: u64 = 64;
+pub const BARRIER: u64 = 64;
+
+/// What goes wrong in the unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// Nothing.
+    None,
+    /// Interrupts are taken so many ticks late.
+    Late(u64),
+    /// Interrupts are never taken.
+    Lost,
+    /// The packets of each tick of a number that this divides are lost in the unit.
+    Overflow(u64),
+    /// The last packet of each such tick is lost.
+    Collision(u64),
+    /// Interrupts are taken in the session after.
+    Pending,
+}
 
 /// How a unit and its ring are set.
 #[derive(Debug, Clone, Copy)]
@@ -47,6 +66,8 @@ pub struct Setup {
     pub limit: u64,
     /// Each session begins at a multiple of this; 1 if it does not matter.
     pub align: u64,
+    /// What goes wrong.
+    pub fault: Fault,
 }
 
 impl Setup {
@@ -74,6 +95,20 @@ impl Setup {
         flags
     }
 
+    /// Whether more can come than the bounce memory holds, before somebody looks.
+    fn fills(&self) -> bool {
+        match self.sink {
+            Sink::Direct => false,
+            Sink::Sg => self.interrupt() + self.tick() > self.bounce,
+            Sink::Flat => self.overwrite || self.watermark() + self.tick() > self.bounce,
+        }
+    }
+
+    /// At how much of scattered memory the unit raises its interrupt: the middle, if a page ends there.
+    fn interrupt(&self) -> u64 {
+        (self.bounce / 2).max(PAGE)
+    }
+
     /// So many whole packets of those bytes.
     fn whole(&self, bytes: u64) -> u64 {
         bytes - bytes % self.packet
@@ -96,6 +131,10 @@ pub struct Model {
     overhead: u64,
     /// Whether what is copied next follows a loss that nothing in the ring tells of.
     owed: bool,
+    /// Ticks so far.
+    ticks: u64,
+    /// Whether an interrupt of the last session is still to be taken.
+    pending: bool,
     session: Option<Session>,
     records: Vec<Aux>,
 }
@@ -111,12 +150,42 @@ struct Session {
     int: u64,
     /// Bytes in the ring, or in the bounce memory.
     written: u64,
-    /// Bytes that were copied from there, and are not committed.
+    /// Bytes that were put into the ring before, and are not committed.
     copied: u64,
     /// Bytes for which the ring had no room.
     no_room: u64,
-    /// Bytes for which the bounce memory had none.
+    /// Bytes for which the bounce memory had none, or that the unit lost.
     gap: u64,
+    /// Bytes of packets that collided.
+    collision: u64,
+    /// Whether the unit throws packets away.
+    full: bool,
+    /// How many ticks ago the interrupt was raised that was not taken.
+    raised: Option<u64>,
+    /// Whether one of the session before is still to be taken.
+    stale: bool,
+}
+
+impl Session {
+    /// Whether an interrupt is taken at the end of a tick in which it was raised or not.
+    fn take(&mut self, fault: Fault, raise: bool) -> bool {
+        if raise && self.raised.is_none() {
+            self.raised = Some(0);
+        }
+        let taken = match (fault, &mut self.raised) {
+            _ if std::mem::take(&mut self.stale) => true,
+            (_, None) | (Fault::Lost | Fault::Pending, _) => false,
+            (Fault::Late(late), Some(ticks)) if *ticks < late => {
+                *ticks += 1;
+                false
+            }
+            _ => true,
+        };
+        if taken {
+            self.raised = None;
+        }
+        taken
+    }
 }
 
 impl Model {
@@ -131,6 +200,8 @@ impl Model {
             lost: 0,
             overhead: 0,
             owed: false,
+            ticks: 0,
+            pending: false,
             session: None,
             records: Vec::new(),
         }
@@ -152,14 +223,14 @@ impl Model {
         let mut room = (ring - 1).saturating_sub(self.head - self.tail);
         let pad = self.head.next_multiple_of(align) - self.head;
         if overwrite {
-            self.head += pad;
             self.overhead += pad;
             self.session = Some(Session {
+                copied: pad,
                 room: u64::MAX,
                 wakeup: u64::MAX,
                 stop: u64::MAX,
                 int: u64::MAX,
-                written: 0,
+                stale: self.pending,
                 ..Session::default()
             });
             return;
@@ -172,18 +243,26 @@ impl Model {
             self.head += pad;
             self.overhead += pad;
             room -= pad;
+            if pad > 0 {
+                // perf_aux_output_skip() looks as an end does.
+                self.wake();
+            }
+        } else {
+            room = 0;
         }
         let wakeup = self.woken + self.setup.watermark();
         let (stop, int) = match sink {
             Sink::Direct if aligned => self.marks(room, wakeup),
-            Sink::Sg | Sink::Flat if aligned => (u64::MAX, u64::MAX),
-            _ => (0, 0),
+            Sink::Direct => (0, 0),
+            // They know nothing of the ring.
+            Sink::Sg | Sink::Flat => (u64::MAX, u64::MAX),
         };
         self.session = Some(Session {
             room,
             wakeup,
             stop,
             int,
+            stale: self.pending,
             ..Session::default()
         });
     }
@@ -195,8 +274,8 @@ impl Model {
         let stop = limit - limit % region;
         let first = (self.head + 1).next_multiple_of(region);
         let mut int = wakeup.next_multiple_of(region).max(first);
-        if int >= stop && stop > first && region > 1 {
-            int = stop - region;
+        if int >= stop {
+            int = if stop > first { stop - region } else { stop };
         }
         (stop, int)
     }
@@ -206,13 +285,16 @@ impl Model {
         let Some(session) = self.session.take() else {
             return;
         };
+        self.pending =
+            self.setup.fault == Fault::Pending && (session.stale || session.raised.is_some());
         let (bytes, overhead, no_room, gap) = self.commit(&session);
         let mut flags = self.setup.flags();
         flags.set(AuxFlags::TRUNCATED, no_room != 0 && !self.setup.overwrite);
         flags.set(AuxFlags::PARTIAL, gap != 0);
+        flags.set(AuxFlags::COLLISION, session.collision != 0);
         let offset = self.head;
         self.head += bytes;
-        self.lost += no_room + gap;
+        self.lost += no_room + gap + session.collision;
         self.overhead += overhead;
         let telling = AuxFlags::TRUNCATED | AuxFlags::PARTIAL | AuxFlags::COLLISION;
         if bytes != 0 || flags.intersects(telling) {
@@ -226,8 +308,15 @@ impl Model {
                 flags,
             });
         }
+        if !self.setup.overwrite {
+            self.wake();
+        }
+    }
+
+    /// perf wakes the reader, if it is time.
+    fn wake(&mut self) {
         let watermark = self.setup.watermark();
-        if !self.setup.overwrite && self.head - self.woken >= watermark {
+        if self.head - self.woken >= watermark {
             self.woken = self.head - self.head % watermark;
         }
     }
@@ -244,23 +333,24 @@ impl Model {
             ..
         } = *session;
         match self.setup.sink {
-            Sink::Direct => (written, 0, no_room, gap),
+            Sink::Direct => (copied + written, 0, no_room, gap),
             Sink::Sg => {
                 let now = written.min(self.setup.whole(room));
                 (copied + now, 0, no_room + written - now, gap)
             }
             Sink::Flat => {
                 let there = written.min(self.setup.whole(self.setup.bounce));
-                let gap = gap + written - there;
-                let marked = self.owed || gap != 0 || there > self.setup.whole(room);
+                let lapped = written - there;
+                let gap = gap + lapped;
+                let marked = self.owed || lapped != 0 || there > self.setup.whole(room);
                 let barrier = if marked { BARRIER } else { 0 };
-                let copied = there.min(self.setup.whole(room.saturating_sub(barrier)));
-                if copied == 0 {
+                let now = there.min(self.setup.whole(room.saturating_sub(barrier)));
+                if now == 0 {
                     self.owed = marked;
-                    return (0, 0, no_room + there, gap);
+                    return (copied, 0, no_room + there, gap);
                 }
                 self.owed = false;
-                (copied + barrier, barrier, no_room + there - copied, gap)
+                (copied + barrier + now, barrier, no_room + there - now, gap)
             }
         }
     }
@@ -284,7 +374,7 @@ impl Model {
         copy.records.len() > self.records.len() && copy.records.last().is_some_and(truncated)
     }
 
-    /// The unit writes a burst; whether somebody looks after it.
+    /// The unit writes a burst; whether it is looked after then, with a commit.
     fn tock(&mut self) -> bool {
         let Setup {
             sink,
@@ -293,37 +383,62 @@ impl Model {
             limit,
             bounce,
             overwrite,
+            fault,
             ..
         } = self.setup;
         let Some(session) = &mut self.session else {
             return false;
         };
-        let packets = burst.min((limit - self.generated) / packet);
+        let mut packets = burst.min((limit - self.generated) / packet);
+        if packets == 0 {
+            return false;
+        }
+        self.ticks += 1;
         self.generated += packets * packet;
+        let mut faulted = true;
+        match fault {
+            Fault::Overflow(n) if self.ticks % n == 0 => {
+                session.gap += packets * packet;
+                packets = 0;
+            }
+            Fault::Collision(n) if self.ticks % n == 0 => {
+                session.collision += packet;
+                packets -= 1;
+            }
+            _ => faulted = false,
+        }
+        let mut dropped = false;
         for _ in 0..packets {
             let place = session.written + packet;
-            match sink {
-                Sink::Direct if session.no_room > 0 || self.head + place > session.stop => {
-                    session.no_room += packet;
+            let lost = match sink {
+                Sink::Direct if session.full || self.head + place > session.stop => {
+                    &mut session.no_room
                 }
-                Sink::Sg if session.gap > 0 || place > bounce => session.gap += packet,
-                _ => session.written = place,
-            }
-        }
-        let reached = session.written > 0 && self.head + session.written >= session.int;
-        let due = self.head + session.written + session.gap >= session.wakeup;
-        match sink {
-            Sink::Direct => session.no_room > 0 || reached,
-            Sink::Sg if overwrite => {
-                if session.written >= bounce / 2 {
-                    session.copied += session.written;
-                    session.written = 0;
+                Sink::Sg if session.full || place > bounce => &mut session.gap,
+                _ => {
+                    session.written = place;
+                    continue;
                 }
-                session.gap > 0
-            }
-            Sink::Sg => due || session.written >= bounce / 2 || session.gap > 0,
-            Sink::Flat => due && !overwrite,
+            };
+            *lost += packet;
+            session.full = true;
+            dropped = true;
         }
+        let interrupt = self.setup.interrupt();
+        let raise = match sink {
+            Sink::Direct => session.written > 0 && self.head + session.written >= session.int,
+            Sink::Sg => session.written >= interrupt,
+            Sink::Flat => false,
+        };
+        let copies = sink != Sink::Direct && !overwrite && session.written > 0;
+        let due = copies && self.head + session.written >= session.wakeup;
+        let taken = session.take(fault, raise || dropped || due);
+        if overwrite && taken && !faulted && sink == Sink::Sg {
+            session.copied += session.written;
+            session.written = 0;
+            session.full = false;
+        }
+        faulted || taken && !overwrite
     }
 
     /// The reader gives back so many bytes, or all there are.
@@ -437,8 +552,7 @@ impl Follower {
             "flags that nothing has asked for"
         );
         // In overwrite mode, and with a buffer that laps, more may have been generated than is kept.
-        let laps =
-            setup.sink == Sink::Flat && (setup.overwrite || setup.watermark() >= setup.bounce);
+        let laps = setup.fills();
         ensure!(
             laps || !record.flags.contains(AuxFlags::PARTIAL),
             "PARTIAL where the bounce memory cannot have been full"
@@ -487,7 +601,7 @@ impl Follower {
         let early = match setup.sink {
             // The last end of a region but one within the room that the reader has left.
             Sink::Direct => (begin + 1).next_multiple_of(setup.region).min(wakeup),
-            Sink::Sg => wakeup.min(begin + setup.bounce / 2),
+            Sink::Sg => wakeup.min(begin + setup.interrupt()),
             Sink::Flat => wakeup.saturating_sub(BARRIER),
         };
         ensure!(
@@ -528,6 +642,7 @@ mod tests {
         burst: 5,
         limit: 40_000,
         align: 1,
+        fault: Fault::None,
     };
 
     fn ends(model: &Model) -> Vec<(u64, u64, u64)> {
@@ -645,6 +760,66 @@ mod tests {
         flat.disable();
         assert_eq!(ends(&flat), [(64 + 85 * 192, 64 + 85 * 192, 0x106)]);
         assert_eq!(flat.lost(), (208 - 85) * 192);
+    }
+
+    /// Each fault's effect on a ring that has room for all, by hand: 40 ticks of 960 bytes.
+    #[test]
+    fn faults_have_their_flags() {
+        let setup = |fault| Setup {
+            ring: 65_536,
+            bounce: 65_536,
+            watermark: 16_384,
+            limit: 38_400,
+            fault,
+            ..SETUP
+        };
+        let run = |sink, fault| {
+            let mut model = stopped(Setup {
+                sink,
+                ..setup(fault)
+            });
+            model.disable();
+            ends(&model)
+        };
+        for sink in [Sink::Direct, Sink::Sg] {
+            // 18 ticks are 17280; the next point is 32768, passed by 35.
+            assert_eq!(
+                run(sink, Fault::None),
+                [(0, 17_280, 0), (17_280, 16_320, 0), (33_600, 4800, 0)]
+            );
+            assert_eq!(
+                run(sink, Fault::Late(2)),
+                [(0, 19_200, 0), (19_200, 16_320, 0), (35_520, 2880, 0)]
+            );
+            assert_eq!(run(sink, Fault::Pending), [(0, 38_400, 0)]);
+            assert_eq!(run(sink, Fault::Lost), [(0, 38_400, 0)]);
+            // The 16th and the 32nd tick.
+            assert_eq!(
+                run(sink, Fault::Overflow(16)),
+                [
+                    (0, 14_400, 4),
+                    (14_400, 2880, 0),
+                    (17_280, 11_520, 4),
+                    (28_800, 4800, 0),
+                    (33_600, 2880, 0)
+                ]
+            );
+            assert_eq!(run(sink, Fault::Collision(40))[2..], [(33_600, 4608, 8)]);
+        }
+        // The last packets are generated when nobody listens any more; then the interrupt comes at once.
+        let mut model = Model::new(setup(Fault::Pending));
+        model.enable();
+        for _ in 0..20 {
+            model.tick();
+        }
+        model.disable();
+        model.enable();
+        model.run();
+        model.disable();
+        assert_eq!(
+            ends(&model),
+            [(0, 19_200, 0), (19_200, 960, 0), (20_160, 18_240, 0)]
+        );
     }
 
     /// What a follower must not let through.

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use crate::module::counter;
 use anyhow::{bail, ensure, Context, Result};
 use auxrec::ring::{AuxArea, DataArea, Reader};
 use auxrec::sys::{page_size, Event, Field, Mapping};
@@ -217,12 +218,15 @@ impl Probe {
         while !done(self)? {
             let now = Instant::now();
             if now > end {
+                let stats = ["begins", "begin_no_space", "begin_not_mapped", "add_busy"]
+                    .map(|name| format!("{name} {}", counter("pattern", name).unwrap_or(0)));
                 bail!(
-                    "waited {} s for {what}: {} bytes generated, head at {:#x}, {} records",
+                    "waited {} s for {what}: {} bytes generated, {begun} of them before, head at {:#x}, {} records; {}",
                     PATIENCE.as_secs(),
                     self.generated()?,
                     self.head(),
-                    self.records.len()
+                    self.records.len(),
+                    stats.join(", ")
                 );
             }
             if now > silent + SILENCE && self.generated()? == begun {

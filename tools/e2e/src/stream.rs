@@ -18,8 +18,12 @@ pub struct Content {
     pub missing: u64,
     /// Places where they are missing, as positions in the ring.
     pub gaps: Vec<u64>,
+    /// Bytes of padding.
+    pub padding: u64,
     /// Packets that say that something is missing before them.
     pub barriers: u64,
+    /// Places where something is missing and no such packet stands before.
+    pub unmarked: u64,
     /// The streams, and how far each has come.
     pub streams: BTreeMap<u32, u64>,
     /// The CPUs that wrote.
@@ -34,6 +38,8 @@ pub struct Content {
 pub fn read(bytes: &[u8], base: u64, overwritten: bool) -> Result<Content> {
     let mut content = Content::default();
     let mut at = 0;
+    // What the last packet said of what comes next: stream, position, bytes that are missing before.
+    let mut marked = None;
 
     if overwritten && base != 0 {
         at = find_sync(bytes).context("no packet begins anywhere")?;
@@ -55,15 +61,21 @@ pub fn read(bytes: &[u8], base: u64, overwritten: bool) -> Result<Content> {
         })?;
         let len = u64::from(header.len);
 
-        payload(&header, packet).with_context(|| format!("at {place:#x}"))?;
+        let lost = payload(&header, packet).with_context(|| format!("at {place:#x}"))?;
         at += packet.len();
         content.cpus.insert(header.cpu);
         if header.kind != Kind::Data {
             content.overhead += len;
-            content.barriers += u64::from(header.kind == Kind::Barrier);
+            if header.kind == Kind::Barrier {
+                content.barriers += 1;
+                marked = Some((header.stream, header.pos, lost));
+            } else {
+                content.padding += len;
+            }
             continue;
         }
         content.trace += len;
+        let known = content.streams.contains_key(&header.stream) || !overwritten;
         let start = if overwritten { header.pos } else { 0 };
         let next = content.streams.entry(header.stream).or_insert(start);
         let Some(gap) = header.pos.checked_sub(*next) else {
@@ -73,29 +85,49 @@ pub fn read(bytes: &[u8], base: u64, overwritten: bool) -> Result<Content> {
                 header.stream
             );
         };
+        *next = header.pos + len;
+        let mark = marked.take();
+        if let Some(mark) = mark.filter(|_| known) {
+            ensure!(
+                mark == (header.stream, header.pos, gap),
+                "at {place:#x}: before position {} of stream {} {gap} bytes are missing, and the barrier says (stream, position, bytes) {mark:?}",
+                header.pos,
+                header.stream
+            );
+        }
         if gap != 0 {
             content.missing += gap;
             content.gaps.push(place);
+            content.unmarked += u64::from(mark.is_none());
         }
-        *next = header.pos + len;
     }
     Ok(content)
 }
 
-/// Whether the payload is that of the header.
-fn payload(header: &Header, packet: &[u8]) -> Result<()> {
+/// Whether the payload is that of the header. Of a barrier: the number in it.
+fn payload(header: &Header, packet: &[u8]) -> Result<u64> {
     let words = packet.get(HEADER_LEN..).unwrap_or_default();
     let first = header.pos.wrapping_add(u64::try_from(HEADER_LEN)?);
+    let mut lost = 0;
 
-    for (bytes, pos) in words.chunks_exact(8).zip((first..).step_by(8)) {
-        let want = payload_word(header.seed, header.stream, pos).to_le_bytes();
+    for (n, bytes) in words.chunks_exact(8).enumerate() {
+        let pos = first.wrapping_add(8 * u64::try_from(n)?);
+        let got = bytes.try_into().map_or(0, u64::from_le_bytes);
+        let want = match header.kind {
+            Kind::Data => payload_word(header.seed, header.stream, pos),
+            Kind::Barrier if n == 0 => {
+                lost = got;
+                got
+            }
+            _ => 0,
+        };
         ensure!(
-            bytes == want,
-            "the payload at position {pos} of stream {} is {bytes:02x?} and must be {want:02x?}",
+            got == want,
+            "the payload at position {pos} of stream {} is {got:#x} and must be {want:#x}",
             header.stream
         );
     }
-    Ok(())
+    Ok(lost)
 }
 
 #[cfg(test)]
@@ -117,7 +149,12 @@ mod tests {
         };
         let mut out = header.encode().to_vec();
         for offset in (40..128).step_by(8) {
-            out.extend(header.payload_word(offset).to_le_bytes());
+            let word = match kind {
+                Kind::Data => header.payload_word(offset),
+                Kind::Barrier if offset == 40 => 128,
+                _ => 0,
+            };
+            out.extend(word.to_le_bytes());
         }
         out
     }
@@ -126,7 +163,7 @@ mod tests {
     fn what_is_missing_is_counted() {
         let mut bytes = packet(Kind::Data, 1, 0);
         bytes.extend(packet(Kind::Data, 2, 128));
-        bytes.extend(packet(Kind::Barrier, 1, 1000));
+        bytes.extend(packet(Kind::Barrier, 1, 256));
         bytes.extend(packet(Kind::Data, 1, 256));
         let content = read(&bytes, 0, false).unwrap();
         assert_eq!(
@@ -134,7 +171,7 @@ mod tests {
             (384, 128, 256)
         );
         assert_eq!(content.gaps, [128, 384]);
-        assert_eq!(content.barriers, 1);
+        assert_eq!((content.barriers, content.unmarked), (1, 1));
         assert_eq!(
             content.streams.into_iter().collect::<Vec<_>>(),
             [(1, 384), (2, 256)]
@@ -149,11 +186,14 @@ mod tests {
         let good = packet(Kind::Data, 1, 0);
         let mut flipped = good.clone();
         flipped[100] ^= 1;
+        let mut barrier = packet(Kind::Barrier, 1, 0);
+        barrier.extend(&good);
         let mut twice = good.clone();
         twice.extend(&good);
         for (bytes, says) in [
             (flipped, "payload"),
             (twice, "had come to 128"),
+            (barrier, "0 bytes are missing, and the barrier says"),
             (good[..100].to_vec(), "is cut"),
             (good[8..].to_vec(), "no packet starts"),
         ] {
