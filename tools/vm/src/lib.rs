@@ -11,6 +11,7 @@
 
 pub mod accel;
 pub mod bench;
+pub mod broken;
 pub mod cache;
 pub mod compile_fail;
 pub mod cpio;

@@ -18,6 +18,8 @@ pub enum Mode {
     Plain,
     /// With clippy and the kernel's extra warnings, into a folder of its own: flags that change mean a rebuild.
     Strict,
+    /// With a defect, of this name, in `pattern`.
+    Broken(&'static str),
 }
 
 /// Modules that were built.
@@ -62,6 +64,9 @@ pub fn build(cache: &Cache, kernel: &Kernel, mode: Mode) -> Result<Built> {
     make.arg(format!("MO={}", dir.display()));
     if mode == Mode::Strict {
         make.args(["CLIPPY=1", "W=1"]);
+    }
+    if let Mode::Broken(defect) = mode {
+        make.arg(format!("AUXPMU_BREAK={defect}"));
     }
     make.arg("modules");
     log.run(
@@ -184,6 +189,8 @@ pub fn output_dir(cache: &Cache, kernel: &Kernel, mode: Mode) -> PathBuf {
     let name = match mode {
         Mode::Plain => kernel.kind.to_string(),
         Mode::Strict => format!("{}-strict", kernel.kind),
+        // One for all defects: they differ in one module.
+        Mode::Broken(_) => format!("{}-broken", kernel.kind),
     };
     cache.build().join("modules").join(name)
 }

@@ -9,7 +9,7 @@ use crate::kernel::{Kernel, Kind};
 use crate::ktap::{self, Case, Counts};
 use crate::modules::{self, Mode};
 use crate::step::{Log, Progress};
-use crate::{compile_fail, libtest, litmus, panics, tools, vng};
+use crate::{broken, compile_fail, libtest, litmus, panics, tools, vng};
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -33,11 +33,13 @@ pub enum Suite {
     Matrix,
     /// The recorder beside stock perf.
     Beside,
+    /// Rows of the matrix find the defects of a driver that is broken on purpose.
+    Break,
 }
 
 impl Suite {
     /// All, fast first.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Host,
         Self::Litmus,
         Self::Kbuild,
@@ -45,6 +47,7 @@ impl Suite {
         Self::E2e,
         Self::Matrix,
         Self::Beside,
+        Self::Break,
     ];
 }
 
@@ -58,6 +61,7 @@ impl fmt::Display for Suite {
             Self::E2e => "e2e",
             Self::Matrix => "matrix",
             Self::Beside => "beside",
+            Self::Break => "break",
         })
     }
 }
@@ -71,7 +75,7 @@ impl std::str::FromStr for Suite {
             .find(|s| s.to_string() == text)
             .ok_or_else(|| {
                 format!(
-                    "there is no suite \"{text}\": host, litmus, kbuild, kunit, e2e, matrix and beside are"
+                    "there is no suite \"{text}\": host, litmus, kbuild, kunit, e2e, matrix, beside and break are"
                 )
             })
     }
@@ -105,7 +109,7 @@ pub fn run(cache: &Cache, plan: &Plan) -> Result<Counts> {
     };
     for suite in &plan.suites {
         // Beside other layers, names of cases are those of `e2e`.
-        if matches!(suite, Suite::Matrix | Suite::Beside)
+        if matches!(suite, Suite::Matrix | Suite::Beside | Suite::Break)
             && plan.suites.len() > 1
             && !plan.cases.is_empty()
         {
@@ -120,6 +124,9 @@ pub fn run(cache: &Cache, plan: &Plan) -> Result<Counts> {
             Suite::E2e => end_to_end(cache, &dir, &mut kernels, plan, &CASES),
             Suite::Matrix => end_to_end(cache, &dir, &mut kernels, plan, &MATRIX),
             Suite::Beside => end_to_end(cache, &dir, &mut kernels, plan, &BESIDE),
+            Suite::Break => kernels
+                .get(Kind::Lean)
+                .and_then(|kernel| broken::run(cache, &dir, &kernel)),
         };
         // What keeps a suite from running at all is a failing case of it.
         let case = case.unwrap_or_else(|e| {
