@@ -492,6 +492,23 @@ impl Seen {
 
     /// Of a recording that went into several files.
     pub fn of_parts(paths: &[PathBuf]) -> Result<Self> {
+        let (seen, expected) = Self::read(paths)?;
+        let output = Command::new("auxrec")
+            .arg("check")
+            .args(paths)
+            .output()
+            .context("cannot start auxrec")?;
+        ensure!(
+            output.status.code() == Some(expected),
+            "auxrec check ended with {} and not with {expected}: {}",
+            output.status,
+            String::from_utf8_lossy(&output.stdout),
+        );
+        Ok(seen)
+    }
+
+    /// Reads files with the library only; gives the status with which the command must end.
+    fn read(paths: &[PathBuf]) -> Result<(Self, i32)> {
         let files = paths
             .iter()
             .map(|path| {
@@ -503,12 +520,6 @@ impl Seen {
         let content = findings
             .content()
             .context("the file has no trace of pattern")?;
-        let output = Command::new("auxrec")
-            .arg("check")
-            .args(paths)
-            .output()
-            .context("cannot start auxrec")?;
-
         let expected = if !findings.problems.is_empty() {
             1
         } else if findings.lost() {
@@ -516,14 +527,7 @@ impl Seen {
         } else {
             0
         };
-        ensure!(
-            output.status.code() == Some(expected),
-            "auxrec check ended with {} and not with {expected}: {}",
-            output.status,
-            String::from_utf8_lossy(&output.stdout),
-        );
-
-        Ok(Self {
+        let seen = Self {
             content,
             problems: findings.problems.clone(),
             wraps: findings.wraps,
@@ -533,7 +537,8 @@ impl Seen {
                 .map(|(_, loss, _)| loss.truncated + loss.full)
                 .sum(),
             cpus: cpus(&parts)?,
-        })
+        };
+        Ok((seen, expected))
     }
 
     /// Whether every byte is right, and none is missing without having been counted.
@@ -768,7 +773,13 @@ fn full_disk(_name: &str) -> Result<String> {
 
 /// Killed at moments of no choice; what it has written is a recording after `recover`, with every byte right.
 fn killed(name: &str) -> Result<String> {
-    const TIMES: u64 = 10;
+    const TIMES: u64 = 100;
+    // Always the same moments, of no pattern: the generator of Numerical Recipes.
+    let mut seed: u32 = 1;
+    let mut random = |below: u64| {
+        seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        u64::from(seed >> 8) % below
+    };
     let mut sum = 0;
     for time in 0..TIMES {
         let file = TraceFile::new(name);
@@ -776,23 +787,29 @@ fn killed(name: &str) -> Result<String> {
         arguments.push("-a".into());
 
         // Somewhere in the middle of what it does, and of the first wraps.
-        let recorder = until(&file, &arguments, 4 * PAGE + time * 12_345)?;
-        thread::sleep(Duration::from_micros(time * 1777));
+        let recorder = until(&file, &arguments, 4 * PAGE + random(30 * PAGE))?;
+        thread::sleep(Duration::from_micros(random(16_000)));
         recorder.kill()?;
         released()?;
         let there = std::fs::metadata(file.path())?.len();
-        let output = Command::new("auxrec")
-            .arg("recover")
-            .arg(file.path())
-            .output()
-            .context("cannot start auxrec")?;
-        ensure!(
-            output.status.success(),
-            "auxrec recover: {}",
-            String::from_utf8_lossy(&output.stderr)
-        );
-        let seen = Seen::of(&file)?;
-        seen.is_right()?;
+        // The command is tried now and then; to start it takes longer than all else.
+        let seen = if time % 10 == 0 {
+            let output = Command::new("auxrec")
+                .arg("recover")
+                .arg(file.path())
+                .output()
+                .context("cannot start auxrec")?;
+            ensure!(
+                output.status.success(),
+                "auxrec recover: {}",
+                String::from_utf8_lossy(&output.stderr)
+            );
+            Seen::of(&file)?
+        } else {
+            auxrec::recover::recover(file.path())?;
+            Seen::read(&[file.path().to_owned()])?.0
+        };
+        seen.is_right().with_context(|| format!("kill {time}"))?;
         // All but what the two rings can hold, and headers and records.
         ensure!(
             seen.content.recorded + 40_000 > there,
