@@ -28,6 +28,7 @@ pub mod check;
 pub mod control;
 pub mod delay;
 pub mod drain;
+pub mod dump;
 mod error;
 mod host;
 pub mod intel_pt;

@@ -15,8 +15,10 @@ use auxrec::delay::{Delay, Switch};
 use auxrec::record::{Options, Snapshot};
 use auxrec::size::{parse_rings, parse_size, RingSizes};
 use auxrec::target::{online_cpus, parse_cpus, parse_ids, Target};
-use auxrec::{check, json, record, report, Error};
-use clap::{Args, Parser, Subcommand};
+use auxrec::{check, dump, json, record, report, Error};
+use clap::{Args, CommandFactory as _, Parser, Subcommand};
+
+mod pages;
 
 /// Finished, and everything was recorded.
 const ALL: u8 = 0;
@@ -69,8 +71,20 @@ enum Command {
         #[arg(default_value = "perf.data")]
         file: PathBuf,
     },
+    /// Print the records of a file, one a line
+    Dump {
+        /// The recording
+        #[arg(default_value = "perf.data")]
+        file: PathBuf,
+    },
     /// List the PMUs of this machine with their terms
     List,
+    /// Write man pages and shell completions into a directory
+    #[command(hide = true)]
+    Pages {
+        /// Where to
+        directory: PathBuf,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -214,6 +228,16 @@ fn run(command: &Command) -> anyhow::Result<u8> {
                     found.records, found.trace, found.pieces, found.dropped
                 )
             })?;
+            Ok(ALL)
+        }
+        Command::Dump { file } => {
+            let bytes = auxrec::trace::read_file(file)?;
+            let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+            dump::dump(&bytes, &mut out).with_context(|| file.display().to_string())?;
+            Ok(ALL)
+        }
+        Command::Pages { directory } => {
+            pages::write(Cli::command(), directory)?;
             Ok(ALL)
         }
         Command::List => {

@@ -14,7 +14,7 @@ use std::sync::LazyLock;
 use auxrec::control::{Channel, Lines};
 use auxrec::delay::{Delay, Switch};
 use auxrec::pmu::{Pmus, Term};
-use auxrec::{check, json, report, size, target};
+use auxrec::{check, dump, json, report, size, target};
 use cap::Cap;
 use perfdata::{Feature, Features, File, IndexEntry};
 
@@ -141,13 +141,14 @@ pub fn recover(input: &[u8]) {
     );
 }
 
-/// What `auxrec check` and `report` make of a file.
+/// What `auxrec check`, `report` and `dump` make of a file.
 pub fn check(input: &[u8]) {
     if let Ok(findings) = check::check(input) {
         black_box(findings.to_string());
         black_box(json::findings(&findings));
     }
     let _ = black_box(report::report(input, &mut std::io::sink()));
+    let _ = black_box(dump::dump(input, &mut std::io::sink()));
     let _ = black_box(json::report(input));
     let _ = black_box(report::timeline(input));
 }

@@ -139,8 +139,12 @@ fn run(args: Args) -> Result<ExitCode> {
             println!("{}", modules::rust_analyzer(&cache, &kernel)?.display());
         }
         Verb::Tools => {
-            for (_, path) in tools::build(&cache)? {
+            let built = tools::build(&cache)?;
+            for (_, path) in &built {
                 println!("{}", path.display());
+            }
+            if let Some(dir) = tools::pages(&cache, &built)? {
+                println!("{}", dir.display());
             }
         }
         Verb::Test {

@@ -62,3 +62,21 @@ pub fn build(cache: &Cache) -> Result<Vec<(String, PathBuf)>> {
     progress.end("done");
     Ok(built)
 }
+
+/// Man pages and shell completions of the recorder, made by itself in `build/tools`; gives the place.
+///
+/// # Errors
+///
+/// When it cannot write them.
+pub fn pages(cache: &Cache, built: &[(String, PathBuf)]) -> Result<Option<PathBuf>> {
+    let Some((_, recorder)) = built.iter().find(|(name, _)| name == "auxrec") else {
+        return Ok(None);
+    };
+    let dir = cache.build().join("tools");
+    let log = Log::create(&cache.build().join("pages.log"))?;
+    log.run(
+        "writing man pages",
+        Command::new(recorder).arg("pages").arg(&dir),
+    )?;
+    Ok(Some(dir))
+}

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! `dump`: the records of a file, one a line.
+
+use std::io::{self, Write};
+
+use perfdata::{Event, File, Record, SampleId};
+
+use crate::error::{Error, Result};
+
+/// Writes a line for each record: its place in the file, who wrote it, when and where, its type, and what it says. What is not
+/// known is `-`.
+///
+/// # Errors
+/// If it is no perf.data file, or a record in it is none; what stands before that is written.
+pub fn dump(bytes: &[u8], out: &mut impl Write) -> Result<()> {
+    let file = File::parse(bytes)?;
+    for record in file.records() {
+        let record = record?;
+        let (event, who) = file.decode(&record)?;
+        let who = who.unwrap_or_default();
+        match line(out, &record, &event, &who) {
+            // Who reads has seen enough.
+            Err(e) if e.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
+            Err(e) => return Err(Error::failed(format!("cannot write the records: {e}"))),
+            Ok(()) => {}
+        }
+    }
+    Ok(())
+}
+
+fn line(
+    out: &mut impl Write,
+    record: &Record<'_>,
+    event: &Event<'_>,
+    who: &SampleId,
+) -> io::Result<()> {
+    let number = |n: Option<u32>| n.map_or("-".to_owned(), |n| n.to_string());
+    let kind = record
+        .kind
+        .name()
+        .map_or_else(|| format!("type {}", record.kind.0), str::to_owned);
+    let time = who.time.map_or("-".to_owned(), |ns| {
+        format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000)
+    });
+    write!(
+        out,
+        "{:#x} {time} cpu {} {}/{} {kind}",
+        record.offset,
+        number(who.cpu),
+        number(who.pid),
+        number(who.tid),
+    )?;
+    match event {
+        Event::Lost(lost) => write!(out, " id {} lost {}", lost.id, lost.lost)?,
+        Event::LostSamples(lost) => write!(out, " lost {lost}")?,
+        Event::Comm(comm) => {
+            let exec = if comm.exec { " exec" } else { "" };
+            write!(out, "{exec} {}/{} {}", comm.pid, comm.tid, text(comm.comm))?;
+        }
+        Event::Fork(task) | Event::Exit(task) => write!(
+            out,
+            " {}/{} of {}/{}",
+            task.pid, task.tid, task.ppid, task.ptid
+        )?,
+        Event::Read(read) => write!(
+            out,
+            " id {} value {} enabled {} running {}",
+            read.id, read.value, read.enabled, read.running
+        )?,
+        Event::Mmap2(map) => write!(
+            out,
+            " {}/{} {:#x}+{:#x} at {:#x} {}",
+            map.pid,
+            map.tid,
+            map.addr,
+            map.len,
+            map.pgoff,
+            text(map.filename)
+        )?,
+        Event::Aux(aux) => write!(
+            out,
+            " offset {:#x} size {:#x} flags {}",
+            aux.offset,
+            aux.size,
+            aux.flags.names()
+        )?,
+        Event::ItraceStart(start) => write!(out, " {}/{}", start.pid, start.tid)?,
+        Event::AuxtraceInfo(kind, words) => {
+            write!(out, " decoder {kind}, {} words", words.len() / 8)?;
+        }
+        Event::Auxtrace(piece, _) => write!(
+            out,
+            " offset {:#x} size {:#x} reference {} ring {} cpu {} thread {}",
+            piece.offset,
+            piece.size,
+            piece.reference,
+            piece.idx,
+            number((piece.cpu != u32::MAX).then_some(piece.cpu)),
+            number((piece.tid != u32::MAX).then_some(piece.tid)),
+        )?,
+        _ => write!(out, " {} bytes", record.body.len())?,
+    }
+    writeln!(out)
+}
+
+/// A name from a file, on one line whatever it holds.
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).escape_debug().to_string()
+}

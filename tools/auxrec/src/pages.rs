@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Man pages and shell completions, made of the definition of the options itself.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use clap::Command;
+use clap_complete::Shell;
+
+/// Writes `man1/*.1` and `completions/*` into a directory.
+pub fn write(mut command: Command, directory: &Path) -> Result<()> {
+    let man = directory.join("man1");
+    let completions = directory.join("completions");
+    for dir in [&man, &completions] {
+        fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
+    }
+    for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
+        clap_complete::generate_to(shell, &mut command, "auxrec", &completions)
+            .with_context(|| format!("cannot write to {}", completions.display()))?;
+    }
+    clap_mangen::generate_to(command, &man)
+        .with_context(|| format!("cannot write to {}", man.display()))
+}
