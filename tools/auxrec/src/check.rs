@@ -512,7 +512,7 @@ fn content(ring: &Ring<'_>, trace: &Trace<'_>, problems: &mut Vec<String>) -> Co
     }
     // In the midst of a trace bytes go missing for a reason, and a record has its flag.
     let flagged = ring.loss.truncated + ring.loss.partial + ring.loss.collision;
-    let told = flagged + ring.loss.full + ring.loss.records_lost != 0;
+    let told = flagged != 0 || ring.loss.full != 0 || ring.loss.records_lost != 0;
     if out.lost != 0 && !told && !trace.cut && !trace.recovered && !trace.partial {
         problems.push(format!(
             "{name}: {} bytes are missing between packets, and no AUX record says that trace was lost",
