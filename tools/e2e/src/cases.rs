@@ -20,6 +20,7 @@ use crate::module;
 use crate::recorder;
 use crate::recording::{Reader, Recorder, TraceFile};
 use crate::sampling;
+use crate::soft_pt;
 
 /// A case: a name, and what to do.
 pub struct Case {
@@ -37,6 +38,8 @@ enum What {
     Steps(fn(&str) -> Result<String>),
     /// An attack, after which all must be as before.
     Hostile(fn() -> Result<String>),
+    /// With the driver that steps through programs.
+    Stepped(fn() -> Result<String>),
 }
 
 /// How much is traced, and what must come of it.
@@ -94,7 +97,11 @@ pub fn all() -> impl Iterator<Item = Case> {
         name,
         what: What::Steps(steps),
     });
-    USUAL.into_iter().chain(more).chain(attacks)
+    let stepped = soft_pt::ALL.into_iter().map(|(name, run)| Case {
+        name,
+        what: What::Stepped(run),
+    });
+    USUAL.into_iter().chain(more).chain(attacks).chain(stepped)
 }
 
 /// What users do, and what goes wrong then.
@@ -381,6 +388,7 @@ impl Case {
                 TRACE.run(self.name).context("a recording after it")?;
                 Ok(seen)
             }
+            What::Stepped(run) => soft_pt::run(*run),
         }
     }
 }

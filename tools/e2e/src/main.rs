@@ -19,6 +19,7 @@ mod probe;
 mod recorder;
 mod recording;
 mod sampling;
+mod soft_pt;
 mod stream;
 mod workload;
 

@@ -13,10 +13,13 @@ pub const ORDER: [&str; 2] = ["rust_perf", "pattern"];
 
 /// Loads those that are not loaded.
 pub fn load_all() -> Result<()> {
-    for name in ORDER {
-        if !is_loaded(name) {
-            tool("insmod", &[&format!("/modules/{name}.ko")])?;
-        }
+    ORDER.into_iter().try_for_each(load)
+}
+
+/// Loads one, if it is not loaded.
+pub fn load(name: &str) -> Result<()> {
+    if !is_loaded(name) {
+        tool("insmod", &[&format!("/modules/{name}.ko")])?;
     }
     Ok(())
 }

@@ -1,0 +1,407 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! `soft_pt`: what a traced program must not notice, and who must not trace whom.
+//!
+//! A program that keeps a trap flag that is not its own is killed by the next trap, so each case ends with asking how its
+//! programs ended. What the trace says is not looked at here: perf decodes it elsewhere.
+
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{bail, ensure, Context, Result};
+use perfdata::{Attr, Flags, Read};
+use rustix::process::{kill_process, Pid, Signal};
+
+use crate::module;
+use crate::probe::{Probe, PATIENCE};
+
+/// A case: its name, and what is done.
+pub type Case = (&'static str, fn() -> Result<String>);
+
+/// All cases.
+pub const ALL: [Case; 10] = [
+    ("soft_pt: attached and detached", attach),
+    ("soft_pt: closed while it runs", close),
+    ("soft_pt: a ring that nobody reads", full),
+    ("soft_pt: enabled and disabled in a hurry", hurry),
+    ("soft_pt: paused and resumed", pause),
+    ("soft_pt: fork, exec and exit", family),
+    ("soft_pt: all tasks of both CPUs", everybody),
+    ("soft_pt: recorder killed", killed),
+    ("soft_pt: the kernel and other terms refused", refused),
+    ("soft_pt: another user's program", permission),
+];
+
+/// Runs a case with the module there, and without it at the end: nobody may hold it.
+pub fn run(case: fn() -> Result<String>) -> Result<String> {
+    module::load("soft_pt")?;
+    let outcome = case();
+    module::unload("soft_pt").context("somebody holds the driver")?;
+    outcome
+}
+
+/// The event that perf opens for `soft_pt/tsc/u`.
+fn traced() -> Result<Attr> {
+    let path = "/sys/bus/event_source/devices/soft_pt/type";
+    let kind = std::fs::read_to_string(path).with_context(|| format!("cannot read {path}"))?;
+
+    Ok(Attr {
+        kind: kind.trim().parse().context("a PMU's type is no number")?,
+        config: 1 << 10,
+        sample_period: 1,
+        read_format: Read::FORMAT,
+        flags: Flags::DISABLED | Flags::EXCLUDE_KERNEL | Flags::EXCLUDE_HV,
+        ..Attr::default()
+    })
+}
+
+/// A program that computes until it is told to end.
+struct Victim {
+    child: Child,
+    stop: String,
+}
+
+impl Victim {
+    fn new() -> Result<Self> {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let stop = format!("/tmp/stop-{}", NUMBER.fetch_add(1, Ordering::Relaxed));
+        let child = Command::new("/proc/self/exe")
+            .args(["workload", "spin", "--ms", "600000", "--until", &stop, "1"])
+            .stdin(Stdio::null())
+            .spawn()
+            .context("cannot start a program")?;
+
+        Ok(Self { child, stop })
+    }
+
+    fn id(&self) -> Result<i32> {
+        id(&self.child)
+    }
+
+    /// Tells it to end; whether it ends well.
+    fn ends(self) -> Result<()> {
+        std::fs::write(&self.stop, "!").with_context(|| format!("cannot write {}", self.stop))?;
+        ended(self.child)
+    }
+}
+
+fn id(child: &Child) -> Result<i32> {
+    child.id().try_into().context("not a process")
+}
+
+/// Whether it ended by itself, and well.
+fn ended(mut child: Child) -> Result<()> {
+    let end = Instant::now() + PATIENCE;
+
+    while Instant::now() < end {
+        if let Some(status) = child.try_wait().context("cannot wait for a program")? {
+            ensure!(status.success(), "the program ended with {status}");
+            return Ok(());
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    child.kill().context("cannot end a program")?;
+    bail!("the program did not end");
+}
+
+/// Waits until there is more trace than `from`.
+fn grows(probe: &mut Probe, from: u64) -> Result<()> {
+    probe.until("trace", |probe| {
+        probe.read_trace(u64::MAX)?;
+        Ok(probe.head() > from)
+    })
+}
+
+fn attach() -> Result<String> {
+    let child = Victim::new()?;
+    let mut probe = Probe::open(&traced()?, child.id()?, -1, 64, false)?;
+
+    probe.event.enable()?;
+    grows(&mut probe, 0)?;
+    probe.event.disable()?;
+    let (head, count) = (probe.head(), probe.generated()?);
+    thread::sleep(Duration::from_millis(100));
+    ensure!(
+        (probe.head(), probe.generated()?) == (head, count),
+        "it traces on after it was disabled"
+    );
+    child.ends()?;
+    ensure!(count > 0, "no instruction was counted");
+    Ok(format!("{head} bytes, {count} instructions"))
+}
+
+fn close() -> Result<String> {
+    const TIMES: u32 = 5;
+
+    for _ in 0..TIMES {
+        let child = Victim::new()?;
+        let mut probe = Probe::open(&traced()?, child.id()?, -1, 16, false)?;
+
+        probe.event.enable()?;
+        grows(&mut probe, 0)?;
+        drop(probe);
+        child.ends()?;
+    }
+    Ok(format!("{TIMES} times"))
+}
+
+fn full() -> Result<String> {
+    const TIMES: usize = 5;
+    let child = Victim::new()?;
+    let mut probe = Probe::open(&traced()?, child.id()?, -1, 2, false)?;
+
+    for n in 1..=TIMES {
+        probe.event.enable()?;
+        probe.until("a full ring", |probe| {
+            probe.read_records()?;
+            Ok(probe.truncations() >= n)
+        })?;
+        probe.read_trace(u64::MAX)?;
+    }
+    drop(probe);
+    child.ends()?;
+    Ok(format!("full {TIMES} times"))
+}
+
+fn hurry() -> Result<String> {
+    const TIMES: u32 = 300;
+    let child = Victim::new()?;
+    let mut probe = Probe::open(&traced()?, child.id()?, -1, 64, false)?;
+
+    for _ in 0..TIMES {
+        probe.event.enable()?;
+        probe.event.disable()?;
+        probe.read_trace(u64::MAX)?;
+    }
+    probe.event.enable()?;
+    let head = probe.head();
+    grows(&mut probe, head)?;
+    drop(probe);
+    child.ends()?;
+    Ok(format!("{TIMES} times, {head} bytes"))
+}
+
+fn pause() -> Result<String> {
+    /// `attr.aux_action`.
+    const START_PAUSED: u32 = 1;
+    const QUIET: Duration = Duration::from_millis(200);
+    let child = Victim::new()?;
+    let attr = Attr {
+        aux_action: START_PAUSED,
+        ..traced()?
+    };
+    let probe = Probe::open(&attr, child.id()?, -1, 64, false)?;
+
+    probe.event.enable()?;
+    thread::sleep(QUIET);
+    let count = probe.generated()?;
+    ensure!(
+        count == 0,
+        "{count} instructions were traced while it was paused"
+    );
+    drop(probe);
+    child.ends()?;
+    Ok("nothing while it is paused".to_owned())
+}
+
+fn family() -> Result<String> {
+    const TIMES: u32 = 10;
+    let mut attr = traced()?;
+    attr.flags |= Flags::INHERIT | Flags::ENABLE_ON_EXEC;
+
+    let mut count = 0;
+    for n in 0..TIMES {
+        // Opened for the shell while it waits for its first line, and from its exec of sh on.
+        let shell = Command::new("/bin/busybox")
+            .args(["sh", "-c", "read line; exec sh -c 'for i in 1 2 3; do (exit $i) || : ; /bin/busybox true; done | cat; exit 0'"])
+            .stdin(Stdio::piped())
+            .spawn()
+            .context("cannot start a shell")?;
+        let mut shell = shell;
+        let probes = (0..2)
+            .map(|cpu| Probe::open(&attr, id(&shell)?, cpu, 256, false))
+            .collect::<Result<Vec<_>>>()?;
+        if n % 2 == 0 {
+            for probe in &probes {
+                probe.event.enable()?;
+            }
+        }
+        // Dropped, its input ends, and so does the line.
+        drop(shell.stdin.take());
+        ended(shell)?;
+        for probe in &probes {
+            count += probe.generated()?;
+        }
+    }
+    ensure!(count > 0, "no instruction was counted");
+    Ok(format!("{count} instructions in {TIMES} families"))
+}
+
+fn everybody() -> Result<String> {
+    let probes = (0..2)
+        .map(|cpu| Probe::open(&traced()?, -1, cpu, 256, false))
+        .collect::<Result<Vec<_>>>()?;
+
+    for probe in &probes {
+        probe.event.enable()?;
+    }
+    for _ in 0..5 {
+        let children = (0..3).map(|_| Victim::new()).collect::<Result<Vec<_>>>()?;
+        for child in children {
+            child.ends()?;
+        }
+    }
+    let mut count = 0;
+    for probe in &probes {
+        probe.event.disable()?;
+        count += probe.generated()?;
+    }
+    ensure!(count > 0, "no instruction was counted");
+    Ok(format!("{count} instructions"))
+}
+
+/// A recorder at work on `child`, which has recorded something.
+fn recorder(child: &Victim, file: &str) -> Result<Child> {
+    let mut recorder = Command::new("auxrec")
+        .args([
+            "record",
+            "-q",
+            "-e",
+            "soft_pt/tsc/u",
+            "-m",
+            "16,16",
+            "-o",
+            file,
+            "-p",
+        ])
+        .arg(child.id()?.to_string())
+        .spawn()
+        .context("cannot start auxrec")?;
+    let end = Instant::now() + PATIENCE;
+
+    while std::fs::metadata(file).map_or(0, |file| file.len()) < 32 * 1024 {
+        ensure!(Instant::now() < end, "nothing is recorded");
+        if let Some(status) = recorder.try_wait().context("cannot wait for auxrec")? {
+            bail!("auxrec ended with {status}");
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    Ok(recorder)
+}
+
+fn killed() -> Result<String> {
+    let file = "/tmp/killed.data";
+    let child = Victim::new()?;
+    let mut recorder = recorder(&child, file)?;
+
+    ensure!(
+        module::unload("soft_pt").is_err(),
+        "the driver can be unloaded while it traces"
+    );
+    let pid = Pid::from_raw(id(&recorder)?).context("not a process")?;
+    kill_process(pid, Signal::KILL).context("cannot kill auxrec")?;
+    recorder.wait().context("cannot wait for auxrec")?;
+    child.ends()?;
+    std::fs::remove_file(file).with_context(|| format!("cannot remove {file}"))?;
+    Ok("the program went on".to_owned())
+}
+
+fn refused() -> Result<String> {
+    const EINVAL: i32 = 22;
+    const EOPNOTSUPP: i32 = 95;
+    let attr = traced()?;
+    let cases = [
+        (
+            "the kernel too",
+            attr.flags - Flags::EXCLUDE_KERNEL,
+            0,
+            EOPNOTSUPP,
+        ),
+        (
+            "the kernel only",
+            attr.flags | Flags::EXCLUDE_USER,
+            0,
+            EOPNOTSUPP,
+        ),
+        ("cycles", attr.flags, 1 << 1, EINVAL),
+        ("the slower clock", attr.flags, 1 << 9, EINVAL),
+        ("ptwrite", attr.flags, 1 << 12, EINVAL),
+        ("no branches", attr.flags, 1, EINVAL),
+        ("a term that is none", attr.flags, 1 << 2, EINVAL),
+        ("a period that is none", attr.flags, 15 << 24, EINVAL),
+    ];
+
+    for (what, flags, config, errno) in cases {
+        let attr = Attr {
+            flags,
+            config,
+            ..attr.clone()
+        };
+        match auxrec::sys::Event::open(&attr, 0, -1) {
+            Ok(_) => bail!("{what}: not refused"),
+            Err(error) => ensure!(
+                error.raw_os_error() == Some(errno),
+                "{what}: refused with {error}"
+            ),
+        }
+    }
+    Ok(format!("{} cases", cases.len()))
+}
+
+/// Runs the recorder as nobody; whether it went well, and what it said.
+fn as_nobody(arguments: &[&str]) -> Result<(bool, String)> {
+    const NOBODY: u32 = 65534;
+    let output = Command::new("auxrec")
+        .args([
+            "record",
+            "-q",
+            "-e",
+            "soft_pt/tsc/u",
+            "-m",
+            "16,16",
+            "-o",
+            "/tmp/nobody.data",
+        ])
+        .args(arguments)
+        .uid(NOBODY)
+        .gid(NOBODY)
+        .output()
+        .context("cannot start auxrec")?;
+    let _ = std::fs::remove_file("/tmp/nobody.data");
+
+    Ok((
+        output.status.success(),
+        String::from_utf8_lossy(&output.stderr).trim().to_owned(),
+    ))
+}
+
+fn permission() -> Result<String> {
+    let paranoid = Path::new("/proc/sys/kernel/perf_event_paranoid");
+    let before = std::fs::read_to_string(paranoid).context("cannot read perf_event_paranoid")?;
+    let child = Victim::new()?;
+    let pid = child.id()?.to_string();
+
+    let tried = || -> Result<()> {
+        for level in ["2", "3"] {
+            std::fs::write(paranoid, level).context("cannot write perf_event_paranoid")?;
+            for arguments in [["-p", &pid].as_slice(), &["-C", "0", "--", "true"]] {
+                let (good, said) = as_nobody(arguments)?;
+                ensure!(!good, "level {level}: nobody traces {arguments:?}: {said}");
+            }
+        }
+        std::fs::write(paranoid, "2").context("cannot write perf_event_paranoid")?;
+        let (good, said) = as_nobody(&["--", "/bin/busybox", "true"])?;
+        ensure!(good, "nobody does not trace its own program: {said}");
+        Ok(())
+    };
+    let outcome = tried();
+    std::fs::write(paranoid, before).context("cannot write perf_event_paranoid")?;
+
+    child.ends()?;
+    outcome?;
+    Ok("its own, and nobody else's".to_owned())
+}
