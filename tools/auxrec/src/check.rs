@@ -194,7 +194,7 @@ pub fn check_parts(parts: &[&[u8]]) -> Result<Findings> {
     }
     index(&trace, &mut findings)?;
     for ring in trace.rings.values() {
-        let content = (trace.pmu == PATTERN).then(|| content(ring, &trace, &mut findings.problems));
+        let content = (ring.pmu == PATTERN).then(|| content(ring, &trace, &mut findings.problems));
         let padding = content.map_or(0, |content| content.padding);
         covered(ring, &trace, padding, &mut findings);
         findings.wraps = findings

@@ -33,6 +33,18 @@ pub enum Again {
 /// First and last time of records, ns.
 pub(crate) type Times = (u64, u64);
 
+/// What is done about an event that the kernel has turned off, its area being full.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnTruncate {
+    /// It is started again.
+    #[default]
+    Resume,
+    /// The recording ends.
+    Stop,
+    /// The recording ends, and has failed.
+    Fail,
+}
+
 /// What reading a pair of rings keeps.
 #[derive(Debug)]
 pub struct Drain {
@@ -41,6 +53,7 @@ pub struct Drain {
     bounce: Vec<u8>,
     /// Whether something said that the kernel has turned an event off, and it was not yet started again.
     off: bool,
+    policy: OnTruncate,
     /// What was lost.
     pub loss: Loss,
     /// How often the AUX area was written from end to end.
@@ -103,13 +116,15 @@ pub struct Pass {
     pub records: usize,
     /// Bytes of trace.
     pub trace: u64,
+    /// Trace was cut off, and the recording is to end for it.
+    pub over: bool,
 }
 
 impl Pass {
     /// Whether there was anything.
     #[must_use]
     pub fn any(self) -> bool {
-        self != Self::default()
+        self.records != 0 || self.trace != 0
     }
 }
 
@@ -118,10 +133,12 @@ impl Drain {
     #[must_use]
     pub fn new(session: &Session) -> Self {
         Self {
-            attr: session.plan().aux_attr(),
+            // The layout of what ends each record is the same for all events.
+            attr: session.plan().tracking_attr(),
             records: Vec::new(),
             bounce: vec![0; BOUNCE],
             off: false,
+            policy: session.plan().on_truncate,
             loss: Loss::default(),
             wraps: 0,
         }
@@ -152,7 +169,7 @@ impl Drain {
         let before = self.loss.cuts();
         let mut pass = Pass {
             records: self.records(rings, file)?,
-            trace: 0,
+            ..Pass::default()
         };
         if let Some((full, mut range)) = trace {
             if full {
@@ -166,6 +183,10 @@ impl Drain {
         // Every way in which the kernel turns an event off leaves a sign: a record that says TRUNCATED, an area that is full to
         // the last byte, or records that found no room, which may have said so.
         self.off |= self.loss.cuts() != before;
+        if self.policy != OnTruncate::Resume {
+            pass.over = self.off;
+            return Ok(pass);
+        }
         let start = match again {
             Again::All => self.off,
             Again::Drained => self.off && pass.trace != 0,
@@ -287,6 +308,7 @@ pub(crate) fn pass(
         let pass = drain.pass(rings, mode, again, last, file)?;
         sum.records += pass.records;
         sum.trace += pass.trace;
+        sum.over |= pass.over;
     }
     if sum.any() {
         file.round()?;
@@ -299,7 +321,7 @@ pub(crate) fn pass(
 /// # Errors
 /// If the file cannot be written.
 pub fn counts<W: Write + Seek>(session: &Session, file: &mut Writer<W>) -> Result<()> {
-    let attr = session.plan().aux_attr();
+    let attr = session.plan().tracking_attr();
     for rings in session.rings() {
         for opened in rings.events() {
             // An event that cannot be read any more, its PMU being gone, has no count; `check` says so.

@@ -3,9 +3,10 @@
 //! What the file says of the machine, and of the processes that ran already.
 
 use std::fs;
-use std::io::{Seek, Write};
+use std::io::{BufRead, BufReader, Seek, Write};
+use std::sync::OnceLock;
 
-use perfdata::{Attr, Comm, Feature, Features, Mmap2, SampleId, Writer};
+use perfdata::{Attr, Comm, Feature, Features, FileId, KernelMmap, Mmap2, SampleId, Writer};
 
 use crate::error::Result;
 
@@ -102,6 +103,81 @@ pub fn process<W: Write + Seek>(
     Ok(())
 }
 
+/// Writes where the kernel's code is, and its modules', if the kernel tells.
+///
+/// # Errors
+/// If the file cannot be written.
+pub fn kernel<W: Write + Seek>(attr: &Attr, id: u64, file: &mut Writer<W>) -> Result<()> {
+    let who = SampleId {
+        pid: Some(u32::MAX),
+        tid: Some(0),
+        time: Some(0),
+        id: Some(id),
+        stream_id: None,
+        cpu: Some(0),
+    };
+    // Long to read, and the same for every file of a recording.
+    static TEXT: OnceLock<Option<(u64, u64)>> = OnceLock::new();
+    let text = TEXT.get_or_init(|| {
+        let symbols = fs::File::open("/proc/kallsyms").ok()?;
+        kernel_text(BufReader::with_capacity(1 << 16, symbols))
+    });
+    if let Some((start, end)) = *text {
+        let map = KernelMmap {
+            addr: start,
+            len: end - start,
+            pgoff: start,
+            // The name says which symbol the address is that of.
+            filename: b"[kernel.kallsyms]_text",
+        };
+        file.record(&map, Some((&who, attr)))?;
+    }
+    let modules = fs::read_to_string("/proc/modules").unwrap_or_default();
+    for (name, addr, len) in modules.lines().filter_map(parse_module) {
+        let map = KernelMmap {
+            addr,
+            len,
+            pgoff: 0,
+            filename: name.as_bytes(),
+        };
+        file.record(&map, Some((&who, attr)))?;
+    }
+    Ok(())
+}
+
+/// From `_text` to `_etext`; nothing if the addresses are hidden (`kernel.kptr_restrict`). Reads no further than it must.
+fn kernel_text(symbols: impl BufRead) -> Option<(u64, u64)> {
+    let mut start = None;
+    for line in symbols.lines().map_while(std::result::Result::ok) {
+        let (addr, symbol) = line.split_once(' ')?;
+        // The type is one letter.
+        match symbol.get(2..) {
+            Some("_text") => {
+                start = u64::from_str_radix(addr, 16).ok().filter(|addr| *addr != 0);
+                // Hidden ones are all hidden.
+                start?;
+            }
+            Some("_etext") => {
+                let end = u64::from_str_radix(addr, 16).ok()?;
+                return start.filter(|start| *start < end).map(|start| (start, end));
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
+/// A line of `/proc/modules`: name in brackets, address, length.
+fn parse_module(line: &str) -> Option<(String, u64, u64)> {
+    let mut words = line.split_whitespace();
+    let (name, len) = (words.next()?, words.next()?.parse().ok()?);
+    let addr = words.nth(3)?.strip_prefix("0x")?;
+    let addr = u64::from_str_radix(addr, 16)
+        .ok()
+        .filter(|addr| *addr != 0)?;
+    Some((format!("[{name}]"), addr, len))
+}
+
 /// A line of `/proc/PID/maps`, if the mapping is executable.
 fn parse_map(pid: u32, line: &str) -> Option<Mmap2<'_>> {
     let mut rest = line;
@@ -132,9 +208,11 @@ fn parse_map(pid: u32, line: &str) -> Option<Mmap2<'_>> {
         addr,
         len: end.checked_sub(addr)?,
         pgoff,
-        dev: (dev(major)?, dev(minor)?),
-        ino,
-        ino_generation: 0,
+        file: FileId::Inode {
+            dev: (dev(major)?, dev(minor)?),
+            ino,
+            generation: 0,
+        },
         prot: u32::from(perm(0, b'r')) | u32::from(perm(1, b'w')) << 1 | 4,
         flags: if perm(3, b's') { 1 } else { 2 },
         filename: if name.is_empty() {
@@ -156,9 +234,15 @@ mod tests {
         let line = "7f0000001000-7f0000003000 r-xp 00001000 fe:01 1234                       /usr/lib/a b.so";
         let map = parse_map(7, line).unwrap();
         assert_eq!(
-            (map.addr, map.len, map.pgoff, map.dev, map.ino),
-            (0x7f00_0000_1000, 0x2000, 0x1000, (0xfe, 1), 1234)
+            (map.addr, map.len, map.pgoff),
+            (0x7f00_0000_1000, 0x2000, 0x1000)
         );
+        let id = FileId::Inode {
+            dev: (0xfe, 1),
+            ino: 1234,
+            generation: 0,
+        };
+        assert_eq!(map.file, id);
         assert_eq!(
             (map.filename, map.prot, map.flags),
             (&b"/usr/lib/a b.so"[..], 5, 2)
@@ -169,6 +253,21 @@ mod tests {
             b"//anon"
         );
         assert_eq!(parse_map(7, "nonsense"), None);
+    }
+
+    #[test]
+    fn the_kernel() {
+        let text =
+            "ffffffff81000000 T _text\nffffffff81000000 T startup\nffffffff82000000 T _etext\n";
+        let found = (0xffff_ffff_8100_0000, 0xffff_ffff_8200_0000);
+        assert_eq!(kernel_text(text.as_bytes()), Some(found));
+        assert_eq!(kernel_text(&b"0 T _text\n0 T _etext\n"[..]), None);
+        assert_eq!(kernel_text(&b""[..]), None);
+        let line = "pattern 16384 0 - Live 0xffffffffc0123000 (O)";
+        let module = ("[pattern]".to_owned(), 0xffff_ffff_c012_3000, 16384);
+        assert_eq!(parse_module(line), Some(module));
+        assert_eq!(parse_module("x 1 0 - Live 0x0000000000000000"), None);
+        assert_eq!(parse_module("x"), None);
     }
 
     #[test]

@@ -23,10 +23,8 @@ const SWITCHES_OF_CPUS: u64 = 3;
 /// The private words of AUXTRACE_INFO, if the event's PMU writes Intel PT.
 #[must_use]
 pub fn info(plan: &Plan, clock: &TimeConv) -> Option<Vec<u64>> {
-    let pmu = &plan.event.pmu;
-    if !pmu.writes_intel_pt() {
-        return None;
-    }
+    let mut pmus = plan.events.iter().map(|(event, _)| &event.pmu);
+    let pmu = pmus.find(|pmu| pmu.writes_intel_pt())?;
     let switches = match (&plan.cpus, &plan.threads) {
         (None, _) => NO_SWITCHES,
         (Some(_), Some(_)) => SWITCHES_OF_THREADS,
@@ -71,7 +69,8 @@ fn mask(pmu: &Pmu, name: &str) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pmu::Pmus;
+    use crate::pmu::{Pmus, Role};
+    use perfdata::Flags;
     use std::fs;
     use std::path::Path;
 
@@ -99,7 +98,10 @@ mod tests {
 
     fn plan(dir: &Path, event: &str) -> Plan {
         Plan {
-            event: Pmus::at(dir).event(event).unwrap(),
+            events: vec![(Pmus::at(dir).event(event).unwrap(), Role::Aux)],
+            cgroup: None,
+            sideband: Flags::empty(),
+            filter: None,
             data: 4096,
             aux: 4096,
             watermark: 0,
@@ -109,6 +111,7 @@ mod tests {
             inherit: true,
             on_exec: true,
             delayed: false,
+            on_truncate: Default::default(),
         }
     }
 
@@ -136,12 +139,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         write(&dir.path().join("unit"), UNIT);
 
-        assert_eq!(plan(dir.path(), "unit//u").event.config[0], 1 << 10);
+        assert_eq!(plan(dir.path(), "unit//u").events[0].0.config[0], 1 << 10);
         assert_eq!(
-            plan(dir.path(), "unit/noretcomp/u").event.config[0],
+            plan(dir.path(), "unit/noretcomp/u").events[0].0.config[0],
             3 << 10
         );
-        assert_eq!(plan(dir.path(), "unit/tsc=0/u").event.config[0], 0);
+        assert_eq!(plan(dir.path(), "unit/tsc=0/u").events[0].0.config[0], 0);
     }
 
     /// A PMU that lacks one of the marks, or has it elsewhere, is none.

@@ -9,7 +9,7 @@
 //! use auxrec::record::{record, Options};
 //!
 //! let outcome = record(&Options {
-//!     event: "pattern/rate=1024/u".into(),
+//!     events: vec!["pattern/rate=1024/u".into()],
 //!     output: "perf.data".into(),
 //!     command: vec!["true".into()],
 //!     ..Options::default()
@@ -20,7 +20,8 @@
 //!
 //! From below to above: [`ring`] is the reader's side of the two rings and its barriers; [`session`] opens events and maps
 //! their rings; [`drain`] moves what is in them into a file; [`loss`] counts what was lost; [`record`](mod@record) puts
-//! these together; [`recover`](mod@recover) finishes the file of a recorder that was killed; [`trace`] is a file read back, which [`check`] verifies and [`report`] shows.
+//! these together; [`recover`](mod@recover) finishes the file of a recorder that was killed; [`trace`] is a file read back, which [`check`] verifies and
+//! [`report`] shows; [`dump`](mod@dump) shows its records.
 
 #![deny(missing_docs)]
 

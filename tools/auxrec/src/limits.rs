@@ -2,11 +2,13 @@
 
 //! What this system allows, and what its refusals mean.
 
+use std::ffi::CStr;
 use std::io;
 
 use rustix::process::{getrlimit, Resource};
 
 use crate::error::{Error, Result};
+use crate::pmu::EventSpec;
 use crate::size::bytes;
 use crate::sys;
 
@@ -133,6 +135,57 @@ impl Limits {
         };
         Error::failed(format!(
             "cannot open `{event}` for {what}: {text} ({error})"
+        ))
+    }
+
+    /// What a refusal to open an event in the group of one of `pmu` that writes trace means.
+    #[must_use]
+    pub fn explain_member(
+        &self,
+        error: &io::Error,
+        event: &EventSpec,
+        pmu: &str,
+        what: &str,
+    ) -> Error {
+        use rustix::io::Errno;
+        let refused = matches!(
+            Errno::from_io_error(error),
+            Some(Errno::INVAL | Errno::OPNOTSUPP)
+        );
+        let name = &event.text;
+        let why = match (refused, event.aux_sample, event.action) {
+            (true, Some(_), _) => format!(
+                "the driver of PMU `{pmu}` cannot put trace into samples (it has no `snapshot_aux`; drivers of rust_perf have it only on \
+                 kernels that export `perf_output_copy_aux()`). Record without --aux-sample and aux-sample-size, or take snapshots with -S"
+            ),
+            (true, None, Some(_)) => format!(
+                "the driver of PMU `{pmu}` cannot pause and resume its trace. Record without aux-action, or switch with --control"
+            ),
+            _ => return self.explain_open(error, name, what),
+        };
+        Error::failed(format!(
+            "cannot open `{name}` for {what} in the group of `{pmu}`: {why} ({error})"
+        ))
+    }
+
+    /// What a refusal of a filter means.
+    #[must_use]
+    pub fn explain_filter(&self, error: &io::Error, filter: &CStr, event: &str) -> Error {
+        use rustix::io::Errno;
+        let why = match Errno::from_io_error(error) {
+            Some(Errno::OPNOTSUPP) => "the driver cannot filter by address in this way",
+            Some(Errno::INVAL) => {
+                "the driver of this PMU does not filter by address, or the filter is not of the form \
+                 `filter|start|stop START[/SIZE][@FILE]`, with numbers, of which several may follow each other after commas"
+            }
+            Some(Errno::NOENT) => "there is no such file",
+            Some(Errno::BUSY) => "the unit has not so many filters",
+            Some(Errno::ACCESS | Errno::PERM) => "it may not be set without CAP_PERFMON",
+            _ => "the kernel gives no reason that is known here",
+        };
+        Error::failed(format!(
+            "cannot set the filter `{}` of `{event}`: {why} ({error})",
+            filter.to_string_lossy()
         ))
     }
 

@@ -12,11 +12,12 @@ use std::time::Duration;
 use anyhow::Context as _;
 use auxrec::control::Channel;
 use auxrec::delay::{Delay, Switch};
+use auxrec::drain::OnTruncate;
 use auxrec::record::{Options, Snapshot};
 use auxrec::size::{parse_rings, parse_size, RingSizes};
 use auxrec::target::{online_cpus, parse_cpus, parse_ids, Target};
 use auxrec::{check, dump, json, record, report, Error};
-use clap::{Args, CommandFactory as _, Parser, Subcommand};
+use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 
 mod pages;
 
@@ -87,11 +88,40 @@ enum Command {
     },
 }
 
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Truncated {
+    /// Trace on
+    Resume,
+    /// End the recording (status 3)
+    Stop,
+    /// End the recording, and fail (status 1)
+    Fail,
+}
+
+impl From<Truncated> for OnTruncate {
+    fn from(what: Truncated) -> Self {
+        match what {
+            Truncated::Resume => Self::Resume,
+            Truncated::Stop => Self::Stop,
+            Truncated::Fail => Self::Fail,
+        }
+    }
+}
+
 #[derive(Debug, Args)]
 struct Record {
-    /// The event, as pmu/term=value,…/modifiers
+    /// Events, as pmu/term=value,…/modifiers or name:modifiers, in lists a,b and groups {a,b}
     #[arg(short, long, value_name = "EVENT", required = true)]
     event: Vec<String>,
+    /// Put so many bytes of trace into samples of the other events
+    #[arg(long, value_name = "BYTES", num_args = 0..=1, default_missing_value = "4096")]
+    aux_sample: Option<String>,
+    /// Trace only this code: filter|start|stop START[/SIZE][@FILE], in numbers
+    #[arg(long, value_name = "FILTER")]
+    filter: Option<String>,
+    /// Record only what runs in this control group, with -a or -C
+    #[arg(short = 'G', long, value_name = "NAME")]
+    cgroup: Option<String>,
     /// Sizes of the data ring and of the AUX area: pages, or bytes with B, K, M or G
     #[arg(short, long, value_name = "DATA[,AUX]")]
     mmap_pages: Option<String>,
@@ -129,6 +159,9 @@ struct Record {
     /// Keep so many of these files
     #[arg(long, value_name = "N", requires = "switch_output")]
     switch_max_files: Option<usize>,
+    /// What to do when an AUX area was full, and trace was lost
+    #[arg(long, value_name = "WHAT", value_enum, default_value_t = Truncated::Resume)]
+    on_truncate: Truncated,
     /// The file to write
     #[arg(short, long, value_name = "FILE", default_value = "perf.data")]
     output: PathBuf,
@@ -273,6 +306,12 @@ fn print(text: &str) -> anyhow::Result<()> {
     }
 }
 
+/// A size in bytes of what a sample holds.
+fn parse_aux_sample(text: &str) -> Result<u32, Error> {
+    let size = parse_size(text, 1)?;
+    auxrec::pmu::check_aux_sample(u64::try_from(size).unwrap_or(u64::MAX))
+}
+
 /// `[SIZE][e]`, the size in bytes or with a unit.
 fn parse_snapshot(text: &str) -> Result<Snapshot, Error> {
     let (size, at_exit) = match text.strip_suffix('e') {
@@ -296,9 +335,6 @@ impl Record {
     fn options(&self) -> Result<Options, Error> {
         let page = rustix::param::page_size();
         let usage = |text: &str| Err(Error::Usage(text.to_owned()));
-        let [event] = self.event.as_slice() else {
-            return usage("give one event with -e; several in one recording are not supported");
-        };
         let target = match (&self.cpu, self.all_cpus, &self.pid, &self.tid) {
             (Some(list), ..) => Target::System(parse_cpus(list)?),
             (None, true, ..) => Target::System(online_cpus()?),
@@ -310,7 +346,14 @@ impl Record {
             (None, false, None, None) => Target::Command,
         };
         Ok(Options {
-            event: event.clone(),
+            events: self.event.clone(),
+            aux_sample: self
+                .aux_sample
+                .as_deref()
+                .map(parse_aux_sample)
+                .transpose()?,
+            filter: self.filter.clone(),
+            cgroup: self.cgroup.clone(),
             sizes: match &self.mmap_pages {
                 Some(text) => parse_rings(text, page)?,
                 None => RingSizes::default(),
@@ -322,6 +365,7 @@ impl Record {
                 .transpose()?,
             target,
             per_thread: self.per_thread,
+            on_truncate: self.on_truncate.into(),
             snapshot: self.snapshot.as_deref().map(parse_snapshot).transpose()?,
             delay: self
                 .delay

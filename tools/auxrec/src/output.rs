@@ -172,6 +172,7 @@ impl Output {
             .last()
             .and_then(|tracking| tracking.ids.first().copied())
             .unwrap_or(0);
+        host::kernel(&attr, id, &mut self.file)?;
         let pids = match &self.what.target {
             Target::Processes(pids) => pids.clone(),
             Target::Threads(threads) => {

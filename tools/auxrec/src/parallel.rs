@@ -168,7 +168,7 @@ pub(crate) fn run(
             stops.push(stop);
             let (round, wakeups) = (&round, &wakeups);
             workers.push(scope.spawn(move || {
-                let result = drain(rings, drains, mode, queue, &stopped, round, wakeups);
+                let result = drain(rings, drains, mode, queue, &stopped, &over, round, wakeups);
                 if result.is_err() {
                     let _ = (&over).write(&[1]);
                 }
@@ -202,6 +202,7 @@ pub(crate) fn run(
     Ok(wakeups.load(Ordering::Relaxed))
 }
 
+#[expect(clippy::too_many_arguments, reason = "all that a thread shares")]
 /// A thread: drains its rings whenever one of them has enough, until its stream ends.
 fn drain(
     rings: &mut [Rings],
@@ -209,6 +210,7 @@ fn drain(
     mode: Mode,
     mut queue: Queue,
     stop: &UnixStream,
+    over: &UnixStream,
     round: &AtomicU64,
     wakeups: &AtomicU64,
 ) -> Result<()> {
@@ -264,7 +266,11 @@ fn drain(
         queue.round = now;
         let mut sent = false;
         for (rings, drain) in rings.iter_mut().zip(drains.iter_mut()) {
-            sent |= drain.pass(rings, mode, again, false, &mut queue)?.any();
+            let pass = drain.pass(rings, mode, again, false, &mut queue)?;
+            sent |= pass.any();
+            if pass.over {
+                let _ = { over }.write(&[1]);
+            }
         }
         if news && !sent {
             queue.send(None)?;

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use perfdata::{Attr, Flags};
+use perfdata::{Attr, Flags, SampleType};
 
 use crate::error::{nearest, one_of, Error, Result};
 use crate::target::parse_cpus;
@@ -46,6 +46,35 @@ pub struct Pmu {
     pub caps: BTreeMap<String, String>,
 }
 
+/// What an event does to the trace of its group's leader, or to its own: the term `aux-action`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    /// Trace begins only when another event resumes it.
+    StartPaused,
+    /// Each overflow pauses the trace.
+    Pause,
+    /// Each overflow resumes it.
+    Resume,
+}
+
+impl Action {
+    const NAMES: [(&'static str, Self); 3] = [
+        ("start-paused", Self::StartPaused),
+        ("pause", Self::Pause),
+        ("resume", Self::Resume),
+    ];
+
+    /// `perf_event_attr.aux_action`.
+    #[must_use]
+    pub fn bits(self) -> u32 {
+        match self {
+            Self::StartPaused => 1,
+            Self::Pause => 2,
+            Self::Resume => 4,
+        }
+    }
+}
+
 /// An event that is to be recorded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EventSpec {
@@ -57,7 +86,68 @@ pub struct EventSpec {
     pub config: [u64; 5],
     /// What its modifiers exclude.
     pub exclude: Flags,
+    /// Whether it writes trace. One that does not is sampled.
+    pub aux: bool,
+    /// How often it is sampled: events between two samples (term `period`), or samples a second (term `freq`).
+    pub rate: Rate,
+    /// How much of its group leader's trace each sample holds (term `aux-sample-size`).
+    pub aux_sample: Option<u32>,
+    /// What it does to trace (term `aux-action`).
+    pub action: Option<Action>,
 }
+
+/// How often an event is sampled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rate {
+    /// Once in so many events.
+    Period(u64),
+    /// So many times a second.
+    Freq(u64),
+}
+
+/// Events that are known by name alone, in perf's words: their type, number, and whether each one is sampled.
+const SYMBOLS: [(&str, u32, u64, bool); 24] = [
+    ("cpu-clock", 1, 0, false),
+    ("task-clock", 1, 1, false),
+    ("page-faults", 1, 2, true),
+    ("faults", 1, 2, true),
+    ("context-switches", 1, 3, true),
+    ("cs", 1, 3, true),
+    ("cpu-migrations", 1, 4, true),
+    ("migrations", 1, 4, true),
+    ("minor-faults", 1, 5, true),
+    ("major-faults", 1, 6, true),
+    ("alignment-faults", 1, 7, true),
+    ("emulation-faults", 1, 8, true),
+    ("dummy", 1, 9, true),
+    ("bpf-output", 1, 10, true),
+    ("cgroup-switches", 1, 11, true),
+    ("cycles", 0, 0, false),
+    ("cpu-cycles", 0, 0, false),
+    ("instructions", 0, 1, false),
+    ("cache-references", 0, 2, false),
+    ("cache-misses", 0, 3, false),
+    ("branches", 0, 4, false),
+    ("branch-instructions", 0, 4, false),
+    ("branch-misses", 0, 5, false),
+    ("bus-cycles", 0, 6, false),
+];
+
+/// What perf samples by, if nothing is said.
+const FREQ: Rate = Rate::Freq(4000);
+/// PMUs of the kernel's own that write no trace.
+const WITHOUT_AUX: [&str; 6] = [
+    "software",
+    "tracepoint",
+    "breakpoint",
+    "kprobe",
+    "uprobe",
+    "cpu",
+];
+/// Where tracepoints are.
+const TRACEFS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
+/// perf's limit: a sample is a record, whose length has 16 bits.
+const LARGEST_SAMPLE: u64 = 60 * 1024;
 
 impl Default for Pmus {
     fn default() -> Self {
@@ -161,33 +251,150 @@ impl Pmus {
         })
     }
 
-    /// An event in the form `pmu/term=value,…/modifiers`.
+    /// A list of events, each in the form `pmu/term=value,…/modifiers` or `name[:modifiers]`, and of groups `{event,event}[:modifiers]`.
+    /// Each group, or event outside of one, is an item.
+    ///
+    /// # Errors
+    /// If a part of it is wrong; the error lists what there is.
+    pub fn events(&self, text: &str) -> Result<Vec<Vec<EventSpec>>> {
+        let bad = |why: &str| Error::usage(format!("`{text}` is no list of events: {why}"));
+        split(text)
+            .ok_or_else(|| bad("its braces and slashes do not match"))?
+            .into_iter()
+            .map(|item| {
+                let Some(rest) = item.strip_prefix('{') else {
+                    return Ok(vec![self.event(item)?]);
+                };
+                let (inside, after) = rest
+                    .rsplit_once('}')
+                    .ok_or_else(|| bad("a group ends with `}`"))?;
+                let modifiers = match after.strip_prefix(':') {
+                    Some(modifiers) => modifiers,
+                    None if after.is_empty() => "",
+                    None => return Err(bad("after a group comes a comma, or `:` and modifiers")),
+                };
+                let members = split(inside).ok_or_else(|| bad("a group has no groups in it"))?;
+                members
+                    .into_iter()
+                    .map(|member| {
+                        let mut event = self.event(member)?;
+                        event.modifiers(modifiers)?;
+                        Ok(event)
+                    })
+                    .collect()
+            })
+            .collect()
+    }
+
+    /// An event in the form `pmu/term=value,…/modifiers` or `name[:modifiers]`.
     ///
     /// # Errors
     /// If a part of it is wrong; the error lists what there is.
     pub fn event(&self, text: &str) -> Result<EventSpec> {
         let mut parts = text.split('/');
-        let (Some(name), Some(terms), modifiers, None) =
-            (parts.next(), parts.next(), parts.next(), parts.next())
-        else {
+        let (name, terms, modifiers) =
+            match (parts.next(), parts.next(), parts.next(), parts.next()) {
+                (Some(name), Some(terms), modifiers, None) => {
+                    (name, terms, modifiers.unwrap_or(""))
+                }
+                (Some(name), None, None, None) => {
+                    let (name, modifiers) = Self::without_slashes(name);
+                    (name, "", modifiers)
+                }
+                _ => ("", "", ""),
+            };
+        let mut spec = if self.names().iter().any(|known| known == name) && text.contains('/') {
+            EventSpec {
+                aux: !WITHOUT_AUX.contains(&name),
+                ..EventSpec::new(text, self.get(name)?)
+            }
+        } else if let Some(event) = Self::symbol(text, name) {
+            event
+        } else if text.contains('/') && !name.is_empty() && !name.contains(':') {
+            EventSpec::new(text, self.get(name)?)
+        } else {
             return Err(Error::usage(format!(
-                "`{text}` is not an event of the form `pmu/term=value,…/modifiers`, such as `pattern/rate=1024/u`"
+                "`{text}` is not an event of the form `pmu/term=value,…/modifiers`, such as `pattern/rate=1024/u`, nor one that is \
+                 known by its name, such as `cpu-clock:u` or `sched:sched_switch`"
             )));
-        };
-        let mut spec = EventSpec {
-            text: text.to_owned(),
-            pmu: self.get(name)?,
-            config: [0; 5],
-            exclude: Flags::empty(),
         };
         if spec.pmu.writes_intel_pt() {
             // As perf has it: without time stamps a trace cannot be matched with mappings that change.
             spec.terms("tsc", false)?;
         }
         spec.terms(terms, true)?;
-        spec.modifiers(modifiers.unwrap_or(""))?;
+        spec.modifiers(modifiers)?;
         Ok(spec)
     }
+
+    /// Name and modifiers of an event without slashes. A tracepoint has a colon of its own.
+    fn without_slashes(text: &str) -> (&str, &str) {
+        match text.rsplit_once(':') {
+            Some((name, modifiers))
+                if name.contains(':') || SYMBOLS.iter().any(|(symbol, ..)| *symbol == name) =>
+            {
+                (name, modifiers)
+            }
+            _ => (text, ""),
+        }
+    }
+
+    /// An event of the kernel's own that is known by its name.
+    fn symbol(text: &str, name: &str) -> Option<EventSpec> {
+        let found = SYMBOLS.iter().find(|(symbol, ..)| *symbol == name);
+        let (kind, config, each) = match found {
+            Some(&(_, kind, config, each)) => (kind, config, each),
+            None => {
+                let (system, point) = name.split_once(':')?;
+                let id = TRACEFS.iter().find_map(|dir| {
+                    read(
+                        &Path::new(dir)
+                            .join("events")
+                            .join(system)
+                            .join(point)
+                            .join("id"),
+                    )
+                })?;
+                (2, id.parse().ok()?, true)
+            }
+        };
+        let pmu = Pmu {
+            name: ["hardware", "software", "tracepoint"]
+                .get(usize::try_from(kind).ok()?)
+                .map(|name| (*name).to_owned())?,
+            kind,
+            terms: BTreeMap::new(),
+            events: BTreeMap::new(),
+            cpus: None,
+            caps: BTreeMap::new(),
+        };
+        let mut event = EventSpec::new(text, pmu);
+        event.config[0] = config;
+        event.aux = false;
+        event.rate = if each { Rate::Period(1) } else { FREQ };
+        Some(event)
+    }
+}
+
+/// Cuts a list at its commas, but not within slashes or braces; [`None`] if these do not match.
+fn split(text: &str) -> Option<Vec<&str>> {
+    let mut out = Vec::new();
+    let (mut from, mut slash, mut brace) = (0, false, false);
+    for (at, c) in text.char_indices() {
+        match c {
+            '/' => slash = !slash,
+            '{' if !slash && !brace => brace = true,
+            '}' if !slash && brace => brace = false,
+            '{' | '}' if !slash => return None,
+            ',' if !slash && !brace => {
+                out.push(&text[from..at]);
+                from = at + 1;
+            }
+            _ => {}
+        }
+    }
+    out.push(&text[from..]);
+    (!slash && !brace).then_some(out)
 }
 
 impl Term {
@@ -264,6 +471,62 @@ impl Pmu {
 }
 
 impl EventSpec {
+    fn new(text: &str, pmu: Pmu) -> Self {
+        Self {
+            text: text.to_owned(),
+            pmu,
+            config: [0; 5],
+            exclude: Flags::empty(),
+            aux: true,
+            rate: Rate::Period(1),
+            aux_sample: None,
+            action: None,
+        }
+    }
+
+    /// A term that is no part of the configuration, but says how the event is used; `false` if it is none.
+    fn usage_term(&mut self, name: &str, value: Option<&str>) -> Result<bool> {
+        let number = || {
+            value
+                .and_then(parse_value)
+                .filter(|n| *n != 0)
+                .ok_or_else(|| {
+                    Error::usage(format!(
+                        "term `{name}` takes a number above 0, not `{}`",
+                        value.unwrap_or("")
+                    ))
+                })
+        };
+        match name {
+            "period" => self.rate = Rate::Period(number()?),
+            "freq" => self.rate = Rate::Freq(number()?),
+            "aux-sample-size" => {
+                let size = number()?;
+                self.aux_sample = Some(check_aux_sample(size)?);
+            }
+            "aux-action" => {
+                let names = Action::NAMES.map(|(name, _)| name);
+                let found = Action::NAMES.iter().find(|(name, _)| Some(*name) == value);
+                let (_, action) = found.ok_or_else(|| {
+                    Error::usage(format!(
+                        "term `aux-action` takes {}, not `{}`",
+                        one_of(&names),
+                        value.unwrap_or("")
+                    ))
+                })?;
+                if self.aux != (*action == Action::StartPaused) {
+                    return Err(Error::usage(format!(
+                        "`{}`: start-paused is for the event that writes trace, pause and resume are for others in its group",
+                        self.text
+                    )));
+                }
+                self.action = Some(*action);
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
     fn terms(&mut self, terms: &str, aliases: bool) -> Result<()> {
         for term in terms.split(',').filter(|term| !term.is_empty()) {
             let (name, value) = term
@@ -272,6 +535,9 @@ impl EventSpec {
             if let (true, None, Some(alias)) = (aliases, value, self.pmu.events.get(name)) {
                 let alias = alias.clone();
                 self.terms(&alias, false)?;
+                continue;
+            }
+            if !self.pmu.terms.contains_key(name) && self.usage_term(name, value)? {
                 continue;
             }
             let number = match value {
@@ -321,6 +587,7 @@ impl EventSpec {
     }
 
     fn modifiers(&mut self, modifiers: &str) -> Result<()> {
+        // Those of the group come after its own, which stay.
         let mut include = Flags::empty();
         for modifier in modifiers.chars() {
             include |= match modifier {
@@ -354,10 +621,104 @@ impl EventSpec {
             config2,
             config3,
             config4,
-            flags: self.exclude,
+            flags: match self.rate {
+                Rate::Period(_) => self.exclude,
+                Rate::Freq(_) => self.exclude | Flags::FREQ,
+            },
+            sample_period: match self.rate {
+                Rate::Period(n) | Rate::Freq(n) => n,
+            },
+            sample_type: match self.aux_sample {
+                Some(_) => SampleType::AUX,
+                None => SampleType::empty(),
+            },
+            aux_sample_size: self.aux_sample.unwrap_or(0),
+            aux_action: self.action.map_or(0, Action::bits),
             ..Attr::default()
         }
     }
+}
+
+/// Checks how much trace a sample is to hold.
+///
+/// # Errors
+/// If it cannot.
+pub fn check_aux_sample(size: u64) -> Result<u32> {
+    u32::try_from(size)
+        .ok()
+        .filter(|_| size != 0 && size % 8 == 0 && size <= LARGEST_SAMPLE)
+        .ok_or_else(|| {
+            Error::usage(format!(
+                "a sample cannot hold {size} bytes of trace: it must be a multiple of 8, up to {LARGEST_SAMPLE}"
+            ))
+        })
+}
+
+/// What part an event has in a recording.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// It writes trace, into rings of its own.
+    Aux,
+    /// It is in the group of the event of this number, which writes trace.
+    Member(usize),
+    /// Its records go into the rings of the event of this number.
+    Other(usize),
+}
+
+/// Finds what part each event has. `aux_sample` is for events without a size of their own.
+///
+/// # Errors
+/// If none writes trace, or one that does is not the first of its group.
+pub fn arrange(
+    groups: Vec<Vec<EventSpec>>,
+    aux_sample: Option<u32>,
+) -> Result<Vec<(EventSpec, Role)>> {
+    let first = {
+        let mut all = groups.iter().flatten();
+        all.position(|event| event.aux).ok_or_else(|| {
+            Error::usage(
+                "none of these events writes trace: give one of a PMU with an AUX area, as pmu//",
+            )
+        })?
+    };
+    let mut out: Vec<(EventSpec, Role)> = Vec::new();
+    let mut last = first;
+    for group in groups {
+        let leader = out.len();
+        let alone = group.len() == 1;
+        for (n, mut event) in group.into_iter().enumerate() {
+            let role = match (event.aux, n, alone) {
+                (true, 0, _) => {
+                    last = leader;
+                    Role::Aux
+                }
+                (true, ..) | (false, 0, false) => {
+                    return Err(Error::usage(format!(
+                    "`{}`: a group begins with the event that writes trace, and has no other such",
+                    event.text
+                )))
+                }
+                (false, _, false) => Role::Member(leader),
+                // What asks for trace needs to be in a group with it.
+                (false, _, true)
+                    if event.action.is_some() || event.aux_sample.or(aux_sample).is_some() =>
+                {
+                    Role::Member(last)
+                }
+                (false, _, true) => Role::Other(first),
+            };
+            if let (Role::Member(_), None) = (role, event.action) {
+                event.aux_sample = event.aux_sample.or(aux_sample);
+            }
+            out.push((event, role));
+        }
+    }
+    if aux_sample.is_some() && out.iter().all(|(event, _)| event.aux_sample.is_none()) {
+        return Err(Error::usage(
+            "--aux-sample puts trace into samples of another event: give one, such as -e cpu-clock:u",
+        ));
+    }
+    Ok(out)
 }
 
 #[cfg(test)]
@@ -414,6 +775,21 @@ mod tests {
             ("patern//", "did you mean `pattern`?"),
             ("intel_pt//", "this kernel has: pattern, software"),
             ("pattern", "not an event of the form"),
+            ("nonsense:nonsense", "not an event of the form"),
+            (
+                "pattern/aux-action=pause/",
+                "start-paused is for the event that writes trace",
+            ),
+            (
+                "cpu-clock/aux-action=start-paused/",
+                "pause and resume are for others",
+            ),
+            (
+                "cpu-clock/aux-action=stop/",
+                "takes start-paused, pause or resume, not `stop`",
+            ),
+            ("cpu-clock/aux-sample-size=65536/", "up to 61440"),
+            ("cpu-clock/period=0/", "a number above 0"),
             ("pattern/rate=1/u/", "not an event of the form"),
             (
                 "pattern/rat=1/",
@@ -429,6 +805,82 @@ mod tests {
             let error = pmus.event(text).unwrap_err();
             assert!(matches!(error, Error::Usage(_)), "{text}");
             assert!(error.to_string().contains(says), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn lists_and_groups() {
+        let dir = tempfile::tempdir().unwrap();
+        let pmus = pmus(dir.path());
+        let roles = |text: &str, aux_sample| -> Vec<(Role, Option<u32>, u32)> {
+            arrange(pmus.events(text).unwrap(), aux_sample)
+                .unwrap()
+                .into_iter()
+                .map(|(event, role)| (role, event.aux_sample, event.attr().aux_action))
+                .collect()
+        };
+        use Role::{Aux, Member, Other};
+        assert_eq!(roles("pattern/rate=1,split=2/", None), [(Aux, None, 0)]);
+        assert_eq!(
+            roles(
+                "cs,pattern//,{pattern//,cpu-clock/aux-sample-size=64/}:u,page-faults",
+                None
+            ),
+            [
+                (Other(1), None, 0),
+                (Aux, None, 0),
+                (Aux, None, 0),
+                (Member(2), Some(64), 0),
+                (Other(1), None, 0)
+            ]
+        );
+        assert_eq!(
+            roles(
+                "pattern/aux-action=start-paused/,cs/aux-action=resume/,cs/aux-action=pause/",
+                None
+            ),
+            [(Aux, None, 1), (Member(0), None, 4), (Member(0), None, 2)]
+        );
+        assert_eq!(
+            roles("cpu-clock,pattern//", Some(4096)),
+            [(Member(1), Some(4096), 0), (Aux, None, 0)]
+        );
+        let user = Flags::EXCLUDE_KERNEL | Flags::EXCLUDE_HV;
+        let group = pmus.events("{pattern//,cpu-clock:k}:u").unwrap().remove(0);
+        assert_eq!(group[0].exclude, user);
+        assert_eq!(pmus.event("cpu-clock:u").unwrap().exclude, user);
+        let freq = pmus.event("cpu-clock/freq=99/").unwrap().attr();
+        assert_eq!(
+            (freq.sample_period, freq.flags.contains(Flags::FREQ)),
+            (99, true)
+        );
+        for (text, says) in [
+            ("{pattern//", "do not match"),
+            ("pattern/", "do not match"),
+            ("{{pattern//}}", "do not match"),
+            ("{pattern//}x", "comes a comma"),
+        ] {
+            let error = pmus.events(text).unwrap_err().to_string();
+            assert!(error.contains(says), "{text}: {error}");
+        }
+        for (text, aux_sample, says) in [
+            ("cs", None, "none of these events writes trace"),
+            (
+                "{cs,pattern//}",
+                None,
+                "a group begins with the event that writes trace",
+            ),
+            ("{pattern//,pattern//}", None, "and has no other such"),
+            (
+                "pattern//",
+                Some(8),
+                "--aux-sample puts trace into samples of another event",
+            ),
+        ] {
+            let error = arrange(pmus.events(text).unwrap(), aux_sample)
+                .unwrap_err()
+                .to_string();
+            assert!(error.contains(says), "{text}: {error}");
         }
     }
 

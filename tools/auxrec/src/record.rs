@@ -2,9 +2,12 @@
 
 //! `record`: from the options to the file.
 
+use std::ffi::CString;
+use std::fs::File;
 use std::num::NonZero;
-use std::os::fd::{AsFd, BorrowedFd};
-use std::path::PathBuf;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -12,15 +15,15 @@ use perfdata::EventDesc;
 
 use crate::control::{Channel, Command};
 use crate::delay::{Delay, Step, Switch as Switching};
-use crate::drain::{self, Again, Drain, Tape};
+use crate::drain::{self, Again, Drain, OnTruncate, Tape};
 use crate::error::{Error, Result};
 use crate::intel_pt;
 use crate::limits::Limits;
 use crate::loss::Loss;
 use crate::output::{self, Description, Output};
 use crate::parallel::{self, Rotate};
-use crate::pmu::Pmus;
-use crate::session::{Mode, Plan, Rings, Session, Switch};
+use crate::pmu::{arrange, Pmus};
+use crate::session::{known_sideband, Mode, Plan, Rings, Session, Switch};
 use crate::size::{bytes, check_ring, RingSizes};
 use crate::snapshot::{Blind, Snapshots};
 use crate::sys::{self, Workload};
@@ -32,9 +35,6 @@ const HEARTBEAT: u64 = 250_000_000;
 
 /// So much of a file that has filled its disk is given up for features, index and counters.
 const ROOM: u64 = 64 * 1024;
-
-/// The name of the event that tells of names, threads and mappings.
-const TRACKING: &str = "dummy:u";
 
 /// Areas that are written over and over, and what is written of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -48,8 +48,14 @@ pub struct Snapshot {
 /// What to record.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// The event, in the form `pmu/term=value,…/modifiers`.
-    pub event: String,
+    /// Lists of events, each in the form `pmu/term=value,…/modifiers` or `name[:modifiers]`, and of groups of such in braces.
+    pub events: Vec<String>,
+    /// How much trace samples of other events hold.
+    pub aux_sample: Option<u32>,
+    /// Of which code there is to be trace, in the kernel's words.
+    pub filter: Option<String>,
+    /// Only what runs in this control group is recorded: its name, or its directory.
+    pub cgroup: Option<String>,
     /// Sizes of the rings.
     pub sizes: RingSizes,
     /// When the AUX area wakes the recorder, in bytes; [`None`]: a quarter of the area.
@@ -74,6 +80,8 @@ pub struct Options {
     pub command: Vec<String>,
     /// The arguments of the recorder, for the file.
     pub cmdline: Vec<String>,
+    /// What is done when an area was full.
+    pub on_truncate: OnTruncate,
     /// How many threads drain the rings; [`None`]: one for each ring, and at most one for each CPU.
     pub threads: Option<usize>,
     /// The recording ends when its files together have so many bytes.
@@ -116,7 +124,23 @@ impl Outcome {
 impl Options {
     fn plan(&self, limits: &Limits, online: &[u32]) -> Result<Plan> {
         let page = sys::page_size();
-        let event = Pmus::default().event(&self.event)?;
+        let pmus = Pmus::default();
+        let mut groups = Vec::new();
+        for events in &self.events {
+            groups.extend(pmus.events(events)?);
+        }
+        let events = arrange(groups, self.aux_sample)?;
+        let samples = events.iter().any(|(event, _)| event.aux_sample.is_some());
+        if samples && self.snapshot.is_some() {
+            return Err(Error::usage(
+                "trace goes into samples or into snapshots: choose --aux-sample or -S",
+            ));
+        }
+        if self.cgroup.is_some() && !matches!(self.target, Target::System(_)) {
+            return Err(Error::usage(
+                "-G records a control group on CPUs: give -a or -C with it",
+            ));
+        }
         // As large as perf's, so that the two can be compared: what a user without privileges may have, or what others may.
         let (data, aux) = if limits.unlimited() {
             (512 << 10, 4 << 20)
@@ -185,7 +209,7 @@ impl Options {
             data,
             aux,
             watermark: u32::try_from(watermark).unwrap_or(u32::MAX),
-            mode: if self.snapshot.is_some() {
+            mode: if self.snapshot.is_some() || samples {
                 Mode::Overwrite
             } else {
                 Mode::Linear
@@ -195,23 +219,36 @@ impl Options {
             on_exec: self.target == Target::Command,
             cpus,
             threads,
-            event,
+            events,
+            on_truncate: self.on_truncate,
+            sideband: known_sideband(),
+            cgroup: self
+                .cgroup
+                .as_deref()
+                .map(open_cgroup)
+                .transpose()?
+                .map(Arc::new),
+            filter: match self.filter.as_deref().map(CString::new) {
+                None => None,
+                Some(Ok(filter)) => Some(filter),
+                Some(Err(_)) => return Err(Error::usage("a filter has no NUL in it")),
+            },
         })
     }
 
     fn description(&self, session: &Session, online: usize, workload: Option<u32>) -> Description {
         let plan = session.plan();
-        let [aux_ids, tracking_ids] = session.ids();
-        let event = |name: &str, attr, ids| EventDesc {
-            attr,
-            ids,
-            name: name.to_owned(),
+        let event = |number| EventDesc {
+            attr: plan.attr(number),
+            ids: session.ids(number),
+            name: plan.name(number).to_owned(),
         };
+        // The last tells of names.
+        let mut numbers: Vec<usize> = (0..=plan.events.len()).collect();
+        // Those that write trace come first, as readers look there.
+        numbers.sort_by_key(|number| !plan.aux().any(|aux| aux == *number));
         Description {
-            events: vec![
-                event(&plan.event.text, plan.aux_attr(), aux_ids),
-                event(TRACKING, plan.tracking_attr(), tracking_ids),
-            ],
+            events: numbers.into_iter().map(event).collect(),
             index: session.id_index(),
             cmdline: self.cmdline.clone(),
             online,
@@ -321,9 +358,53 @@ pub fn record(options: &Options) -> Result<Outcome> {
             for _ in 0..desk.owed {
                 desk.watch.answer();
             }
+            if options.on_truncate == OnTruncate::Fail && outcome.total().cuts() != 0 {
+                return Err(Error::failed(format!(
+                    "trace was lost ({}), and --on-truncate fail was asked for; {} holds what was recorded until then. Make the AUX \
+                     area larger with -m, or have less traced",
+                    outcome.total().describe(),
+                    outcome.path.display()
+                )));
+            }
             Ok(outcome)
         }
     }
+}
+
+/// The directory of a control group.
+fn open_cgroup(name: &str) -> Result<OwnedFd> {
+    const MOUNTS: [&str; 3] = [
+        "/sys/fs/cgroup/perf_event",
+        "/sys/fs/cgroup",
+        "/sys/fs/cgroup/unified",
+    ];
+    let places = if name.starts_with('/') {
+        vec![PathBuf::from(name)]
+    } else {
+        MOUNTS
+            .iter()
+            .map(|mount| Path::new(mount).join(name))
+            .collect()
+    };
+    let found = places
+        .iter()
+        .find(|path| path.join("cgroup.procs").exists())
+        .ok_or_else(|| {
+            let tried: Vec<_> = places
+                .iter()
+                .map(|path| path.display().to_string())
+                .collect();
+            Error::usage(format!(
+                "there is no control group `{name}`; looked for: {}",
+                tried.join(", ")
+            ))
+        })?;
+    File::open(found).map(OwnedFd::from).map_err(|e| {
+        Error::failed(format!(
+            "cannot open the control group {}: {e}",
+            found.display()
+        ))
+    })
 }
 
 /// Does what is asked of the recorder while it records.
@@ -370,7 +451,7 @@ impl Desk {
             Wake::Signal | Wake::Rotate => Todo::Rotate,
             Wake::Step(Step::End) => Todo::End,
             Wake::Step(step) => {
-                self.switch.set(step == Step::On)?;
+                self.switch.set(step == Step::On, None)?;
                 Todo::Nothing
             }
             Wake::Command(command) => self.command(command, options)?,
@@ -382,7 +463,7 @@ impl Desk {
         match command {
             Command::Enable(event) => self.set(true, event.as_deref())?,
             Command::Disable(event) => self.set(false, event.as_deref())?,
-            Command::Evlist => eprintln!("{}\n{TRACKING}", options.event),
+            Command::Evlist => eprintln!("{}", self.switch.names().join("\n")),
             Command::Ping => {}
             Command::Snapshot if options.snapshot.is_some() => return Ok(Todo::Snapshot(true)),
             Command::Snapshot => eprintln!("auxrec: there are no snapshots without -S"),
@@ -404,11 +485,11 @@ impl Desk {
 
     fn set(&self, on: bool, event: Option<&str>) -> Result<()> {
         match event {
-            Some(name) if !self.switch.knows(name) => {
+            Some(name) if !self.switch.names().iter().any(|known| known == name) => {
                 eprintln!("auxrec: there is no event `{name}` in this recording");
                 Ok(())
             }
-            _ => self.switch.set(on),
+            event => self.switch.set(on, event),
         }
     }
 }
@@ -530,7 +611,7 @@ impl Recording {
                 (false, true) => Again::All,
                 (false, false) => Again::Drained,
             };
-            drain::pass(
+            let pass = drain::pass(
                 &mut self.session,
                 &mut self.drains,
                 again,
@@ -538,7 +619,7 @@ impl Recording {
                 &mut self.output,
             )?;
             self.output.turn()?;
-            stop |= self.output.is_over();
+            stop |= pass.over || self.output.is_over();
             if due {
                 self.output.checkpoint()?;
                 beat = sys::now();

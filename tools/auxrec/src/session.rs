@@ -2,17 +2,50 @@
 
 //! The events of a recording and their rings, as the kernel has them.
 
+use std::ffi::CString;
 use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use perfdata::{Attr, Auxtrace, Flags, IdIndexEntry, Read, SampleType, TimeConv};
 
+use crate::drain::OnTruncate;
 use crate::error::{Error, Result};
 use crate::limits::Limits;
-use crate::pmu::EventSpec;
+use crate::pmu::{EventSpec, Role};
 use crate::ring::{AuxArea, DataArea, Reader};
 use crate::sys::{self, Event, Field, Mapping};
+
+/// The name of the event that tells of names, threads and mappings.
+pub const TRACKING: &str = "dummy:u";
+
+/// What a decoder of trace can use beside names, threads and mappings: context switches, what the kernel does to its own code, and
+/// build-ids. In an order in which older kernels know fewer.
+pub const SIDEBAND: [Flags; 4] = [
+    Flags::CONTEXT_SWITCH,
+    Flags::KSYMBOL.union(Flags::BPF_EVENT),
+    Flags::TEXT_POKE,
+    Flags::BUILD_ID,
+];
+
+/// Those of [`SIDEBAND`] that this kernel knows: it refuses an event with a flag that it does not.
+#[must_use]
+pub fn known_sideband() -> Flags {
+    let base = Flags::MMAP | Flags::MMAP2 | Flags::DISABLED;
+    SIDEBAND
+        .into_iter()
+        .filter(|flags| {
+            let attr = Attr {
+                kind: 1,
+                config: 9,
+                flags: base | *flags | Flags::EXCLUDE_KERNEL | Flags::EXCLUDE_HV,
+                ..Attr::default()
+            };
+            Event::open(&attr, 0, -1).is_ok()
+        })
+        .fold(Flags::empty(), |all, flags| all | flags)
+}
 
 /// How the AUX area is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,8 +59,16 @@ pub enum Mode {
 /// What to open.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// The event that writes trace.
-    pub event: EventSpec,
+    /// The events, each with its part. One at least writes trace.
+    pub events: Vec<(EventSpec, Role)>,
+    /// Only what runs in this control group is recorded.
+    pub cgroup: Option<Arc<OwnedFd>>,
+    /// What is done when an area was full.
+    pub on_truncate: OnTruncate,
+    /// What else is told of: those of [`SIDEBAND`] that the kernel knows.
+    pub sideband: Flags,
+    /// Of which code there is to be trace, in the kernel's words.
+    pub filter: Option<CString>,
     /// Length of the data ring.
     pub data: usize,
     /// Length of the AUX area.
@@ -59,7 +100,10 @@ impl Plan {
     /// that it can be turned into.
     #[must_use]
     pub fn has_own_clock(&self) -> bool {
-        !self.event.pmu.writes_intel_pt()
+        !self
+            .events
+            .iter()
+            .any(|(event, _)| event.pmu.writes_intel_pt())
     }
 
     fn common(&self, attr: &Attr) -> Attr {
@@ -70,41 +114,75 @@ impl Plan {
         flags.set(Flags::ENABLE_ON_EXEC, self.on_exec);
         Attr {
             flags,
-            sample_period: 1,
-            sample_type: Self::SAMPLE,
+            sample_period: attr.sample_period.max(1),
+            sample_type: attr.sample_type | Self::SAMPLE,
             read_format: Read::FORMAT,
             clockid: if own_clock { sys::CLOCK } else { 0 },
             ..attr.clone()
         }
     }
 
-    /// The event that writes trace. It is no member of a group with others: when the kernel turns it off for want of room,
-    /// they go on.
+    /// The event of this number, as the kernel gets it. Events that write trace are in no group with the one that tells of names:
+    /// when the kernel turns one off for want of room, its group goes too.
     #[must_use]
-    pub fn aux_attr(&self) -> Attr {
-        let mut common = self.common(&self.event.attr());
+    pub fn attr(&self, number: usize) -> Attr {
+        let Some((event, role)) = self.events.get(number) else {
+            return self.tracking_attr();
+        };
+        let mut common = self.common(&event.attr());
         if self.delayed {
             common.flags.remove(Flags::ENABLE_ON_EXEC);
         }
-        Attr {
-            aux_watermark: if self.mode == Mode::Linear {
-                self.watermark
-            } else {
-                0
+        match role {
+            Role::Aux => Attr {
+                aux_watermark: if self.mode == Mode::Linear {
+                    self.watermark
+                } else {
+                    0
+                },
+                ..common
             },
-            ..common
+            // The leader switches its group.
+            Role::Member(_) => {
+                common.flags -= Flags::DISABLED | Flags::ENABLE_ON_EXEC;
+                common
+            }
+            Role::Other(_) => common,
         }
+    }
+
+    /// The numbers of the events that write trace.
+    pub fn aux(&self) -> impl Iterator<Item = usize> + '_ {
+        let all = self.events.iter().enumerate();
+        all.filter(|(_, (_, role))| *role == Role::Aux)
+            .map(|(number, _)| number)
+    }
+
+    /// The name of an event.
+    #[must_use]
+    pub fn name(&self, number: usize) -> &str {
+        self.events
+            .get(number)
+            .map_or(TRACKING, |(event, _)| event.text.as_str())
+    }
+
+    /// Whether trace goes into samples, and the areas are not read.
+    #[must_use]
+    pub fn samples(&self) -> bool {
+        self.events
+            .iter()
+            .any(|(event, _)| event.aux_sample.is_some())
     }
 
     /// The event that writes of names, threads and mappings. It counts nothing.
     #[must_use]
     pub fn tracking_attr(&self) -> Attr {
-        let mut flags = Flags::MMAP | Flags::MMAP2 | Flags::COMM | Flags::COMM_EXEC | Flags::TASK;
-        // Whose the trace of a CPU is.
-        flags.set(
-            Flags::CONTEXT_SWITCH,
-            self.event.pmu.writes_intel_pt() && self.cpus.is_some(),
-        );
+        let flags = Flags::MMAP | Flags::MMAP2 | Flags::COMM | Flags::COMM_EXEC | Flags::TASK;
+        let mut flags = flags | self.sideband;
+        if self.cpus.is_none() && !self.has_own_clock() {
+            // A thread's trace is its own: the decoder of Intel PT is not to look for switches.
+            flags.remove(Flags::CONTEXT_SWITCH);
+        }
         self.common(&Attr {
             kind: 1,
             config: 9,
@@ -126,8 +204,15 @@ pub struct Rings {
     // The mappings stand before the events, so that they go first: an area that is unmapped stops its events' trace.
     aux_map: Mapping,
     base: Mapping,
+    /// The number of the event that writes trace here.
+    number: usize,
+    /// What it is called, if there are several.
+    event: Option<String>,
     /// Events that write trace; the first owns the rings.
     events: Arc<[Opened]>,
+    /// Events in their groups, and with them others that only share the data ring.
+    members: Vec<Opened>,
+    others: Arc<[Opened]>,
     on: On,
     tracking: Vec<Opened>,
     /// Reader of the data ring.
@@ -151,34 +236,53 @@ impl On {
 /// Switches the trace of a session on and off, from any thread.
 #[derive(Debug)]
 pub struct Switch {
+    rings: Vec<SwitchOf>,
+    names: Vec<String>,
+}
+
+/// Of one pair of rings.
+#[derive(Debug)]
+struct SwitchOf {
+    number: usize,
     on: On,
-    events: Vec<Arc<[Opened]>>,
-    name: String,
+    events: Arc<[Opened]>,
+    others: Arc<[Opened]>,
 }
 
 impl Switch {
-    /// Whether this is the name of the event.
+    /// The names of the events.
     #[must_use]
-    pub fn knows(&self, name: &str) -> bool {
-        self.name == name
+    pub fn names(&self) -> &[String] {
+        &self.names
     }
 
-    /// Lets the events trace, or no more.
+    /// Lets the events trace, or no more: all, or the one of this name. A member of a group is switched with its leader.
     ///
     /// # Errors
     /// If the system refuses.
-    pub fn set(&self, on: bool) -> Result<()> {
-        let mut state = self.on.lock();
-        for opened in self.events.iter().flat_map(|events| events.iter()) {
-            let result = if on {
-                opened.event.enable()
-            } else {
-                opened.event.disable()
+    pub fn set(&self, on: bool, name: Option<&str>) -> Result<()> {
+        let what = if on { "enable" } else { "disable" };
+        for ring in &self.rings {
+            let named = |number: usize| {
+                name.is_none_or(|name| self.names.get(number).is_some_and(|n| n == name))
             };
-            let what = if on { "enable" } else { "disable" };
-            result.map_err(|e| refused(what, &self.name, &e))?;
+            let switch = |opened: &Opened| {
+                let result = if on {
+                    opened.event.enable()
+                } else {
+                    opened.event.disable()
+                };
+                let name = self.names.get(opened.number).map_or("", String::as_str);
+                result.map_err(|e| refused(what, name, &e))
+            };
+            if named(ring.number) {
+                let mut state = ring.on.lock();
+                ring.events.iter().try_for_each(switch)?;
+                *state = on;
+            }
+            let mut others = ring.others.iter().filter(|opened| named(opened.number));
+            others.try_for_each(switch)?;
         }
-        *state = on;
         Ok(())
     }
 }
@@ -194,6 +298,8 @@ fn refused(what: &str, name: &str, error: &std::io::Error) -> Error {
 pub struct Opened {
     /// The event.
     pub event: Event,
+    /// Which of the plan's events it is.
+    pub number: usize,
     /// Its id.
     pub id: u64,
     /// Its thread.
@@ -205,7 +311,6 @@ pub struct Opened {
 pub struct Session {
     plan: Plan,
     rings: Vec<Rings>,
-    on: On,
 }
 
 impl Session {
@@ -215,15 +320,23 @@ impl Session {
     /// If the system refuses: the error says what it means and what to do.
     pub fn open(plan: Plan, limits: &Limits) -> Result<Self> {
         let pairs = plan.pairs();
+        let all: Vec<usize> = plan.aux().collect();
         let each = sys::page_size() + plan.data + plan.aux;
-        limits.preflight(pairs.len(), u64::try_from(each).unwrap_or(u64::MAX))?;
-        let all = u64::try_from(each * pairs.len()).unwrap_or(u64::MAX);
-        let on = On::default();
+        let count = pairs.len() * all.len();
+        limits.preflight(count, u64::try_from(each).unwrap_or(u64::MAX))?;
+        let sum = u64::try_from(each * count).unwrap_or(u64::MAX);
+        let of_all = all.iter().flat_map(|number| {
+            pairs
+                .iter()
+                .map(move |(cpu, threads)| (*number, *cpu, threads))
+        });
         let rings = (0..)
-            .zip(pairs)
-            .map(|(idx, (cpu, threads))| Rings::open(&plan, idx, cpu, &threads, limits, all, &on))
+            .zip(of_all)
+            .map(|(idx, (number, cpu, threads))| {
+                Rings::open(&plan, number, idx, cpu, threads, limits, sum)
+            })
             .collect::<Result<_>>()?;
-        Ok(Self { plan, rings, on })
+        Ok(Self { plan, rings })
     }
 
     /// What was opened.
@@ -250,17 +363,17 @@ impl Session {
     pub fn enable(&self, trace: bool) -> Result<()> {
         if !self.plan.on_exec {
             for opened in self.rings.iter().flat_map(|ring| &ring.tracking) {
-                opened
-                    .event
-                    .enable()
-                    .map_err(|e| self.refused("enable", &e))?;
+                let enabled = opened.event.enable();
+                enabled.map_err(|e| refused("enable", TRACKING, &e))?;
             }
         }
         if trace && self.plan.on_exec && !self.plan.delayed {
             // The exec does it.
-            *self.on.lock() = true;
+            for ring in &self.rings {
+                *ring.on.lock() = true;
+            }
         } else if trace {
-            self.switch().set(true)?;
+            self.switch().set(true, None)?;
         }
         Ok(())
     }
@@ -270,21 +383,24 @@ impl Session {
     /// # Errors
     /// If the system refuses.
     pub fn disable(&self) -> Result<()> {
-        self.switch().set(false)
+        self.switch().set(false, None)
     }
 
     /// What switches the trace on and off.
     #[must_use]
     pub fn switch(&self) -> Switch {
+        let of = |ring: &Rings| SwitchOf {
+            number: ring.number,
+            on: ring.on.clone(),
+            events: ring.events.clone(),
+            others: ring.others.clone(),
+        };
         Switch {
-            on: self.on.clone(),
-            events: self.rings.iter().map(|ring| ring.events.clone()).collect(),
-            name: self.plan.event.text.clone(),
+            rings: self.rings.iter().map(of).collect(),
+            names: (0..=self.plan.events.len())
+                .map(|number| self.plan.name(number).to_owned())
+                .collect(),
         }
-    }
-
-    fn refused(&self, what: &str, error: &std::io::Error) -> Error {
-        refused(what, &self.plan.event.text, error)
     }
 
     /// How to make perf's clock from the processor's, if the kernel says.
@@ -303,25 +419,23 @@ impl Session {
         self.rings
             .iter()
             .flat_map(|ring| {
-                ring.events
-                    .iter()
-                    .chain(&ring.tracking)
-                    .map(|opened| IdIndexEntry {
-                        id: opened.id,
-                        idx: u64::from(ring.idx),
-                        cpu: signed(ring.cpu),
-                        tid: signed(opened.thread),
-                    })
+                ring.all().map(|opened| IdIndexEntry {
+                    id: opened.id,
+                    idx: u64::from(ring.idx),
+                    cpu: signed(ring.cpu),
+                    tid: signed(opened.thread),
+                })
             })
             .collect()
     }
 
-    /// The ids of the events that write trace, and of those that tell of names and threads.
+    /// The ids of the event of this number; of the one that tells of names and threads, after the last.
     #[must_use]
-    pub fn ids(&self) -> [Vec<u64>; 2] {
-        let ids =
-            |of: fn(&Rings) -> &[Opened]| self.rings.iter().flat_map(of).map(|o| o.id).collect();
-        [ids(|ring| &ring.events), ids(|ring| &ring.tracking)]
+    pub fn ids(&self, number: usize) -> Vec<u64> {
+        let all = self.rings.iter().flat_map(Rings::all);
+        all.filter(|opened| opened.number == number)
+            .map(|opened| opened.id)
+            .collect()
     }
 }
 
@@ -348,42 +462,74 @@ impl Plan {
 impl Rings {
     fn open(
         plan: &Plan,
+        number: usize,
         idx: u32,
         cpu: Option<u32>,
         threads: &[Option<u32>],
         limits: &Limits,
         all: u64,
-        on: &On,
     ) -> Result<Self> {
         let page = sys::page_size();
-        let (aux_attr, tracking_attr) = (plan.aux_attr(), plan.tracking_attr());
-        let open = |attr: &Attr, thread: Option<u32>, name: &str| -> Result<Opened> {
-            let signed = |n: Option<u32>| n.map_or(-1, |n| i32::try_from(n).unwrap_or(-1));
-            let what = match (thread, cpu) {
-                (None, Some(cpu)) => format!("all of CPU {cpu}"),
-                (Some(thread), None) => format!("thread {thread}"),
-                (Some(thread), Some(cpu)) => format!("thread {thread} on CPU {cpu}"),
-                (None, None) => "nobody".to_owned(),
-            };
-            Event::open(attr, signed(thread), signed(cpu))
-                .and_then(|event| {
-                    Ok(Opened {
-                        id: event.id()?,
-                        event,
-                        thread,
+        let open_in =
+            |number: usize, thread: Option<u32>, leader: Option<&Event>| -> Result<Opened> {
+                let signed = |n: Option<u32>| n.map_or(-1, |n| i32::try_from(n).unwrap_or(-1));
+                let what = match (thread, cpu) {
+                    (None, Some(cpu)) => format!("all of CPU {cpu}"),
+                    (Some(thread), None) => format!("thread {thread}"),
+                    (Some(thread), Some(cpu)) => format!("thread {thread} on CPU {cpu}"),
+                    (None, None) => "nobody".to_owned(),
+                };
+                let attr = plan.attr(number);
+                let opened = match &plan.cgroup {
+                    Some(group) => Event::open_cgroup(&attr, group.as_fd(), signed(cpu), leader),
+                    None => Event::open_in(&attr, signed(thread), signed(cpu), leader),
+                };
+                opened
+                    .and_then(|event| {
+                        Ok(Opened {
+                            id: event.id()?,
+                            event,
+                            number,
+                            thread,
+                        })
                     })
-                })
-                .map_err(|e| limits.explain_open(&e, name, &what))
+                    .map_err(|e| match plan.events.get(number) {
+                        Some((event, Role::Member(leader))) => {
+                            let pmu = plan
+                                .events
+                                .get(*leader)
+                                .map_or("", |(event, _)| &event.pmu.name);
+                            limits.explain_member(&e, event, pmu, &what)
+                        }
+                        _ => limits.explain_open(&e, plan.name(number), &what),
+                    })
+            };
+        let open = |number, thread| open_in(number, thread, None);
+        let each = |number: usize| -> Result<Vec<Opened>> {
+            threads.iter().map(|&thread| open(number, thread)).collect()
         };
-        let name = &plan.event.text;
-        let events = threads
-            .iter()
-            .map(|&thread| open(&aux_attr, thread, name))
-            .collect::<Result<Vec<_>>>()?;
-        let tracking = threads
-            .iter()
-            .map(|&thread| open(&tracking_attr, thread, "dummy"))
-            .collect::<Result<Vec<_>>>()?;
+        let with = |wanted: Role| {
+            let all = plan.events.iter().enumerate();
+            all.filter(move |(_, (_, role))| *role == wanted)
+                .map(|(number, _)| number)
+        };
+        let events = each(number)?;
+        let mut members = Vec::new();
+        for member in with(Role::Member(number)) {
+            for (leader, &thread) in events.iter().zip(threads) {
+                members.push(open_in(member, thread, Some(&leader.event))?);
+            }
+        }
+        let mut others = Vec::new();
+        for other in with(Role::Other(number)) {
+            others.extend(each(other)?);
+        }
+        // Names are told of once.
+        let tracking = if plan.aux().next() == Some(number) {
+            each(plan.events.len())?
+        } else {
+            Vec::new()
+        };
         let Some(owner) = events.first() else {
             return Err(Error::usage("there is no thread to record"));
         };
@@ -401,15 +547,29 @@ impl Rings {
         // A mapping that cannot be written asks for overwriting.
         let aux_map = map(aux_at, plan.aux, plan.mode == Mode::Linear)
             .map_err(|e| limits.explain_mmap(&e, "AUX area", ring(plan.aux), all))?;
-        for opened in events.iter().skip(1).chain(&tracking) {
+        for opened in events
+            .iter()
+            .skip(1)
+            .chain(&members)
+            .chain(&others)
+            .chain(&tracking)
+        {
             opened.event.set_output(&owner.event).map_err(|e| {
                 Error::failed(format!(
                     "cannot send the records of two events to one ring ({e})"
                 ))
             })?;
         }
+        if let Some(filter) = &plan.filter {
+            for opened in &events {
+                let set = opened.event.set_filter(filter);
+                set.map_err(|e| limits.explain_filter(&e, filter, plan.name(number)))?;
+            }
+        }
         Ok(Self {
             idx,
+            number,
+            event: (plan.aux().count() > 1).then(|| plan.name(number).to_owned()),
             cpu,
             thread: if cpu.is_none() {
                 threads.first().copied().flatten()
@@ -421,9 +581,16 @@ impl Rings {
             aux_map,
             base,
             events: events.into(),
-            on: on.clone(),
+            members,
+            others: others.into(),
+            on: On::default(),
             tracking,
         })
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Opened> {
+        let traced = self.events.iter().chain(&self.members);
+        traced.chain(self.others.iter()).chain(&self.tracking)
     }
 
     /// The events that write trace.
@@ -512,10 +679,14 @@ impl Rings {
     /// Where the rings belong, for people.
     #[must_use]
     pub fn name(&self) -> String {
-        match (self.cpu, self.thread) {
+        let place = match (self.cpu, self.thread) {
             (Some(cpu), _) => format!("CPU {cpu}"),
             (None, Some(thread)) => format!("thread {thread}"),
             (None, None) => format!("ring {}", self.idx),
+        };
+        match &self.event {
+            Some(event) => format!("{place}, {event}"),
+            None => place,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 //! A recording read back: for each ring its AUX records, its pieces of trace, its counters, in their order.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 
 use perfdata::{Aux, Auxtrace, Event, Feature, File, Read};
@@ -45,6 +45,10 @@ pub struct Ring<'a> {
     pub cpu: Option<u32>,
     /// Its thread.
     pub thread: Option<u32>,
+    /// The PMU that wrote its trace.
+    pub pmu: String,
+    /// The event that did, where several did.
+    pub event: Option<String>,
     /// Its AUX records.
     pub records: Vec<AuxAt>,
     /// Its pieces of trace.
@@ -59,10 +63,14 @@ impl Ring<'_> {
     /// Where it belongs, for people.
     #[must_use]
     pub fn name(&self) -> String {
-        match (self.cpu, self.thread) {
+        let place = match (self.cpu, self.thread) {
             (Some(cpu), _) => format!("CPU {cpu}"),
             (None, Some(thread)) => format!("thread {thread}"),
             (None, None) => "all CPUs".to_owned(),
+        };
+        match &self.event {
+            Some(event) => format!("{place}, {event}"),
+            None => place,
         }
     }
 }
@@ -136,6 +144,8 @@ fn id_index(file: &File<'_>) -> Vec<Index> {
 
 /// What one file says of the recording.
 struct About {
+    events: Vec<perfdata::EventDesc>,
+    pmus: HashMap<u32, String>,
     event: String,
     pmu: String,
     mode: Mode,
@@ -151,25 +161,26 @@ impl About {
             None => HashMap::new(),
         };
         let aux_kind = file.events().first().map_or(0, |(attr, _)| attr.kind);
-        let event = match file.feature(Feature::EVENT_DESC) {
-            Some(section) => section
-                .events()?
-                .first()
-                .map_or(String::new(), |event| event.name.clone()),
-            None => String::new(),
-        };
-        let pmus = match file.feature(Feature::PMU_MAPPINGS) {
-            Some(section) => section.pmu_mappings()?,
+        let events = match file.feature(Feature::EVENT_DESC) {
+            Some(section) => section.events()?,
             None => Vec::new(),
         };
+        let event = events
+            .first()
+            .map_or(String::new(), |event| event.name.clone());
+        let pmus: HashMap<u32, String> = match file.feature(Feature::PMU_MAPPINGS) {
+            Some(section) => section.pmu_mappings()?.into_iter().collect(),
+            None => HashMap::new(),
+        };
         let pmu = pmus
-            .into_iter()
-            .find(|(kind, _)| *kind == aux_kind)
-            .map(|(_, name)| name)
+            .get(&aux_kind)
+            .cloned()
             .or_else(|| event.split_once('/').map(|(name, _)| name.to_owned()))
             .unwrap_or_default();
         let number = |key: &str| notes.get(key).and_then(|text| text.parse().ok());
         Ok(Self {
+            events,
+            pmus,
             event,
             pmu,
             mode: if notes.get("mode").is_some_and(|mode| mode == "overwrite") {
@@ -237,11 +248,25 @@ impl<'a> Trace<'a> {
         }
         for (number, file) in files.iter().enumerate() {
             let index = id_index(file);
-            // Rings that wrote nothing are rings too.
-            for &(_, idx, cpu, tid) in &index {
+            // Rings that wrote nothing are rings too. The first event of each writes its trace.
+            let mut known = BTreeSet::new();
+            for &(id, idx, cpu, tid) in &index {
                 let ring = trace.ring(idx);
                 ring.cpu = cpu;
                 ring.thread = if cpu.is_none() { tid } else { None };
+                if known.insert(idx) {
+                    let attr = file
+                        .event_with(id)
+                        .and_then(|event| file.events().get(event));
+                    let pmu = attr.and_then(|(attr, _)| first.pmus.get(&attr.kind));
+                    ring.pmu = pmu.unwrap_or(&first.pmu).clone();
+                    let event = first.events.iter().find(|event| event.ids.contains(&id));
+                    ring.event = event.map(|event| event.name.clone());
+                }
+            }
+            let names: BTreeSet<_> = trace.rings.values().map(|ring| &ring.event).collect();
+            if names.len() < 2 {
+                trace.rings.values_mut().for_each(|ring| ring.event = None);
             }
             trace.read_records(number, file, &index);
         }

@@ -74,8 +74,40 @@ fn bad_usage() {
             "of the form `pmu/term=value",
         ),
         (
-            &["record", "-e", "pattern//", "-e", "pattern//", "--", "true"],
-            "one event",
+            &["record", "-e", "{cs,pattern//}", "--", "true"],
+            "a group begins with the event that writes trace",
+        ),
+        (
+            &["record", "-e", "pattern//", "--aux-sample", "--", "true"],
+            "give one, such as -e cpu-clock:u",
+        ),
+        (
+            &[
+                "record",
+                "-e",
+                "pattern//,cs",
+                "--aux-sample=9",
+                "--",
+                "true",
+            ],
+            "a multiple of 8",
+        ),
+        (
+            &["record", "-e", "pattern//", "-G", "x", "--", "true"],
+            "give -a or -C with it",
+        ),
+        (
+            &[
+                "record",
+                "-e",
+                "pattern//",
+                "-G",
+                "no/such",
+                "-a",
+                "--",
+                "true",
+            ],
+            "there is no control group `no/such`",
         ),
         (
             &["record", "-e", "pattern//", "-m", "16,3", "--", "true"],
@@ -258,7 +290,7 @@ fn bad_files() {
     )
     .unwrap();
     fs::write(dir.path().join("empty"), "").unwrap();
-    for command in ["recover", "check", "report"] {
+    for command in ["recover", "check", "report", "dump"] {
         for (file, says) in [
             ("absent", "absent: No such file"),
             ("text", "text: magic at file offset 0x0 is"),

@@ -642,5 +642,6 @@ proptest! {
         let _ = check(&bytes).map(|findings| findings.to_string());
         let _ = report(&bytes, &mut Vec::new());
         let _ = timeline(&bytes);
+        let _ = auxrec::dump::dump(&bytes, &mut Vec::new());
     }
 }

@@ -6,9 +6,9 @@ use std::io::Cursor;
 
 use auxcore::pattern::{self, Header, Kind};
 use perfdata::{
-    Attr, Aux, AuxFlags, Auxtrace, ClockData, Comm, EventDesc, Feature, Features, FinishedInit,
-    FinishedRound, Flags, IdIndex, IdIndexEntry, ItraceStart, Lost, Mmap2, Read, SampleId,
-    SampleType, Writer,
+    Attr, Aux, AuxFlags, Auxtrace, ClockData, Comm, EventDesc, Feature, Features, FileId,
+    FinishedInit, FinishedRound, Flags, IdIndex, IdIndexEntry, ItraceStart, Lost, Mmap2, Read,
+    SampleId, SampleType, Writer,
 };
 
 /// Some inputs for this target.
@@ -140,9 +140,11 @@ fn recording(overwrite: bool, finished: bool) -> perfdata::Result<Vec<u8>> {
         addr: 4096,
         len: 4096,
         pgoff: 0,
-        dev: (8, 1),
-        ino: 3,
-        ino_generation: 0,
+        file: FileId::Inode {
+            dev: (8, 1),
+            ino: 3,
+            generation: 0,
+        },
         prot: 5,
         flags: 2,
         filename: b"/bin/program",

@@ -21,6 +21,8 @@ bitflags::bitflags! {
         const CPU = 1 << 7;
         /// Id of the very event.
         const STREAM_ID = 1 << 9;
+        /// A piece of the AUX area of the group's leader.
+        const AUX = 1 << 20;
         /// Id of the event in a place that does not depend on the other bits.
         const IDENTIFIER = 1 << 16;
         const _ = !0;
@@ -85,6 +87,22 @@ bitflags::bitflags! {
         const USE_CLOCKID = 1 << 25;
         /// SWITCH records.
         const CONTEXT_SWITCH = 1 << 26;
+        /// The data ring is written from its end to its beginning.
+        const WRITE_BACKWARD = 1 << 27;
+        /// NAMESPACES records.
+        const NAMESPACES = 1 << 28;
+        /// KSYMBOL records.
+        const KSYMBOL = 1 << 29;
+        /// BPF_EVENT records.
+        const BPF_EVENT = 1 << 30;
+        /// The event's data go into the AUX area of its leader.
+        const AUX_OUTPUT = 1 << 31;
+        /// CGROUP records.
+        const CGROUP = 1 << 32;
+        /// TEXT_POKE records.
+        const TEXT_POKE = 1 << 33;
+        /// Build-ids in MMAP2 records.
+        const BUILD_ID = 1 << 34;
         const _ = !0;
     }
 }

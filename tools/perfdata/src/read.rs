@@ -189,6 +189,12 @@ impl<'a> File<'a> {
         &self.events
     }
 
+    /// The number, in [`events`](Self::events), of the event that has this id.
+    #[must_use]
+    pub fn event_with(&self, id: u64) -> Option<usize> {
+        self.by_id.get(&id).copied()
+    }
+
     /// Whether the recorder got to the end of the file. If not, there are no features, and the records may end with one that
     /// is cut.
     #[must_use]

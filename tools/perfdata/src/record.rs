@@ -348,8 +348,72 @@ impl Encode for Comm<'_> {
 
 /// `misc` of a COMM that comes from an exec.
 pub const MISC_COMM_EXEC: u16 = 1 << 13;
+/// `misc` of a context switch away from a thread.
+pub const MISC_SWITCH_OUT: u16 = 1 << 13;
 /// `misc` of a record about user space.
 pub const MISC_USER: u16 = 2;
+
+/// Code of the kernel: its own text, or a module's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KernelMmap<'a> {
+    /// First address.
+    pub addr: u64,
+    /// Length.
+    pub len: u64,
+    /// For the kernel's own text the address of the symbol that names it; else 0.
+    pub pgoff: u64,
+    /// `[kernel.kallsyms]_text`, or the module in brackets; it ends at the first NUL.
+    pub filename: &'a [u8],
+}
+
+impl Encode for KernelMmap<'_> {
+    const KIND: RecordType = RecordType::MMAP;
+    fn misc(&self) -> u16 {
+        MISC_KERNEL
+    }
+    fn encode(&self, out: &mut Vec<u8>) {
+        // Of no process.
+        out.extend(u32::MAX.to_le_bytes());
+        out.extend([0; 4]);
+        out.extend(self.addr.to_le_bytes());
+        out.extend(self.len.to_le_bytes());
+        out.extend(self.pgoff.to_le_bytes());
+        put_str(out, self.filename);
+    }
+}
+
+/// `misc` of a record about the kernel.
+pub const MISC_KERNEL: u16 = 1;
+
+/// `misc` of an MMAP2 that has a build-id.
+pub const MISC_BUILD_ID: u16 = 1 << 14;
+
+/// Which file is mapped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FileId {
+    /// By its inode.
+    Inode {
+        /// Device number, major and minor.
+        dev: (u32, u32),
+        /// Inode.
+        ino: u64,
+        /// Inode's generation.
+        generation: u64,
+    },
+    /// By what its linker has written into it: so many bytes of these.
+    BuildId(u8, [u8; 20]),
+}
+
+impl FileId {
+    /// The build-id.
+    #[must_use]
+    pub fn build_id(&self) -> Option<&[u8]> {
+        match self {
+            Self::Inode { .. } => None,
+            Self::BuildId(len, bytes) => bytes.get(..usize::from(*len)),
+        }
+    }
+}
 
 /// An executable mapping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -364,12 +428,8 @@ pub struct Mmap2<'a> {
     pub len: u64,
     /// Where in the file.
     pub pgoff: u64,
-    /// Device number, major and minor.
-    pub dev: (u32, u32),
-    /// Inode.
-    pub ino: u64,
-    /// Inode's generation.
-    pub ino_generation: u64,
+    /// Which file.
+    pub file: FileId,
     /// Protection.
     pub prot: u32,
     /// Flags of mmap.
@@ -381,7 +441,10 @@ pub struct Mmap2<'a> {
 impl Encode for Mmap2<'_> {
     const KIND: RecordType = RecordType::MMAP2;
     fn misc(&self) -> u16 {
-        MISC_USER
+        match self.file {
+            FileId::Inode { .. } => MISC_USER,
+            FileId::BuildId(..) => MISC_USER | MISC_BUILD_ID,
+        }
     }
     fn encode(&self, out: &mut Vec<u8>) {
         out.extend(self.pid.to_le_bytes());
@@ -389,10 +452,22 @@ impl Encode for Mmap2<'_> {
         out.extend(self.addr.to_le_bytes());
         out.extend(self.len.to_le_bytes());
         out.extend(self.pgoff.to_le_bytes());
-        out.extend(self.dev.0.to_le_bytes());
-        out.extend(self.dev.1.to_le_bytes());
-        out.extend(self.ino.to_le_bytes());
-        out.extend(self.ino_generation.to_le_bytes());
+        match self.file {
+            FileId::Inode {
+                dev,
+                ino,
+                generation,
+            } => {
+                out.extend(dev.0.to_le_bytes());
+                out.extend(dev.1.to_le_bytes());
+                out.extend(ino.to_le_bytes());
+                out.extend(generation.to_le_bytes());
+            }
+            FileId::BuildId(len, bytes) => {
+                out.extend([len, 0, 0, 0]);
+                out.extend(bytes);
+            }
+        }
         out.extend(self.prot.to_le_bytes());
         out.extend(self.flags.to_le_bytes());
         put_str(out, self.filename);
@@ -628,12 +703,22 @@ pub enum Event<'a> {
     Exit(Task),
     /// See [`Read`].
     Read(Read),
+    /// See [`KernelMmap`]; of a process only by old kernels.
+    Mmap(KernelMmap<'a>),
     /// See [`Mmap2`].
     Mmap2(Mmap2<'a>),
     /// See [`Aux`].
     Aux(Aux),
     /// See [`ItraceStart`].
     ItraceStart(ItraceStart),
+    /// A context switch: `true` for away from the thread (of [`RecordType::SWITCH_CPU_WIDE`] the process and thread that come next, or went before).
+    Switch(bool, Option<(u32, u32)>),
+    /// A symbol of the kernel has come, or (`true`) gone: address, length, name.
+    Ksymbol(bool, u64, u32, &'a [u8]),
+    /// Kernel text was changed: address, bytes before, bytes after.
+    TextPoke(u64, &'a [u8], &'a [u8]),
+    /// Which hardware id an AUX output has.
+    AuxOutputHwId(u64),
     /// How many samples were lost.
     LostSamples(u64),
     /// See [`AuxtraceInfo`]: kind, and the private words as bytes.
@@ -749,15 +834,32 @@ impl<'a> Record<'a> {
                     id: optional(ReadFormat::ID, "READ.id")?,
                 })
             }
+            RecordType::MMAP => {
+                c.u64("MMAP.pid")?;
+                Event::Mmap(KernelMmap {
+                    addr: c.u64("MMAP.addr")?,
+                    len: c.u64("MMAP.len")?,
+                    pgoff: c.u64("MMAP.pgoff")?,
+                    filename: c.string(),
+                })
+            }
             RecordType::MMAP2 => Event::Mmap2(Mmap2 {
                 pid: c.u32("MMAP2.pid")?,
                 tid: c.u32("MMAP2.tid")?,
                 addr: c.u64("MMAP2.addr")?,
                 len: c.u64("MMAP2.len")?,
                 pgoff: c.u64("MMAP2.pgoff")?,
-                dev: (c.u32("MMAP2.maj")?, c.u32("MMAP2.min")?),
-                ino: c.u64("MMAP2.ino")?,
-                ino_generation: c.u64("MMAP2.ino_generation")?,
+                file: if self.misc & MISC_BUILD_ID == 0 {
+                    FileId::Inode {
+                        dev: (c.u32("MMAP2.maj")?, c.u32("MMAP2.min")?),
+                        ino: c.u64("MMAP2.ino")?,
+                        generation: c.u64("MMAP2.ino_generation")?,
+                    }
+                } else {
+                    let bytes = c.take(24, "MMAP2.build_id")?;
+                    let id = bytes.last_chunk().copied().unwrap_or_default();
+                    FileId::BuildId(bytes.first().copied().unwrap_or(0).min(20), id)
+                },
                 prot: c.u32("MMAP2.prot")?,
                 flags: c.u32("MMAP2.flags")?,
                 filename: c.string(),
@@ -771,6 +873,24 @@ impl<'a> Record<'a> {
                 pid: c.u32("ITRACE_START.pid")?,
                 tid: c.u32("ITRACE_START.tid")?,
             }),
+            RecordType::SWITCH => Event::Switch(self.misc & MISC_SWITCH_OUT != 0, None),
+            RecordType::SWITCH_CPU_WIDE => Event::Switch(
+                self.misc & MISC_SWITCH_OUT != 0,
+                Some((c.u32("SWITCH.pid")?, c.u32("SWITCH.tid")?)),
+            ),
+            RecordType::KSYMBOL => {
+                let (addr, len) = (c.u64("KSYMBOL.addr")?, c.u32("KSYMBOL.len")?);
+                c.u16("KSYMBOL.ksym_type")?;
+                let gone = c.u16("KSYMBOL.flags")? & 1 != 0;
+                Event::Ksymbol(gone, addr, len, c.string())
+            }
+            RecordType::TEXT_POKE => {
+                let addr = c.u64("TEXT_POKE.addr")?;
+                let (old, new) = (c.u16("TEXT_POKE.old_len")?, c.u16("TEXT_POKE.new_len")?);
+                let old = c.take(old.into(), "TEXT_POKE.old_bytes")?;
+                Event::TextPoke(addr, old, c.take(new.into(), "TEXT_POKE.new_bytes")?)
+            }
+            RecordType::AUX_OUTPUT_HW_ID => Event::AuxOutputHwId(c.u64("AUX_OUTPUT_HW_ID.hw_id")?),
             RecordType::LOST_SAMPLES => Event::LostSamples(c.u64("LOST_SAMPLES.lost")?),
             RecordType::AUXTRACE_INFO => {
                 let kind = c.u32("AUXTRACE_INFO.type")?;

@@ -8,8 +8,8 @@ use std::io::{Cursor, Seek, SeekFrom, Write};
 
 use perfdata::{
     Attr, Aux, AuxFlags, Auxtrace, ClockData, Comm, Event, EventDesc, Feature, Features, File,
-    FinishedInit, FinishedRound, Flags, IdIndex, IdIndexEntry, ItraceStart, Lost, Mmap2, Read,
-    SampleId, SampleType, Writer,
+    FileId, FinishedInit, FinishedRound, Flags, IdIndex, IdIndexEntry, ItraceStart, KernelMmap,
+    Lost, Mmap2, Read, RecordType, Records, SampleId, SampleType, Writer, MISC_SWITCH_OUT,
 };
 use proptest::prelude::*;
 
@@ -85,9 +85,11 @@ fn sample_file(chunks: &[Vec<u8>]) -> Vec<u8> {
         addr: 0x40_0000,
         len: 0x1000,
         pgoff: 0,
-        dev: (8, 1),
-        ino: 99,
-        ino_generation: 0,
+        file: FileId::Inode {
+            dev: (8, 1),
+            ino: 99,
+            generation: 0,
+        },
         prot: 5,
         flags: 2,
         filename: b"/bin/program",
@@ -221,8 +223,16 @@ fn reads_what_it_wrote() {
                 (&b"program"[..], true, Some(10))
             ),
             Event::Mmap2(map) => assert_eq!(
-                (map.filename, map.dev, map.prot),
-                (&b"/bin/program"[..], (8, 1), 5)
+                (map.filename, map.file, map.prot),
+                (
+                    &b"/bin/program"[..],
+                    FileId::Inode {
+                        dev: (8, 1),
+                        ino: 99,
+                        generation: 0
+                    },
+                    5
+                )
             ),
             Event::Read(read) => assert_eq!(
                 (read.value, read.running, read.id),
@@ -358,7 +368,7 @@ fn every_prefix_recovers_or_is_refused() {
     let payloads: Vec<(u64, u64)> = file
         .records()
         .map(|record| record.unwrap())
-        .filter(|record| record.kind == perfdata::RecordType::AUXTRACE)
+        .filter(|record| record.kind == RecordType::AUXTRACE)
         .map(|record| {
             (
                 record.offset + 48,
@@ -400,7 +410,7 @@ fn every_prefix_recovers_or_is_refused() {
         assert_eq!(u64::try_from(index.len()).unwrap(), found.pieces, "{len}");
         for entry in index {
             let record = file.record_at(entry).unwrap();
-            assert_eq!(record.kind, perfdata::RecordType::AUXTRACE);
+            assert_eq!(record.kind, RecordType::AUXTRACE);
         }
         assert_eq!(
             file.feature(Feature::EVENT_DESC).unwrap().events().unwrap()[0].ids,
@@ -688,4 +698,110 @@ proptest! {
         read_all(&bytes);
         let _ = recovered(&bytes);
     }
+}
+
+/// A record of the kernel, as it stands in a ring.
+fn raw_record(kind: RecordType, misc: u16, body: &[u8]) -> Vec<u8> {
+    let mut out = kind.0.to_le_bytes().to_vec();
+    out.extend(misc.to_le_bytes());
+    out.extend(u16::try_from(body.len() + 8).unwrap().to_le_bytes());
+    out.extend(body);
+    out
+}
+
+#[test]
+fn what_only_the_kernel_writes_is_read() {
+    let attr = Attr::default();
+    let le = |words: &[u32]| -> Vec<u8> { words.iter().flat_map(|w| w.to_le_bytes()).collect() };
+    let symbol = [
+        le(&[0x1000, 0, 64, 1 << 16]),
+        b"bpf_prog\0\0\0\0\0\0\0\0".to_vec(),
+    ]
+    .concat();
+    let poke = [
+        le(&[0x2000, 0, 5 | 2 << 16]),
+        vec![1, 2, 3, 4, 5, 6, 7, 0, 0, 0, 0, 0],
+    ]
+    .concat();
+    let cases = [
+        (
+            RecordType::SWITCH,
+            MISC_SWITCH_OUT,
+            vec![],
+            Event::Switch(true, None),
+        ),
+        (
+            RecordType::SWITCH_CPU_WIDE,
+            0,
+            le(&[7, 8]),
+            Event::Switch(false, Some((7, 8))),
+        ),
+        (
+            RecordType::KSYMBOL,
+            0,
+            symbol,
+            Event::Ksymbol(true, 0x1000, 64, b"bpf_prog"),
+        ),
+        (
+            RecordType::TEXT_POKE,
+            0,
+            poke,
+            Event::TextPoke(0x2000, &[1, 2, 3, 4, 5], &[6, 7]),
+        ),
+        (
+            RecordType::AUX_OUTPUT_HW_ID,
+            0,
+            le(&[9, 0]),
+            Event::AuxOutputHwId(9),
+        ),
+    ];
+    for (kind, misc, body, event) in cases {
+        let bytes = raw_record(kind, misc, &body);
+        let record = Records::new(&bytes, 0).next().unwrap().unwrap();
+        assert_eq!(record.event(&attr).unwrap(), event, "{kind:?}");
+        // Cut anywhere it is an error, or a shorter string; never a panic.
+        for len in (0..body.len()).step_by(8) {
+            let bytes = raw_record(kind, misc, &body[..len]);
+            let _ = Records::new(&bytes, 0)
+                .next()
+                .unwrap()
+                .unwrap()
+                .event(&attr);
+        }
+    }
+}
+
+#[test]
+fn mappings_have_build_ids_or_are_the_kernels() {
+    let mut id = [0; 20];
+    id[..4].copy_from_slice(&[0xde, 0xad, 0xbe, 0xef]);
+    let user = Mmap2 {
+        pid: 1,
+        tid: 1,
+        addr: 0x1000,
+        len: 0x1000,
+        pgoff: 0,
+        file: FileId::BuildId(20, id),
+        prot: 5,
+        flags: 2,
+        filename: b"/bin/x",
+    };
+    let kernel = KernelMmap {
+        addr: 0xffff_ffff_8100_0000,
+        len: 0x100_0000,
+        pgoff: 0xffff_ffff_8100_0000,
+        filename: b"[kernel.kallsyms]_text",
+    };
+    let attr = Attr::default();
+    let mut w = Writer::new(Cursor::new(Vec::new()), &[(attr.clone(), vec![1])]).unwrap();
+    w.record(&user, Some((&who(1, 1), &attr))).unwrap();
+    w.record(&kernel, Some((&who(1, 1), &attr))).unwrap();
+    let bytes = w.finish(&features()).unwrap().into_inner();
+    let file = File::parse(&bytes).unwrap();
+    let events: Vec<_> = file
+        .records()
+        .map(|record| file.decode(&record.unwrap()).unwrap().0)
+        .collect();
+    assert_eq!(events, [Event::Mmap2(user), Event::Mmap(kernel)]);
+    assert_eq!(user.file.build_id().unwrap()[..4], [0xde, 0xad, 0xbe, 0xef]);
 }

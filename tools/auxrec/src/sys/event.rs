@@ -2,6 +2,7 @@
 
 //! Events: `perf_event_open` and the ioctls on what it gives.
 
+use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
@@ -40,6 +41,30 @@ impl Event {
     /// # Errors
     /// What the kernel says.
     pub fn open_in(attr: &Attr, pid: i32, cpu: i32, leader: Option<&Self>) -> io::Result<Self> {
+        Self::open_with(attr, pid, cpu, leader, 0)
+    }
+
+    /// Opens an event for what runs in a control group, whose directory this is.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn open_cgroup(
+        attr: &Attr,
+        group: BorrowedFd<'_>,
+        cpu: i32,
+        leader: Option<&Self>,
+    ) -> io::Result<Self> {
+        let flag = sys::bindings::PERF_FLAG_PID_CGROUP.into();
+        Self::open_with(attr, group.as_raw_fd(), cpu, leader, flag)
+    }
+
+    fn open_with(
+        attr: &Attr,
+        pid: i32,
+        cpu: i32,
+        leader: Option<&Self>,
+        flags: libc::c_ulong,
+    ) -> io::Result<Self> {
         let bytes = attr.encode();
         let mut raw = perf_event_attr::default();
         if bytes.len() > size_of_val(&raw) {
@@ -58,7 +83,7 @@ impl Event {
                 pid,
                 cpu,
                 leader.map_or(-1, |leader| leader.0.as_raw_fd()),
-                sys::bindings::PERF_FLAG_FD_CLOEXEC.into(),
+                libc::c_ulong::from(sys::bindings::PERF_FLAG_FD_CLOEXEC) | flags,
             )
         };
         if fd < 0 {
@@ -142,6 +167,15 @@ impl Event {
     pub fn set_output(&self, to: &Self) -> io::Result<()> {
         // SAFETY: Both descriptors are events'; the call takes no pointer.
         check(unsafe { sys::ioctls::SET_OUTPUT(self.0.as_raw_fd(), to.0.as_raw_fd()) })
+    }
+
+    /// Of which code there is to be trace, or, of a tracepoint, which of its events are meant.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn set_filter(&self, filter: &CStr) -> io::Result<()> {
+        // SAFETY: The descriptor is an event's, and the kernel reads a string that ends with a NUL.
+        check(unsafe { sys::ioctls::SET_FILTER(self.0.as_raw_fd(), filter.as_ptr().cast_mut()) })
     }
 
     /// What it has counted; [`None`] if the kernel does not tell, as of an event whose PMU is gone.
