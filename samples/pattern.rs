@@ -58,6 +58,7 @@ use config::{
     Config,
     Plan, //
 };
+use fault::Fault;
 use sink::Sink;
 use stream::Stream;
 use unit::Unit;
@@ -155,6 +156,10 @@ impl Pmu for Pattern {
     }
 
     fn start(&self, session: &mut aux::Session<'_, Self>) -> Result<Run> {
+        if session.event.plan.fault == Fault::Start {
+            return Err(EIO);
+        }
+
         let mut unit = Unit::new(session.event, session.cpu.id())?;
         let room = sink::align(session, &unit).is_ok();
 

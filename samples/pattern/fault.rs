@@ -23,6 +23,8 @@ pub(crate) enum Fault {
     Setup,
     /// Memory ends with the last piece.
     Memory,
+    /// The unit does not start.
+    Start,
 }
 
 /// A fault that occurs now and then does so at multiples of this tick.
@@ -41,6 +43,7 @@ impl Fault {
             5 => Self::Pending,
             6 => Self::Setup,
             7 => Self::Memory,
+            8 => Self::Start,
             _ => return Err(EINVAL),
         })
     }

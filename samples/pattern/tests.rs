@@ -245,7 +245,7 @@ mod cases {
                 16,
                 Some(EINVAL),
             ),
-            (Terms { fault: 8, ..TERMS }, 16, Some(EINVAL)),
+            (Terms { fault: 9, ..TERMS }, 16, Some(EINVAL)),
             (Terms { fault: 6, ..TERMS }, 16, Some(EIO)),
             (Terms { fault: 7, ..TERMS }, 16, Some(ENOMEM)),
             (

@@ -98,6 +98,9 @@ const CAUSES: [&str; 7] = [
     "add_busy",
 ];
 
+/// `fault=8`: the driver refuses to start.
+const FAULT_START: u64 = 8 << 4;
+
 /// How much each of these has moved while `f` ran.
 fn moved(pmu: &str, f: impl FnOnce() -> Result<()>) -> Result<Vec<(&'static str, u64)>> {
     let now = || {
@@ -186,6 +189,12 @@ fn causes(second: &str) -> Result<()> {
         only(pmu, "begin_not_mapped", || once(&event))?;
         drop((control, event));
     }
+
+    let mut attr = traced("pattern")?;
+    attr.config1 = FAULT_START;
+    let victim = Victim::open(&attr, -1, 0, 4)?;
+    only("pattern", "begin_refused", || once(&victim.event))?;
+    drop(victim);
 
     for [owner, stranger] in [["pattern", second], [second, "pattern"]] {
         let victim = Victim::open(&traced(owner)?, -1, 0, 4)?;
