@@ -133,10 +133,12 @@ const USUAL: [Case; 37] = [
     ),
     trace(
         "slow reader, ring of 2 pages",
+        // Of two pages the unit gets one at a time.
         Trace {
             ring: 2,
             reader: Reader::Slow,
             full: true,
+            wraps: 2,
             ..TRACE
         },
     ),

@@ -159,15 +159,24 @@ fn size(file: &Path) -> u64 {
 
 fn snapshots_by_signal(name: &str) -> Result<String> {
     let file = TraceFile::new(name);
-    let recorder = Recorder::start(file.path(), &with("rate=4096", 16, &["-a", "-S", "e"]))?;
+    let mut commander = Commander::new(name)?;
+    let mut arguments = with("rate=4096", 16, &["-a", "-S", "e"]);
+    arguments.extend(commander.arguments());
+    let recorder = Recorder::start(file.path(), &arguments)?;
     let ring = 16 * PAGE;
+    // From then on it records.
+    commander.ask("ping")?;
+    let count = || -> usize {
+        let rings = pieces(file.path()).unwrap_or_default();
+        rings.iter().map(Vec::len).sum()
+    };
     for time in 1..=3 {
         // Long enough that the rings go round between some.
-        thread::sleep(Duration::from_millis(20 * time));
-        let before = size(file.path());
-        wait_for("a file", || Ok(size(file.path()) != 0))?;
+        thread::sleep(Duration::from_millis(40 * time));
+        let before = count();
         recorder.signal(Signal::USR2)?;
-        wait_for("a snapshot", || Ok(size(file.path()) > before + 4096))?;
+        // What is told beside the trace makes the file grow, too.
+        wait_for("a snapshot", || Ok(count() > before))?;
     }
     let ended = end(recorder)?;
     let seen = Seen::of(&file)?;
@@ -175,8 +184,9 @@ fn snapshots_by_signal(name: &str) -> Result<String> {
     let rings = pieces(file.path())?;
     ensure!(rings.len() == 2, "{} rings", rings.len());
     for pieces in &rings {
+        // A CPU that was kept from running has nothing new for one.
         ensure!(
-            pieces.len() == 4,
+            (2..=4).contains(&pieces.len()),
             "three snapshots and the last: {pieces:x?}"
         );
         for (at, len) in pieces {
@@ -311,8 +321,12 @@ fn commands(name: &str) -> Result<String> {
         // What is in the rings now comes to the file, and then nothing.
         thread::sleep(Duration::from_millis(600));
         let at = size(file.path());
+        let before = pieces(file.path())?;
         thread::sleep(Duration::from_millis(600));
-        ensure!(size(file.path()) == at, "trace after it was disabled");
+        ensure!(
+            pieces(file.path())? == before,
+            "trace after it was disabled"
+        );
         commander.ask("enable pattern/rate=512/")?;
         wait_for("trace", || Ok(size(file.path()) > at + 4 * 16 * PAGE))?;
         commander.ask("stop")?;

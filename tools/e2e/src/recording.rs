@@ -109,6 +109,15 @@ impl Recorder {
     }
 }
 
+impl Drop for Recorder {
+    /// A case that fails in the middle leaves no recorder to the next one, which would find the PMU taken.
+    fn drop(&mut self) {
+        // Where it has ended, neither does anything.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
 /// A file in memory that goes when the case is over.
 pub struct TraceFile(PathBuf);
 
