@@ -1,33 +1,67 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What a start and a stop of an event cost.
+//! What a start and a stop of an event cost, with nothing to commit and with something, and how fast a unit may be.
 //!
 //! `PERF_EVENT_IOC_PERIOD` on an event that runs is one `stop()` and one `start()` of its PMU, with little around them.
 //! What that little costs, the same call on an event of perf's own tells whose `stop()` and `start()` do next to nothing.
-//! The unit's clock is so slow that it writes nothing meanwhile, so each stop commits nothing.
+//!
+//! Units that write to memory by themselves cost the processor nothing: so does that of `pattern` with `dry=1`, which moves
+//! its write pointer and stores nothing. What is left is the driver's: for `direct` a commit, for the others a copy too.
 
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{ensure, Result};
+use auxrec::pmu::Pmus;
+use auxrec::sys::Event;
+use perfdata::{Attr, Flags, Read};
 
 use crate::hostile::{software, traced, Victim, DUMMY};
 use crate::module;
+use crate::probe::{bytes, Probe};
 use crate::workload::pin;
-use auxrec::sys::Event;
 
-/// How often.
+/// What to measure.
 #[derive(clap::Args, Debug)]
 pub struct Args {
+    #[arg(value_enum)]
+    what: What,
     /// How many times each call is made.
-    #[arg(default_value_t = 1000)]
+    #[arg(long, default_value_t = 1000)]
     times: u32,
 }
 
-/// Prints a line for each figure: name and nanoseconds, which are guest instructions under `-icount shift=0`.
+/// What can be measured.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    /// A start and a stop, when nothing was traced.
+    Session,
+    /// The same when there is something, by sink, ring and bytes.
+    Commit,
+    /// The rate from which on each sink loses something.
+    Loss,
+}
+
+/// The sinks, by their names and their terms.
+const SINKS: [(&str, u32); 3] = [("direct", 0), ("sg", 1), ("flat", 2)];
+
+/// Prints a line for each figure. Times are in ns, which are guest instructions under `-icount shift=0`.
+///
+/// # Errors
+/// If the driver cannot be loaded, or an event cannot be opened.
 pub fn run(args: &Args) -> Result<ExitCode> {
     module::load_all()?;
     pin(0)?;
+    match args.what {
+        What::Session => session(args.times)?,
+        What::Commit => commits()?,
+        What::Loss => losses()?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn session(times: u32) -> Result<()> {
     let mut attr = traced("pattern")?;
     // A KiB a second, 65535 packets at a time: more than an hour until the first tick.
     attr.config = 1 | 0xffff << 24;
@@ -39,13 +73,129 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     for (name, event) in [("pattern", &victim.event), ("dummy", &dummy)] {
         // The first calls fill caches and resolve static calls.
         period(event, 10)?;
-        println!("{name} stop+start {}", period(event, args.times)?);
+        println!("{name} stop+start {}", period(event, times)?);
     }
     for (name, event) in [("pattern", &victim.event), ("dummy", &dummy)] {
         toggle(event, 10)?;
-        println!("{name} enable+disable {}", toggle(event, args.times)?);
+        println!("{name} enable+disable {}", toggle(event, times)?);
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
+}
+
+/// An event of `pattern` whose unit stores nothing: what is left is the driver's cost.
+fn dry(terms: &str) -> Result<Attr> {
+    let pmus = Pmus::at(Path::new("/sys/bus/event_source/devices"));
+    let mut attr = pmus.event(&format!("pattern/dry=1,{terms}/"))?.attr();
+    attr.sample_period = 1;
+    attr.read_format = Read::FORMAT;
+    attr.flags |= Flags::DISABLED;
+    Ok(attr)
+}
+
+/// For rings from 64 KiB to 16 MiB: one stop and one start, with nothing to commit and with half the ring.
+fn commits() -> Result<()> {
+    for (name, sink) in SINKS {
+        for pages in [16, 64, 256, 1024, 4096] {
+            for share in [0, 2] {
+                let mut calls = Vec::new();
+                let len = bytes(pages) / 2 * share / 2;
+                for _ in 0..3 {
+                    calls.push(commit(sink, pages, len)?);
+                }
+                calls.sort_unstable();
+                println!("commit {name} {} {len} {}", bytes(pages), calls[0]);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The time of one stop and one start of an event with `len` bytes to commit.
+fn commit(sink: u32, pages: usize, len: u64) -> Result<u64> {
+    // Packets of 4 KiB, all of them in one tick, a hundredth of a second after the start; and so all that is generated.
+    let packets = (len / 4096).max(1);
+    let rate = packets * 4 * 100;
+    let limit = len.max(1);
+    // So much bounce memory that nothing interrupts: half of it is half the ring, and a page.
+    let bounce = match sink {
+        0 => String::new(),
+        1 => format!(",bounce={}", pages * 2),
+        _ => format!(",bounce={}", pages.min(1024)),
+    };
+    let mut attr = dry(&format!(
+        "sink={sink},packet=64,burst={packets},rate={rate},limit={limit}{bounce}"
+    ))?;
+    attr.aux_watermark = u32::try_from(bytes(pages))?;
+    let mut probe = Probe::open(&attr, -1, 0, pages, false)?;
+    probe.event.enable()?;
+    probe.until("what is to be committed", |probe| {
+        Ok(probe.generated()? >= len)
+    })?;
+    // Once without, so that the code is there.
+    let other = Event::open(&software(DUMMY, 1), -1, 0)?;
+    other.enable()?;
+    other.set_period(1)?;
+    let start = Instant::now();
+    probe.event.set_period(1)?;
+    let time = start.elapsed();
+    let idle = Instant::now();
+    other.set_period(1)?;
+    let idle = idle.elapsed();
+    ensure!(
+        probe.head() == len || sink == 2 && probe.head() > 0,
+        "{} bytes were committed, and not {len}",
+        probe.head()
+    );
+    Ok(u64::try_from(time.saturating_sub(idle).as_nanos())?)
+}
+
+/// For each sink, the lowest rate at which a reader that does nothing else does not get all that a device would have made.
+fn losses() -> Result<()> {
+    for (name, sink) in SINKS {
+        // MiB a second; the term takes no more than 16 GiB.
+        let (mut good, mut bad) = (16, 16_000);
+        while bad - good > good / 32 + 1 {
+            let rate = (good + bad) / 2;
+            if loses(sink, rate)? {
+                bad = rate;
+            } else {
+                good = rate;
+            }
+        }
+        println!("loss {name} {bad}");
+    }
+    Ok(())
+}
+
+/// Whether something is lost at so many MiB a second. The unit's clock leaves out the ticks for which the processor has no
+/// time; a device's would not, so what it would have generated then is lost too.
+fn loses(sink: u32, rate: u64) -> Result<bool> {
+    const PAGES: usize = 256;
+    const TOTAL: u64 = 16 << 20;
+    // A tick of 64 KiB.
+    let mut attr = dry(&format!(
+        "sink={sink},packet=64,burst=16,rate={},limit={TOTAL}",
+        rate * 1024
+    ))?;
+    attr.aux_watermark = u32::try_from(bytes(PAGES) / 4)?;
+    let mut probe = Probe::open(&attr, -1, 0, PAGES, false)?;
+    probe.event.enable()?;
+    let start = Instant::now();
+    let mut got = 0;
+    let mut generated = 0;
+    while generated < TOTAL && probe.truncations() == 0 {
+        probe.wait()?;
+        got += probe.read_trace(u64::MAX)?;
+        probe.trace.clear();
+        probe.read_records()?;
+        generated = probe.generated()?;
+    }
+    let time = u64::try_from(start.elapsed().as_micros())?;
+    probe.event.disable()?;
+    got += probe.read_trace(u64::MAX)?;
+    let would = rate * time * 1024 * 1024 / 1_000_000;
+    // The last read is over some ticks after the last byte.
+    Ok(got < generated || would > generated + generated / 16)
 }
 
 fn period(event: &Event, times: u32) -> Result<u128> {
