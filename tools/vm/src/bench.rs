@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What a session costs when nothing is traced: guest instructions from the entry of `start` to the exit of `stop`.
+//! What a session costs, with trace in it (see [`bounce`]) and when nothing is traced: guest instructions from the entry of `start` to the exit of `stop`.
 //!
 //! QEMU counts: with `-icount shift=0` the guest's clock goes by a nanosecond an instruction, so that `auxe2e bench` measures
 //! instructions, which hardly differ from run to run. A second guest logs each block of code that is run in modules, and so
@@ -12,7 +12,7 @@ use crate::guest::Guest;
 use crate::kernel::{Kernel, Kind};
 use crate::modules::{self, Mode};
 use crate::step::{Log, Progress};
-use crate::tools;
+use crate::{bounce, tools};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -46,8 +46,9 @@ pub fn run(cache: &Cache) -> Result<Vec<String>> {
         for (name, path) in &programs {
             guest = guest.program(name, path)?;
         }
-        let command =
-            format!("auxe2e bench {times} && echo text $(cat /sys/module/pattern/sections/.text)");
+        let command = format!(
+            "auxe2e bench session --times {times} && echo text $(cat /sys/module/pattern/sections/.text)"
+        );
         let outcome = guest.run(cache, &dir, &command, |_| {})?;
         match outcome.faults().first() {
             Some(fault) => Err(Error::Other(format!("{}: {}", fault.name, fault.reason))),
@@ -67,7 +68,60 @@ pub fn run(cache: &Cache) -> Result<Vec<String>> {
     let ours = between_stops(BufReader::new(file), stop)
         .ok_or_else(|| Error::Other(format!("{} shows no stop of an event", log.display())))?;
     progress.end("done");
-    Ok(figures.lines(ours))
+    let mut lines = figures.lines(ours);
+
+    let progress = Progress::begin("counting instructions of commits and of losses");
+    let command = "auxe2e bench commit && auxe2e bench loss";
+    let said = count(cache, &kernel, &built.files, &programs, command, "")?;
+    let copies = bounce::Figures::parse(&said).ok_or_else(|| unclear(&dir.join("guest")))?;
+    let picture = dir.join("commit.svg");
+    copies.draw(&picture)?;
+    progress.end("done");
+    lines.extend(copies.lines());
+    lines.push(format!("the picture of it is {}", picture.display()));
+
+    // Debian's kernel, as it is, and without what it does against speculation.
+    let kernel = Kernel::prepare(cache, Kind::Stock)?;
+    let built = modules::build(cache, &kernel, Mode::Plain)?;
+    for append in ["", "mitigations=off"] {
+        let progress = Progress::begin("counting instructions in the stock kernel");
+        let said = count(
+            cache,
+            &kernel,
+            &built.files,
+            &programs,
+            "auxe2e bench session --times 500",
+            append,
+        )?;
+        let figures = Figures::parse(&said).ok_or_else(|| unclear(&dir.join("guest")))?;
+        progress.end("done");
+        lines.push(format!("stock kernel {append}: {}", figures.short()));
+    }
+    Ok(lines)
+}
+
+/// What a command says in a guest whose clock counts instructions.
+fn count(
+    cache: &Cache,
+    kernel: &Kernel,
+    files: &[PathBuf],
+    programs: &[(String, PathBuf)],
+    command: &str,
+    append: &str,
+) -> Result<String> {
+    let mut guest = Guest::new(kernel, files)?
+        .counting(None)
+        .append("kunit.enable=0")
+        .append(append)
+        .timeout(Duration::from_secs(900));
+    for (name, path) in programs {
+        guest = guest.program(name, path)?;
+    }
+    let outcome = guest.run(cache, &cache.build().join("bench/guest"), command, |_| {})?;
+    match outcome.faults().first() {
+        Some(fault) => Err(Error::Other(format!("{}: {}", fault.name, fault.reason))),
+        None => Ok(outcome.said),
+    }
 }
 
 fn unclear(dir: &Path) -> Error {
@@ -103,6 +157,17 @@ impl Figures {
             period: pair("stop+start")?,
             toggle: pair("enable+disable")?,
         })
+    }
+
+    /// In a few words.
+    fn short(&self) -> String {
+        let [with, without] = self.period;
+        format!(
+            "start to stop, empty commit: {} instructions ({with} less {without}); enable and disable: {}, of the dummy event {}",
+            with.saturating_sub(without),
+            self.toggle[0],
+            self.toggle[1],
+        )
     }
 
     fn lines(&self, ours: u64) -> Vec<String> {

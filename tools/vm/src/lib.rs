@@ -11,6 +11,7 @@
 
 pub mod accel;
 pub mod bench;
+pub mod bounce;
 pub mod broken;
 pub mod cache;
 pub mod compile_fail;
