@@ -47,7 +47,7 @@ pub fn run(cache: &Cache) -> Result<Vec<String>> {
             guest = guest.program(name, path)?;
         }
         let command = format!(
-            "auxe2e bench session --times {times} && echo text $(cat /sys/module/pattern/sections/.text)"
+            "auxe2e bench session --times {times} && echo text $(cat /sys/module/pmu_minimal/sections/.text)"
         );
         let outcome = guest.run(cache, &dir, &command, |_| {})?;
         match outcome.faults().first() {
@@ -151,7 +151,7 @@ impl Figures {
     fn parse(said: &str) -> Option<Self> {
         let pair = |call: &str| {
             let of = |event: &str| number(said, &format!("{event} {call}"));
-            Some([of("pattern")?, of("dummy")?])
+            Some([of("minimal")?, of("dummy")?])
         };
         Some(Self {
             period: pair("stop+start")?,
@@ -184,8 +184,8 @@ impl Figures {
 
 /// Where `stop` is in the driver's text.
 fn stop_offset(cache: &Cache, files: &[PathBuf]) -> Result<u64> {
-    let driver = files.iter().find(|f| f.ends_with("pattern.ko"));
-    let driver = driver.ok_or_else(|| Error::Other("pattern.ko was not built".to_owned()))?;
+    let driver = files.iter().find(|f| f.ends_with("pmu_minimal.ko"));
+    let driver = driver.ok_or_else(|| Error::Other("pmu_minimal.ko was not built".to_owned()))?;
     let log = Log::create(&cache.build().join("bench-nm.log"))?;
     let symbols = log.output("reading symbols", Command::new("llvm-nm").arg(driver))?;
     symbols
@@ -236,13 +236,13 @@ mod tests {
 
     #[test]
     fn what_the_guest_says_is_understood() {
-        let said = "pattern stop+start 2300\ndummy stop+start 800\npattern enable+disable 4400\ndummy enable+disable 3000\ntext 0xffffffffa001d000\n";
+        let said = "minimal stop+start 2300\ndummy stop+start 800\nminimal enable+disable 4400\ndummy enable+disable 3000\ntext 0xffffffffa001d000\n";
         let figures = Figures::parse(said).unwrap();
         assert_eq!(figures.period, [2300, 800]);
         assert!(figures.lines(500)[0].contains(" 1500 instructions"));
         assert!(figures.lines(500)[1].contains("500 of them, 33 %"));
         assert_eq!(number(said, "text"), Some(0xffff_ffff_a001_d000));
-        assert_eq!(Figures::parse("pattern stop+start 1\n"), None);
+        assert_eq!(Figures::parse("minimal stop+start 1\n"), None);
     }
 
     #[test]

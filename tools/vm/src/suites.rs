@@ -327,8 +327,10 @@ fn rule(
 fn lacks_spdx(path: &Path, text: &str) -> Option<String> {
     let name = path.file_name()?.to_str()?;
     let generated = name == "Cargo.lock" || name.ends_with(".svg") || path.starts_with("LICENSES");
-    // proptest writes the former, with a head of its own; the latter are mails.
-    let seeds = name.ends_with(".proptest-regressions") || name.ends_with(".patch");
+    // proptest writes the first, with a head of its own; the second are mails; a fuzzer made the third.
+    let seeds = name.ends_with(".proptest-regressions")
+        || name.ends_with(".patch")
+        || path.starts_with("tools/fuzz/corpus");
     if generated
         || seeds
         || text
