@@ -112,6 +112,7 @@ const USUAL: [Case; 37] = [
             // Straight into the ring, a page of two is all that the unit may fill before the reader comes.
             terms: "rate=64,sink=1",
             ring: 2,
+            wraps: 3,
             ..TRACE
         },
     ),
