@@ -202,8 +202,9 @@ impl Probe {
         Ok((tail, out))
     }
 
-    /// Waits until `done`, looking every now and then. An event that is off although it was enabled, since what had turned
-    /// it off took effect late, is enabled again.
+    /// Waits until `done`, looking every now and then. An event that falls silent is enabled again: what had turned it off may
+    /// have taken effect late; and a child that is cloned while its parent is being enabled can stay off, and hand that on, since
+    /// perf swaps the contexts of the two.
     ///
     /// # Errors
     /// When it takes too long.
@@ -214,7 +215,7 @@ impl Probe {
     ) -> Result<()> {
         let end = Instant::now() + PATIENCE;
         let begun = self.generated()?;
-        let mut silent = Instant::now();
+        let (mut last, mut silent) = (begun, Instant::now());
         while !done(self)? {
             let now = Instant::now();
             if now > end {
@@ -229,9 +230,12 @@ impl Probe {
                     stats.join(", ")
                 );
             }
-            if now > silent + SILENCE && self.generated()? == begun {
-                self.event.enable()?;
-                silent = now;
+            if now > silent + SILENCE {
+                let generated = self.generated()?;
+                if generated == last {
+                    self.event.enable()?;
+                }
+                (last, silent) = (generated, now);
             }
             std::thread::sleep(PAUSE);
         }
