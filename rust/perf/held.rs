@@ -25,7 +25,7 @@ use kernel::{
 /// # Invariants
 ///
 /// - `end` may be called once, with the object, and frees it.
-/// - From [`hold`](Self::hold) on the object has a reference to `module`.
+/// - An object that holds its module has a reference to `module`.
 pub(crate) struct Header {
     end: unsafe fn(NonNull<Header>),
     module: *mut bindings::module,
@@ -50,12 +50,20 @@ impl Header {
     }
 }
 
+impl Header {
+    /// Takes the reference, for code that nothing keeps but a hook whose removal is waited for;
+    /// false if the module is being unloaded.
+    fn try_hold(&self) -> bool {
+        // SAFETY: `THIS_MODULE`, or null for built-in code; its code runs, so it is there.
+        unsafe { bindings::try_module_get(self.module) }
+    }
+}
+
 /// Ends an object, and gives back its reference to its module.
 ///
 /// # Safety
 ///
-/// - `header` must be that of a live object on which [`Header::hold`] was called, and which nobody
-///   uses any more.
+/// - `header` must be that of a live object that holds its module, and which nobody uses any more.
 /// - Unless something else keeps the module, no code of it may come after this.
 #[inline(never)]
 pub(crate) unsafe fn release(header: NonNull<Header>) {
@@ -64,7 +72,7 @@ pub(crate) unsafe fn release(header: NonNull<Header>) {
 
     // SAFETY: By the safety requirement.
     unsafe { end(header) };
-    // SAFETY: Gives back the reference that `hold()` took.
+    // SAFETY: Gives back the object's reference.
     unsafe { bindings::module_put(module) };
 }
 
@@ -114,19 +122,21 @@ impl TaskWork {
     }
 
     /// Has it run when the current task is about to return to user mode; false if that task will
-    /// not.
+    /// not, or if the module is being unloaded.
     ///
     /// # Safety
     ///
     /// - `work` must be at the beginning of an object that its `end` frees, live and not queued.
-    /// - Something else must keep the module meanwhile.
+    /// - The module's code must not go before the caller has returned.
     pub(crate) unsafe fn queue(work: NonNull<Self>) -> bool {
         // SAFETY: Live by the safety requirement.
         let header = unsafe { &(*work.as_ptr()).header };
         let module = header.module;
 
         // Before it can run.
-        header.hold();
+        if !header.try_hold() {
+            return false;
+        }
         // SAFETY: As above; not queued, and it stays until `run()`.
         let head = unsafe { &raw mut (*work.as_ptr()).head };
         // SAFETY: As above.
@@ -134,7 +144,7 @@ impl TaskWork {
             return true;
         }
 
-        // SAFETY: Gives back what `hold()` took; by the safety requirement it is not the last.
+        // SAFETY: Gives back what `try_hold()` took. The text stays: by the safety requirement.
         unsafe { bindings::module_put(module) };
         false
     }
@@ -150,6 +160,6 @@ unsafe extern "C" fn run(head: *mut bindings::callback_head) {
     // SAFETY: Live: nobody but this frees it once it is queued.
     let header = NonNull::from(unsafe { &(*work).header });
 
-    // SAFETY: Held in `queue()`; the kernel's code comes after this.
+    // SAFETY: Holds its module since `queue()`; the kernel's code comes after this.
     unsafe { release(header) };
 }

@@ -584,9 +584,10 @@ impl<T: Pmu, O: Output> Inside<T, O> {
             return Err(Start::Offline);
         }
 
-        if T::NR_FILTERS != 0 {
-            // SAFETY: The owner is live, this is its CPU with interrupts off, and no session is
-            // open. Never in NMI: perf starts no event there.
+        // A driver that commits from NMI goes on with the filters that it had: the list has a lock.
+        if T::NR_FILTERS != 0 && !cpu.is_nmi() {
+            // SAFETY: The owner is live, this is its CPU with interrupts off and not in NMI, and no
+            // session is open.
             unsafe { bindings::perf_event_addr_filters_sync(owner.event.as_ptr()) };
         }
 

@@ -356,7 +356,7 @@ impl<T: Pmu> Work<T> {
         let work = NonNull::from(KBox::leak(work));
         // SAFETY:
         // - The first field of the box, which `run()` takes back.
-        // - The registration's module is kept by the event of the session.
+        // - The hooks' removal waits for this call, and the module's exit for that.
         if !unsafe { TaskWork::queue(work.cast()) } {
             // SAFETY: From `leak()`, and not queued.
             drop(unsafe { KBox::from_raw(work.as_ptr()) });
