@@ -165,12 +165,38 @@ impl<T: Pmu> Owner<T> {
 // CAST: The bits are 1 and 2.
 const STOPPED: c_int = (bindings::PERF_HES_STOPPED | bindings::PERF_HES_UPTODATE) as c_int;
 
-/// An open transaction, and the driver's run.
-struct Open<T: Pmu> {
+/// What a session has of its own, from the driver's `start()` to its `quiesce()`.
+struct Stage<T: Pmu> {
     claim: Claim<T>,
     window: Window,
-    run: T::Run,
     timer: Option<Delta>,
+}
+
+impl<T: Pmu> Stage<T> {
+    /// The session, for one callback.
+    fn session<'a>(
+        &'a mut self,
+        event: &'a Event<'a, T>,
+        cpu: &'a context::Cpu,
+        wanted: &'a mut bool,
+        transaction: Transaction<'a>,
+    ) -> Session<'a, T> {
+        Session {
+            event,
+            buffer: self.claim.data(),
+            window: &mut self.window,
+            cpu,
+            timer: &mut self.timer,
+            wanted,
+            transaction,
+        }
+    }
+}
+
+/// An open transaction, and the driver's run.
+struct Open<T: Pmu> {
+    stage: Stage<T>,
+    run: T::Run,
     /// Whether the unit is kept from tracing; always false if the driver cannot pause.
     paused: bool,
 }
@@ -186,7 +212,7 @@ struct Count<T: Pmu> {
 /// # Invariants
 ///
 /// While `open` is [`Some`], so is `owner`, and `handle` holds an open transaction of that event,
-/// on a ring whose `aux_priv` is claimed by `open.claim`. While it is [`None`], no transaction is
+/// on a ring whose `aux_priv` is claimed by `open.stage`. While it is [`None`], no transaction is
 /// open. While `count` is [`Some`], `open` is [`None`].
 struct Inside<T: Pmu, O: Output> {
     /// Whether the CPU may trace.
@@ -608,7 +634,7 @@ impl<T: Pmu, O: Output> Inside<T, O> {
 
         // SAFETY: In the live set, so one of ours, which perf keeps while the transaction is open.
         let claim = unsafe { Claim::new(private.cast::<Buffer<T>>()) };
-        let Some(mut claim) = claim else {
+        let Some(claim) = claim else {
             self.end(owner, 0, Mode::Linear, Losses::default(), Format::default());
             return Err(Start::NotMapped);
         };
@@ -623,39 +649,40 @@ impl<T: Pmu, O: Output> Inside<T, O> {
         self.stop_count(owner, cpu);
 
         // SAFETY: The pages of the ring of this transaction.
-        let mut window = unsafe { Window::new(pages, head, space, wakeup) };
+        let window = unsafe { Window::new(pages, head, space, wakeup) };
+        let mut stage = Stage {
+            claim,
+            window,
+            timer: None,
+        };
 
         // SAFETY: Open, and begun here; it is ended after the session.
         let transaction = unsafe { Transaction::new::<O>(&mut self.handle) };
-        let mut timer = None;
-        let started = shared.driver.start(&mut Session {
-            event: &owner.event(),
-            buffer: claim.data(),
-            window: &mut window,
+        let started = shared.driver.start(&mut stage.session(
+            &owner.event(),
             cpu,
-            timer: &mut timer,
-            wanted: &mut self.wanted,
+            &mut self.wanted,
             transaction,
-        });
+        ));
 
         match started {
             Ok(run) => {
-                // INVARIANT: The transaction is open, and `claim` is of the ring's `aux_priv`. The run
-                // without a ring has been stopped.
+                // INVARIANT: The transaction is open, and the claim is of the ring's `aux_priv`. The
+                // run without a ring has been stopped.
                 self.open = Some(Open {
-                    claim,
-                    window,
+                    stage,
                     run,
-                    timer,
                     // A driver that can pause starts paused.
                     paused: T::HAS_PAUSE,
                 });
                 self.follow_pause(cpu);
                 owner.set_state(0);
                 owner.itrace_started();
-                Ok(self.open.as_ref().and_then(|open| open.timer))
+                Ok(self.open.as_ref().and_then(|open| open.stage.timer))
             }
             Err(error) => {
+                let Stage { claim, window, .. } = stage;
+
                 drop(claim);
                 self.end(
                     owner,
@@ -680,23 +707,34 @@ impl<T: Pmu, O: Output> Inside<T, O> {
         }
 
         open.paused = paused;
-        let session = &mut Session {
-            event: &owner.event(),
-            buffer: open.claim.data(),
-            window: &mut open.window,
-            cpu,
-            timer: &mut open.timer,
-            wanted: &mut self.wanted,
-            // SAFETY: Open, since there is a session, and begun on the unit's CPU.
-            transaction: unsafe { Transaction::new::<O>(&mut self.handle) },
-        };
-        let driver = &owner.shared().driver;
+        self.in_session(cpu, |driver, session, run| {
+            if paused {
+                driver.pause(session, run);
+            } else {
+                driver.resume(session, run);
+            }
+        });
+    }
 
-        if paused {
-            driver.pause(session, &mut open.run);
-        } else {
-            driver.resume(session, &mut open.run);
-        }
+    /// Calls the driver in the session, if there is one.
+    fn in_session<R>(
+        &mut self,
+        cpu: &context::Cpu,
+        f: impl FnOnce(&T, &mut Session<'_, T>, &mut T::Run) -> R,
+    ) -> Option<R> {
+        let owner = self.owner?;
+        let open = self.open.as_mut()?;
+        // SAFETY: Open, since there is a session, by the type invariant, and begun on the unit's
+        // CPU.
+        let transaction = unsafe { Transaction::new::<O>(&mut self.handle) };
+
+        Some(f(
+            &owner.shared().driver,
+            &mut open
+                .stage
+                .session(&owner.event(), cpu, &mut self.wanted, transaction),
+            &mut open.run,
+        ))
     }
 
     /// Ends the session, if there is one, and says so to perf; true if perf will now disable the
@@ -714,32 +752,26 @@ impl<T: Pmu, O: Output> Inside<T, O> {
 
     /// Quiesces the unit and commits what it wrote; true if perf will now disable the event.
     fn finish(&mut self, owner: &Owner<T>, cpu: &context::Cpu) -> bool {
-        let Some(mut open) = self.open.take() else {
+        let Some(Open { mut stage, run, .. }) = self.open.take() else {
             return false;
         };
 
+        // SAFETY: Open until it is ended, below, and begun on the unit's CPU.
+        let transaction = unsafe { Transaction::new::<O>(&mut self.handle) };
         let Written {
             len,
             losses,
             format,
             ..
         } = owner.shared().driver.quiesce(
-            &mut Session {
-                event: &owner.event(),
-                buffer: open.claim.data(),
-                window: &mut open.window,
-                cpu,
-                timer: &mut open.timer,
-                wanted: &mut self.wanted,
-                // SAFETY: Open until it is ended, below, and begun on the unit's CPU.
-                transaction: unsafe { Transaction::new::<O>(&mut self.handle) },
-            },
-            open.run,
+            &mut stage.session(&owner.event(), cpu, &mut self.wanted, transaction),
+            run,
         );
+        let Stage { claim, window, .. } = stage;
 
         // perf does not check the length. A driver that claims more than it was given has
         // written where it must not; the reader learns of no byte that is not there.
-        let (len, losses) = match open.window.space() {
+        let (len, losses) = match window.space() {
             Some(space) if len > space => {
                 owner.shared().stats.overclaimed.add(1);
                 (space, losses.and(Loss::Gap { bytes: None }))
@@ -747,11 +779,10 @@ impl<T: Pmu, O: Output> Inside<T, O> {
             _ => (len, losses),
         };
 
-        let mode = open.window.mode();
         // perf may free the ring when the transaction is ended.
-        drop(open.claim);
+        drop(claim);
 
-        self.end(owner, len, mode, losses, format)
+        self.end(owner, len, window.mode(), losses, format)
     }
 
     /// Ends the transaction that is open; true if perf will now disable the event.
@@ -791,41 +822,27 @@ impl<T: Pmu, O: Output> Inside<T, O> {
             return None;
         }
 
-        let owner = self.owner?;
-        let open = self.open.as_mut()?;
-
-        Some(owner.shared().driver.snapshot(
-            &mut Session {
-                event: &owner.event(),
-                buffer: open.claim.data(),
-                window: &mut open.window,
-                cpu,
-                timer: &mut open.timer,
-                wanted: &mut self.wanted,
-                // SAFETY: Open, since there is a session, and begun on the unit's CPU.
-                transaction: unsafe { Transaction::new::<O>(&mut self.handle) },
-            },
-            &mut open.run,
-            sample,
-        ))
+        self.in_session(cpu, |driver, session, run| {
+            driver.snapshot(session, run, sample)
+        })
     }
 
     /// The unit's clock has ticked; how long until the next tick.
     fn tick(&mut self, cpu: &context::Cpu) -> Option<Delta> {
-        let owner = self.owner?;
         if self.count.is_some() {
+            let owner = self.owner?;
             return self.tick_count(&owner, cpu);
         }
         if !T::HAS_TICK {
             return None;
         }
-        let driver = &owner.shared().driver;
-        let tick = |session: &mut Session<'_, T>, run: &mut T::Run| {
+
+        let ticked = self.in_session(cpu, |driver, session, run| {
             let next = driver.tick(session, run);
             (next, *session.timer)
-        };
+        })?;
 
-        match self.with_session(cpu, tick)? {
+        match self.follow(cpu, ticked) {
             (Begun::No, interval) => interval,
             (Begun::Yes(timer), _) => timer,
         }
@@ -837,22 +854,13 @@ impl<T: Pmu, O: Output> Inside<T, O> {
         cpu: &context::Cpu,
         f: impl FnOnce(&mut Session<'_, T>, &mut T::Run) -> (Next, R),
     ) -> Option<(Begun, R)> {
-        let owner = self.owner?;
-        let open = self.open.as_mut()?;
+        let ran = self.in_session(cpu, |_, session, run| f(session, run))?;
 
-        let (next, result) = f(
-            &mut Session {
-                event: &owner.event(),
-                buffer: open.claim.data(),
-                window: &mut open.window,
-                cpu,
-                timer: &mut open.timer,
-                wanted: &mut self.wanted,
-                // SAFETY: Open, since there is a session, and begun on the unit's CPU.
-                transaction: unsafe { Transaction::new::<O>(&mut self.handle) },
-            },
-            &mut open.run,
-        );
+        Some(self.follow(cpu, ran))
+    }
+
+    /// Does what a callback wants done next.
+    fn follow<R>(&mut self, cpu: &context::Cpu, (next, result): (Next, R)) -> (Begun, R) {
         let begun = match next {
             Next::Continue => Begun::No,
             // Until perf's irq_work has disabled the event, nothing may be begun.
@@ -860,7 +868,7 @@ impl<T: Pmu, O: Output> Inside<T, O> {
             Next::Commit => Begun::Yes(self.begin(cpu).ok().flatten()),
         };
 
-        Some((begun, result))
+        (begun, result)
     }
 }
 
