@@ -18,6 +18,8 @@
 //! # Ok::<(), auxrec::Error>(())
 //! ```
 //!
+//! `examples/follow.rs` reads trace in its own process, without a file; `examples/losses.rs` reads a recording.
+//!
 //! From below to above: [`ring`] is the reader's side of the two rings and its barriers; [`session`] opens events and maps
 //! their rings; [`drain`] moves what is in them into a file; [`loss`] counts what was lost; [`record`](mod@record) puts
 //! these together; [`recover`](mod@recover) finishes the file of a recorder that was killed; [`trace`] is a file read back, which [`check`] verifies and

@@ -48,16 +48,17 @@ pub fn known_sideband() -> Flags {
 }
 
 /// How the AUX area is used.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mode {
     /// Every byte is read, and what finds no room is lost.
+    #[default]
     Linear,
     /// The newest bytes overwrite the oldest; the area is read when a snapshot is asked for.
     Overwrite,
 }
 
 /// What to open.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Plan {
     /// The events, each with its part. One at least writes trace.
     pub events: Vec<(EventSpec, Role)>,

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Prints what of each ring is in a recording, and what was lost: `losses FILE…`.
+
+use std::path::Path;
+
+use auxrec::trace::{read_file, Trace};
+
+fn main() -> anyhow::Result<()> {
+    for path in std::env::args_os().skip(1) {
+        let bytes = read_file(Path::new(&path))?;
+        let trace = Trace::read(&bytes)?;
+
+        for ring in trace.rings.values() {
+            let loss = ring.loss;
+            println!("{}: {} bytes; {}", ring.name(), loss.read, loss.describe());
+        }
+    }
+    Ok(())
+}
