@@ -331,11 +331,12 @@ impl<I: Iterator<Item = Chunk>> Iterator for Regions<I> {
 /// # Invariants
 ///
 /// - `at` is a multiple of [`PAGE`], and `stride` as above.
-/// - A table has room for a region and the end.
+/// - A table has room for a region and the end: for `each` regions, one less than `capacity`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Layout {
     at: u64,
     capacity: NonZeroUsize,
+    each: NonZeroUsize,
     stride: NonZeroU64,
     largest: u64,
 }
@@ -349,13 +350,14 @@ impl Layout {
             .checked_mul(ENTRY_LEN)?
             .checked_next_multiple_of(PAGE)?;
 
-        if capacity < 2 || at & PAGE.wrapping_sub(1) != 0 {
+        if at & PAGE.wrapping_sub(1) != 0 {
             return None;
         }
         // INVARIANT: Just checked.
         Some(Self {
             at,
             capacity: NonZeroUsize::new(capacity)?,
+            each: NonZeroUsize::new(capacity.checked_sub(1)?)?,
             stride: NonZeroU64::new(stride)?,
             largest: Entry::LARGEST,
         })
@@ -379,9 +381,8 @@ impl Layout {
 
     /// How many entries the storage for `count` regions must have.
     pub fn entries(&self, count: usize) -> Option<usize> {
-        let each = NonZeroUsize::new(self.capacity.get().checked_sub(1)?)?;
-        let full = count / each;
-        let rest = count % each;
+        let full = count / self.each;
+        let rest = count % self.each;
 
         let entries = full.checked_mul(self.capacity.get())?;
         if rest == 0 {
@@ -408,7 +409,21 @@ impl Layout {
 
     /// Whether entry `index` of the storage is the last one of its table.
     fn is_last(&self, index: usize) -> bool {
-        (index % self.capacity).wrapping_add(1) == self.capacity.get()
+        index % self.capacity == self.each.get()
+    }
+
+    /// The entry in the storage of region `n`; saturates.
+    fn index(&self, n: usize) -> usize {
+        n.saturating_add(n / self.each)
+    }
+
+    /// The number of the region whose entry is `index`, unless that is the last one of a table.
+    fn region(&self, index: usize) -> Option<usize> {
+        // Cannot overflow: not above `index`.
+        let before = (index / self.capacity).wrapping_mul(self.each.get());
+        let within = index % self.capacity;
+
+        (within < self.each.get()).then(|| before.wrapping_add(within))
     }
 }
 
@@ -451,6 +466,10 @@ impl Place {
 
 /// A chain of tables that go round a ring; see the [module](self).
 ///
+/// If all regions have one length, [`mark`](Self::mark), [`seek`](Self::seek) and
+/// [`position`](Self::position) take the same time however many there are. Else they go from region
+/// to region, as far as the position has moved on since.
+///
 /// The storage is what the caller has: `&mut [Entry]`, a vector of the kernel's, or the memory
 /// that a device reads.
 ///
@@ -461,7 +480,7 @@ impl Place {
 /// - The entries are laid out as `layout` says: each table full of regions up to its last entry,
 ///   but for the last table, and an end behind the last region of each. `last` is that of all.
 /// - The regions follow each other as the ring's memory does, from offset 0 on, and together are
-///   `size`; there are `count`.
+///   `size`; there are `count`, each of `uniform` bytes if that is given.
 /// - Only the regions at `int` and `stop` have marks, and only if `marked`.
 /// - All places are those of regions.
 pub struct Table<S> {
@@ -470,6 +489,8 @@ pub struct Table<S> {
     size: Size,
     last: Place,
     count: usize,
+    /// With it a place is arithmetic. Without, it is looked for region by region.
+    uniform: Option<NonZeroU64>,
     /// Where the last search for each of them ended: positions only move on, so the next search,
     /// which begins there, need not go all round the ring.
     head: Place,
@@ -490,6 +511,7 @@ impl<S: DerefMut<Target = [Entry]>> Table<S> {
         let mut count = 0usize;
         let mut bytes = 0u64;
         let mut last = Place::FIRST;
+        let mut uniform = None;
         let mut put = |index: usize, entry| -> Result<usize, Error> {
             *entries.get_mut(index).ok_or(Error::Storage)? = entry;
             index.checked_add(1).ok_or(Error::Storage)
@@ -507,6 +529,10 @@ impl<S: DerefMut<Target = [Entry]>> Table<S> {
                 start: bytes,
             };
             index = put(index, region)?;
+            uniform = match count {
+                0 => NonZeroU64::new(region.len()),
+                _ => uniform.filter(|len| len.get() == region.len()),
+            };
             count = count.saturating_add(1);
             bytes = bytes.checked_add(region.len()).ok_or(Error::Size)?;
         }
@@ -521,6 +547,7 @@ impl<S: DerefMut<Target = [Entry]>> Table<S> {
             size: Size::new(size).ok_or(Error::Size)?,
             last,
             count,
+            uniform,
             head: Place::FIRST,
             int: Place::FIRST,
             stop: Place::FIRST,
@@ -671,17 +698,30 @@ impl<S: Deref<Target = [Entry]>> Table<S> {
             }
         }
 
+        let place = self.at(index)?;
+        if cursor.offset > self.entry(place).len() {
+            return None;
+        }
+        let offset = Pos::new(place.start.checked_add(cursor.offset)?);
+        let way = self.size.offset(offset.retreat(from.get()));
+
+        Some(from.advance(u64::try_from(way).ok()?))
+    }
+
+    /// The region whose entry is `index`.
+    fn at(&self, index: usize) -> Option<Place> {
+        if let Some(len) = self.uniform {
+            let n = self.layout.region(index).filter(|n| *n < self.count)?;
+            let start = u64::try_from(n).ok()?.checked_mul(len.get())?;
+
+            return Some(Place { index, start });
+        }
+
         // From the head on: the unit is not far, as a rule.
         let mut place = self.head;
         for _ in 0..self.count {
             if place.index == index {
-                if cursor.offset > self.entry(place).len() {
-                    return None;
-                }
-                let offset = Pos::new(place.start.checked_add(cursor.offset)?);
-                let way = self.size.offset(offset.retreat(from.get()));
-
-                return Some(from.advance(u64::try_from(way).ok()?));
+                return Some(place);
             }
             place = self.next(place);
         }
@@ -702,9 +742,19 @@ impl<S: Deref<Target = [Entry]>> Table<S> {
         pos.get() & self.size.len().wrapping_sub(1)
     }
 
-    /// The region that holds `pos`, looked for from `place` on.
+    /// The region that holds `pos`, looked for from `place` on if it must be looked for.
     fn find(&self, mut place: Place, pos: Pos) -> Place {
         let offset = self.offset(pos);
+
+        if let Some(len) = self.uniform {
+            // No more than there are bytes, of which the size is in a `usize`.
+            let n = usize::try_from(offset / len).unwrap_or(usize::MAX);
+
+            return Place {
+                index: self.layout.index(n),
+                start: offset.saturating_sub(offset % len),
+            };
+        }
 
         for _ in 0..self.count {
             // Below the start it becomes a huge number.
