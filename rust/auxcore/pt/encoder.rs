@@ -234,10 +234,16 @@ impl Encoder {
                 }
                 Ok(Cause::Instruction)
             }
-            Kind::IndirectJump => self.tip(to, step.mode, output),
-            Kind::IndirectCall => {
+            Kind::IndirectJump => {
                 self.tip(to, step.mode, output)?;
-                self.calls.push(next);
+                Ok(Cause::Instruction)
+            }
+            Kind::IndirectCall => {
+                let forgotten = self.tip(to, step.mode, output)?;
+                // Behind the packet of the call, a `PSB` has made decoders forget it too.
+                if !forgotten {
+                    self.calls.push(next);
+                }
                 Ok(Cause::Instruction)
             }
             Kind::Return => {
@@ -352,26 +358,27 @@ impl Encoder {
         Ok(Cause::Instruction)
     }
 
-    fn tip(&mut self, to: u64, mode: Mode, output: &mut impl Output) -> Result<Cause, Full> {
+    /// As [`finish`](Self::finish).
+    fn tip(&mut self, to: u64, mode: Mode, output: &mut impl Output) -> Result<bool, Full> {
         let mut group = Group::new();
         let mut state = self.state;
 
         group.tnt(&mut state.tnt);
         mode_exec(&mut group, &mut state, mode);
         group.address(Address::Tip, to, &mut state.last_ip);
-        self.finish(group, state, to, output)?;
-        Ok(Cause::Instruction)
+        self.finish(group, state, to, output)
     }
 
     /// Writes a group after which the thread is at `ip`: the place for a `PSB`, as a decoder that
-    /// has read it has followed the thread to there and no further.
+    /// has read it has followed the thread to there and no further. Whether there is one, so that
+    /// the calls before it are forgotten.
     fn finish(
         &mut self,
         mut group: Group,
         mut state: State,
         ip: u64,
         output: &mut impl Output,
-    ) -> Result<(), Full> {
+    ) -> Result<bool, Full> {
         let due = self.psb_due(&state);
 
         if due {
@@ -381,7 +388,7 @@ impl Encoder {
         if due {
             self.calls.clear();
         }
-        Ok(())
+        Ok(due)
     }
 
     fn psb_due(&self, state: &State) -> bool {

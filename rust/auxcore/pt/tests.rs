@@ -60,3 +60,42 @@ fn smoke() {
     want.extend([0b1100, 0x2d, 0x20, 0x10, 0x3d, 0x20, 0x10, 0x01]);
     assert_eq!(ring.bytes, want);
 }
+
+/// perf forgets all calls at a `PSB`: no bit may stand for a return to one in front of it.
+#[test]
+fn calls_in_front_of_a_psb_are_forgotten() {
+    let insn = |text: &[u8]| Insn::decode(text, Mode::Bits64).unwrap();
+    let calls = [insn(&[0xff, 0xd0]), insn(&[0xe8, 0xfb, 0x0f, 0x00, 0x00])];
+
+    for (call, psb) in calls.iter().flat_map(|call| [(call, false), (call, true)]) {
+        let mut ring = Ring::default();
+        let mut pt = Encoder::new(Config {
+            ret_compression: true,
+            // Due with every packet, or never.
+            psb_period: u64::from(psb),
+            ..Config::default()
+        });
+        let step = |insn: Insn, from, to| Step {
+            insn,
+            from,
+            to,
+            mode: Mode::Bits64,
+        };
+
+        pt.begin(false, &mut ring).unwrap();
+        pt.enable(0x401000, Mode::Bits64, &mut ring).unwrap();
+        pt.step(&step(*call, 0x401000, 0x402000), &mut ring)
+            .unwrap();
+        // A packet, and a PSB if one is due.
+        let jump = insn(&[0xff, 0xe0]);
+        if call.len == 5 {
+            pt.step(&step(jump, 0x402000, 0x402000), &mut ring).unwrap();
+        }
+        let before = ring.bytes.len();
+        let back = call.next(0x401000);
+        pt.step(&step(insn(&[0xc3]), 0x402000, back), &mut ring)
+            .unwrap();
+
+        assert_eq!(ring.bytes.len() > before, psb, "{call:?}");
+    }
+}
