@@ -138,6 +138,26 @@ impl Limits {
         ))
     }
 
+    /// What a refusal to open an event for a control group means.
+    #[must_use]
+    pub fn explain_cgroup(&self, error: &io::Error, event: &str, what: &str) -> Error {
+        use rustix::io::Errno;
+        let why = match Errno::from_io_error(error) {
+            // Measured on 7.3, and read in cgroup_propagate_control(): what children of the root get is computed when a
+            // controller is enabled, and before that it is nothing, although perf_event needs no enabling itself.
+            Some(Errno::NOENT) => {
+                "perf does not know this control group. In the unified hierarchy it does from when a controller is enabled for the \
+                 groups beside it (`echo +pids >/sys/fs/cgroup/cgroup.subtree_control`); where the kernel has no controller, or \
+                 perf_event has a hierarchy of its own, name a group of that (`mount -t cgroup -o perf_event none DIRECTORY`)"
+            }
+            Some(Errno::BADF) => "this is no directory of a control group",
+            _ => return self.explain_open(error, event, what),
+        };
+        Error::failed(format!(
+            "cannot open `{event}` for a control group on {what}: {why} ({error})"
+        ))
+    }
+
     /// What a refusal to open an event in the group of one of `pmu` that writes trace means.
     #[must_use]
     pub fn explain_member(

@@ -502,6 +502,9 @@ impl Rings {
                                 .map_or("", |(event, _)| &event.pmu.name);
                             limits.explain_member(&e, event, pmu, &what)
                         }
+                        _ if plan.cgroup.is_some() => {
+                            limits.explain_cgroup(&e, plan.name(number), &what)
+                        }
                         _ => limits.explain_open(&e, plan.name(number), &what),
                     })
             };

@@ -21,6 +21,8 @@ use crate::recorder;
 use crate::recording::{Reader, Recorder, TraceFile};
 use crate::sampling;
 use crate::soft_pt;
+use crate::target;
+use crate::truncate;
 
 /// A case: a name, and what to do.
 pub struct Case {
@@ -93,10 +95,14 @@ pub fn all() -> impl Iterator<Item = Case> {
             name: attack.name,
             what: What::Hostile(attack.run),
         });
-    let more = recorder::ALL.into_iter().map(|(name, steps)| Case {
-        name,
-        what: What::Steps(steps),
-    });
+    let more = recorder::ALL
+        .into_iter()
+        .chain(target::ALL)
+        .chain(truncate::ALL)
+        .map(|(name, steps)| Case {
+            name,
+            what: What::Steps(steps),
+        });
     let stepped = soft_pt::ALL.into_iter().map(|(name, run)| Case {
         name,
         what: What::Stepped(run),

@@ -21,6 +21,8 @@ mod recording;
 mod sampling;
 mod soft_pt;
 mod stream;
+mod target;
+mod truncate;
 mod workload;
 
 use std::process::ExitCode;

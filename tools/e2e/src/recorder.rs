@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context, Result};
 use auxrec::trace::Trace;
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::fs::{mknodat, FileType, Mode, CWD};
 use rustix::process::Signal;
 
@@ -19,7 +20,7 @@ use crate::module;
 use crate::recording::{Ended, Reader, Recorder, TraceFile};
 
 /// What a case does: its name comes in, what was seen goes out.
-type Steps = fn(&str) -> Result<String>;
+pub type Steps = fn(&str) -> Result<String>;
 
 /// The cases, by their names.
 pub const ALL: [(&str, Steps); 15] = [
@@ -44,7 +45,7 @@ pub const ALL: [(&str, Steps); 15] = [
 ];
 
 /// Waits for something to come true.
-fn wait_for(what: &str, mut is: impl FnMut() -> Result<bool>) -> Result<()> {
+pub fn wait_for(what: &str, mut is: impl FnMut() -> Result<bool>) -> Result<()> {
     let end = Instant::now() + Duration::from_secs(30);
     while !is()? {
         ensure!(Instant::now() < end, "{what} did not happen in 30 s");
@@ -53,15 +54,22 @@ fn wait_for(what: &str, mut is: impl FnMut() -> Result<bool>) -> Result<()> {
     Ok(())
 }
 
+/// No answer takes as long, even on a busy machine.
+const ANSWER: Timespec = Timespec {
+    tv_sec: 30,
+    tv_nsec: 0,
+};
+
 /// The other program of `--control`.
-struct Commander {
+pub struct Commander {
     ctl: File,
     ack: File,
     paths: [PathBuf; 2],
 }
 
 impl Commander {
-    fn new(case: &str) -> Result<Self> {
+    /// FIFOs that no other case has.
+    pub fn new(case: &str) -> Result<Self> {
         let name = |end: &str| {
             let case = case.replace([' ', ','], "-");
             Path::new("/tmp").join(format!("{case}.{end}"))
@@ -80,7 +88,8 @@ impl Commander {
         })
     }
 
-    fn arguments(&self) -> [String; 2] {
+    /// The recorder's option.
+    pub fn arguments(&self) -> [String; 2] {
         let [ctl, ack] = &self.paths;
         let where_to = format!("fifo:{},{}", ctl.display(), ack.display());
         ["--control".into(), where_to]
@@ -93,6 +102,10 @@ impl Commander {
     /// Waits for so many answers, as perf gives them.
     fn answers(&mut self, times: usize) -> Result<()> {
         for time in 0..times {
+            // A recorder that has ended answers nothing, and this end of the FIFO stays open.
+            let mut wait = [PollFd::new(&self.ack, PollFlags::IN)];
+            let answered = poll(&mut wait, Some(&ANSWER))?;
+            ensure!(answered != 0, "no answer {time} in {} s", ANSWER.tv_sec);
             let mut answer = [0; 5];
             self.ack.read_exact(&mut answer)?;
             ensure!(&answer == b"ack\n\0", "answer {time} is {answer:?}");
@@ -100,7 +113,8 @@ impl Commander {
         Ok(())
     }
 
-    fn ask(&mut self, command: &str) -> Result<()> {
+    /// Sends a command, and waits for its answer.
+    pub fn ask(&mut self, command: &str) -> Result<()> {
         self.send(&format!("{command}\n"))?;
         self.answers(1)
     }
@@ -114,20 +128,21 @@ impl Drop for Commander {
     }
 }
 
-fn with(terms: &str, ring: u64, more: &[&str]) -> Vec<String> {
+/// The arguments of an event with these terms, and more.
+pub fn with(terms: &str, ring: u64, more: &[&str]) -> Vec<String> {
     let mut arguments = event(terms, ring);
     arguments.extend(more.iter().map(ToString::to_string));
     arguments
 }
 
 /// Ends a recording.
-fn end(recorder: Recorder) -> Result<Ended> {
+pub fn end(recorder: Recorder) -> Result<Ended> {
     recorder.signal(Signal::INT)?;
     recorder.wait(Reader::KeepsUp)
 }
 
 /// Every byte is right, or reported lost: a busy machine may keep any reader from its rings. And the exit status says so.
-fn accounted(ended: &Ended, seen: &Seen) -> Result<()> {
+pub fn accounted(ended: &Ended, seen: &Seen) -> Result<()> {
     seen.is_right()
         .with_context(|| format!("exit status {}: {}", ended.status, ended.errors))?;
     let lost = seen.content.lost != 0;
@@ -141,7 +156,7 @@ fn accounted(ended: &Ended, seen: &Seen) -> Result<()> {
 }
 
 /// The pieces of each ring: where each begins, and its length.
-fn pieces(file: &Path) -> Result<Vec<Vec<(u64, u64)>>> {
+pub fn pieces(file: &Path) -> Result<Vec<Vec<(u64, u64)>>> {
     let bytes = std::fs::read(file)?;
     let trace = Trace::read(&bytes)?;
     let of = |ring: &auxrec::trace::Ring<'_>| {
@@ -153,7 +168,8 @@ fn pieces(file: &Path) -> Result<Vec<Vec<(u64, u64)>>> {
     Ok(trace.rings.values().map(of).collect())
 }
 
-fn size(file: &Path) -> u64 {
+/// Length of a file; 0 if there is none.
+pub fn size(file: &Path) -> u64 {
     std::fs::metadata(file).map_or(0, |meta| meta.len())
 }
 
