@@ -23,6 +23,7 @@ fn lost(loss: &Loss) -> Value {
         "partial": { "times": loss.partial },
         "collision": { "times": loss.collision },
         "records": { "times": loss.records_lost },
+        "offline": { "ns": loss.offline },
         "skipped": { "times": loss.jumps, "bytes": loss.jumped },
     })
 }

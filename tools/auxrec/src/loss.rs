@@ -34,6 +34,8 @@ pub struct Loss {
     pub jumped: u64,
     /// For how long nothing was traced for want of room, ns: from each truncation until the ring was drained.
     pub dark: u64,
+    /// For how long nothing was traced since its CPU went offline, ns.
+    pub offline: u64,
     next: Option<u64>,
     /// The first record may begin anywhere.
     anywhere: bool,
@@ -111,7 +113,7 @@ impl Loss {
     #[must_use]
     pub fn any(&self) -> bool {
         let gaps = self.partial + self.collision + self.jumps;
-        self.cuts().saturating_add(gaps) != 0
+        self.cuts().saturating_add(gaps) != 0 || self.offline != 0
     }
 
     /// Both together.
@@ -129,6 +131,7 @@ impl Loss {
             jumps: self.jumps.saturating_add(other.jumps),
             jumped: self.jumped.saturating_add(other.jumped),
             dark: self.dark.saturating_add(other.dark),
+            offline: self.offline.saturating_add(other.offline),
             next: None,
             anywhere: false,
             cut_at: None,
@@ -151,6 +154,10 @@ impl Loss {
         add(self.collision, "collisions");
         add(self.records_lost, "records lost from the data ring");
         add(self.jumped, "bytes between AUX records");
+        add(
+            self.offline.div_ceil(1000),
+            "us without trace since a CPU went offline",
+        );
         out
     }
 }

@@ -336,6 +336,7 @@ pub fn record(options: &Options) -> Result<Outcome> {
         snapshots,
         wakeups: 0,
         begun: false,
+        start: 0,
         counted: false,
     };
     let mut desk = desk;
@@ -502,6 +503,8 @@ struct Recording {
     wakeups: u64,
     /// Whether anything can have been recorded.
     begun: bool,
+    /// When the events were enabled, ns.
+    start: u64,
     counted: bool,
 }
 
@@ -528,6 +531,7 @@ impl Recording {
             }
         }
 
+        self.start = sys::now();
         self.session.enable(options.delay == Delay::None)?;
         if let Some(workload) = workload.as_deref_mut() {
             workload
@@ -657,6 +661,7 @@ impl Recording {
 
     /// What stands after the last record of the kernel.
     fn end(&mut self, options: &Options) -> Result<()> {
+        let time = sys::now().saturating_sub(self.start);
         self.session.disable()?;
         drain::pass(
             &mut self.session,
@@ -674,6 +679,19 @@ impl Recording {
                 ("blind_max_ns", snapshots.blind.max.to_string()),
                 ("blind_ns", snapshots.blind.sum.to_string()),
             ];
+        }
+        let mut offline = Vec::new();
+        for (cpu, enabled) in self.session.gone() {
+            let dark = time.saturating_sub(enabled).max(1);
+            offline.push(format!("{cpu}:{dark}"));
+            for (rings, drain) in self.session.rings().iter().zip(&mut self.drains) {
+                if rings.cpu == Some(cpu) {
+                    drain.loss.offline = dark;
+                }
+            }
+        }
+        if !offline.is_empty() {
+            self.output.notes.push(("offline", offline.join(",")));
         }
         drain::counts(&self.session, &mut self.output.file)?;
         self.output.flush()?;

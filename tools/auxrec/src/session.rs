@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use perfdata::{Attr, Auxtrace, Flags, IdIndexEntry, Read, SampleType, TimeConv};
 
@@ -46,6 +47,9 @@ pub fn known_sideband() -> Flags {
         })
         .fold(Flags::empty(), |all, flags| all | flags)
 }
+
+/// No clock of events takes as long for a step, not even one that goes by the timer's ticks.
+const STEP: Duration = Duration::from_millis(20);
 
 /// How the AUX area is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -385,6 +389,27 @@ impl Session {
     /// If the system refuses.
     pub fn disable(&self) -> Result<()> {
         self.switch().set(false, None)
+    }
+
+    /// The CPUs that have gone offline, and for how long each has had events, ns. The kernel takes off what is bound to a CPU that
+    /// goes, without a word, and does not put it on again.
+    #[must_use]
+    pub fn gone(&self) -> Vec<(u32, u64)> {
+        if self.plan.threads.is_some() {
+            // These are with their threads, wherever they run.
+            return Vec::new();
+        }
+        let all = self.rings.iter().filter_map(|ring| {
+            let enabled = || Some(ring.tracking.first()?.event.count().ok()??.enabled);
+            let before = enabled()?;
+            Some((ring.cpu?, before, enabled))
+        });
+        let all: Vec<_> = all.collect();
+        // The time of an event that is on goes on, whatever its clock's steps.
+        std::thread::sleep(STEP);
+        all.into_iter()
+            .filter_map(|(cpu, before, enabled)| (enabled()? == before).then_some((cpu, before)))
+            .collect()
     }
 
     /// What switches the trace on and off.

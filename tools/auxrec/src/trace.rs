@@ -152,6 +152,8 @@ struct About {
     aux_size: Option<u64>,
     ended: String,
     part: Option<u32>,
+    /// CPUs that went offline, and for how long each was not recorded, ns.
+    offline: Vec<(u32, u64)>,
 }
 
 impl About {
@@ -191,6 +193,11 @@ impl About {
             aux_size: number("aux_size"),
             ended: notes.get("ended").cloned().unwrap_or_default(),
             part: number("part").and_then(|part| u32::try_from(part).ok()),
+            offline: notes.get("offline").map_or(Vec::new(), |text| {
+                let cpus = text.split(',').filter_map(|cpu| cpu.split_once(':'));
+                cpus.filter_map(|(cpu, ns)| Some((cpu.parse().ok()?, ns.parse().ok()?)))
+                    .collect()
+            }),
         })
     }
 }
@@ -269,6 +276,12 @@ impl<'a> Trace<'a> {
                 trace.rings.values_mut().for_each(|ring| ring.event = None);
             }
             trace.read_records(number, file, &index);
+        }
+        for ring in trace.rings.values_mut() {
+            let mut offline = last.offline.iter();
+            if let Some((_, ns)) = offline.find(|(cpu, _)| ring.cpu == Some(*cpu)) {
+                ring.loss.offline = *ns;
+            }
         }
         Ok(trace)
     }

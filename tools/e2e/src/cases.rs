@@ -15,6 +15,7 @@ use rustix::process::Signal;
 
 use crate::contract;
 use crate::hostile;
+use crate::hotplug;
 use crate::minimal;
 use crate::module;
 use crate::recorder;
@@ -22,6 +23,7 @@ use crate::recording::{Reader, Recorder, TraceFile};
 use crate::sampling;
 use crate::soft_pt;
 use crate::target;
+use crate::tasks;
 use crate::truncate;
 
 /// A case: a name, and what to do.
@@ -99,6 +101,8 @@ pub fn all() -> impl Iterator<Item = Case> {
         .into_iter()
         .chain(target::ALL)
         .chain(truncate::ALL)
+        .chain(hotplug::ALL)
+        .chain(tasks::ALL)
         .map(|(name, steps)| Case {
             name,
             what: What::Steps(steps),

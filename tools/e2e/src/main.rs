@@ -10,6 +10,7 @@ mod beside;
 mod cases;
 mod contract;
 mod hostile;
+mod hotplug;
 mod ktap;
 mod matrix;
 mod minimal;
@@ -22,6 +23,7 @@ mod sampling;
 mod soft_pt;
 mod stream;
 mod target;
+mod tasks;
 mod truncate;
 mod workload;
 

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! A CPU that goes and comes back while it is recorded.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{bail, ensure, Context, Result};
+use rustix::process::Pid;
+use rustix::thread::{sched_setaffinity, CpuSet};
+
+use crate::cases::{released, Seen, PAGE};
+use crate::hostile::{switch, ONLINE};
+use crate::recorder::{accounted, end, size, wait_for, with, Steps};
+use crate::recording::{Ended, Recorder, TraceFile};
+use crate::Skip;
+
+/// The cases, by their names.
+pub const ALL: [(&str, Steps); 2] = [
+    ("a CPU goes and comes back", cpu),
+    ("a CPU goes and comes back, a task stays", task),
+];
+
+/// Has CPU 1 go and come back twice while a recorder writes.
+fn recorded(file: &TraceFile, arguments: &[String]) -> Result<Ended> {
+    if !Path::new(ONLINE).exists() {
+        bail!(Skip("this kernel cannot take CPU 1 offline"));
+    }
+    let recorder = Recorder::start(file.path(), arguments)?;
+    let grows = || {
+        let before = size(file.path());
+        wait_for("trace", || Ok(size(file.path()) > before + 4 * 16 * PAGE))
+    };
+    let mut outcome = grows();
+    for on in [false, true, false, true] {
+        outcome = outcome.and_then(|()| switch(on)).and_then(|()| grows());
+    }
+    // Whatever came of it: the next case finds two CPUs.
+    switch(true)?;
+    outcome?;
+    end(recorder)
+}
+
+/// The kernel takes a CPU's events off when it goes, and does not put them on again: what runs on it then is not recorded, and
+/// that is told of.
+fn cpu(name: &str) -> Result<String> {
+    let mut out = String::new();
+    for threads in ["1", "2"] {
+        let file = TraceFile::new(name);
+        let arguments = with("rate=512,packet=3", 16, &["-a", "--threads", threads]);
+        let ended = recorded(&file, &arguments)?;
+        let seen = Seen::of(&file)?;
+        seen.is_right()?;
+        ensure!(seen.cpus == [0, 1], "not of both CPUs: {seen}");
+        ensure!(
+            ended.status == 3 && ended.errors.contains("since a CPU went offline"),
+            "exit status {}: {}",
+            ended.status,
+            ended.errors
+        );
+        let findings = auxrec::check::check(&std::fs::read(file.path())?)?;
+        let offline: Vec<bool> = findings
+            .rings
+            .iter()
+            .map(|(_, loss, _)| loss.offline != 0)
+            .collect();
+        ensure!(
+            offline == [false, true],
+            "the file does not say which CPU went"
+        );
+        released()?;
+        out = format!("{seen}; {}", ended.errors.trim().replace('\n', " "));
+    }
+    Ok(out)
+}
+
+/// A task's events go where it goes: of that nothing is lost.
+fn task(name: &str) -> Result<String> {
+    let file = TraceFile::new(name);
+    let mut target = Command::new("auxe2e")
+        .args(["workload", "spin", "--ms", "60000"])
+        .spawn()
+        .context("cannot start a process to attach to")?;
+    let pid = i32::try_from(target.id()).ok().and_then(Pid::from_raw);
+    // On CPU 1 until that goes.
+    let mut cpus = CpuSet::new();
+    cpus.set(1);
+    let arguments = with("rate=512,packet=3", 16, &["-p", &target.id().to_string()]);
+    let ended = sched_setaffinity(pid, &cpus)
+        .context("cannot move a process")
+        .and_then(|()| recorded(&file, &arguments));
+    target.kill()?;
+    target.wait()?;
+    let ended = ended?;
+    let seen = Seen::of(&file)?;
+    accounted(&ended, &seen)?;
+    ensure!(
+        seen.cpus == [0, 1] && !ended.errors.contains("offline"),
+        "{seen}: {}",
+        ended.errors
+    );
+    released()?;
+    Ok(seen.to_string())
+}
