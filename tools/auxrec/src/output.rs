@@ -56,6 +56,8 @@ pub(crate) struct Limits {
     pub keep: Option<usize>,
     /// How often a file is brought to its disk; zero: never.
     pub sync: Duration,
+    /// Says on standard error how much of it is there.
+    pub verbose: bool,
 }
 
 /// The file that is written now.
@@ -256,7 +258,7 @@ fn open(
     part: u32,
 ) -> Result<(Writer<File>, Sync)> {
     let file = File::create(path).map_err(|e| cannot_create(path, &e))?;
-    let sync = Sync::start(&file, limits.sync);
+    let sync = Sync::start(&file, limits.sync, limits.verbose);
     let events: Vec<_> = what
         .events
         .iter()
@@ -382,7 +384,7 @@ struct Sync {
 }
 
 impl Sync {
-    fn start(file: &File, period: Duration) -> Self {
+    fn start(file: &File, period: Duration, verbose: bool) -> Self {
         let file = if period.is_zero() {
             None
         } else {
@@ -393,7 +395,10 @@ impl Sync {
             thread::spawn(move || {
                 while stopped.recv_timeout(period) == Err(mpsc::RecvTimeoutError::Timeout) {
                     // What cannot be synchronised (a pipe, a full disk) shows when it is written.
-                    let _ = file.sync_data();
+                    let len = file.metadata().map_or(0, |meta| meta.len());
+                    if file.sync_data().is_ok() && verbose {
+                        eprintln!("auxrec: {len} bytes are on the disk");
+                    }
                 }
                 let _ = file.sync_all();
             })

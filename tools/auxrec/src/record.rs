@@ -303,6 +303,7 @@ pub fn record(options: &Options) -> Result<Outcome> {
             },
             keep: options.keep_files,
             sync: options.sync,
+            verbose: options.verbose,
         },
     )?;
     if options.verbose {

@@ -9,6 +9,7 @@ mod bench;
 mod beside;
 mod cases;
 mod contract;
+mod disk;
 mod hostile;
 mod hotplug;
 mod ktap;
@@ -60,6 +61,11 @@ enum What {
         /// Run only cases whose names contain one of these.
         filters: Vec<String>,
     },
+    /// Record onto a disk, /dev/vda.
+    Disk {
+        #[command(subcommand)]
+        part: disk::Part,
+    },
     /// Measure what a start and a stop cost.
     Bench(bench::Args),
     /// Run a program to trace.
@@ -88,6 +94,7 @@ fn main() -> ExitCode {
             Ok(ExitCode::SUCCESS)
         }
         Some(What::Beside { filters }) => beside(filters),
+        Some(What::Disk { part }) => disk::run(part),
         Some(What::Bench(args)) => bench::run(args),
         Some(What::Matrix(args)) => matrix::run(args),
         Some(What::Read(args)) => matrix::read(args),

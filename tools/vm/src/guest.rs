@@ -48,6 +48,26 @@ pub struct Guest<'a> {
     timeout: Duration,
     intel: bool,
     counting: Option<Counting>,
+    disk: Option<Disk>,
+    power_cut: Option<PowerCut>,
+}
+
+/// A disk of a guest's, `/dev/vda`.
+#[derive(Debug)]
+pub struct Disk {
+    /// The file that it is in.
+    pub image: PathBuf,
+    /// What it takes at most, if not as much as comes.
+    pub bytes_per_second: Option<u64>,
+}
+
+/// When a guest loses its power: some time after it has first said such a line.
+#[derive(Debug)]
+pub struct PowerCut {
+    /// Whether it is the line.
+    pub line: fn(&str) -> bool,
+    /// How long after it.
+    pub after: Duration,
 }
 
 /// How instructions are counted.
@@ -88,6 +108,8 @@ pub struct Outcome {
     pub status: Option<i32>,
     /// Whether it had to be ended.
     pub timed_out: bool,
+    /// Whether it lost its power, as was asked for.
+    pub cut: bool,
     /// What the kernel complained of.
     pub splats: Vec<Splat>,
     /// The console's log.
@@ -131,6 +153,8 @@ impl<'a> Guest<'a> {
             timeout: Duration::from_secs(120),
             intel: false,
             counting: None,
+            disk: None,
+            power_cut: None,
         })
     }
 
@@ -197,6 +221,20 @@ impl<'a> Guest<'a> {
         self
     }
 
+    /// Gives it a disk.
+    #[must_use]
+    pub fn disk(mut self, disk: Disk) -> Self {
+        self.disk = Some(disk);
+        self
+    }
+
+    /// Takes its power away.
+    #[must_use]
+    pub fn power_cut(mut self, cut: PowerCut) -> Self {
+        self.power_cut = Some(cut);
+        self
+    }
+
     /// How long it may run.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
@@ -242,6 +280,13 @@ impl<'a> Guest<'a> {
             let model = Accel::choose(cache, &self.kernel.image())?.model();
             qemu.args(["-cpu", &format!("{model},vendor=GenuineIntel")]);
         }
+        if let Some(disk) = &self.disk {
+            let mut drive = format!("if=virtio,format=raw,file={}", disk.image.display());
+            if let Some(bytes) = disk.bytes_per_second {
+                drive += &format!(",throttling.bps-write={bytes}");
+            }
+            qemu.args(["-drive", &drive]);
+        }
         // Not stdio: that port counts as closed when our input ends, and the guest would wait for ever to write to it.
         qemu.args([
             "-device",
@@ -285,24 +330,30 @@ impl<'a> Guest<'a> {
             })
         });
         let mut said = String::new();
-        let mut take = |line: String| {
+        let mut cut_at = None;
+        let mut take = |line: String, cut_at: &mut Option<Instant>| {
             live(line.trim_end());
+            let cut = self.power_cut.as_ref();
+            if let Some(cut) = cut.filter(|cut| cut_at.is_none() && (cut.line)(&line)) {
+                *cut_at = Some(Instant::now() + cut.after);
+            }
             said += &line;
         };
-        let mut timed_out = false;
+        let (mut timed_out, mut cut);
         let mut peak_kib = 0;
         let mut looked = start;
         loop {
-            match received.recv_timeout(PERIOD) {
-                Ok(line) => take(line),
-                Err(RecvTimeoutError::Disconnected) => std::thread::sleep(PERIOD),
-                Err(RecvTimeoutError::Timeout) => {}
-            }
-            if start.elapsed() > self.timeout {
-                timed_out = true;
+            cut = cut_at.is_some_and(|at| at <= Instant::now());
+            timed_out = !cut && start.elapsed() > self.timeout;
+            if cut || timed_out {
                 let _ = child.kill();
                 let _ = child.wait();
                 break;
+            }
+            match received.recv_timeout(PERIOD) {
+                Ok(line) => take(line, &mut cut_at),
+                Err(RecvTimeoutError::Disconnected) => std::thread::sleep(PERIOD),
+                Err(RecvTimeoutError::Timeout) => {}
             }
             if looked.elapsed() < PERIOD {
                 continue;
@@ -313,7 +364,7 @@ impl<'a> Guest<'a> {
                 break;
             }
         }
-        received.iter().for_each(&mut take);
+        received.iter().for_each(|line| take(line, &mut cut_at));
         if let Some(reader) = reader {
             let _ = reader.join();
         }
@@ -349,6 +400,7 @@ impl<'a> Guest<'a> {
             said,
             status,
             timed_out,
+            cut,
             splats: splat::scan(&text),
             console,
             files,
@@ -377,7 +429,7 @@ impl Outcome {
                 self.elapsed.as_secs()
             );
             faults.push(Case::fail("timeout", &reason).with_log(self.console_tail()));
-        } else if self.status.is_none() {
+        } else if self.status.is_none() && !self.cut {
             let reason = format!(
                 "the guest died before it reported an exit status; the console is {console}"
             );
@@ -631,6 +683,7 @@ mod tests {
             said: said.to_owned(),
             status,
             timed_out,
+            cut: false,
             splats: splat::scan(console),
             console: "/nonexistent/console.log".into(),
             files: PathBuf::new(),

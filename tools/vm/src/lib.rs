@@ -17,6 +17,7 @@ pub mod cache;
 pub mod compile_fail;
 pub mod cpio;
 pub mod demo;
+pub mod disk;
 pub mod error;
 pub mod fuzz;
 pub mod guest;

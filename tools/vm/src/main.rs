@@ -48,7 +48,7 @@ enum Verb {
     Tools,
     /// Run the tests
     Test {
-        /// Only these layers: host, litmus, kbuild, kunit, e2e, matrix, beside, break
+        /// Only these layers: host, litmus, kbuild, kunit, e2e, matrix, beside, disk, break
         #[arg(long)]
         suite: Vec<Suite>,
         /// Only this kernel: stock, lean

@@ -9,7 +9,7 @@ use crate::kernel::{Kernel, Kind};
 use crate::ktap::{self, Case, Counts};
 use crate::modules::{self, Mode};
 use crate::step::{Log, Progress};
-use crate::{broken, compile_fail, libtest, litmus, panics, tools, vng};
+use crate::{broken, compile_fail, disk, libtest, litmus, panics, tools, vng};
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -33,13 +33,15 @@ pub enum Suite {
     Matrix,
     /// The recorder beside stock perf.
     Beside,
+    /// Recordings onto a disk that is slow, or whose machine loses its power.
+    Disk,
     /// Rows of the matrix find the defects of a driver that is broken on purpose.
     Break,
 }
 
 impl Suite {
     /// All, fast first.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Host,
         Self::Litmus,
         Self::Kbuild,
@@ -47,6 +49,7 @@ impl Suite {
         Self::E2e,
         Self::Matrix,
         Self::Beside,
+        Self::Disk,
         Self::Break,
     ];
 }
@@ -61,6 +64,7 @@ impl fmt::Display for Suite {
             Self::E2e => "e2e",
             Self::Matrix => "matrix",
             Self::Beside => "beside",
+            Self::Disk => "disk",
             Self::Break => "break",
         })
     }
@@ -75,7 +79,7 @@ impl std::str::FromStr for Suite {
             .find(|s| s.to_string() == text)
             .ok_or_else(|| {
                 format!(
-                    "there is no suite \"{text}\": host, litmus, kbuild, kunit, e2e, matrix, beside and break are"
+                    "there is no suite \"{text}\": host, litmus, kbuild, kunit, e2e, matrix, beside, disk and break are"
                 )
             })
     }
@@ -109,8 +113,10 @@ pub fn run(cache: &Cache, plan: &Plan) -> Result<Counts> {
     };
     for suite in &plan.suites {
         // Beside other layers, names of cases are those of `e2e`.
-        if matches!(suite, Suite::Matrix | Suite::Beside | Suite::Break)
-            && plan.suites.len() > 1
+        if matches!(
+            suite,
+            Suite::Matrix | Suite::Beside | Suite::Disk | Suite::Break
+        ) && plan.suites.len() > 1
             && !plan.cases.is_empty()
         {
             continue;
@@ -124,6 +130,9 @@ pub fn run(cache: &Cache, plan: &Plan) -> Result<Counts> {
             Suite::E2e => end_to_end(cache, &dir, &mut kernels, plan, &CASES),
             Suite::Matrix => end_to_end(cache, &dir, &mut kernels, plan, &MATRIX),
             Suite::Beside => end_to_end(cache, &dir, &mut kernels, plan, &BESIDE),
+            Suite::Disk => kernels
+                .get(Kind::Lean)
+                .and_then(|kernel| disk::run(cache, &dir, &kernel)),
             Suite::Break => kernels
                 .get(Kind::Lean)
                 .and_then(|kernel| broken::run(cache, &dir, &kernel)),

@@ -117,6 +117,7 @@ pub fn run(
         said,
         status,
         timed_out,
+        cut: false,
         splats: splat::scan(&text),
         console,
         files,
