@@ -171,7 +171,10 @@ impl Pmu for SoftPt {
     ) -> aux::Next {
         let task = Current::new(session.cpu);
 
-        tracer.cross(session.buffer, &mut Ring(session.window), task, crossing);
+        let ring = &mut Ring(session.window);
+        let stepped = tracer.cross(session.buffer, ring, task, crossing);
+        session.count(stepped);
+
         // A commit here would begin again, and set the flag that a signal's frame must not show:
         // the next step commits.
         aux::Next::Continue

@@ -221,6 +221,10 @@ impl Tracer {
             hide_trap_flag(task);
         }
         encoder.step(&step, ring)?;
+        if step.insn.kind == Kind::String && to == step.from {
+            // A round of it: it counts when it is left.
+            steps = 0;
+        }
         self.place = Place::Inside {
             ip: to,
             insn: read(task, to),
@@ -259,18 +263,21 @@ impl Tracer {
         Ok(())
     }
 
-    /// The current task leaves user code, or goes back to it.
+    /// The current task leaves user code, or goes back to it; how many instructions it has executed.
     pub(crate) fn cross(
         &mut self,
         encoder: &mut Encoder,
         ring: &mut Ring<'_>,
         task: Option<Current<'_>>,
         crossing: Crossing,
-    ) {
+    ) -> u64 {
+        let mut steps = 0;
+
         match (crossing, task) {
             (Crossing::Syscall, Some(mut task)) => {
-                if self.syscall(encoder, ring, &mut task).is_err() {
-                    self.full = true;
+                match self.syscall(encoder, ring, &mut task) {
+                    Ok(executed) => steps = executed,
+                    Err(Full) => self.full = true,
                 }
                 self.place = Place::Outside;
                 if self.armed {
@@ -284,21 +291,23 @@ impl Tracer {
             (Crossing::SwitchIn, Some(mut task)) => self.enter(&mut task),
             _ => {}
         }
+        steps
     }
 
     fn is_inside(&self) -> bool {
         matches!(self.place, Place::Inside { .. })
     }
 
-    /// The task has executed an instruction that makes a system call.
+    /// The task has executed an instruction that makes a system call; whether it is known, as a
+    /// number.
     fn syscall(
         &mut self,
         encoder: &mut Encoder,
         ring: &mut Ring<'_>,
         task: &mut Current<'_>,
-    ) -> Result<(), Full> {
+    ) -> Result<u64, Full> {
         let (ip, insn) = match self.place {
-            Place::Outside => return Ok(()),
+            Place::Outside => return Ok(0),
             Place::Inside { ip, insn } => (ip, insn),
             Place::Entering(ip) => {
                 let is_far = |insn: &Insn| matches!(insn.kind, Kind::Far(_));
@@ -314,8 +323,8 @@ impl Tracer {
         };
 
         match insn.or_else(|| read(task, ip)).map(|insn| insn.kind) {
-            Some(Kind::Far(_)) => encoder.far(ring),
-            _ => encoder.disable(ip, ring),
+            Some(Kind::Far(_)) => encoder.far(ring).map(|()| 1),
+            _ => encoder.disable(ip, ring).map(|()| 0),
         }
     }
 
