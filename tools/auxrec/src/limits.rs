@@ -121,6 +121,11 @@ impl Limits {
             }
             Some(Errno::INVAL) => "the PMU refuses this set of terms, or this target; its driver may say more in the kernel log (dmesg). \
                  A PMU that is not of a CPU wants -a or -C, and one that cannot leave out user space or the kernel takes no modifier".to_owned(),
+            Some(Errno::OPNOTSUPP) if with_modifier(event) != event => format!(
+                "the PMU's driver does not support this: the kernel too (one that traces programs only wants the modifier u, as in `{}`), \
+                 a value of a term, or recording with an AUX area at all",
+                with_modifier(event)
+            ),
             Some(Errno::OPNOTSUPP) => "the PMU's driver does not support this: a value of a term, a modifier, or recording with an AUX area at all".to_owned(),
             Some(Errno::NODEV | Errno::NXIO) => "this PMU does not work on that CPU, or is not there any more".to_owned(),
             Some(Errno::NOENT) => "the PMU does not know this event, or is not there any more".to_owned(),
@@ -322,6 +327,11 @@ mod tests {
                 && text.contains("`pattern/rate=1/u`")
                 && text.contains("CAP_PERFMON")
         );
+        let unsupported = io::Error::from_raw_os_error(95);
+        for (event, hint) in [("unit/a=1/", true), ("unit//k", true), ("unit//u", false)] {
+            let text = USER.explain_open(&unsupported, event, "CPU 0").to_string();
+            assert_eq!(text.contains("/u`)"), hint, "{text}");
+        }
         let limit = io::Error::from_raw_os_error(1);
         let text = USER
             .explain_mmap(&limit, "AUX area", 4 << 20, 8 << 20)
