@@ -23,7 +23,7 @@
 //! From below to above: [`ring`] is the reader's side of the two rings and its barriers; [`session`] opens events and maps
 //! their rings; [`drain`] moves what is in them into a file; [`loss`] counts what was lost; [`record`](mod@record) puts
 //! these together; [`recover`](mod@recover) finishes the file of a recorder that was killed; [`trace`] is a file read back, which [`check`] verifies and
-//! [`report`] shows; [`dump`](mod@dump) shows its records.
+//! [`report`] shows; [`flamegraph`] follows the programs in it; [`dump`](mod@dump) shows its records.
 
 #![deny(missing_docs)]
 
@@ -33,6 +33,7 @@ pub mod delay;
 pub mod drain;
 pub mod dump;
 mod error;
+pub mod flamegraph;
 mod host;
 pub mod intel_pt;
 pub mod json;

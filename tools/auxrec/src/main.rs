@@ -16,7 +16,7 @@ use auxrec::drain::OnTruncate;
 use auxrec::record::{Options, Snapshot};
 use auxrec::size::{parse_rings, parse_size, RingSizes};
 use auxrec::target::{online_cpus, parse_cpus, parse_ids, Target};
-use auxrec::{check, dump, json, record, report, Error};
+use auxrec::{check, dump, flamegraph, json, record, report, Error};
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 
 mod pages;
@@ -62,6 +62,15 @@ enum Command {
         /// Draw head, tail and fill of each AUX area over time into this file
         #[arg(long, value_name = "OUT.svg")]
         svg: Option<PathBuf>,
+        /// Draw the calls in a trace of Intel PT's format (intel_pt, soft_pt) into this file
+        #[arg(long, value_name = "OUT.svg")]
+        flamegraph: Option<PathBuf>,
+        /// Write these calls as folded stacks, for other programs that draw
+        #[arg(long, value_name = "OUT.txt")]
+        folded: Option<PathBuf>,
+        /// Look for the files of the programs in this directory, as if it were /
+        #[arg(long, value_name = "DIR", default_value = "/")]
+        symfs: PathBuf,
         /// Write the summary as JSON, in place of lines
         #[arg(long)]
         json: bool,
@@ -234,7 +243,14 @@ fn run(command: &Command) -> anyhow::Result<u8> {
                 ALL
             })
         }
-        Command::Report { file, svg, json } => {
+        Command::Report {
+            file,
+            svg,
+            flamegraph,
+            folded,
+            symfs,
+            json,
+        } => {
             let bytes = auxrec::trace::read_file(file)?;
             let named = || file.display().to_string();
             if *json {
@@ -247,6 +263,26 @@ fn run(command: &Command) -> anyhow::Result<u8> {
                 let picture = report::timeline(&bytes).with_context(named)?;
                 fs::write(svg, picture)
                     .with_context(|| format!("cannot write {}", svg.display()))?;
+            }
+            if flamegraph.is_some() || folded.is_some() {
+                let calls = flamegraph::calls(&bytes, symfs).with_context(named)?;
+                let save = |path: &PathBuf, text| {
+                    fs::write(path, text)
+                        .with_context(|| format!("cannot write {}", path.display()))
+                };
+                if *json {
+                    eprint!("{}", calls.summary());
+                } else {
+                    print(&calls.summary())?;
+                }
+                if let Some(path) = folded {
+                    let mut text = Vec::new();
+                    calls.fold(&mut text).with_context(named)?;
+                    save(path, text)?;
+                }
+                if let Some(path) = flamegraph {
+                    save(path, calls.draw().with_context(named)?)?;
+                }
             }
             Ok(ALL)
         }

@@ -13,17 +13,20 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context, Result};
+use auxrec::trace::Trace;
 use perfdata::{Attr, Flags, Read};
 use rustix::process::{kill_process, Pid, Signal};
 
 use crate::module;
 use crate::probe::{Probe, PATIENCE};
+use crate::recording::{Reader, Recorder, TraceFile};
+use crate::workload::CALLS;
 
 /// A case: its name, and what is done.
 pub type Case = (&'static str, fn() -> Result<String>);
 
 /// All cases.
-pub const ALL: [Case; 10] = [
+pub const ALL: [Case; 12] = [
     ("soft_pt: attached and detached", attach),
     ("soft_pt: closed while it runs", close),
     ("soft_pt: a ring that nobody reads", full),
@@ -34,6 +37,8 @@ pub const ALL: [Case; 10] = [
     ("soft_pt: recorder killed", killed),
     ("soft_pt: the kernel and other terms refused", refused),
     ("soft_pt: another user's program", permission),
+    ("soft_pt: what the recorder says to do", hint),
+    ("soft_pt: a flame graph", flamegraph),
 ];
 
 /// Runs a case with the module there, and without it at the end: nobody may hold it.
@@ -404,4 +409,96 @@ fn permission() -> Result<String> {
     child.ends()?;
     outcome?;
     Ok("its own, and nobody else's".to_owned())
+}
+
+fn hint() -> Result<String> {
+    let run = |event: &str| {
+        Command::new("auxrec")
+            .args([
+                "record",
+                "-q",
+                "-o",
+                "/tmp/hint.data",
+                "-e",
+                event,
+                "--",
+                "true",
+            ])
+            .output()
+            .context("cannot start auxrec")
+    };
+    for event in ["soft_pt//", "soft_pt//k"] {
+        let output = run(event)?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(!output.status.success(), "{event}: not refused");
+        ensure!(said.contains("`soft_pt//u`"), "{event}: {said}");
+    }
+    let output = run("soft_pt//u")?;
+    let _ = std::fs::remove_file("/tmp/hint.data");
+    ensure!(
+        output.status.success(),
+        "what it says to do is wrong: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    Ok("to write u, and then it records".to_owned())
+}
+
+/// The folded stacks of a recording have all instructions that the driver counted, and the calls that the program makes.
+fn flamegraph() -> Result<String> {
+    let file = TraceFile::new("flamegraph");
+    let arguments = "-e soft_pt//u -m 64K,4M -- /bin/auxe2e workload calls";
+    let arguments: Vec<String> = arguments.split(' ').map(str::to_owned).collect();
+    let ended = Recorder::start(file.path(), &arguments)?.wait(Reader::KeepsUp)?;
+    ensure!(ended.status == 0, "auxrec: {}", ended.errors);
+
+    let bytes = std::fs::read(file.path()).context("cannot read the recording")?;
+    let trace = Trace::read(&bytes)?;
+    let counted: u64 = trace
+        .rings
+        .values()
+        .flat_map(|ring| &ring.counts)
+        .map(|count| count.value)
+        .sum();
+    let calls = auxrec::flamegraph::calls(&bytes, Path::new("/"))?;
+    ensure!(
+        calls.losses() == 0 && calls.count() == counted,
+        "{counted} instructions were traced: {}",
+        calls.summary()
+    );
+
+    let mut folded = Vec::new();
+    calls.fold(&mut folded)?;
+    let folded = String::from_utf8(folded).context("not UTF-8")?;
+    let lines: Vec<(&str, u64)> = folded
+        .lines()
+        .filter_map(|line| line.rsplit_once(' '))
+        .map(|(calls, count)| Ok((calls, count.parse()?)))
+        .collect::<Result<_>>()?;
+    let sum: u64 = lines.iter().map(|(_, count)| count).sum();
+    ensure!(sum == counted, "the folded stacks have {sum} of {counted}");
+
+    let called: Vec<_> = lines
+        .iter()
+        .filter(|(calls, _)| calls.ends_with(";auxe2e::workload::called"))
+        .collect();
+    let [(calls_there, count)] = called.as_slice() else {
+        bail!("called from {} places", called.len());
+    };
+    let path: Vec<_> = calls_there.rsplit(';').collect();
+    ensure!(
+        path.get(1) == Some(&"auxe2e::workload::caller")
+            && path.contains(&"auxe2e::main")
+            && path.last() == Some(&"auxe2e"),
+        "called as {calls_there}"
+    );
+    ensure!(
+        *count > 0 && count % CALLS == 0,
+        "{count} instructions in {CALLS} calls"
+    );
+    let svg = calls.draw()?;
+    Ok(format!(
+        "{counted} instructions, {} each of {CALLS} calls, {} bytes of picture",
+        count / CALLS,
+        svg.len()
+    ))
 }

@@ -37,6 +37,8 @@ pub enum Kind {
     Migrate,
     /// Starts one child after the other that computes.
     Fork,
+    /// Calls one function from another, [`CALLS`] times.
+    Calls,
 }
 
 /// How long a workload goes on.
@@ -105,6 +107,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
                 spin(Duration::from_millis(7));
             }
         }
+        Kind::Calls => {
+            black_box(caller(CALLS));
+        }
         Kind::Fork => {
             let program = std::env::current_exe().context("cannot find this program")?;
             while !until.reached() {
@@ -124,6 +129,21 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     } else {
         bail!("the trace did not get long enough in {} ms", args.ms)
     }
+}
+
+/// How often [`called`] is called.
+pub const CALLS: u64 = 1000;
+
+/// Calls, and comes back each time.
+#[inline(never)]
+fn caller(times: u64) -> u64 {
+    (0..times).fold(0, |sum, n| black_box(called(n)).wrapping_add(sum))
+}
+
+/// Executes the same instructions each time.
+#[inline(never)]
+fn called(n: u64) -> u64 {
+    black_box(n).wrapping_mul(3)
 }
 
 /// Keeps this thread on a CPU.

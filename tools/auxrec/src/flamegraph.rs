@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! `report --flamegraph`: who called whom in a trace of Intel PT's format, and how many instructions each executed there.
+//!
+//! The crate `iptr-decoder` reads the packets; the text between two of them is followed here, instruction by instruction, in
+//! the files that the programs had mapped. Each ring is read by a thread of its own, a few thousand packets ahead, and the
+//! rings are put into order by their time stamps, so that a thread that was on several CPUs has one stack of calls. What grows
+//! with the trace is the copy of a ring's pieces, joined; the rest grows with the programs.
+//!
+//! What does not fit is counted and said; the trace is followed again from the next place where it begins.
+
+#[path = "flamegraph/calls.rs"]
+mod calls;
+#[path = "flamegraph/code.rs"]
+mod code;
+#[path = "flamegraph/follower.rs"]
+mod follower;
+#[path = "flamegraph/image.rs"]
+mod image;
+#[path = "flamegraph/packets.rs"]
+mod packets;
+#[path = "flamegraph/sideband.rs"]
+mod sideband;
+
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::mpsc::{sync_channel, Receiver};
+use std::thread;
+
+use inferno::flamegraph::{from_lines, Options};
+
+use crate::error::{Error, Result};
+use crate::intel_pt::DECODER;
+use crate::trace::Trace;
+use code::Code;
+use follower::{Follower, World};
+use packets::Batch;
+use sideband::Sideband;
+
+/// Batches that a ring is ahead.
+const AHEAD: usize = 2;
+
+/// The calls of a recording.
+#[derive(Debug)]
+pub struct Calls {
+    world: World,
+}
+
+/// Follows the trace of a recording. The files of its programs are looked for below `root`.
+///
+/// # Errors
+/// If it is no perf.data file, or has no such trace; if a file is missing or another one.
+pub fn calls(bytes: &[u8], root: &Path) -> Result<Calls> {
+    let trace = Trace::read(bytes)?;
+    let [file] = trace.files.as_slice() else {
+        return Err(Error::usage("no file was given"));
+    };
+    let sideband = Sideband::read(file)?;
+    if sideband.format != Some(DECODER) {
+        return Err(Error::failed(format!(
+            "there is no trace of Intel PT in it, but of the PMU `{}`; a flame graph is drawn of what intel_pt or soft_pt recorded",
+            trace.pmu
+        )));
+    }
+    let rings: Vec<_> = trace
+        .rings
+        .values()
+        .filter(|ring| !ring.pieces.is_empty())
+        .collect();
+    if rings.iter().any(|ring| ring.cpu.is_some()) && sideband.clock.mult == 0 {
+        return Err(Error::failed(
+            "the file does not say how the processor's clock is perf's, so nobody knows who ran on which CPU; record with --per-thread",
+        ));
+    }
+    let here = rustix::system::uname();
+    let same_kernel = here.release().to_string_lossy() == sideband.release.as_str();
+    let mut world = World::new(sideband, Code::new(root, same_kernel));
+    let mut followers: Vec<_> = rings
+        .iter()
+        .map(|ring| Follower::new(ring.cpu.ok_or(ring.thread.unwrap_or(0))))
+        .collect();
+
+    thread::scope(|scope| {
+        let batches = rings
+            .iter()
+            .map(|ring| {
+                let (send, receive) = sync_channel(AHEAD);
+                // It ends when it has sent all, or when nobody listens.
+                scope.spawn(move || packets::send(&ring.pieces, &send).ok());
+                receive
+            })
+            .collect::<Vec<_>>();
+        in_order(&batches, |ring, batch| {
+            followers
+                .get_mut(ring)
+                .map_or(Ok(()), |follower| follower.follow(&batch, &mut world))
+        })
+    })?;
+    Ok(Calls { world })
+}
+
+/// Calls `each` with the batches of all rings, the oldest first.
+fn in_order(
+    rings: &[Receiver<Batch>],
+    mut each: impl FnMut(usize, Batch) -> Result<()>,
+) -> Result<()> {
+    let mut heads: Vec<_> = rings.iter().map(|ring| ring.recv().ok()).collect();
+    loop {
+        let oldest = heads
+            .iter()
+            .enumerate()
+            .filter_map(|(n, head)| Some((head.as_ref()?.tsc, n)))
+            .min();
+        let Some((_, n)) = oldest else {
+            return Ok(());
+        };
+        let next = rings.get(n).and_then(|ring| ring.recv().ok());
+        if let Some(batch) = heads
+            .get_mut(n)
+            .and_then(|head| std::mem::replace(head, next))
+        {
+            each(n, batch)?;
+        }
+    }
+}
+
+impl Calls {
+    /// Instructions that were followed.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.world.count
+    }
+
+    /// How often the trace could not be followed.
+    #[must_use]
+    pub fn losses(&self) -> u64 {
+        self.world.losses.values().sum()
+    }
+
+    /// Writes folded stacks: a line for each call, with the names from the outermost, separated by `;`, and its instructions.
+    ///
+    /// # Errors
+    /// If the output fails.
+    pub fn fold(&self, out: &mut impl Write) -> io::Result<()> {
+        self.world.tree.fold(out)
+    }
+
+    /// The flame graph, as SVG.
+    ///
+    /// # Errors
+    /// If there is nothing to draw.
+    pub fn draw(&self) -> Result<Vec<u8>> {
+        if self.count() == 0 {
+            return Err(Error::failed(format!(
+                "there is nothing to draw: no instruction of the trace could be followed\n{}",
+                self.summary()
+            )));
+        }
+        let mut folded = Vec::new();
+        let mut picture = Vec::new();
+        let mut options = Options::default();
+        options.title = "Instructions".to_owned();
+        options.count_name = "instructions".to_owned();
+        options.deterministic = true;
+        let wrong = |e: io::Error| Error::failed(format!("cannot draw the flame graph: {e}"));
+        self.fold(&mut folded).map_err(wrong)?;
+        let folded = String::from_utf8_lossy(&folded);
+        from_lines(&mut options, folded.lines(), &mut picture).map_err(wrong)?;
+        Ok(picture)
+    }
+
+    /// What was followed, and what was not, in lines.
+    #[must_use]
+    pub fn summary(&self) -> String {
+        let World {
+            count,
+            losses,
+            tree,
+            ..
+        } = &self.world;
+        let mut text = format!(
+            "# {count} instructions of {} threads\n",
+            self.world.threads()
+        );
+        for (why, times) in losses {
+            text.push_str(&format!("# not followed, {times} times: {why}\n"));
+        }
+        if tree.cut {
+            text.push_str("# calls that are very deep are counted for their callers\n");
+        }
+        text
+    }
+}

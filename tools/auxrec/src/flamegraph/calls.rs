@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Who called whom, and how many instructions each executed there.
+
+use std::collections::HashMap;
+use std::io::{self, Write};
+
+/// A name in a [`Tree`].
+pub(super) type Name = u32;
+
+/// A place in a [`Tree`].
+pub(super) type Node = u32;
+
+/// Calls, and the instructions that were executed in each.
+#[derive(Debug, Default)]
+pub(super) struct Tree {
+    names: Vec<String>,
+    numbers: HashMap<String, Name>,
+    nodes: Vec<Place>,
+    children: HashMap<(Option<Node>, Name), Node>,
+    /// Whether calls were counted for their callers, as there are too many.
+    pub(super) cut: bool,
+}
+
+#[derive(Debug)]
+struct Place {
+    parent: Option<Node>,
+    name: Name,
+    depth: u32,
+    own: u64,
+}
+
+impl Tree {
+    /// Deeper calls are counted for the last caller that is here.
+    const DEPTH_MAX: u32 = 512;
+    /// More places are not made.
+    const NODES_MAX: usize = 1 << 20;
+
+    /// The number of a name.
+    pub(super) fn name(&mut self, text: &str) -> Name {
+        if let Some(&name) = self.numbers.get(text) {
+            return name;
+        }
+        let name = Name::try_from(self.names.len()).unwrap_or(Name::MAX);
+        self.names.push(text.to_owned());
+        self.numbers.insert(text.to_owned(), name);
+        name
+    }
+
+    fn place(&self, node: Node) -> Option<&Place> {
+        self.nodes.get(usize::try_from(node).ok()?)
+    }
+
+    /// The place of what `parent` calls.
+    pub(super) fn child(&mut self, parent: Option<Node>, name: Name) -> Node {
+        if let Some(&node) = self.children.get(&(parent, name)) {
+            return node;
+        }
+        let depth = parent
+            .and_then(|parent| self.place(parent))
+            .map_or(0, |place| place.depth + 1);
+        if let Some(parent) = parent {
+            if depth > Self::DEPTH_MAX || self.nodes.len() >= Self::NODES_MAX {
+                self.cut = true;
+                return parent;
+            }
+        }
+        let node = Node::try_from(self.nodes.len()).unwrap_or(Node::MAX);
+        self.nodes.push(Place {
+            parent,
+            name,
+            depth,
+            own: 0,
+        });
+        self.children.insert((parent, name), node);
+        node
+    }
+
+    /// Counts instructions.
+    pub(super) fn add(&mut self, node: Node, count: u64) {
+        let place = usize::try_from(node).ok();
+        if let Some(place) = place.and_then(|place| self.nodes.get_mut(place)) {
+            place.own = place.own.saturating_add(count);
+        }
+    }
+
+    /// A line for each place where instructions were executed: names from the outermost, their number.
+    pub(super) fn fold(&self, out: &mut impl Write) -> io::Result<()> {
+        let mut lines: Vec<_> = self
+            .nodes
+            .iter()
+            .filter(|place| place.own > 0)
+            .map(|place| {
+                let mut names = Vec::new();
+                let mut at = Some(place);
+                while let Some(place) = at {
+                    let name = usize::try_from(place.name).ok();
+                    names.push(
+                        name.and_then(|name| self.names.get(name))
+                            .map_or("", String::as_str),
+                    );
+                    at = place.parent.and_then(|parent| self.place(parent));
+                }
+                names.reverse();
+                // These two are the format's.
+                let names = names.iter().map(|name| name.replace([';', '\n'], ":"));
+                (names.collect::<Vec<_>>().join(";"), place.own)
+            })
+            .collect();
+        lines.sort();
+        lines
+            .into_iter()
+            .try_for_each(|(line, count)| writeln!(out, "{line} {count}"))
+    }
+}
+
+/// A function, as far as it is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Function {
+    pub(super) name: Name,
+    /// Whether a symbol says so; else it is where a call went.
+    pub(super) named: bool,
+    /// The file that it is in.
+    pub(super) image: usize,
+    /// Whether this is its first instruction.
+    pub(super) begins: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Frame {
+    node: Node,
+    function: Function,
+    /// Where it returns to, if it was called.
+    back: Option<u64>,
+}
+
+/// The calls that a thread is in.
+#[derive(Debug)]
+pub(super) struct Stack {
+    root: Node,
+    frames: Vec<Frame>,
+    /// Where signals came, and how many frames there were.
+    interrupted: Vec<(Left, usize)>,
+    left: Option<Left>,
+}
+
+/// Where tracing ended: it goes on there, or at the same system call once more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Left {
+    pub(super) next: u64,
+    pub(super) again: u64,
+}
+
+impl Left {
+    fn is(&self, ip: u64) -> bool {
+        self.next == ip || self.again == ip
+    }
+}
+
+impl Stack {
+    const FRAMES_MAX: usize = 1 << 16;
+    const INTERRUPTED_MAX: usize = 64;
+
+    /// One of a thread whose calls are not known.
+    pub(super) fn new(root: Node) -> Self {
+        Self {
+            root,
+            frames: Vec::new(),
+            interrupted: Vec::new(),
+            left: None,
+        }
+    }
+
+    /// Some of the trace is missing: nobody knows what was called there.
+    pub(super) fn forget(&mut self) {
+        self.frames.clear();
+        self.interrupted.clear();
+        self.left = None;
+    }
+
+    /// Tracing ended.
+    pub(super) fn leave(&mut self, left: Option<Left>) {
+        self.left = left;
+    }
+
+    /// Tracing begins at `ip`: where it ended, where a signal broke in, or in a signal's handler.
+    pub(super) fn enter(&mut self, ip: u64, function: Function, tree: &mut Tree) {
+        let Some(left) = self.left.take() else {
+            return;
+        };
+        if left.is(ip) {
+            return;
+        }
+        if let Some(n) = self.interrupted.iter().rposition(|(left, _)| left.is(ip)) {
+            let depth = self.interrupted[n].1;
+            self.interrupted.truncate(n);
+            self.frames.truncate(depth);
+            return;
+        }
+        if self.interrupted.len() == Self::INTERRUPTED_MAX {
+            self.interrupted.remove(0);
+        }
+        self.interrupted.push((left, self.frames.len()));
+        self.push(None, function, tree);
+    }
+
+    /// A call, that returns to `back`.
+    pub(super) fn call(&mut self, back: u64, function: Function, tree: &mut Tree) {
+        self.push(Some(back), function, tree);
+    }
+
+    fn push(&mut self, back: Option<u64>, function: Function, tree: &mut Tree) {
+        if self.frames.len() == Self::FRAMES_MAX {
+            self.cut(Self::FRAMES_MAX / 2);
+        }
+        let parent = self.frames.last().map_or(self.root, |frame| frame.node);
+        self.frames.push(Frame {
+            node: tree.child(Some(parent), function.name),
+            function,
+            back,
+        });
+    }
+
+    /// Forgets the outermost frames; what is inside them stays in its place in the tree.
+    fn cut(&mut self, count: usize) {
+        self.frames.drain(..count);
+        for (_, depth) in &mut self.interrupted {
+            *depth = depth.saturating_sub(count);
+        }
+    }
+
+    /// A return to `to`.
+    pub(super) fn back(&mut self, to: u64, function: Function, tree: &mut Tree) {
+        // Of several frames at once where they were left without their returns.
+        match self.frames.iter().rposition(|frame| frame.back == Some(to)) {
+            Some(n) => {
+                self.frames.truncate(n);
+                self.at(function, tree);
+            }
+            None => self.at(function, tree),
+        }
+    }
+
+    /// The thread is in `function`, without a call.
+    pub(super) fn at(&mut self, function: Function, tree: &mut Tree) {
+        let Some(top) = self.frames.last().copied() else {
+            self.push(None, function, tree);
+            return;
+        };
+        let stays = if function.named {
+            top.function.name == function.name
+        } else {
+            // Where there are no symbols a jump is taken for one within the function.
+            !top.function.named && top.function.image == function.image
+        };
+        if stays {
+            return;
+        }
+        // Into the middle of a caller: longjmp(), or the handler of an exception.
+        let caller = |frame: &Frame| frame.function.named && frame.function.name == function.name;
+        if function.named && !function.begins {
+            if let Some(n) = self.frames.iter().rposition(caller) {
+                self.frames.truncate(n + 1);
+                return;
+            }
+        }
+        self.frames.pop();
+        let depth = self.frames.len();
+        self.push(top.back, function, tree);
+        self.interrupted.retain(|(_, at)| *at <= depth + 1);
+    }
+
+    /// Where instructions are counted.
+    pub(super) fn top(&self) -> Node {
+        self.frames.last().map_or(self.root, |frame| frame.node)
+    }
+}

@@ -1,0 +1,399 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Follows the programs of a ring by its packets.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+use auxcore::insn::{Kind, Mode};
+
+use super::calls::{Left, Stack, Tree};
+use super::code::{is_indirect, Block, Code, Missing};
+use super::packets::{Batch, Packet};
+use super::sideband::{Sideband, Who};
+use crate::error::Result;
+
+/// What all rings have in common.
+#[derive(Debug)]
+pub(super) struct World {
+    pub(super) sideband: Sideband,
+    pub(super) code: Code,
+    pub(super) tree: Tree,
+    /// Each thread's calls, in what its process ran.
+    stacks: HashMap<(Who, usize), Stack>,
+    /// Instructions.
+    pub(super) count: u64,
+    /// Why some of the trace could not be followed, and how often.
+    pub(super) losses: BTreeMap<String, u64>,
+}
+
+impl World {
+    pub(super) fn new(sideband: Sideband, code: Code) -> Self {
+        Self {
+            sideband,
+            code,
+            tree: Tree::default(),
+            stacks: HashMap::new(),
+            count: 0,
+            losses: BTreeMap::new(),
+        }
+    }
+
+    /// How many threads there are.
+    pub(super) fn threads(&self) -> usize {
+        let mut threads: Vec<_> = self.stacks.keys().map(|(who, _)| who).collect();
+        threads.sort_unstable();
+        threads.dedup();
+        threads.len()
+    }
+}
+
+/// Who runs, and since when.
+#[derive(Debug, Clone, Copy)]
+struct Run {
+    who: Who,
+    program: usize,
+    time: u64,
+}
+
+/// See above.
+#[derive(Debug)]
+pub(super) struct Follower {
+    /// The ring's CPU, or else its thread.
+    place: std::result::Result<u32, u32>,
+    run: Option<Run>,
+    /// Where the program is, while it is followed.
+    ip: Option<u64>,
+    mode: Mode,
+    /// Branches that lie ahead.
+    bits: VecDeque<bool>,
+    /// Where calls return to, for returns that are told as bits.
+    returns: Vec<u64>,
+    /// What comes next happened before this instruction.
+    stopped: Option<u64>,
+}
+
+/// Why a program is not followed any more.
+enum Stray {
+    Missing(Missing),
+    Packet(&'static str),
+}
+
+impl From<Missing> for Stray {
+    fn from(missing: Missing) -> Self {
+        Self::Missing(missing)
+    }
+}
+
+type Followed<T = ()> = std::result::Result<T, Stray>;
+
+/// What the packets say does not fit the code.
+const UNFIT: Stray = Stray::Packet("packets that do not fit the code");
+
+impl Follower {
+    /// As many calls as Intel's unit remembers.
+    const RETURNS_MAX: usize = 64;
+    /// So many direct branches without a packet are a loop.
+    const BLOCKS_MAX: u32 = 1 << 20;
+    /// So many branches can lie ahead of an indirect one.
+    const BITS_MAX: usize = 1 << 10;
+
+    /// Of the ring of a CPU, or else of a thread.
+    pub(super) fn new(place: std::result::Result<u32, u32>) -> Self {
+        Self {
+            place,
+            run: None,
+            ip: None,
+            mode: Mode::Bits64,
+            bits: VecDeque::new(),
+            returns: Vec::new(),
+            stopped: None,
+        }
+    }
+
+    /// Follows.
+    ///
+    /// # Errors
+    /// If the report cannot be made.
+    pub(super) fn follow(&mut self, batch: &Batch, world: &mut World) -> Result<()> {
+        for packet in &batch.packets {
+            let why = match self.packet(*packet, batch.tsc, world) {
+                Ok(()) => continue,
+                Err(Stray::Missing(Missing::Error(error))) => return Err(error),
+                Err(Stray::Missing(Missing::Code(why))) => why,
+                Err(Stray::Packet(why)) => why.to_owned(),
+            };
+            *world.losses.entry(why).or_default() += 1;
+            if let Ok((stack, _)) = self.stack(world) {
+                stack.forget();
+            }
+            self.lose();
+        }
+        Ok(())
+    }
+
+    /// Waits for a place to begin again.
+    fn lose(&mut self) {
+        self.ip = None;
+        self.bits.clear();
+        self.returns.clear();
+        self.stopped = None;
+    }
+
+    fn packet(&mut self, packet: Packet, tsc: Option<u64>, world: &mut World) -> Followed {
+        match packet {
+            Packet::Mode(mode) => self.mode = mode,
+            Packet::Lost(why) => return Err(Stray::Packet(why)),
+            Packet::Begin(ip) => self.begin(ip, tsc, world)?,
+            Packet::Sync(Some(ip)) if self.ip.is_none() => self.begin(ip, tsc, world)?,
+            _ if self.ip.is_none() => {}
+            Packet::Sync(Some(ip)) => {
+                self.run_to(ip, world)?;
+                // No return behind it is told as a bit whose call is in front.
+                self.returns.clear();
+            }
+            Packet::Sync(None) => return Err(Stray::Packet("an end of tracing")),
+            Packet::Stopped(ip) => self.stopped = Some(ip),
+            Packet::Branches(bits, count) => {
+                let bits = (0..count).rev().map(|n| bits >> n & 1 == 1);
+                self.bits.extend(bits);
+                self.branch(world)?;
+            }
+            Packet::Target(to) => match self.stopped.take() {
+                Some(at) => {
+                    self.run_to(at, world)?;
+                    let left = Left {
+                        next: at,
+                        again: at,
+                    };
+                    self.arrive(to, Some(left), world)?;
+                }
+                None => {
+                    self.indirect(to, world)?;
+                    self.branch(world)?;
+                }
+            },
+            Packet::End(to) => self.end(to, world)?,
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, ip: u64, tsc: Option<u64>, world: &mut World) -> Followed {
+        let time = world.sideband.time(tsc);
+        let who = match self.place {
+            Ok(cpu) => world.sideband.on_cpu(cpu, time),
+            Err(thread) => Some(world.sideband.thread(thread)),
+        };
+        let who = who.ok_or(Stray::Packet(
+            "trace of a CPU on which no record says who ran",
+        ))?;
+        let program = world.sideband.program_at(who.0, time);
+
+        self.lose();
+        self.run = Some(Run { who, program, time });
+        self.arrive(ip, None, world)
+    }
+
+    /// Goes on at `ip`; not by a branch if `left` is there.
+    fn arrive(&mut self, ip: u64, left: Option<Left>, world: &mut World) -> Followed {
+        let block = self.block(ip, world)?;
+        let (stack, tree) = self.stack(world)?;
+        if left.is_some() {
+            stack.leave(left);
+        }
+        stack.enter(ip, block.function, tree);
+        self.ip = Some(ip);
+        Ok(())
+    }
+
+    fn stack<'a>(&self, world: &'a mut World) -> Followed<(&'a mut Stack, &'a mut Tree)> {
+        let run = self.run.ok_or(UNFIT)?;
+        let program = world.sideband.program_of(run.who.0, run.program);
+        let name = program.map_or("", |program| program.name.as_str());
+        let tree = &mut world.tree;
+        let stack = world
+            .stacks
+            .entry((run.who, run.program))
+            .or_insert_with(|| {
+                let name = tree.name(if name.is_empty() { "?" } else { name });
+                Stack::new(tree.child(None, name))
+            });
+        Ok((stack, tree))
+    }
+
+    fn block(&self, ip: u64, world: &mut World) -> Followed<Block> {
+        let run = self.run.ok_or(UNFIT)?;
+        let World {
+            sideband,
+            code,
+            tree,
+            ..
+        } = world;
+        let program = sideband.program_of(run.who.0, run.program);
+        Ok(code.block(program, run.time, ip, self.mode, tree)?)
+    }
+
+    /// The block that comes next, with the thread in its function.
+    fn here(&self, world: &mut World) -> Followed<(u64, Block)> {
+        let ip = self.ip.ok_or(UNFIT)?;
+        let block = self.block(ip, world)?;
+        let (stack, tree) = self.stack(world)?;
+        stack.at(block.function, tree);
+        Ok((ip, block))
+    }
+
+    /// So many instructions were executed.
+    fn count(&self, count: u64, world: &mut World) -> Followed {
+        let (stack, tree) = self.stack(world)?;
+        tree.add(stack.top(), count);
+        world.count += count;
+        Ok(())
+    }
+
+    /// The block was executed, and its last instruction led to `to`.
+    fn execute(&mut self, block: &Block, to: u64, world: &mut World) -> Followed {
+        self.count(block.count, world)?;
+        match block.last.kind {
+            Kind::Call { .. } | Kind::IndirectCall => {
+                let back = block.next();
+                // "Call the next instruction" is how code finds its own address.
+                if to != back {
+                    if self.returns.len() == Self::RETURNS_MAX {
+                        self.returns.remove(0);
+                    }
+                    self.returns.push(back);
+                    let function = self.block(to, world)?.function;
+                    let (stack, tree) = self.stack(world)?;
+                    stack.call(back, function, tree);
+                }
+            }
+            Kind::Return => {
+                let function = self.block(to, world)?.function;
+                let (stack, tree) = self.stack(world)?;
+                stack.back(to, function, tree);
+            }
+            _ => {}
+        }
+        self.ip = Some(to);
+        Ok(())
+    }
+
+    /// Where the block leads, if its code says so.
+    fn direct(block: &Block) -> Option<u64> {
+        match block.last.kind {
+            Kind::Jump { .. } | Kind::Call { .. } => block.last.target(block.last_at),
+            Kind::Conditional { .. } => None,
+            kind if is_indirect(kind) => None,
+            _ => Some(block.next()),
+        }
+    }
+
+    /// Runs to the next branch that is not direct.
+    fn run(&mut self, world: &mut World) -> Followed<Block> {
+        for _ in 0..Self::BLOCKS_MAX {
+            let (_, block) = self.here(world)?;
+            match Self::direct(&block) {
+                Some(to) => self.execute(&block, to, world)?,
+                None => return Ok(block),
+            }
+        }
+        Err(UNFIT)
+    }
+
+    /// Goes by the branches that are known, up to an indirect one.
+    fn branch(&mut self, world: &mut World) -> Followed {
+        while let Some(&taken) = self.bits.front() {
+            let block = self.run(world)?;
+            let to = match block.last.kind {
+                Kind::Conditional { .. } if taken => block.last.target(block.last_at),
+                Kind::Conditional { .. } => Some(block.next()),
+                Kind::Return if taken => self.returns.pop(),
+                // Its target may come behind the bits of branches after it.
+                _ if self.bits.len() <= Self::BITS_MAX => return Ok(()),
+                _ => None,
+            };
+            self.bits.pop_front();
+            self.execute(&block, to.ok_or(UNFIT)?, world)?;
+        }
+        Ok(())
+    }
+
+    /// An indirect branch leads to `to`.
+    fn indirect(&mut self, to: u64, world: &mut World) -> Followed {
+        let block = self.run(world)?;
+        if !is_indirect(block.last.kind) {
+            return Err(UNFIT);
+        }
+        self.execute(&block, to, world)
+    }
+
+    /// Runs up to the instruction at `to`, which is not executed.
+    fn run_to(&mut self, to: u64, world: &mut World) -> Followed {
+        for _ in 0..Self::BLOCKS_MAX {
+            let (ip, block) = self.here(world)?;
+            if (ip..=block.last_at).contains(&to) {
+                let run = self.run.ok_or(UNFIT)?;
+                let program = world.sideband.program_of(run.who.0, run.program);
+                let part = world.code.part(program, run.time, (ip, to), self.mode);
+                self.count(part.ok_or(UNFIT)?, world)?;
+                self.ip = Some(to);
+                return Ok(());
+            }
+            let next = Self::direct(&block).ok_or(UNFIT)?;
+            self.execute(&block, next, world)?;
+        }
+        Err(UNFIT)
+    }
+
+    /// Tracing ends.
+    fn end(&mut self, to: Option<u64>, world: &mut World) -> Followed {
+        let left = match (self.stopped.take(), to) {
+            (Some(at), _) => {
+                self.run_to(at, world)?;
+                Left {
+                    next: at,
+                    again: at,
+                }
+            }
+            (None, None) => {
+                let block = self.run(world)?;
+                if !matches!(block.last.kind, Kind::Far(_)) {
+                    return Err(UNFIT);
+                }
+                self.count(block.count, world)?;
+                Left {
+                    next: block.next(),
+                    again: block.last_at,
+                }
+            }
+            (None, Some(to)) => {
+                self.run_out(to, world)?;
+                Left {
+                    next: to,
+                    again: to,
+                }
+            }
+        };
+        let (stack, _) = self.stack(world)?;
+        stack.leave(Some(left));
+        self.lose();
+        Ok(())
+    }
+
+    /// A branch to `to` leaves what is traced.
+    fn run_out(&mut self, to: u64, world: &mut World) -> Followed {
+        for _ in 0..Self::BLOCKS_MAX {
+            let (_, block) = self.here(world)?;
+            let kind = block.last.kind;
+            let leads = block.last.target(block.last_at) == Some(to) || block.next() == to;
+            let next = match Self::direct(&block) {
+                _ if is_indirect(kind) || leads => {
+                    self.count(block.count, world)?;
+                    return Ok(());
+                }
+                next => next.ok_or(UNFIT)?,
+            };
+            self.execute(&block, next, world)?;
+        }
+        Err(UNFIT)
+    }
+}

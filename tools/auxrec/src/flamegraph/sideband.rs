@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What the kernel told beside the trace: who ran where and when, and what each process had mapped.
+
+use std::collections::HashMap;
+
+use perfdata::{Event, File, FileId, SampleId, TimeConv};
+
+/// A thread: process, thread.
+pub(super) type Who = (u32, u32);
+
+/// Code that a process has mapped.
+#[derive(Debug, Clone)]
+pub(super) struct Mapping {
+    since: u64,
+    pub(super) start: u64,
+    pub(super) end: u64,
+    /// Where in the file it begins.
+    pub(super) offset: u64,
+    pub(super) path: String,
+    pub(super) build_id: Option<Vec<u8>>,
+}
+
+/// A program that a process runs: another one after each exec.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Program {
+    since: u64,
+    pub(super) name: String,
+    mappings: Vec<Mapping>,
+}
+
+impl Program {
+    /// What was mapped at `address`.
+    pub(super) fn mapping(&self, address: u64, time: u64) -> Option<&Mapping> {
+        self.mappings
+            .iter()
+            .rev()
+            .find(|map| map.since <= time && (map.start..map.end).contains(&address))
+    }
+}
+
+/// See above.
+#[derive(Debug, Default)]
+pub(super) struct Sideband {
+    /// Of each CPU, in their order.
+    cpus: HashMap<u32, Vec<(u64, Who)>>,
+    processes: HashMap<u32, u32>,
+    programs: HashMap<u32, Vec<Program>>,
+    /// How to turn the processor's clock into perf's.
+    pub(super) clock: TimeConv,
+    /// What the trace is made of, if there is trace.
+    pub(super) format: Option<u32>,
+    /// The kernel that was running.
+    pub(super) release: String,
+}
+
+impl Sideband {
+    /// Reads it.
+    pub(super) fn read(file: &File<'_>) -> crate::Result<Self> {
+        let mut found = Self {
+            release: match file.feature(perfdata::Feature::OSRELEASE) {
+                Some(section) => section.string()?,
+                None => String::new(),
+            },
+            ..Self::default()
+        };
+        let mut events = Vec::new();
+        for record in file.records() {
+            // A file that ends in the middle of a record is read up to there.
+            let Ok(record) = record else { break };
+            let (event, id) = file.decode(&record)?;
+            if let Event::AuxtraceInfo(kind, words) = event {
+                found.format = Some(kind);
+                found.clock = clock(words);
+                continue;
+            }
+            if record.kind.is_user() {
+                continue;
+            }
+            let id = id.unwrap_or_default();
+            found.place(&id);
+            if let Event::Comm(_) | Event::Fork(_) | Event::Mmap2(_) = event {
+                events.push((id.time.unwrap_or(0), event));
+            }
+        }
+        for places in found.cpus.values_mut() {
+            places.sort_by_key(|(time, _)| *time);
+        }
+        events.sort_by_key(|(time, _)| *time);
+        for (time, event) in events {
+            found.apply(time, event);
+        }
+        Ok(found)
+    }
+
+    /// Whoever wrote a record was there.
+    fn place(&mut self, id: &SampleId) {
+        if let (Some(time @ 1..), Some(cpu), Some(pid), Some(tid)) =
+            (id.time, id.cpu, id.pid, id.tid)
+        {
+            self.cpus.entry(cpu).or_default().push((time, (pid, tid)));
+        }
+    }
+
+    fn apply(&mut self, time: u64, event: Event<'_>) {
+        match event {
+            Event::Fork(task) => {
+                self.processes.insert(task.tid, task.pid);
+                if task.pid != task.ppid {
+                    let parent = self.programs.get(&task.ppid).and_then(|all| all.last());
+                    let child = Program {
+                        since: time,
+                        ..parent.cloned().unwrap_or_default()
+                    };
+                    self.programs.entry(task.pid).or_default().push(child);
+                }
+            }
+            Event::Comm(comm) => {
+                self.processes.insert(comm.tid, comm.pid);
+                if comm.exec {
+                    let program = Program {
+                        since: time,
+                        ..Program::default()
+                    };
+                    self.programs.entry(comm.pid).or_default().push(program);
+                }
+                if comm.pid == comm.tid {
+                    self.program(comm.pid).name = String::from_utf8_lossy(comm.comm).into_owned();
+                }
+            }
+            Event::Mmap2(map) => {
+                /// `PROT_EXEC`
+                const EXECUTABLE: u32 = 4;
+                // Recorders that know no protection say 0.
+                if map.prot & EXECUTABLE == 0 && map.prot != 0 {
+                    return;
+                }
+                let build_id = match map.file {
+                    FileId::BuildId(..) => map.file.build_id().map(<[u8]>::to_vec),
+                    FileId::Inode { .. } => None,
+                };
+                self.processes.entry(map.pid).or_insert(map.pid);
+                self.program(map.pid).mappings.push(Mapping {
+                    since: time,
+                    start: map.addr,
+                    end: map.addr.saturating_add(map.len),
+                    offset: map.pgoff,
+                    path: String::from_utf8_lossy(map.filename).into_owned(),
+                    build_id,
+                });
+            }
+            _ => {}
+        }
+    }
+
+    /// What the process runs last, as far as was read.
+    fn program(&mut self, pid: u32) -> &mut Program {
+        let all = self.programs.entry(pid).or_default();
+        if all.is_empty() {
+            all.push(Program::default());
+        }
+        let last = all.len() - 1;
+        &mut all[last]
+    }
+
+    /// perf's time of a time stamp; the end of time if that cannot be known.
+    pub(super) fn time(&self, tsc: Option<u64>) -> u64 {
+        let TimeConv {
+            shift, mult, zero, ..
+        } = self.clock;
+        match tsc {
+            Some(tsc) if mult != 0 && shift < 64 => {
+                let (whole, rest) = (tsc >> shift, tsc & ((1 << shift) - 1));
+                zero.wrapping_add(whole.wrapping_mul(mult))
+                    .wrapping_add(rest.wrapping_mul(mult) >> shift)
+            }
+            _ => u64::MAX,
+        }
+    }
+
+    /// Who ran on a CPU.
+    pub(super) fn on_cpu(&self, cpu: u32, time: u64) -> Option<Who> {
+        let places = self.cpus.get(&cpu)?;
+        let after = places.partition_point(|(since, _)| *since <= time);
+        // What is recorded may begin with trace.
+        let at = after.saturating_sub(1);
+        places.get(at).map(|(_, who)| *who)
+    }
+
+    /// The process of a thread.
+    pub(super) fn thread(&self, tid: u32) -> Who {
+        (self.processes.get(&tid).copied().unwrap_or(tid), tid)
+    }
+
+    /// The number of what a process ran.
+    pub(super) fn program_at(&self, pid: u32, time: u64) -> usize {
+        self.programs.get(&pid).map_or(0, |all| {
+            all.partition_point(|program| program.since <= time)
+                .saturating_sub(1)
+        })
+    }
+
+    /// What it ran.
+    pub(super) fn program_of(&self, pid: u32, number: usize) -> Option<&Program> {
+        self.programs.get(&pid)?.get(number)
+    }
+}
+
+/// The conversion that stands in the private words of `AUXTRACE_INFO`, see [`crate::intel_pt::info`].
+fn clock(words: &[u8]) -> TimeConv {
+    let word = |n: usize| {
+        words
+            .get(n * 8..n * 8 + 8)
+            .and_then(|word| word.try_into().ok())
+            .map_or(0, u64::from_le_bytes)
+    };
+    TimeConv {
+        shift: word(1),
+        mult: word(2),
+        zero: word(3),
+        ..TimeConv::default()
+    }
+}
