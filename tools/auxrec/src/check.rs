@@ -288,7 +288,7 @@ fn covered(ring: &Ring<'_>, trace: &Trace<'_>, padding: u64, findings: &mut Find
             ));
         }
     }
-    // Up to 7 bytes are what brings the last piece to a multiple of 8; what a lost record told of is counted as lost.
+    // Up to 7 bytes may bring the last piece to a multiple of 8; what a lost record told of is counted as lost.
     let untold = ring.loss.untold().saturating_sub(padding);
     if untold > 7 && !trace.partial && ring.loss.jumped < untold && ring.loss.records_lost == 0 {
         findings.problems.push(format!(

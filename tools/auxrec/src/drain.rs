@@ -54,6 +54,8 @@ pub struct Drain {
     /// Whether something said that the kernel has turned an event off, and it was not yet started again.
     off: bool,
     policy: OnTruncate,
+    /// Whether a piece of trace may be cut anywhere.
+    divisible: bool,
     /// What was lost.
     pub loss: Loss,
     /// How often the AUX area was written from end to end.
@@ -67,7 +69,7 @@ pub trait Sink {
     /// # Errors
     /// If they cannot be written, as with every function here.
     fn records(&mut self, bytes: &[u8], times: Option<(u64, u64)>) -> Result<()>;
-    /// How long a piece of trace may be: a multiple of 8.
+    /// How long a piece of trace should be, if it can be cut: a multiple of 8.
     fn piece_limit(&self) -> usize;
     /// Begins a piece of trace, which must follow through [`payload`](Self::payload).
     fn piece(&mut self, aux: &Auxtrace) -> Result<()>;
@@ -139,13 +141,15 @@ impl Drain {
             bounce: vec![0; BOUNCE],
             off: false,
             policy: session.plan().on_truncate,
+            divisible: !session.plan().writes_intel_pt(),
             loss: Loss::default(),
             wraps: 0,
         }
     }
 
-    /// Reads what is there. Of an area in linear mode everything is read and given back; `last` reads also what is no
-    /// multiple of 8 bytes, as file and decoders want it.
+    /// Reads what is there. Of an area in linear mode everything is read and given back: where its head stands, a driver has
+    /// ended a packet, and a decoder may not be able to go on within one. What brings a piece to a multiple of 8, as the file
+    /// wants it, is zeros, and the position of the next one says how many.
     ///
     /// # Errors
     /// If the file cannot be written, or the driver has lost its place.
@@ -154,7 +158,6 @@ impl Drain {
         rings: &mut Rings,
         mode: Mode,
         again: Again,
-        last: bool,
         file: &mut impl Sink,
     ) -> Result<Pass> {
         // The head of the area first: then the records of all that is before it are in the data ring.
@@ -171,12 +174,9 @@ impl Drain {
             records: self.records(rings, file)?,
             ..Pass::default()
         };
-        if let Some((full, mut range)) = trace {
+        if let Some((full, range)) = trace {
             if full {
                 self.loss.found_full();
-            }
-            if !last {
-                range.end &= !7;
             }
             pass.trace = self.trace(rings, range, file)?;
         }
@@ -229,7 +229,7 @@ impl Drain {
         }
         let len = range.end - range.start;
         self.wraps = range.end / rings.aux.size();
-        for part in pieces(range.clone(), file.piece_limit()) {
+        for part in pieces(range.clone(), self.piece_limit(file)) {
             let from = usize::try_from(part.start - range.start).unwrap_or(usize::MAX);
             let to = usize::try_from(part.end - range.start).unwrap_or(usize::MAX);
             file.piece(&rings.piece(&part, reference))?;
@@ -237,6 +237,14 @@ impl Drain {
         }
         self.loss.drained(len, reference);
         Ok(())
+    }
+
+    fn piece_limit(&self, file: &impl Sink) -> usize {
+        if self.divisible {
+            file.piece_limit()
+        } else {
+            usize::MAX & !7
+        }
     }
 
     fn data(&mut self, rings: &mut Rings, file: &mut impl Sink) -> Result<usize> {
@@ -267,7 +275,7 @@ impl Drain {
     fn trace(&mut self, rings: &mut Rings, range: Range<u64>, file: &mut impl Sink) -> Result<u64> {
         let len = range.end.wrapping_sub(range.start);
         self.wraps += rings.aux.wraps(&range);
-        for range in pieces(range, file.piece_limit()) {
+        for range in pieces(range, self.piece_limit(file)) {
             let reference = sys::now();
             let len = range.end.wrapping_sub(range.start);
             let aux = rings.piece(&range, reference);
@@ -299,13 +307,12 @@ pub(crate) fn pass(
     session: &mut Session,
     drains: &mut [Drain],
     again: Again,
-    last: bool,
     file: &mut impl Tape,
 ) -> Result<Pass> {
     let mode = session.plan().mode;
     let mut sum = Pass::default();
     for (rings, drain) in session.rings_mut().iter_mut().zip(drains) {
-        let pass = drain.pass(rings, mode, again, last, file)?;
+        let pass = drain.pass(rings, mode, again, file)?;
         sum.records += pass.records;
         sum.trace += pass.trace;
         sum.over |= pass.over;

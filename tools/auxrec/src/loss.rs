@@ -84,6 +84,11 @@ impl Loss {
         }
     }
 
+    /// So many of the bytes that were read are no trace.
+    pub(crate) fn padded(&mut self, size: u64) {
+        self.read = self.read.saturating_sub(size);
+    }
+
     /// The ring was found full.
     pub fn found_full(&mut self) {
         // A truncation that was not drained yet has said so already.

@@ -28,7 +28,7 @@ use crate::session::{Mode, Rings};
 const QUEUE: usize = 64;
 /// How often a thread looks after its rings though nothing wakes it, and the writer after the header.
 const HEARTBEAT: Duration = Duration::from_millis(250);
-/// Length of a piece of trace: it stands in one batch.
+/// Length of a piece of trace, unless its decoder has to have it whole: it stands in one batch.
 pub(crate) const PIECE: usize = 256 * 1024;
 
 enum Op {
@@ -266,7 +266,7 @@ fn drain(
         queue.round = now;
         let mut sent = false;
         for (rings, drain) in rings.iter_mut().zip(drains.iter_mut()) {
-            let pass = drain.pass(rings, mode, again, false, &mut queue)?;
+            let pass = drain.pass(rings, mode, again, &mut queue)?;
             sent |= pass.any();
             if pass.over {
                 let _ = { over }.write(&[1]);

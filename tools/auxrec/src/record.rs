@@ -616,13 +616,7 @@ impl Recording {
                 (false, true) => Again::All,
                 (false, false) => Again::Drained,
             };
-            let pass = drain::pass(
-                &mut self.session,
-                &mut self.drains,
-                again,
-                false,
-                &mut self.output,
-            )?;
+            let pass = drain::pass(&mut self.session, &mut self.drains, again, &mut self.output)?;
             self.output.turn()?;
             stop |= pass.over || self.output.is_over();
             if due {
@@ -668,7 +662,6 @@ impl Recording {
             &mut self.session,
             &mut self.drains,
             Again::Never,
-            true,
             &mut self.output,
         )?;
         if options.snapshot.is_some_and(|snapshot| snapshot.at_exit) {

@@ -105,8 +105,13 @@ impl Plan {
     /// that it can be turned into.
     #[must_use]
     pub fn has_own_clock(&self) -> bool {
-        !self
-            .events
+        !self.writes_intel_pt()
+    }
+
+    /// Whether the trace is Intel PT.
+    #[must_use]
+    pub fn writes_intel_pt(&self) -> bool {
+        self.events
             .iter()
             .any(|(event, _)| event.pmu.writes_intel_pt())
     }

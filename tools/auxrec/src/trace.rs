@@ -32,9 +32,9 @@ pub struct Piece<'a> {
     pub file: usize,
     /// Where its record is in the file.
     pub at: u64,
-    /// Its record.
+    /// Its record; but its size is that of its bytes.
     pub aux: Auxtrace,
-    /// Its bytes.
+    /// Its bytes, without what brought them to a multiple of 8.
     pub bytes: &'a [u8],
 }
 
@@ -71,6 +71,39 @@ impl Ring<'_> {
         match &self.event {
             Some(event) => format!("{place}, {event}"),
             None => place,
+        }
+    }
+
+    /// Takes away what brought pieces to a multiple of 8: zeros beyond where the next piece begins, or, of the last one, beyond
+    /// what AUX records tell of. Anything else stays, for `check` to find.
+    fn unpad(&mut self) {
+        let starts = self.pieces.iter().map(|piece| piece.aux.offset);
+        let told = self.records.iter().map(|record| record.aux);
+        let told = told.map(|aux| aux.offset.saturating_add(aux.size)).max();
+        let ends: Vec<_> = starts.skip(1).chain(told).collect();
+        for (piece, end) in self.pieces.iter_mut().zip(ends) {
+            let padding = piece.padding(end);
+            piece.aux.size -= padding;
+            let len = usize::try_from(piece.aux.size).unwrap_or(usize::MAX);
+            piece.bytes = piece.bytes.get(..len).unwrap_or(piece.bytes);
+            self.loss.padded(padding);
+        }
+    }
+}
+
+impl Piece<'_> {
+    /// How many bytes of it are padding, if the trace goes on at `end`.
+    fn padding(&self, end: u64) -> u64 {
+        let over = self.aux.offset.wrapping_add(self.aux.size);
+        let over = over.wrapping_sub(end);
+        let len = usize::try_from(over).unwrap_or(usize::MAX);
+        let tail = self.bytes.iter().rev().take(len);
+
+        // A piece of less than 8 bytes of trace is padded, too.
+        if over < 8 && over < self.aux.size && tail.copied().all(|byte| byte == 0) {
+            over
+        } else {
+            0
         }
     }
 }
@@ -278,6 +311,9 @@ impl<'a> Trace<'a> {
             trace.read_records(number, file, &index);
         }
         for ring in trace.rings.values_mut() {
+            if trace.mode == Mode::Linear {
+                ring.unpad();
+            }
             let mut offline = last.offline.iter();
             if let Some((_, ns)) = offline.find(|(cpu, _)| ring.cpu == Some(*cpu)) {
                 ring.loss.offline = *ns;
@@ -355,16 +391,7 @@ impl<'a> Trace<'a> {
                     } else {
                         None
                     };
-                    let told = ring.loss.told;
-                    // The last piece may be longer than the trace, by what brings it to a multiple of 8.
-                    let size = match aux.size {
-                        0 => 0,
-                        size if size.wrapping_sub(8) < told.saturating_sub(ring.loss.read) => {
-                            size.min(told - ring.loss.read)
-                        }
-                        size => size,
-                    };
-                    ring.loss.drained(size, aux.reference);
+                    ring.loss.drained(aux.size, aux.reference);
                     ring.pieces.push(Piece {
                         file: number_of_file,
                         at: record.offset,

@@ -136,10 +136,17 @@ impl Made {
     }
 
     fn piece(&mut self, bytes: &[u8]) -> &mut Self {
+        self.padded(bytes, 0)
+    }
+
+    /// A piece, brought to a multiple of 8 with this.
+    fn padded(&mut self, bytes: &[u8], with: u8) -> &mut Self {
         let size = u64::try_from(bytes.len()).unwrap();
         let reference = self.id().time.unwrap();
+        let mut whole = bytes.to_vec();
+        whole.resize(bytes.len().next_multiple_of(8), with);
         let aux = Auxtrace {
-            size,
+            size: size.next_multiple_of(8),
             offset: self.head,
             reference,
             idx: 0,
@@ -147,7 +154,7 @@ impl Made {
             cpu: 1,
         };
         self.file.auxtrace(&aux).unwrap();
-        self.file.payload(bytes).unwrap();
+        self.file.payload(&whole).unwrap();
         self.head += size;
         self
     }
@@ -280,6 +287,32 @@ fn barriers_tell_of_losses() {
         .check();
     assert_eq!(findings.problems, [""; 0]);
     assert_eq!(findings.content().unwrap().overwritten, 512);
+}
+
+/// Pieces of any length are brought to a multiple of 8, and put together again.
+#[test]
+fn pieces_are_padded() {
+    let all = packets(0, 128);
+    for cut in 1..all.len() {
+        let (front, back) = all.split_at(cut);
+        let mut made = Made::new(false);
+        // The first record tells of both pieces, as when it came between a look at the head and one at the records.
+        let findings = made
+            .aux(128, NONE)
+            .piece(front)
+            .piece(back)
+            .count(128)
+            .check();
+        assert_eq!(findings.problems, [""; 0], "{cut}");
+        let content = findings.content().unwrap();
+        assert_eq!((content.recorded, content.lost), (128, 0), "{cut}");
+
+        if cut % 8 != 0 {
+            let mut made = Made::new(false);
+            let findings = made.aux(128, NONE).padded(front, 1).piece(back).check();
+            assert!(!findings.problems.is_empty(), "{cut}");
+        }
+    }
 }
 
 /// Padding is skipped: it lies between AUX records, or behind the last.

@@ -75,6 +75,9 @@ enum Verb {
         /// Let the processor be Intel's, as perf wants it for intel_pt
         #[arg(long)]
         intel: bool,
+        /// More of the kernel's command line
+        #[arg(long, default_value = "")]
+        append: String,
         /// The command, as shell text
         #[arg(required = true)]
         command: Vec<String>,
@@ -174,12 +177,14 @@ fn run(args: Args) -> Result<ExitCode> {
             timeout,
             with,
             intel,
+            append,
             command,
         } => {
             let kernel = Kernel::prepare(&cache, kernel.unwrap_or(Kind::Stock))?;
             let built = modules::build(&cache, &kernel, Mode::Plain)?;
-            let mut guest =
-                Guest::new(&kernel, &built.files)?.timeout(Duration::from_secs(timeout));
+            let mut guest = Guest::new(&kernel, &built.files)?
+                .timeout(Duration::from_secs(timeout))
+                .append(&append);
             for program in with {
                 guest = guest.installed(&program)?;
             }
