@@ -176,11 +176,15 @@ impl Tracer {
                 self.place = Place::Entering(to);
                 return Ok(0);
             }
-            // Some ways back to user code trap before the first instruction.
-            Place::Entering(ip) if ip == to => return Ok(0),
             Place::Entering(ip) => {
+                let insn = read(task, ip);
+
+                // Some ways back to user code trap before the first instruction.
+                if ip == to && !insn.is_some_and(|insn| can_go_to_itself(&insn, ip)) {
+                    return Ok(0);
+                }
                 self.begin_at(encoder, ring, ip, mode(task))?;
-                (ip, None)
+                (ip, insn)
             }
             Place::Inside { ip, insn } => (ip, insn),
         };
@@ -385,6 +389,14 @@ fn read(task: &Current<'_>, ip: u64) -> Option<Insn> {
     let len = task.read(ip, &mut text);
 
     Insn::decode(text.get(..len)?, mode(task))
+}
+
+/// Whether `insn`, at `ip`, can be executed and be the next one again.
+fn can_go_to_itself(insn: &Insn, ip: u64) -> bool {
+    match insn.kind {
+        Kind::IndirectJump | Kind::IndirectCall | Kind::Return | Kind::String => true,
+        _ => insn.target(ip) == Some(ip),
+    }
 }
 
 /// Takes the trap flag out of the flags that the task has pushed.

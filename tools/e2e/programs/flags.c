@@ -24,6 +24,7 @@ int main(void)
 		asm volatile("mov %%ss, %%eax\n\tmov %%eax, %%ss\n\tpushfq\n\tpop %0" : "=r"(flags) : : "rax");
 		seen += !!(flags & TF);
 	}
-	printf("%lu\n", seen);
+	/* A tracer by ptrace cannot hide it; but it goes the same way then. */
+	puts("seen\0\0\0\0fine" + 8 * !seen);
 	return seen != 0;
 }
