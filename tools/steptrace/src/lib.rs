@@ -14,4 +14,5 @@
 
 pub mod compare;
 pub mod log;
+pub mod sys;
 pub mod tracer;

@@ -2,7 +2,7 @@
 
 //! Steps a program by ptrace, with all that it starts.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::FileExt;
@@ -15,11 +15,10 @@ use nix::errno::Errno;
 use nix::libc;
 use nix::sys::personality::{self, Persona};
 use nix::sys::ptrace::{self, Options};
-use nix::sys::signal::Signal;
-use nix::sys::wait::{waitpid, WaitPidFlag, WaitStatus};
 use nix::unistd::Pid;
 
 use crate::log::Writer;
+use crate::sys::{self, Status};
 
 /// How a program ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,6 +53,11 @@ struct Thread {
     ip: u64,
     /// It has just gone through `execve`.
     execed: bool,
+    /// It went on with a signal: its next stop may be the handler's.
+    signalled: bool,
+    /// Where instructions are that take no special care. Where another one is written over such, it must not be one with a trap
+    /// of its own.
+    plain: HashSet<u64>,
     /// Of its process.
     memory: Option<File>,
 }
@@ -81,8 +85,8 @@ impl<W: Write> Tracer<W> {
     /// When it cannot be traced, or the log cannot be written.
     pub fn run(mut self, child: Pid) -> Result<(Ended, u64)> {
         // It stops when it has become the program.
-        match waitpid(child, None)? {
-            WaitStatus::Stopped(_, Signal::SIGTRAP) => {}
+        match sys::wait()? {
+            Some((pid, Status::Stopped(libc::SIGTRAP))) if pid == child => {}
             status => bail!("the program did not start: {status:?}"),
         }
         let options = Options::PTRACE_O_TRACECLONE
@@ -95,33 +99,22 @@ impl<W: Write> Tracer<W> {
         self.begin(child)?;
         let mut ended = None;
 
-        loop {
-            let status = match waitpid(None, Some(WaitPidFlag::__WALL)) {
-                Ok(status) => status,
-                Err(Errno::ECHILD) => break,
-                Err(Errno::EINTR) => continue,
-                Err(Errno::EINVAL) => bail!("a real-time signal came: these cannot be passed on"),
-                Err(error) => return Err(error).context("cannot wait for the program"),
+        while let Some((pid, status)) = sys::wait().context("cannot wait for the program")? {
+            let end = match status {
+                Status::Exited(status) => Ended::Status(status),
+                Status::Killed(signal) => Ended::Signal(signal),
+                Status::Event(event) => {
+                    self.event(pid, event)?;
+                    continue;
+                }
+                Status::Stopped(signal) => {
+                    self.stopped(pid, signal)?;
+                    continue;
+                }
             };
-            match status {
-                WaitStatus::Exited(pid, status) => {
-                    self.threads.remove(&pid);
-                    if pid == child {
-                        ended = Some(Ended::Status(status));
-                    }
-                }
-                WaitStatus::Signaled(pid, signal, _) => {
-                    self.threads.remove(&pid);
-                    if pid == child {
-                        // CAST: To its number; nix has no other way.
-                        #[allow(clippy::as_conversions)]
-                        let number = signal as i32;
-                        ended = Some(Ended::Signal(number));
-                    }
-                }
-                WaitStatus::PtraceEvent(pid, _, event) => self.event(pid, event)?,
-                WaitStatus::Stopped(pid, signal) => self.stopped(pid, signal)?,
-                _ => {}
+            self.threads.remove(&pid);
+            if pid == child {
+                ended = Some(end);
             }
         }
         let count = self.log.finish().context("cannot write the log")?;
@@ -131,14 +124,9 @@ impl<W: Write> Tracer<W> {
     /// Steps a thread from here on.
     fn begin(&mut self, pid: Pid) -> Result<()> {
         if let Ok(ip) = ip(pid) {
-            let thread = Thread {
-                ip,
-                execed: false,
-                memory: memory(pid),
-            };
-            self.threads.insert(pid, thread);
+            self.threads.insert(pid, Thread::new(pid, ip, false));
         }
-        self.resume(pid, None)
+        resume(pid, 0)
     }
 
     fn event(&mut self, pid: Pid, event: i32) -> Result<()> {
@@ -154,12 +142,7 @@ impl<W: Write> Tracer<W> {
                     }
                 }
                 let Ok(ip) = ip(pid) else { return Ok(()) };
-                let thread = Thread {
-                    ip,
-                    execed: true,
-                    memory: memory(pid),
-                };
-                self.threads.insert(pid, thread);
+                self.threads.insert(pid, Thread::new(pid, ip, true));
             }
             libc::PTRACE_EVENT_EXIT => {
                 // Inside a system call; else it was killed before the next instruction.
@@ -171,10 +154,10 @@ impl<W: Write> Tracer<W> {
             }
             _ => {}
         }
-        self.resume(pid, None)
+        resume(pid, 0)
     }
 
-    fn stopped(&mut self, pid: Pid, signal: Signal) -> Result<()> {
+    fn stopped(&mut self, pid: Pid, signal: i32) -> Result<()> {
         let Some(thread) = self.threads.get_mut(&pid) else {
             // A child that has not executed anything; it comes with a SIGSTOP that nobody sent.
             return self.begin(pid);
@@ -183,56 +166,100 @@ impl<W: Write> Tracer<W> {
         let Ok(now) = ip(pid) else { return Ok(()) };
         let before = std::mem::replace(&mut thread.ip, now);
 
-        if signal != Signal::SIGTRAP {
-            return self.resume(pid, Some(signal));
+        if signal != libc::SIGTRAP {
+            thread.signalled = true;
+            return resume(pid, signal);
         }
+        let special = thread.execed | std::mem::take(&mut thread.signalled);
+        if !special && now != before && thread.plain.contains(&before) {
+            self.add(pid, before)?;
+            return resume(pid, 0);
+        }
+        let insn = thread.insn(pid, before);
+        let mut second = None;
         let Ok(info) = ptrace::getsiginfo(pid) else {
             return Ok(());
         };
         let (executed, pass) = match info.si_code {
             libc::TRAP_TRACE => {
                 thread.execed = false;
-                let again = now == before && thread.is_string(pid);
-                ((!again).then_some(before), None)
+                let again = now == before && insn.is_some_and(|insn| insn.kind == Kind::String);
+                match insn {
+                    Some(insn) if is_plain(insn.kind) => {
+                        thread.plain.insert(before);
+                    }
+                    // The trap after a load of SS comes one instruction late.
+                    Some(insn) if insn.kind == Kind::Shadow && now != insn.next(before) => {
+                        second = Some(insn.next(before));
+                    }
+                    _ => {}
+                }
+                ((!again).then_some(before), 0)
             }
             // On the way out of a system call.
             libc::TRAP_BRKPT => {
                 if std::mem::take(&mut thread.execed) {
-                    (None, None)
-                } else if now != before && thread.was_syscall(pid, before) {
-                    (Some(before), None)
+                    (None, 0)
+                } else if now != before && insn.is_some_and(is_syscall) {
+                    (Some(before), 0)
                 } else {
                     // One that was restarted without a stop.
-                    (Some(now.wrapping_sub(2)), None)
+                    (Some(now.wrapping_sub(2)), 0)
                 }
             }
             // The first instruction of a signal handler is next.
-            libc::SIGTRAP => (None, None),
+            libc::SIGTRAP => (None, 0),
             // A breakpoint of the program's own.
-            libc::SI_KERNEL => (Some(before), Some(signal)),
-            _ => (None, Some(signal)),
+            libc::SI_KERNEL => (Some(before), signal),
+            _ => (None, signal),
         };
-        if let Some(ip) = executed {
+        thread.signalled = pass != 0;
+        for ip in executed.into_iter().chain(second) {
             self.add(pid, ip)?;
         }
-        self.resume(pid, pass)
+        resume(pid, pass)
     }
 
     fn add(&mut self, pid: Pid, ip: u64) -> Result<()> {
         let tid = u32::try_from(pid.as_raw())?;
         self.log.add(tid, ip).context("cannot write the log")
     }
+}
 
-    fn resume(&self, pid: Pid, signal: Option<Signal>) -> Result<()> {
-        match ptrace::step(pid, signal) {
-            // Killed meanwhile.
-            Ok(()) | Err(Errno::ESRCH) => Ok(()),
-            Err(error) => Err(error).context("cannot go on"),
-        }
+fn resume(pid: Pid, signal: i32) -> Result<()> {
+    match sys::step(pid, signal) {
+        // Killed meanwhile.
+        Ok(()) | Err(Errno::ESRCH) => Ok(()),
+        Err(error) => Err(error).context("cannot go on"),
     }
 }
 
+/// Whether a step over it is nothing but a step.
+fn is_plain(kind: Kind) -> bool {
+    !matches!(
+        kind,
+        Kind::Far(_) | Kind::Shadow | Kind::String | Kind::Unknown
+    )
+}
+
+fn is_syscall(insn: Insn) -> bool {
+    matches!(
+        insn.kind,
+        Kind::Far(Far::Syscall | Far::Sysenter | Far::Interrupt(0x80))
+    )
+}
+
 impl Thread {
+    fn new(pid: Pid, ip: u64, execed: bool) -> Self {
+        Self {
+            ip,
+            execed,
+            signalled: false,
+            plain: HashSet::new(),
+            memory: memory(pid),
+        }
+    }
+
     fn insn(&self, pid: Pid, ip: u64) -> Option<Insn> {
         let mut text = [0; LEN_MAX];
         let len = self.memory.as_ref()?.read_at(&mut text, ip).ok()?;
@@ -245,22 +272,8 @@ impl Thread {
         Insn::decode(text.get(..len)?, mode)
     }
 
-    fn is_string(&self, pid: Pid) -> bool {
-        self.insn(pid, self.ip)
-            .is_some_and(|insn| insn.kind == Kind::String)
-    }
-
     fn is_syscall(&self, pid: Pid) -> bool {
-        self.was_syscall(pid, self.ip)
-    }
-
-    fn was_syscall(&self, pid: Pid, ip: u64) -> bool {
-        self.insn(pid, ip).is_some_and(|insn| {
-            matches!(
-                insn.kind,
-                Kind::Far(Far::Syscall | Far::Sysenter | Far::Interrupt(0x80))
-            )
-        })
+        self.insn(pid, self.ip).is_some_and(is_syscall)
     }
 }
 
