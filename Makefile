@@ -15,7 +15,7 @@ CASES := $(foreach case,$(CASE),--case '$(case)')
 help:
 	@echo 'auxpmu: Linux perf PMU drivers with AUX buffers, in Rust'
 	@echo
-	@echo '  make demo           record a trace on a stock Debian kernel, check it, draw it: build/demo/'
+	@echo '  make demo           record traces on a stock Debian kernel, check them, draw them: build/demo/'
 	@echo '  make test           all tests; the last line says how many passed and failed'
 	@echo
 	@echo '  make check          the fast part of it: format, lints, tests of the tools'

@@ -162,6 +162,8 @@ impl Calls {
         options.title = "Instructions".to_owned();
         options.count_name = "instructions".to_owned();
         options.deterministic = true;
+        // In percent; narrower ones cannot be seen.
+        options.min_width = 0.1;
         let wrong = |e: io::Error| Error::failed(format!("cannot draw the flame graph: {e}"));
         self.fold(&mut folded).map_err(wrong)?;
         let folded = String::from_utf8_lossy(&folded);

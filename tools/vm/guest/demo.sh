@@ -3,7 +3,7 @@
 # shellcheck shell=dash source=/dev/null
 #
 # The demonstration: records a workload that runs on both processors, with the recorder stopped for a while in the middle
-# so that the rings fill, then checks and draws what was recorded.
+# so that the rings fill, then checks and draws what was recorded. Then a program whose every instruction is traced.
 busy() {
 	end=$(($(date +%s) + 4))
 	while [ "$(date +%s)" -lt $end ]; do
@@ -39,4 +39,12 @@ status=$?
 cat /out/check.txt
 auxrec report /tmp/perf.data --svg /out/timeline.svg >/out/report.txt || exit 1
 cp /tmp/perf.data /out/perf.data || exit 1
-[ $status = 0 ] || [ $status = 3 ]
+[ $status = 0 ] || [ $status = 3 ] || exit 1
+
+# Every instruction of a program that is as Debian has built it.
+# shellcheck disable=SC2016 # it is perl's
+auxrec record -e soft_pt//u -m 64K,16M -o /out/perl.data -- /usr/bin/perl -e '
+	my %count;
+	$count{length($_)}++ for map { "x" x ($_ * 7 % 17) } 1 .. 1000;
+	print "$_ $count{$_}\n" for sort { $count{$a} <=> $count{$b} or $a <=> $b } keys %count;
+'

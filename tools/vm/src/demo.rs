@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The demonstration: a trace of a running workload, recorded on a stock kernel, checked to the byte and drawn.
+//! The demonstration: a trace of a running workload, recorded on a stock kernel, checked to the byte and drawn; and one of a real
+//! program's instructions, decoded by stock perf.
 
 use crate::cache::Cache;
 use crate::error::{Error, OnFile, Result};
@@ -9,7 +10,9 @@ use crate::kernel::{Kernel, Kind};
 use crate::modules::{self, Mode};
 use crate::step::Progress;
 use crate::tools;
+use crate::traced::{Traced, PROGRAM};
 use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
 /// Fewer wraps than these would not show much.
@@ -95,14 +98,18 @@ impl Summary {
 /// # Errors
 ///
 /// When anything about it is not as it should be.
-pub fn run(cache: &Cache, kind: Kind) -> Result<Summary> {
+pub fn run(cache: &Cache, kind: Kind) -> Result<(Summary, Traced)> {
     let kernel = Kernel::prepare(cache, kind)?;
     let built = modules::build(cache, &kernel, Mode::Plain)?;
     let mut guest = Guest::new(&kernel, &built.files)?
         .script("demo", include_str!("../guest/demo.sh"))
+        .installed(Path::new(PROGRAM))?
+        // It is the kernel's own code, which perf here would take from this machine's kernel.
+        .append("vdso=0")
         .timeout(Duration::from_secs(120));
-    for (name, path) in tools::build(cache)? {
-        guest = guest.program(&name, &path)?;
+    let programs = tools::build(cache)?;
+    for (name, path) in &programs {
+        guest = guest.program(name, path)?;
     }
     let dir = cache.build().join("demo");
     let progress = Progress::begin(&format!("recording in a guest with the {kind} kernel"));
@@ -116,7 +123,7 @@ pub fn run(cache: &Cache, kind: Kind) -> Result<Summary> {
             fault.name, fault.reason
         )));
     }
-    let files = ["perf.data", "report.txt", "timeline.svg"];
+    let files = ["perf.data", "report.txt", "timeline.svg", "perl.data"];
     for name in files {
         let from = outcome.files.join(name);
         if from.is_file() {
@@ -137,10 +144,15 @@ pub fn run(cache: &Cache, kind: Kind) -> Result<Summary> {
             "auxrec check did not say how many bytes there were; what it said is above".to_owned(),
         )
     })?;
-    for name in files {
+    let progress = Progress::begin("decoding the trace of a program with stock perf");
+    let auxrec = programs.iter().find(|(name, _)| name == "auxrec");
+    let (_, auxrec) = auxrec.ok_or_else(|| Error::Other("auxrec was not built".to_owned()))?;
+    let traced = Traced::decode(&dir, auxrec)?;
+    progress.end("done");
+    for name in files.iter().chain(&["perl-calls.txt", "perl.svg"]) {
         println!("{}", dir.join(name).display());
     }
-    Ok(summary)
+    Ok((summary, traced))
 }
 
 #[cfg(test)]

@@ -33,4 +33,5 @@ pub mod step;
 pub mod suites;
 pub mod symbols;
 pub mod tools;
+pub mod traced;
 pub mod vng;

@@ -199,13 +199,13 @@ fn run(args: Args) -> Result<ExitCode> {
             guest::shell(&cache, &kernel, &built.files, &tools::build(&cache)?)?;
         }
         Verb::Demo { kernel } => {
-            let summary = demo::run(&cache, kernel.unwrap_or(Kind::Stock))?;
-            let complaint = summary.complaint();
-            if let Some(complaint) = &complaint {
+            let (summary, traced) = demo::run(&cache, kernel.unwrap_or(Kind::Stock))?;
+            let complaints = [summary.complaint(), traced.complaint()];
+            for complaint in complaints.iter().flatten() {
                 eprintln!("error: {complaint}");
             }
-            println!("{}", summary.line());
-            if complaint.is_some() {
+            println!("{}\n{}", summary.line(), traced.line());
+            if complaints.iter().any(Option::is_some) {
                 return Ok(ExitCode::FAILURE);
             }
         }
