@@ -115,7 +115,7 @@ pub fn all() -> impl Iterator<Item = Case> {
 }
 
 /// What users do, and what goes wrong then.
-const USUAL: [Case; 37] = [
+const USUAL: [Case; 38] = [
     trace(
         "ring of 2 pages",
         Trace {
@@ -139,6 +139,14 @@ const USUAL: [Case; 37] = [
         "packets that do not divide the ring",
         Trace {
             terms: "rate=512,packet=3,burst=5",
+            ..TRACE
+        },
+    ),
+    trace(
+        "sessions that are padded",
+        Trace {
+            // No packets of 192 bytes end at a page, at which each session begins.
+            terms: "rate=512,packet=3,align=12",
             ..TRACE
         },
     ),
