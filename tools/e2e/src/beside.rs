@@ -14,7 +14,7 @@ use anyhow::{ensure, Context, Result};
 use auxcore::pattern::{self, Header};
 use auxrec::trace::Trace;
 
-use crate::module;
+use crate::{counting, module};
 
 /// The table of differences.
 const DOCUMENT: &str = include_str!("../../../Documentation/recorder.md");
@@ -39,6 +39,14 @@ pub const CASES: &[Case] = &[
     Case {
         name: "a ring that is filled many times",
         run: || same(&WRAPS),
+    },
+    Case {
+        name: "perf list",
+        run: counting::listed,
+    },
+    Case {
+        name: "perf stat",
+        run: counting::counted,
     },
 ];
 
@@ -255,7 +263,7 @@ fn bytes(file: &Path, thread: bool) -> Result<Vec<u8>> {
 }
 
 /// Runs a program that must succeed; gives what it wrote to standard output.
-fn said(command: &mut Command) -> Result<String> {
+pub fn said(command: &mut Command) -> Result<String> {
     let output = command
         .env("HOME", "/tmp")
         .output()

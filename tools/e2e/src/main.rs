@@ -9,6 +9,7 @@ mod bench;
 mod beside;
 mod cases;
 mod contract;
+mod counting;
 mod disk;
 mod hostile;
 mod hotplug;

@@ -19,8 +19,9 @@ use std::time::{Duration, Instant};
 use anyhow::{bail, ensure, Context, Result};
 use auxrec::pmu::Pmus;
 use auxrec::ring::{AuxArea, Reader as Ring};
-use auxrec::sys::Event;
+use auxrec::sys::{Count, Event};
 use perfdata::{Attr, Flags, Read};
+use rustix::io::Errno;
 use rustix::thread::gettid;
 
 use crate::hostile::{software, CPU_CLOCK};
@@ -87,6 +88,8 @@ struct Row {
     bounce: usize,
     /// Whether others of its group pause and resume the event, and whether it starts paused.
     paused: Option<Paused>,
+    /// Why no ring can be mapped, several times, before one is.
+    refused: Option<Refused>,
     /// What is in the name, beside the above.
     note: String,
 }
@@ -98,6 +101,19 @@ enum Paused {
     Start,
     /// By one and resumed by the other, over and over.
     Again,
+    /// From the start, and never resumed.
+    Always,
+}
+
+/// Why a driver refuses a ring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Refused {
+    /// Before it has anything: `fault=6`.
+    Setup,
+    /// When it has all its memory but the last piece: `fault=7`.
+    Memory,
+    /// It has fewer pages than `min=` asks for: half as many.
+    Small,
 }
 
 /// `attr.aux_action`.
@@ -117,10 +133,16 @@ impl Row {
             align: 1,
             bounce: 0,
             paused: None,
+            refused: None,
             note: String::new(),
         }
     }
 }
+
+/// What refused rings would leak together.
+const LEAK: u64 = 64 << 20;
+/// A silent event is on for so long each time, in ns: 200 ticks.
+const QUIET: u64 = 20_000_000;
 
 /// Loops of a slow reader.
 const ROUNDS: usize = 3;
@@ -154,6 +176,7 @@ fn rows(sinks: &[Sink]) -> Vec<Row> {
         // What the first version of the driver does not have.
         if sinks.len() > 1 {
             faults(sink, &mut rows);
+            refusals(sink, &mut rows);
             alignments(sink, &mut rows);
             bounces(sink, &mut rows);
         }
@@ -203,6 +226,7 @@ fn pauses(sink: Sink, rows: &mut Vec<Row>) {
     for (name, paused) in [
         ("started paused", Paused::Start),
         ("paused and resumed", Paused::Again),
+        ("never resumed", Paused::Always),
     ] {
         rows.extend(
             [Reader::Stops, Reader::Slow, Reader::Once].map(|reader| Row {
@@ -224,6 +248,7 @@ fn faults(sink: Sink, rows: &mut Vec<Row>) {
         ("collision each 16th tick", Fault::Collision(16)),
         ("collision each 7th tick", Fault::Collision(7)),
         ("interrupts taken after the next start", Fault::Pending),
+        ("start refused", Fault::Start),
     ] {
         rows.extend(
             [Reader::Stops, Reader::Slow, Reader::Once].map(|reader| Row {
@@ -232,6 +257,21 @@ fn faults(sink: Sink, rows: &mut Vec<Row>) {
                 ..Row::new(sink, Mode::Cpu, 16, reader)
             }),
         );
+    }
+}
+
+/// Then one is mapped, and is as good as any.
+fn refusals(sink: Sink, rows: &mut Vec<Row>) {
+    for (name, refused) in [
+        ("setup fails", Refused::Setup),
+        ("memory short", Refused::Memory),
+        ("ring below the minimum", Refused::Small),
+    ] {
+        rows.extend([Reader::Stops, Reader::Once].map(|reader| Row {
+            refused: Some(refused),
+            note: format!(", first {name}"),
+            ..Row::new(sink, Mode::Cpu, 1024, reader)
+        }));
     }
 }
 
@@ -427,6 +467,11 @@ impl Row {
         matches!(self.mode, Mode::Cpu | Mode::System)
     }
 
+    /// Whether its unit generates nothing.
+    fn is_silent(&self) -> bool {
+        self.paused == Some(Paused::Always) || self.fault == Fault::Start
+    }
+
     /// How much is generated, in rings.
     fn rings(&self) -> u64 {
         if self.pages > 16 || !self.is_predictable() {
@@ -489,12 +534,18 @@ impl Row {
             Fault::Overflow(n) => (3, n),
             Fault::Collision(n) => (4, n),
             Fault::Pending => (5, 0),
+            Fault::Start => (8, 0),
+        };
+        let min = match self.refused {
+            Some(Refused::Small) => self.pages,
+            _ => 0,
         };
         for (name, value) in [
             ("fault", fault),
             ("nth", nth),
             ("align", u64::from(self.align.trailing_zeros())),
             ("bounce", u64::try_from(self.bounce)?),
+            ("min", u64::try_from(min)?),
         ] {
             if value != 0 {
                 terms += &format!(",{name}={value}");
@@ -509,7 +560,7 @@ impl Row {
         if self.mode == Mode::Inherited {
             attr.flags |= Flags::INHERIT;
         }
-        if self.paused == Some(Paused::Start) {
+        if matches!(self.paused, Some(Paused::Start | Paused::Always)) {
             attr.aux_action = START_PAUSED;
         }
         Ok(attr)
@@ -537,7 +588,7 @@ impl Row {
     /// The events of its group that pause and resume an event.
     fn siblings(&self, probe: &Probe, cpu: i32) -> Result<Vec<Event>> {
         let actions: &[(u32, u64)] = match self.paused {
-            None => &[],
+            None | Some(Paused::Always) => &[],
             Some(Paused::Start) => &[(RESUME, 1_300_000)],
             Some(Paused::Again) => &[(PAUSE, 1_300_000), (RESUME, 1_700_000)],
         };
@@ -573,7 +624,10 @@ impl Row {
         };
         let mut probes = cpus
             .iter()
-            .map(|&cpu| Probe::open(&attr, tid, cpu, self.pages, setup.overwrite))
+            .map(|&cpu| {
+                self.refuse(&attr, cpu)?;
+                Probe::open(&attr, tid, cpu, self.pages, setup.overwrite)
+            })
             .collect::<Result<Vec<_>>>()?;
         let siblings = probes
             .iter()
@@ -627,7 +681,11 @@ impl Row {
             no_space == 0 || sum.truncations > 0,
             "{no_space} bytes found no room, and no record says TRUNCATED"
         );
-        ensure!(sum.generated > 0, "nothing was generated");
+        ensure!(
+            self.is_silent() == (sum.generated == 0),
+            "{} bytes were generated",
+            sum.generated
+        );
         Ok(Some(format!(
             "{} bytes: {} there, {} overwritten, {lost} lost; {} records, {} truncations, {} streams, CPUs {:?}",
             sum.generated,
@@ -654,6 +712,10 @@ impl Row {
             _ => None,
         };
 
+        if self.is_silent() {
+            self.listen(probe)?;
+            return Ok(None);
+        }
         probe.event.enable()?;
         match self.reader {
             Reader::KeepsUp => probe.until("a ring that is read", |probe| {
@@ -715,6 +777,76 @@ impl Row {
         }
         probe.event.disable()?;
         Ok(file)
+    }
+
+    /// Has rings refused, as often as would leak [`LEAK`] bytes: nothing is left of them, neither memory nor a reference.
+    fn refuse(&self, attr: &Attr, cpu: i32) -> Result<()> {
+        let Some(refused) = self.refused else {
+            return Ok(());
+        };
+        let mut attr = attr.clone();
+        let (fault, pages) = match refused {
+            Refused::Setup => (6, self.pages),
+            Refused::Memory => (7, self.pages),
+            Refused::Small => (0, self.pages / 2),
+        };
+        attr.config1 |= fault << 4;
+        let event = Event::open(&attr, -1, cpu)?;
+        let references = module::references("pattern")?;
+        let free = free()?;
+        for _ in 0..LEAK / bytes(pages) {
+            let error = match map(&event, pages, self.reader.overwrites()) {
+                Ok(_) => bail!("a ring was mapped that must be refused"),
+                Err(error) => error,
+            };
+            let errno = error.downcast_ref().and_then(Errno::from_io_error);
+            ensure!(errno == Some(Errno::NOMEM), "{error:#}");
+        }
+        let end = Instant::now() + PATIENCE;
+        // RCU frees some of it later.
+        loop {
+            let now = module::references("pattern")?;
+            let gone = free.saturating_sub(self::free()?);
+            if now == references && gone < LEAK / 4 {
+                return Ok(());
+            }
+            ensure!(
+                Instant::now() < end,
+                "after rings that were refused {gone} bytes are gone, and {now} references are there, of {references} before"
+            );
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Has a silent event on several times.
+    fn listen(&self, probe: &Probe) -> Result<()> {
+        let [began, refused] = ["begins", "begin_refused"].map(|name| counter("pattern", name));
+        let (began, refused) = (began?, refused?);
+        for round in 1.. {
+            probe.event.enable()?;
+            let end = Instant::now() + PATIENCE;
+            // What it generates the sums will tell.
+            let done = |count: Count| count.value > 0 || count.enabled >= QUIET * round;
+            while !probe.event.count()?.is_some_and(done) {
+                ensure!(
+                    Instant::now() < end,
+                    "an event is enabled, and its time stands still"
+                );
+                thread::sleep(Duration::from_millis(1));
+            }
+            probe.event.disable()?;
+            if round == 3 {
+                break;
+            }
+        }
+        let began = counter("pattern", "begins")? - began;
+        let refused = counter("pattern", "begin_refused")? - refused;
+        let good = match self.fault {
+            Fault::Start => began == 0 && refused >= 3,
+            _ => began >= 3 && refused == 0,
+        };
+        ensure!(good, "{began} sessions began, and {refused} were refused");
+        Ok(())
     }
 
     /// Waits until the ring was found full once more, or the unit is silent; whether it is silent.
@@ -848,6 +980,7 @@ impl Row {
         let mut model = Model::new(setup);
         model.enable();
         match self.reader {
+            _ if self.is_silent() => {}
             Reader::KeepsUp => {
                 model.run_kept_up();
                 if model.lost() != 0 {
@@ -904,6 +1037,14 @@ fn overhead(setup: &Setup, records: &[perfdata::Aux]) -> u64 {
 /// What a slow reader reads at a time: no whole number of packets.
 fn part(setup: &Setup) -> u64 {
     setup.ring / 2 + 40
+}
+
+/// Bytes of memory that nobody has.
+fn free() -> Result<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").context("cannot read /proc/meminfo")?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemFree:"));
+    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    Ok(kib.context("/proc/meminfo has no MemFree")? * 1024)
 }
 
 fn first_difference(expected: &[perfdata::Aux], got: &[perfdata::Aux]) -> String {

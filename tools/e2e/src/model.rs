@@ -41,6 +41,8 @@ pub enum Fault {
     Collision(u64),
     /// Interrupts are taken in the session after.
     Pending,
+    /// It does not start.
+    Start,
 }
 
 /// How a unit and its ring are set.
@@ -209,7 +211,7 @@ impl Model {
 
     /// The event is enabled. Stays off if there is no room.
     pub fn enable(&mut self) {
-        if self.session.is_some() {
+        if self.session.is_some() || self.setup.fault == Fault::Start {
             return;
         }
         let Setup {

@@ -203,8 +203,11 @@ impl Probe {
     }
 
     /// Waits until `done`, looking every now and then. An event that falls silent is enabled again: what had turned it off may
-    /// have taken effect late; and a child that is cloned while its parent is being enabled can stay off, and hand that on, since
-    /// perf swaps the contexts of the two.
+    /// have taken effect late; and perf can leave an inherited event off. `inherit_event()` reads the state of the forking
+    /// task's event before it takes the original's `child_mutex`; `PERF_EVENT_IOC_ENABLE`, which holds that and the `ctx->mutex`
+    /// of the original's context, can enable the whole family in between. The clone then starts with the old state, and
+    /// its own clones after it. The mutex that is to keep the two apart is that of the forking task's context: another one where that
+    /// is a clone itself, as it is once perf has swapped the contexts of the traced task and a child.
     ///
     /// # Errors
     /// When it takes too long.
