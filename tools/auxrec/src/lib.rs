@@ -23,12 +23,14 @@
 //! From below to above: [`ring`] is the reader's side of the two rings and its barriers; [`session`] opens events and maps
 //! their rings; [`drain`] moves what is in them into a file; [`loss`] counts what was lost; [`record`](mod@record) puts
 //! these together; [`recover`](mod@recover) finishes the file of a recorder that was killed; [`trace`] is a file read back, which [`check`] verifies and
-//! [`report`] shows; [`flamegraph`] follows the programs in it; [`dump`](mod@dump) shows its records.
+//! [`report`] shows; [`flamegraph`] follows the programs in it; [`dump`](mod@dump) shows its records; [`convert`](mod@convert) undoes
+//! what compression did to it.
 
 #![deny(missing_docs)]
 
 pub mod check;
 pub mod control;
+pub mod convert;
 pub mod delay;
 pub mod drain;
 pub mod dump;
@@ -40,6 +42,7 @@ pub mod json;
 pub mod limits;
 pub mod loss;
 mod output;
+mod pack;
 mod parallel;
 pub mod pmu;
 pub mod record;
@@ -56,4 +59,5 @@ pub mod trace;
 mod watch;
 
 pub use error::{Error, Result};
+pub use pack::LEVELS;
 pub use snapshot::Blind;

@@ -81,6 +81,13 @@ enum Command {
         #[arg(default_value = "perf.data")]
         file: PathBuf,
     },
+    /// Write the plain file of one whose trace is compressed
+    Convert {
+        /// The recording
+        from: PathBuf,
+        /// The file to write
+        to: PathBuf,
+    },
     /// Print the records of a file, one a line
     Dump {
         /// The recording
@@ -180,6 +187,10 @@ struct Record {
     /// Bring the file to its disk every so many seconds, for the case that the power fails; 0: never
     #[arg(long, value_name = "SECONDS", default_value_t = 1)]
     sync: u64,
+    /// Compress the trace, by zstd; perf cannot read it then, `auxrec convert` undoes it [levels: 1 to 22; without: 1]
+    #[arg(short = 'z', long, value_name = "LEVEL", num_args = 0..=1, default_missing_value = "1",
+          value_parser = clap::value_parser!(i32).range(levels()))]
+    compression_level: Option<i32>,
     /// End the recording when its files have so much: bytes, or with K, M or G
     #[arg(long, value_name = "SIZE")]
     max_size: Option<String>,
@@ -195,6 +206,10 @@ struct Record {
     /// The command to run; recording ends when it does
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
+}
+
+fn levels() -> impl std::ops::RangeBounds<i64> {
+    i64::from(*auxrec::LEVELS.start())..=i64::from(*auxrec::LEVELS.end())
 }
 
 fn main() -> ExitCode {
@@ -303,6 +318,10 @@ fn run(command: &Command) -> anyhow::Result<u8> {
             let bytes = auxrec::trace::read_file(file)?;
             let mut out = std::io::BufWriter::new(std::io::stdout().lock());
             dump::dump(&bytes, &mut out).with_context(|| file.display().to_string())?;
+            Ok(ALL)
+        }
+        Command::Convert { from, to } => {
+            auxrec::convert::convert_file(from, to)?;
             Ok(ALL)
         }
         Command::Pages { directory } => {
@@ -427,6 +446,7 @@ impl Record {
                 .map(|bytes| u64::try_from(bytes).unwrap_or(u64::MAX)),
             threads: self.threads,
             sync: Duration::from_secs(self.sync),
+            compress: self.compression_level,
             verbose: self.verbose,
         })
     }

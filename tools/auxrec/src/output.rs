@@ -15,10 +15,12 @@ use perfdata::{
     IdIndexEntry, Writer,
 };
 
+use crate::convert::NOTE;
 use crate::drain::{Sink, Tape, Times};
 use crate::error::{Error, Result};
 use crate::host;
 use crate::intel_pt;
+use crate::pack::Pack;
 use crate::pmu::Pmus;
 use crate::session::{Mode, Plan};
 use crate::sys;
@@ -58,6 +60,8 @@ pub(crate) struct Limits {
     pub sync: Duration,
     /// Says on standard error how much of it is there.
     pub verbose: bool,
+    /// How hard trace is compressed; [`None`]: not.
+    pub level: Option<i32>,
 }
 
 /// The file that is written now.
@@ -83,6 +87,7 @@ pub(crate) struct Output {
     /// For `recover` and readers, beside what is always noted.
     pub notes: Vec<(&'static str, String)>,
     sync: Option<Sync>,
+    pack: Option<Pack>,
 }
 
 /// `FILE.0001` and so on.
@@ -123,6 +128,7 @@ impl Output {
             content: 0,
             notes: Vec::new(),
             sync: Some(sync),
+            pack: limits.level.map(Pack::new).transpose()?,
         })
     }
 
@@ -284,11 +290,18 @@ impl Sink for Output {
 
     fn piece(&mut self, aux: &Auxtrace) -> Result<()> {
         self.content += aux.size;
-        Ok(self.file.auxtrace(aux)?)
+        match &mut self.pack {
+            Some(pack) => pack.piece(aux),
+            None => self.file.auxtrace(aux)?,
+        }
+        Ok(())
     }
 
     fn payload(&mut self, bytes: &[u8]) -> Result<()> {
-        Ok(Writer::payload(&mut self.file, bytes)?)
+        match &mut self.pack {
+            Some(pack) => pack.payload(bytes, &mut self.file),
+            None => Ok(Writer::payload(&mut self.file, bytes)?),
+        }
     }
 }
 
@@ -357,6 +370,9 @@ fn features(
     ];
     if limits.parts {
         notes.push(("part", part.to_string()));
+    }
+    if limits.level.is_some() {
+        notes.push((NOTE, "zstd".to_owned()));
     }
     notes.extend(more.iter().cloned());
     features

@@ -88,6 +88,8 @@ pub struct Options {
     pub max_size: Option<u64>,
     /// How often the file is brought to its disk; zero: never.
     pub sync: Duration,
+    /// How hard trace is compressed, one of [`LEVELS`](crate::LEVELS); [`None`]: not.
+    pub compress: Option<i32>,
     /// Says more on standard error.
     pub verbose: bool,
 }
@@ -304,6 +306,7 @@ pub fn record(options: &Options) -> Result<Outcome> {
             keep: options.keep_files,
             sync: options.sync,
             verbose: options.verbose,
+            level: options.compress,
         },
     )?;
     if options.verbose {
@@ -520,10 +523,12 @@ impl Recording {
         let cpus = thread::available_parallelism().map_or(1, NonZero::get);
         let threads = options.threads.unwrap_or(cpus).clamp(1, rings);
         // A ring that is read only now and then needs no thread; and one ring's thread none for the file, unless ending a file
-        // and beginning another keeps it from its ring.
+        // and beginning another, or compressing, keeps it from its ring.
         let alone = match self.session.plan().mode {
             Mode::Overwrite => true,
-            Mode::Linear => threads == 1 && options.switch_output.is_none(),
+            Mode::Linear => {
+                threads == 1 && options.switch_output.is_none() && options.compress.is_none()
+            }
         };
         if alone {
             let events = self.session.rings().iter().flat_map(Rings::events);

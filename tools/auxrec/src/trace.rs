@@ -7,6 +7,7 @@ use std::path::Path;
 
 use perfdata::{Aux, Auxtrace, Event, Feature, File, Read};
 
+use crate::convert;
 use crate::error::{Error, Result};
 use crate::loss::Loss;
 use crate::recover::ENDED;
@@ -136,12 +137,15 @@ pub struct Trace<'a> {
     pub records: u64,
 }
 
-/// The bytes of a file.
+/// The bytes of a file; of one whose trace is compressed, those of the file that would have been written otherwise.
 ///
 /// # Errors
-/// If it cannot be read.
+/// If it cannot be read, or compressed trace in it is damaged.
 pub fn read_file(path: &Path) -> Result<Vec<u8>> {
-    std::fs::read(path).map_err(|e| Error::failed(format!("cannot read {}: {e}", path.display())))
+    let name = path.display();
+    let bytes =
+        std::fs::read(path).map_err(|e| Error::failed(format!("cannot read {name}: {e}")))?;
+    convert::plain(bytes).map_err(|e| Error::failed(format!("{name}: {e}")))
 }
 
 fn known(n: u32) -> Option<u32> {
@@ -399,6 +403,10 @@ impl<'a> Trace<'a> {
                         bytes,
                     });
                 }
+                Event::AuxtraceZstd(part) if part.at == 0 => self.problems.push(format!(
+                    "the trace at file offset {:#x} is compressed: `auxrec convert` writes it plain",
+                    record.offset
+                )),
                 _ => {}
             }
         }

@@ -13,6 +13,7 @@ use anyhow::{bail, ensure, Context, Result};
 use auxcore::pattern::{Header, PACKET_UNIT};
 use rustix::process::Signal;
 
+use crate::compress;
 use crate::contract;
 use crate::hostile;
 use crate::hotplug;
@@ -103,6 +104,7 @@ pub fn all() -> impl Iterator<Item = Case> {
         .chain(truncate::ALL)
         .chain(hotplug::ALL)
         .chain(tasks::ALL)
+        .chain(compress::ALL)
         .map(|(name, steps)| Case {
             name,
             what: What::Steps(steps),

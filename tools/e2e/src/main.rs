@@ -8,6 +8,7 @@
 mod bench;
 mod beside;
 mod cases;
+mod compress;
 mod contract;
 mod counting;
 mod disk;

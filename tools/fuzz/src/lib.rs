@@ -14,9 +14,9 @@ use std::sync::LazyLock;
 use auxrec::control::{Channel, Lines};
 use auxrec::delay::{Delay, Switch};
 use auxrec::pmu::{Pmus, Term};
-use auxrec::{check, dump, json, report, size, target};
+use auxrec::{check, convert, dump, json, report, size, target};
 use cap::Cap;
-use perfdata::{Feature, Features, File, IndexEntry};
+use perfdata::{Feature, Features, File, IndexEntry, RecordType};
 
 mod seeds;
 
@@ -33,10 +33,11 @@ pub type Target = (&'static str, fn(&[u8]));
 const BASE: usize = 4 << 20;
 
 /// All targets.
-pub const TARGETS: [Target; 4] = [
+pub const TARGETS: [Target; 5] = [
     ("file", file),
     ("recover", recover),
     ("check", check),
+    ("convert", convert),
     ("text", text),
 ];
 
@@ -151,6 +152,25 @@ pub fn check(input: &[u8]) {
     let _ = black_box(dump::dump(input, &mut std::io::sink()));
     let _ = black_box(json::report(input));
     let _ = black_box(report::timeline(input));
+}
+
+/// Makes of a file one that is not compressed: what comes of it is a perf.data file, in which nothing is left to do.
+///
+/// # Panics
+/// If it is not.
+pub fn convert(input: &[u8]) {
+    let Ok(out) = convert::convert(input, Cursor::new(Vec::new())) else {
+        return;
+    };
+    let out = out.into_inner();
+    let file = match File::parse(&out) {
+        Ok(file) => file,
+        Err(e) => panic!("it cannot be read: {e}"),
+    };
+    for record in file.records() {
+        let kind = record.map(|record| record.kind).map_err(|e| e.to_string());
+        assert!(kind.is_ok_and(|kind| kind != RecordType::AUXTRACE_ZSTD));
+    }
 }
 
 /// PMUs such as sysfs shows them.

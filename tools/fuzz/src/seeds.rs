@@ -6,9 +6,9 @@ use std::io::Cursor;
 
 use auxcore::pattern::{self, Header, Kind};
 use perfdata::{
-    Attr, Aux, AuxFlags, Auxtrace, ClockData, Comm, EventDesc, Feature, Features, FileId,
-    FinishedInit, FinishedRound, Flags, IdIndex, IdIndexEntry, ItraceStart, Lost, Mmap2, Read,
-    SampleId, SampleType, Writer,
+    Attr, Aux, AuxFlags, Auxtrace, AuxtraceZstd, ClockData, Comm, EventDesc, Feature, Features,
+    FileId, FinishedInit, FinishedRound, Flags, IdIndex, IdIndexEntry, ItraceStart, Lost, Mmap2,
+    Read, SampleId, SampleType, Writer,
 };
 
 /// Some inputs for this target.
@@ -40,13 +40,14 @@ pub fn seeds(target: &str) -> perfdata::Result<Vec<Vec<u8>>> {
         return Ok(texts.iter().map(|text| text.as_bytes().to_vec()).collect());
     }
     let mut out = vec![
-        recording(false, true)?,
-        recording(true, true)?,
-        recording(false, false)?,
+        recording(false, true, false)?,
+        recording(true, true, false)?,
+        recording(false, false, false)?,
+        recording(false, target != "recover", true)?,
     ];
     if target == "recover" {
         // One that was cut in the last piece of trace.
-        let mut cut = recording(false, false)?;
+        let mut cut = recording(false, false, false)?;
         cut.truncate(cut.len() - 72);
         out.push(cut);
     }
@@ -72,8 +73,8 @@ fn packet(pos: u64) -> Vec<u8> {
     out
 }
 
-/// A recording of the PMU `pattern` on one CPU: two pieces, the second after a gap.
-fn recording(overwrite: bool, finished: bool) -> perfdata::Result<Vec<u8>> {
+/// A recording of the PMU `pattern` on one CPU: two pieces, the second after a gap; compressed, each is of two parts.
+fn recording(overwrite: bool, finished: bool, compressed: bool) -> perfdata::Result<Vec<u8>> {
     let attr = Attr {
         kind: 42,
         flags: Flags::SAMPLE_ID_ALL,
@@ -164,16 +165,30 @@ fn recording(overwrite: bool, finished: bool) -> perfdata::Result<Vec<u8>> {
             },
             id,
         )?;
-        file.auxtrace(&Auxtrace {
+        let aux = Auxtrace {
             size: 128,
             offset,
             reference: 2000 + offset,
             idx: 0,
             tid: u32::MAX,
             cpu: 1,
-        })?;
-        for pos in positions {
-            file.payload(&packet(pos))?;
+        };
+        if !compressed {
+            file.auxtrace(&aux)?;
+        }
+        for (at, pos) in [(0, positions[0]), (64, positions[1])] {
+            if compressed {
+                let frame = zstd::bulk::compress(&packet(pos), 1).unwrap_or_default();
+                let part = AuxtraceZstd {
+                    aux,
+                    at,
+                    len: 64,
+                    frame: &frame,
+                };
+                file.record(&part, None)?;
+            } else {
+                file.payload(&packet(pos))?;
+            }
         }
         file.record(&FinishedRound, None)?;
     }

@@ -50,7 +50,7 @@ pub use error::{Error, Result};
 pub use feature::{ClockData, EventDesc, Feature, Features, IndexEntry, Section};
 pub use read::File;
 pub use record::{
-    Aux, AuxFlags, Auxtrace, AuxtraceInfo, Comm, Encode, Event, FileId, FinishedInit,
+    Aux, AuxFlags, Auxtrace, AuxtraceInfo, AuxtraceZstd, Comm, Encode, Event, FileId, FinishedInit,
     FinishedRound, IdIndex, IdIndexEntry, ItraceStart, KernelMmap, Lost, Mmap2, Read, Record,
     RecordType, Records, SampleId, Task, TimeConv, MISC_BUILD_ID, MISC_COMM_EXEC, MISC_KERNEL,
     MISC_SWITCH_OUT, MISC_USER,

@@ -6,7 +6,7 @@
 //! [`SampleId`] when its event asks for one; records of user space ([`RecordType::is_user`]) never have one.
 
 use crate::attr::{Attr, ReadFormat, SampleType};
-use crate::bytes::{padding, until_nul, Cursor};
+use crate::bytes::{padding, to_u64, until_nul, Cursor};
 use crate::{Error, Result};
 
 macro_rules! record_types {
@@ -91,6 +91,9 @@ record_types! {
     TIME_CONV = 79,
     /// The synthesised records are all written.
     FINISHED_INIT = 82,
+    /// A part of a piece of the AUX area, compressed: see [`AuxtraceZstd`]. The number is `AUXZ`, far from those of perf, which
+    /// steps over records that it does not know.
+    AUXTRACE_ZSTD = 0x5a58_5541,
 }
 
 impl RecordType {
@@ -550,7 +553,7 @@ impl IdIndex<'_> {
 impl Encode for IdIndex<'_> {
     const KIND: RecordType = RecordType::ID_INDEX;
     fn encode(&self, out: &mut Vec<u8>) {
-        out.extend(crate::bytes::to_u64(self.0.len()).to_le_bytes());
+        out.extend(to_u64(self.0.len()).to_le_bytes());
         for entry in self.0 {
             out.extend(entry.id.to_le_bytes());
             out.extend(entry.idx.to_le_bytes());
@@ -630,6 +633,84 @@ impl Auxtrace {
             tid: c.u32("AUXTRACE.tid")?,
             cpu: c.u32("AUXTRACE.cpu")?,
         })
+    }
+}
+
+/// A part of a piece of the AUX area, compressed by zstd.
+///
+/// A piece, as [`Auxtrace`] describes it, is cut into parts of at most [`MAX`](Self::MAX) bytes, and each is a frame of its own, within a
+/// record of the usual kind. So a reader that knows nothing of it steps over it, and of a file that was cut off all parts but the last
+/// are good. Nothing is compressed here: the frame is bytes.
+///
+/// The plain part is at most [`RATIO`](Self::RATIO) times as long as its record, which zeros behind the frame see to: so a file says how
+/// much memory its content takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct AuxtraceZstd<'a> {
+    /// The whole piece: its size is that of all parts together, not compressed.
+    pub aux: Auxtrace,
+    /// Where in the piece this part begins: a multiple of 8.
+    pub at: u64,
+    /// Length of the part, not compressed: a multiple of 8.
+    pub len: u32,
+    /// The part, compressed.
+    pub frame: &'a [u8],
+}
+
+impl<'a> AuxtraceZstd<'a> {
+    /// The longest part: its frame finds room in a record even if it cannot be compressed.
+    pub const MAX: u32 = 60 * 1024;
+    /// No part is more than so many times as long as its record.
+    pub const RATIO: u32 = 16;
+    /// Header and fields.
+    const FRONT: usize = 8 + 40 + 16;
+
+    fn decode(c: &mut Cursor<'a>) -> Result<Self> {
+        let aux = Auxtrace::decode(c)?;
+        c.take(4, "AUXTRACE_ZSTD.reserved")?;
+        let at_place = c.offset();
+        let at = c.u64("AUXTRACE_ZSTD.at")?;
+        let len_place = c.offset();
+        let len = c.u32("AUXTRACE_ZSTD.len")?;
+        let frame = usize::try_from(c.u32("AUXTRACE_ZSTD.frame")?).unwrap_or(usize::MAX);
+        let room = to_u64(Self::FRONT + c.left()) * u64::from(Self::RATIO);
+        let invalid = |field, offset, value, why| Error::Invalid {
+            field,
+            offset,
+            value,
+            why,
+        };
+        if len == 0 || len % 8 != 0 || len > Self::MAX || u64::from(len) > room {
+            let why = "no multiple of 8 of the length that a part can have";
+            return Err(invalid("AUXTRACE_ZSTD.len", len_place, len.into(), why));
+        }
+        if at % 8 != 0 || at.checked_add(len.into()).is_none_or(|end| end > aux.size) {
+            let why = "the part is not within its piece";
+            return Err(invalid("AUXTRACE_ZSTD.at", at_place, at, why));
+        }
+        let frame = c.take(frame, "AUXTRACE_ZSTD frame")?;
+        Ok(Self {
+            aux,
+            at,
+            len,
+            frame,
+        })
+    }
+}
+
+impl Encode for AuxtraceZstd<'_> {
+    const KIND: RecordType = RecordType::AUXTRACE_ZSTD;
+    fn encode(&self, out: &mut Vec<u8>) {
+        let start = out.len();
+        self.aux.encode(out);
+        out.extend(self.at.to_le_bytes());
+        out.extend(self.len.to_le_bytes());
+        let frame = u32::try_from(self.frame.len()).unwrap_or(u32::MAX);
+        out.extend(frame.to_le_bytes());
+        out.extend(self.frame);
+        let len = out.len() - start + 8;
+        let least = usize::try_from(self.len.div_ceil(Self::RATIO)).unwrap_or(0);
+        let len = len.max(least).next_multiple_of(8);
+        out.resize(start + len - 8, 0);
     }
 }
 
@@ -725,6 +806,8 @@ pub enum Event<'a> {
     AuxtraceInfo(u32, &'a [u8]),
     /// See [`Auxtrace`]; the payload is the second.
     Auxtrace(Auxtrace, &'a [u8]),
+    /// See [`AuxtraceZstd`].
+    AuxtraceZstd(AuxtraceZstd<'a>),
     /// Of a kind whose content is not taken apart here.
     Other(RecordType),
 }
@@ -765,16 +848,14 @@ impl<'a> Record<'a> {
             return Err(Error::Short {
                 field: "sample_id",
                 offset: self.offset,
-                need: crate::bytes::to_u64(len),
-                have: crate::bytes::to_u64(self.body.len()),
+                need: to_u64(len),
+                have: to_u64(self.body.len()),
             });
         };
         let (body, tail) = self.body.split_at(at);
         let mut c = Cursor::new(
             tail,
-            self.offset
-                .saturating_add(8)
-                .saturating_add(crate::bytes::to_u64(at)),
+            self.offset.saturating_add(8).saturating_add(to_u64(at)),
         );
         Ok((Some(SampleId::decode(attr.sample_type, &mut c)?), body))
     }
@@ -899,6 +980,7 @@ impl<'a> Record<'a> {
                 Event::AuxtraceInfo(kind, c.take(left, "AUXTRACE_INFO.priv")?)
             }
             RecordType::AUXTRACE => Event::Auxtrace(Auxtrace::decode(&mut c)?, self.payload),
+            RecordType::AUXTRACE_ZSTD => Event::AuxtraceZstd(AuxtraceZstd::decode(&mut c)?),
             other => Event::Other(other),
         })
     }
@@ -926,7 +1008,7 @@ impl<'a> Records<'a> {
     }
 
     fn step(&mut self) -> Result<Record<'a>> {
-        let offset = self.base.saturating_add(crate::bytes::to_u64(self.pos));
+        let offset = self.base.saturating_add(to_u64(self.pos));
         let mut c = Cursor::new(&self.data[self.pos..], offset);
         let kind = RecordType(c.u32("record header.type")?);
         let misc = c.u16("record header.misc")?;

@@ -227,6 +227,9 @@ fn scan<F: Read + Seek>(
                 Some(decoded)
             });
             let Some((event, id)) = decoded else { break };
+            if let Event::AuxtraceZstd(part) = event {
+                out.trace += u64::from(part.len);
+            }
             // Records that a recorder has made up have no time.
             let time = id.and_then(|id| id.time).filter(|time| *time != 0);
             if let (Some(time), false) = (time, matches!(event, Event::Read(_))) {

@@ -36,6 +36,8 @@ pub struct Writer<W> {
     /// How much of an AUXTRACE payload is still to come.
     owed: u64,
     index: Vec<IndexEntry>,
+    /// Where compressed parts of trace begin.
+    parts: Vec<u64>,
     failed: bool,
 }
 
@@ -106,6 +108,7 @@ impl<W: Write + Seek> Writer<W> {
             good: 0,
             owed: 0,
             index: Vec::new(),
+            parts: Vec::new(),
             failed: false,
         };
         writer.flush()?;
@@ -157,6 +160,9 @@ impl<W: Write + Seek> Writer<W> {
         match u16::try_from(self.stage.len() - start) {
             Ok(size) if size % 8 == 0 => {
                 self.stage[start + 6..start + 8].copy_from_slice(&size.to_le_bytes());
+                if R::KIND == RecordType::AUXTRACE_ZSTD {
+                    self.parts.push(self.written + to_u64(start));
+                }
             }
             _ => {
                 self.stage.truncate(start);
@@ -312,7 +318,7 @@ impl<W: Write + Seek> Writer<W> {
     }
 
     /// After the output failed: goes back to the end of the last record that is whole, or, to free `room` bytes, to before
-    /// the last AUXTRACE record that leaves as much; says so in the header, and hands the output to `truncate` with the
+    /// the last record of trace that leaves as much; says so in the header, and hands the output to `truncate` with the
     /// length to which to cut it. The writer can go on from there; [`finish`](Self::finish) may well find the room that it
     /// needs.
     ///
@@ -327,16 +333,18 @@ impl<W: Write + Seek> Writer<W> {
         self.owed = 0;
         if room != 0 {
             let end = self.good.saturating_sub(room);
-            let pieces = self.index.iter().rev();
+            let pieces = self.index.iter().map(|piece| piece.offset);
             self.good = pieces
-                .map(|piece| piece.offset)
-                .find(|&offset| offset <= end)
+                .chain(self.parts.iter().copied())
+                .filter(|&offset| offset <= end)
+                .max()
                 .unwrap_or(self.data);
         }
         self.good = self.good.max(self.data);
         self.written = self.good;
         let good = self.good;
         self.index.retain(|entry| entry.offset < good);
+        self.parts.retain(|&part| part < good);
         truncate(&mut self.out, self.base + good).map_err(|reason| Error::Output {
             offset: good,
             reason,
@@ -353,6 +361,11 @@ impl<W: Write + Seek> Writer<W> {
     pub fn finish(mut self, features: &Features) -> Result<W> {
         self.try_finish(features)?;
         Ok(self.out)
+    }
+
+    /// Gives the output back as it is, without what was not flushed.
+    pub fn into_inner(self) -> W {
+        self.out
     }
 
     /// As [`finish`](Self::finish), and the writer stays.
