@@ -7,10 +7,12 @@
 
 use std::io::{Seek, Write};
 use std::ops::Range;
+use std::sync::Arc;
 
-use perfdata::{Attr, Auxtrace, Event, Read, Records, SampleId, Writer};
+use perfdata::{Attr, Auxtrace, Event, Flags, Read, Records, SampleId, Writer};
 
 use crate::error::{Error, Result};
+use crate::live::Gauge;
 use crate::loss::Loss;
 use crate::ring::pieces;
 use crate::session::{Mode, Rings, Session};
@@ -56,6 +58,10 @@ pub struct Drain {
     policy: OnTruncate,
     /// Whether a piece of trace may be cut anywhere.
     divisible: bool,
+    /// Time of the newest AUX record.
+    newest: Option<u64>,
+    /// Where to leave how it goes, if somebody looks.
+    pub(crate) gauge: Option<Arc<Gauge>>,
     /// What was lost.
     pub loss: Loss,
     /// How often the AUX area was written from end to end.
@@ -142,6 +148,8 @@ impl Drain {
             off: false,
             policy: session.plan().on_truncate,
             divisible: !session.plan().writes_intel_pt(),
+            newest: None,
+            gauge: None,
             loss: Loss::default(),
             wraps: 0,
         }
@@ -170,10 +178,19 @@ impl Drain {
             Mode::Overwrite => None,
         };
         let before = self.loss.cuts();
+        self.newest = None;
+        let came = self.gauge.is_some().then(sys::now);
         let mut pass = Pass {
             records: self.records(rings, file)?,
             ..Pass::default()
         };
+        if let (Some(gauge), Some(came)) = (&self.gauge, came) {
+            let fill = trace
+                .as_ref()
+                .map_or(0, |(_, range)| range.end.wrapping_sub(range.start));
+            let age = self.newest.map(|newest| came.saturating_sub(newest));
+            gauge.found(fill, age, self.loss.cuts());
+        }
         if let Some((full, range)) = trace {
             if full {
                 self.loss.found_full();
@@ -261,7 +278,12 @@ impl Drain {
                 times = Some((first.min(time), last.max(time)));
             }
             match record.event(&self.attr)? {
-                Event::Aux(aux) => self.loss.aux(&aux, time),
+                Event::Aux(aux) => {
+                    // By another clock it says nothing about now.
+                    let ours = self.attr.flags.contains(Flags::USE_CLOCKID);
+                    self.newest = time.filter(|_| ours);
+                    self.loss.aux(&aux, time);
+                }
                 Event::Lost(lost) => self.loss.lost(lost.lost),
                 _ => {}
             }

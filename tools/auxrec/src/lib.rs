@@ -40,6 +40,7 @@ mod host;
 pub mod intel_pt;
 pub mod json;
 pub mod limits;
+pub mod live;
 pub mod loss;
 mod output;
 mod pack;

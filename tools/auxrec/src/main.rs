@@ -13,6 +13,7 @@ use anyhow::Context as _;
 use auxrec::control::Channel;
 use auxrec::delay::{Delay, Switch};
 use auxrec::drain::OnTruncate;
+use auxrec::live::Live;
 use auxrec::record::{Options, Snapshot};
 use auxrec::size::{parse_rings, parse_size, RingSizes};
 use auxrec::target::{online_cpus, parse_cpus, parse_ids, Target};
@@ -124,6 +125,18 @@ impl From<Truncated> for OnTruncate {
     }
 }
 
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum How {
+    /// On a terminal that no command writes to, unless -q is given
+    Auto,
+    /// Not at all
+    Off,
+    /// On the terminal that standard error is
+    Terminal,
+    /// A line of JSON each second, on standard output
+    Json,
+}
+
 #[derive(Debug, Args)]
 struct Record {
     /// Events, as pmu/term=value,…/modifiers or name:modifiers, in lists a,b and groups {a,b}
@@ -197,6 +210,9 @@ struct Record {
     /// Write how it went, and what was lost, as JSON into this file; -: to standard output
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Show how it goes: rate, fill and wakeups of each ring
+    #[arg(long, value_name = "HOW", value_enum, default_value_t = How::Auto)]
+    live: How,
     /// Say nothing but errors
     #[arg(short, long)]
     quiet: bool,
@@ -447,6 +463,12 @@ impl Record {
             threads: self.threads,
             sync: Duration::from_secs(self.sync),
             compress: self.compression_level,
+            live: match self.live {
+                How::Auto if !self.quiet && self.command.is_empty() => Live::Terminal,
+                How::Auto | How::Off => Live::Off,
+                How::Terminal => Live::Terminal,
+                How::Json => Live::Json,
+            },
             verbose: self.verbose,
         })
     }

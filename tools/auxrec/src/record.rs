@@ -19,6 +19,7 @@ use crate::drain::{self, Again, Drain, OnTruncate, Tape};
 use crate::error::{Error, Result};
 use crate::intel_pt;
 use crate::limits::Limits;
+use crate::live::{Gauge, Live, View};
 use crate::loss::Loss;
 use crate::output::{self, Description, Output};
 use crate::parallel::{self, Rotate};
@@ -90,6 +91,8 @@ pub struct Options {
     pub sync: Duration,
     /// How hard trace is compressed, one of [`LEVELS`](crate::LEVELS); [`None`]: not.
     pub compress: Option<i32>,
+    /// Who is told how it goes.
+    pub live: Live,
     /// Says more on standard error.
     pub verbose: bool,
 }
@@ -550,11 +553,27 @@ impl Recording {
             _ => None,
         };
         desk.watch.start(options.delay.steps(), period);
+        let _view = self.view(options.live);
         if alone {
             self.run_alone(options, workload, desk)
         } else {
             self.run_threads(options, threads, workload, desk)
         }
+    }
+
+    /// Shows how it goes, for as long as what comes back is kept.
+    fn view(&mut self, live: Live) -> Option<View> {
+        if live == Live::Off {
+            return None;
+        }
+        let names = self.session.rings().iter().map(Rings::name);
+        let rings = names.zip(&mut self.drains).map(|(name, drain)| {
+            let gauge = Arc::<Gauge>::default();
+            drain.gauge = Some(gauge.clone());
+            (name, gauge)
+        });
+        let size = u64::try_from(self.session.plan().aux).unwrap_or(u64::MAX);
+        Some(View::start(live, rings.collect(), size))
     }
 
     fn run_threads(

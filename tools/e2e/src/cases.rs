@@ -17,6 +17,7 @@ use crate::compress;
 use crate::contract;
 use crate::hostile;
 use crate::hotplug;
+use crate::live;
 use crate::minimal;
 use crate::module;
 use crate::recorder;
@@ -105,6 +106,7 @@ pub fn all() -> impl Iterator<Item = Case> {
         .chain(hotplug::ALL)
         .chain(tasks::ALL)
         .chain(compress::ALL)
+        .chain(live::ALL)
         .map(|(name, steps)| Case {
             name,
             what: What::Steps(steps),

@@ -15,6 +15,7 @@ mod disk;
 mod hostile;
 mod hotplug;
 mod ktap;
+mod live;
 mod matrix;
 mod minimal;
 mod model;

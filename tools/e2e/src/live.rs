@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Cases of what the recorder shows while it records.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Command, Stdio};
+
+use anyhow::{ensure, Context, Result};
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
+use rustix::process::{kill_process, Pid, Signal};
+use rustix::pty::{grantpt, openpt, ptsname, unlockpt, OpenptFlags};
+use rustix::termios::{tcgetattr, tcsetwinsize, Winsize};
+
+use crate::cases::{released, Seen, PAGE};
+use crate::recorder::{accounted, end, size, wait_for, with, Steps};
+use crate::recording::{Ended, Recorder, TraceFile};
+
+/// The cases, by their names.
+pub const ALL: [(&str, Steps); 3] = [
+    ("live on a terminal", on_a_terminal),
+    ("live off a terminal", off_a_terminal),
+    ("live as JSON", as_json),
+];
+
+/// Rings show on a terminal, which is left as it was.
+fn on_a_terminal(name: &str) -> Result<String> {
+    let file = TraceFile::new(name);
+    let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY)?;
+    grantpt(&terminal)?;
+    unlockpt(&terminal)?;
+    tcsetwinsize(
+        &terminal,
+        Winsize {
+            ws_row: 24,
+            ws_col: 100,
+            ws_xpixel: 0,
+            ws_ypixel: 0,
+        },
+    )?;
+    let other = ptsname(&terminal, Vec::new())?;
+    let other = File::options()
+        .read(true)
+        .write(true)
+        .open(other.to_str()?)?;
+    let before = format!("{:?}", tcgetattr(&terminal)?);
+
+    let mut recorder = Command::new("auxrec")
+        .args(["record", "-o"])
+        .arg(file.path())
+        .args(with("rate=512", 16, &["-a"]))
+        .env("TERM", "xterm")
+        .stdin(other.try_clone()?)
+        .stdout(Stdio::null())
+        .stderr(other)
+        .spawn()
+        .context("cannot start auxrec")?;
+    let mut master = File::from(terminal);
+    let mut text = String::new();
+    let mut read = |until: &[&str]| -> Result<()> {
+        let mut bytes = [0; 4096];
+        let wait = Timespec {
+            tv_sec: 30,
+            tv_nsec: 0,
+        };
+        while !until.iter().all(|says| text.contains(says)) {
+            let mut wait_for = [PollFd::new(&master, PollFlags::IN)];
+            ensure!(
+                poll(&mut wait_for, Some(&wait))? != 0,
+                "not {until:?}: {text:?}"
+            );
+            let n = master.read(&mut bytes)?;
+            text.push_str(&String::from_utf8_lossy(&bytes[..n]));
+        }
+        Ok(())
+    };
+    let shown = read(&["CPU 0", "CPU 1", "MB/s, woken in"]);
+    let pid = i32::try_from(recorder.id()).ok().and_then(Pid::from_raw);
+    kill_process(pid.context("a pid of 0")?, Signal::INT)?;
+    let told = read(&["bytes of trace in"]);
+    let status = recorder.wait()?.code().context("it was killed")?;
+    shown?;
+    told?;
+    ensure!(
+        before == format!("{:?}", tcgetattr(&master)?),
+        "the terminal is not as it was"
+    );
+    let seen = Seen::of(&file)?;
+    let ended = Ended {
+        status,
+        errors: text,
+    };
+    accounted(&ended, &seen)?;
+    // Its lines are gone, and what it says at the end stands for itself.
+    let last = ended.errors.rsplit('\n').nth(1).unwrap_or_default();
+    ensure!(
+        last.trim_end().ends_with("bytes") && last.contains("auxrec: "),
+        "the last line is {last:?}"
+    );
+    released()?;
+    Ok(seen.to_string())
+}
+
+/// Nothing of it gets into what a program reads.
+fn off_a_terminal(name: &str) -> Result<String> {
+    let file = TraceFile::new(name);
+    let arguments = with("rate=512", 16, &["-a", "--live", "terminal"]);
+    let recorder = Recorder::start(file.path(), &arguments)?;
+    wait_for("trace", || Ok(size(file.path()) > 6 * 16 * PAGE))?;
+    let ended = end(recorder)?;
+    ensure!(
+        !ended.errors.contains('\x1b') && !ended.errors.contains("MB/s"),
+        "it shows its rings to nobody: {:?}",
+        ended.errors
+    );
+    let seen = Seen::of(&file)?;
+    accounted(&ended, &seen)?;
+    released()?;
+    Ok(seen.to_string())
+}
+
+/// What the lines say came in all is never more than the file has, and grows.
+fn as_json(name: &str) -> Result<String> {
+    let file = TraceFile::new(name);
+    let mut recorder = Command::new("auxrec")
+        .args(["record", "-o"])
+        .arg(file.path())
+        .args(with("rate=512", 16, &["-a", "--live", "json"]))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .context("cannot start auxrec")?;
+    let out = recorder.stdout.take().context("no standard output")?;
+    let mut before = 0;
+    for line in BufReader::new(out).lines().take(2) {
+        let line: serde_json::Value = serde_json::from_str(&line?)?;
+        let rings = line["rings"].as_array().context("no rings")?;
+        ensure!(rings.len() == 2, "{line}");
+        let bytes = |ring: &serde_json::Value| ring["bytes"].as_u64();
+        let sum: u64 = rings.iter().filter_map(bytes).sum();
+        ensure!(sum > before, "{sum} bytes after {before}: {line}");
+        let full = |ring: &serde_json::Value| ring["fill"].as_u64().is_none_or(|n| n > 16 * PAGE);
+        ensure!(!rings.iter().any(full), "more than an area holds: {line}");
+        before = sum;
+    }
+    let pid = i32::try_from(recorder.id()).ok().and_then(Pid::from_raw);
+    kill_process(pid.context("a pid of 0")?, Signal::INT)?;
+    recorder.wait()?;
+    let seen = Seen::of(&file)?;
+    seen.is_right()?;
+    ensure!(
+        seen.content.recorded >= before,
+        "{before} bytes were told of: {seen}"
+    );
+    released()?;
+    Ok(seen.to_string())
+}
