@@ -2,11 +2,14 @@
 
 //! What the file says of the machine, and of the processes that ran already.
 
+use std::collections::HashMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Seek, Write};
+use std::os::unix::fs::MetadataExt;
 use std::sync::OnceLock;
 
-use perfdata::{Attr, Comm, Feature, Features, FileId, KernelMmap, Mmap2, SampleId, Writer};
+use object::Object;
+use perfdata::{Attr, Comm, Feature, Features, FileId, Flags, KernelMmap, Mmap2, SampleId, Writer};
 
 use crate::error::Result;
 
@@ -66,6 +69,50 @@ pub fn describe(features: &mut Features, online: usize) {
     }
 }
 
+/// The build-ids of files, by device and number: many processes have mapped the same.
+#[derive(Debug, Default)]
+pub struct BuildIds(HashMap<(u32, u32, u64), Option<FileId>>);
+
+impl BuildIds {
+    /// That of what this process has mapped, as the kernel tells it of later mappings; or what is known without it.
+    fn of(&mut self, map: &Mmap2<'_>) -> FileId {
+        let FileId::Inode {
+            dev: (major, minor),
+            ino,
+            ..
+        } = map.file
+        else {
+            return map.file;
+        };
+        let read = || {
+            let name = std::str::from_utf8(map.filename).ok()?;
+            // Its own files, whatever is mounted elsewhere for it.
+            let path = format!("/proc/{}/root{name}", map.pid);
+            let meta = fs::metadata(path.as_str()).ok()?;
+            let dev = (rustix::fs::major(meta.dev()), rustix::fs::minor(meta.dev()));
+            // Another file may have the name by now, and what is none may not end.
+            if !name.starts_with('/')
+                || !meta.is_file()
+                || (dev, meta.ino()) != ((major, minor), ino)
+            {
+                return None;
+            }
+            let bytes = object::ReadCache::new(fs::File::open(path).ok()?);
+            let file = object::File::parse(&bytes).ok()?;
+            let id = file.build_id().ok()??;
+            let id = id.get(..id.len().min(20))?;
+            let mut out = [0; 20];
+            out.get_mut(..id.len())?.copy_from_slice(id);
+            Some(FileId::BuildId(u8::try_from(id.len()).ok()?, out))
+        };
+        if ino == 0 {
+            return map.file;
+        }
+        let known = self.0.entry((major, minor, ino)).or_insert_with(read);
+        known.unwrap_or(map.file)
+    }
+}
+
 /// Writes the names of a process's threads, and what code it has mapped. One that has ended meanwhile leaves nothing.
 ///
 /// # Errors
@@ -75,6 +122,7 @@ pub fn process<W: Write + Seek>(
     threads: &[u32],
     attr: &Attr,
     id: u64,
+    build_ids: &mut BuildIds,
     file: &mut Writer<W>,
 ) -> Result<()> {
     let who = |tid| SampleId {
@@ -97,7 +145,11 @@ pub fn process<W: Write + Seek>(
         }
     }
     let text = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
-    for map in text.lines().filter_map(|line| parse_map(pid, line)) {
+    for mut map in text.lines().filter_map(|line| parse_map(pid, line)) {
+        // A kernel that tells of none has readers that expect none.
+        if attr.flags.contains(Flags::BUILD_ID) {
+            map.file = build_ids.of(&map);
+        }
         file.record(&map, Some((&who(pid), attr)))?;
     }
     Ok(())
@@ -253,6 +305,34 @@ mod tests {
             b"//anon"
         );
         assert_eq!(parse_map(7, "nonsense"), None);
+    }
+
+    /// This program has one, as the linker writes it by default.
+    #[test]
+    fn build_ids() {
+        let pid = std::process::id();
+        let me = std::env::current_exe().unwrap().canonicalize().unwrap();
+        let bytes = fs::read(&me).unwrap();
+        let file = object::File::parse(bytes.as_slice()).unwrap();
+        let maps = fs::read_to_string("/proc/self/maps").unwrap();
+        let maps = maps.lines().filter_map(|line| parse_map(pid, line));
+        let mut ids = BuildIds::default();
+        let (mut mine, mut others) = (0, 0);
+        for mut map in maps {
+            let found = ids.of(&map);
+            if map.filename == me.as_os_str().as_encoded_bytes() {
+                assert_eq!(found.build_id(), file.build_id().unwrap());
+                mine += 1;
+                // Another file has the name: then nothing is known of this one.
+                map.file = FileId::Inode {
+                    dev: (0, 0),
+                    ino: 1,
+                    generation: 0,
+                };
+            }
+            others += u32::from(ids.of(&map) == map.file);
+        }
+        assert!(mine != 0 && others > mine);
     }
 
     #[test]

@@ -194,10 +194,11 @@ impl Output {
             Target::Command if self.part == 1 => Vec::new(),
             Target::Command => self.what.workload.map_or(Vec::new(), descendants),
         };
+        let mut build_ids = host::BuildIds::default();
         for pid in pids {
             // One that has ended meanwhile is none to tell of.
             let all = threads(pid).unwrap_or_default();
-            host::process(pid, &all, &attr, id, &mut self.file)?;
+            host::process(pid, &all, &attr, id, &mut build_ids, &mut self.file)?;
         }
         self.file.record(&FinishedInit, None)?;
         self.file.flush()?;

@@ -21,10 +21,11 @@ use crate::sys::{self, Event, Field, Mapping};
 /// The name of the event that tells of names, threads and mappings.
 pub const TRACKING: &str = "dummy:u";
 
-/// What a decoder of trace can use beside names, threads and mappings: context switches, what the kernel does to its own code, and
-/// build-ids. In an order in which older kernels know fewer.
-pub const SIDEBAND: [Flags; 4] = [
+/// What a decoder of trace can use beside names, threads and mappings: context switches, namespaces, what the kernel does to its
+/// own code, and build-ids. In an order in which older kernels know fewer.
+pub const SIDEBAND: [Flags; 5] = [
     Flags::CONTEXT_SWITCH,
+    Flags::NAMESPACES,
     Flags::KSYMBOL.union(Flags::BPF_EVENT),
     Flags::TEXT_POKE,
     Flags::BUILD_ID,

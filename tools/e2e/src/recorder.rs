@@ -756,7 +756,11 @@ fn sideband(name: &str) -> Result<String> {
             }
             perfdata::Event::Mmap(map) if map.filename == b"[pattern]" => "module",
             perfdata::Event::Comm(comm) if made_up && comm.pid == pid => "name before",
-            perfdata::Event::Mmap2(map) if made_up && map.pid == pid => "mapping before",
+            perfdata::Event::Mmap2(map) if made_up && map.pid == pid => {
+                let named = map.file.build_id().is_some();
+                *found.entry("build-id before").or_default() += usize::from(named);
+                "mapping before"
+            }
             perfdata::Event::Comm(comm) if comm.exec && !made_up => "exec",
             perfdata::Event::Mmap2(map) if map.file.build_id().is_some() => "build-id",
             perfdata::Event::Mmap2(_) if !made_up => "mapping",
@@ -780,6 +784,11 @@ fn sideband(name: &str) -> Result<String> {
     for what in wanted {
         ensure!(found.contains_key(what), "no {what}: {found:?}");
     }
+    // Of the same program the recorder finds one where the kernel does.
+    ensure!(
+        !found.contains_key("build-id") || found.get("build-id before") != Some(&0),
+        "no build-id of what ran already: {found:?}"
+    );
     let mappings = found.get("mapping").or_else(|| found.get("build-id"));
     ensure!(mappings.is_some(), "no mapping of what was run: {found:?}");
     released()?;
