@@ -66,7 +66,7 @@ impl Limits {
     fn how_to_raise(&self, need: u64) -> String {
         let kb = need.div_ceil(1024).div_ceil(self.cpus);
         format!(
-            "Make the rings smaller with -m, record fewer CPUs with -C, or raise a limit: `sysctl kernel.perf_event_mlock_kb={kb}`, \
+            "Make the rings smaller with -m or --shrink, record fewer CPUs with -C, or raise a limit: `sysctl kernel.perf_event_mlock_kb={kb}`, \
              or `ulimit -l {}`, or the capability CAP_IPC_LOCK",
             need.div_ceil(1024),
         )
@@ -74,10 +74,12 @@ impl Limits {
 
     fn describe(&self) -> String {
         format!(
-            "kernel.perf_event_mlock_kb is {} for each of {} CPUs, for all programs of this user together, and RLIMIT_MEMLOCK is {}",
+            "kernel.perf_event_mlock_kb is {} for each of {} CPUs, for all programs of this user together, and RLIMIT_MEMLOCK is {}: {} \
+             together",
             self.mlock_kb,
             self.cpus,
             self.memlock.map_or("unlimited".to_owned(), bytes),
+            self.budget().map_or("unlimited".to_owned(), bytes),
         )
     }
 
@@ -95,6 +97,33 @@ impl Limits {
                 self.how_to_raise(need),
             ))),
             _ => Ok(()),
+        }
+    }
+
+    /// The largest sizes of data ring and AUX area, at most these, with which `rings` pairs can be had: the area is made smaller before the
+    /// data ring is. [`None`] if the smallest are too large.
+    #[must_use]
+    pub fn fit(
+        &self,
+        rings: usize,
+        mut data: usize,
+        mut aux: usize,
+        page: usize,
+    ) -> Option<(usize, usize)> {
+        // In less a driver cannot be told to wake its reader before it stops.
+        let least = (2 * page).min(aux);
+        loop {
+            let each = u64::try_from(page + data + aux).unwrap_or(u64::MAX);
+            if self.preflight(rings, each).is_ok() {
+                return Some((data, aux));
+            }
+            if aux > least {
+                aux /= 2;
+            } else if data > page {
+                data /= 2;
+            } else {
+                return None;
+            }
         }
     }
 
@@ -299,6 +328,27 @@ mod tests {
             },
         ] {
             assert!(free.preflight(1000, 1 << 40).is_ok());
+        }
+    }
+
+    #[test]
+    fn rings_that_are_as_large_as_they_may_be() {
+        // 1120 KiB are allowed; each pair has 4 KiB more than its two rings.
+        for (rings, data, aux, fits) in [
+            (2, 256, 128, Some((256, 128))),
+            (2, 256, 65536, Some((256, 256))),
+            (1, 512, 4096, Some((512, 512))),
+            (4, 512, 4096, Some((256, 8))),
+            (20, 512, 4096, Some((32, 8))),
+            (100, 4, 4, None),
+        ] {
+            let found = USER.fit(rings, data << 10, aux << 10, 4096);
+            let fits = fits.map(|(data, aux)| (data << 10, aux << 10));
+            assert_eq!(found, fits, "{rings} x {data} and {aux} KiB");
+            if let Some((data, aux)) = found {
+                let each = u64::try_from(4096 + data + aux).unwrap_or(0);
+                assert!(USER.preflight(rings, each).is_ok());
+            }
         }
     }
 

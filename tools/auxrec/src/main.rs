@@ -154,6 +154,9 @@ struct Record {
     /// Sizes of the data ring and of the AUX area: pages, or bytes with B, K, M or G
     #[arg(short, long, value_name = "DATA[,AUX]")]
     mmap_pages: Option<String>,
+    /// Make the rings smaller where so much memory may not be locked
+    #[arg(long)]
+    shrink: bool,
     /// Wake up when so much trace is there: pages, or bytes with a unit [default: a quarter of the AUX area]
     #[arg(long, value_name = "SIZE")]
     aux_watermark: Option<String>,
@@ -429,6 +432,7 @@ impl Record {
                 Some(text) => parse_rings(text, page)?,
                 None => RingSizes::default(),
             },
+            shrink: self.shrink,
             watermark: self
                 .aux_watermark
                 .as_deref()

@@ -59,6 +59,8 @@ pub struct Options {
     pub cgroup: Option<String>,
     /// Sizes of the rings.
     pub sizes: RingSizes,
+    /// Whether rings may be smaller where so much memory may not be locked.
+    pub shrink: bool,
     /// When the AUX area wakes the recorder, in bytes; [`None`]: a quarter of the area.
     pub watermark: Option<usize>,
     /// Who is recorded.
@@ -291,6 +293,13 @@ pub fn record(options: &Options) -> Result<Outcome> {
         plan.threads = Some(pid.into_iter().collect());
     }
     match &options.target {
+    if options.shrink && plan.shrink(&limits)? {
+        eprintln!(
+            "auxrec: the rings are made smaller, {} and {}, as more memory may not be locked",
+            bytes(u64::try_from(plan.data).unwrap_or(0)),
+            bytes(u64::try_from(plan.aux).unwrap_or(0)),
+        );
+    }
         Target::Processes(pids) => watch.processes(pids, false)?,
         Target::Threads(threads) => watch.processes(threads, true)?,
         Target::Command | Target::System(_) => {}

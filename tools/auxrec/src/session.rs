@@ -162,6 +162,28 @@ impl Plan {
         }
     }
 
+    /// Makes the rings as much smaller as the limits demand; whether that was so.
+    ///
+    /// # Errors
+    /// If not even the smallest are allowed.
+    pub(crate) fn shrink(&mut self, limits: &Limits) -> Result<bool> {
+        let page = sys::page_size();
+        let rings = self.pairs().len() * self.aux().count();
+        let Some((data, aux)) = limits.fit(rings, self.data, self.aux, page) else {
+            // It says why.
+            let each = u64::try_from(3 * page).unwrap_or(u64::MAX);
+            return limits.preflight(rings, each).map(|()| false);
+        };
+        let smaller = (data, aux) != (self.data, self.aux);
+        let aux_bytes = u32::try_from(aux).unwrap_or(u32::MAX);
+        if self.aux != aux {
+            // As the default is: with more of the area a driver would stop before it wakes anybody.
+            self.watermark = self.watermark.min(aux_bytes / 4);
+        }
+        (self.data, self.aux) = (data, aux);
+        Ok(smaller)
+    }
+
     /// The numbers of the events that write trace.
     pub fn aux(&self) -> impl Iterator<Item = usize> + '_ {
         let all = self.events.iter().enumerate();
