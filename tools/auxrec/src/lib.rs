@@ -35,6 +35,7 @@ pub mod delay;
 pub mod drain;
 pub mod dump;
 mod error;
+mod filter;
 pub mod flamegraph;
 mod host;
 pub mod intel_pt;

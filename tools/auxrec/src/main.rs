@@ -145,7 +145,7 @@ struct Record {
     /// Put so many bytes of trace into samples of the other events
     #[arg(long, value_name = "BYTES", num_args = 0..=1, default_missing_value = "4096")]
     aux_sample: Option<String>,
-    /// Trace only this code: filter|start|stop START[/SIZE][@FILE], in numbers
+    /// Trace only this code: filter|start|stop|tracestop START[/END] [@FILE], in numbers or functions of FILE
     #[arg(long, value_name = "FILTER")]
     filter: Option<String>,
     /// Record only what runs in this control group, with -a or -C

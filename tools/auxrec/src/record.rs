@@ -2,7 +2,6 @@
 
 //! `record`: from the options to the file.
 
-use std::ffi::CString;
 use std::fs::File;
 use std::num::NonZero;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,6 +16,7 @@ use crate::control::{Channel, Command};
 use crate::delay::{Delay, Step, Switch as Switching};
 use crate::drain::{self, Again, Drain, OnTruncate, Tape};
 use crate::error::{Error, Result};
+use crate::filter;
 use crate::intel_pt;
 use crate::limits::Limits;
 use crate::live::{Gauge, Live, View};
@@ -53,7 +53,7 @@ pub struct Options {
     pub events: Vec<String>,
     /// How much trace samples of other events hold.
     pub aux_sample: Option<u32>,
-    /// Of which code there is to be trace, in the kernel's words.
+    /// Of which code there is to be trace, in perf's words: `filter main @ /bin/program`.
     pub filter: Option<String>,
     /// Only what runs in this control group is recorded: its name, or its directory.
     pub cgroup: Option<String>,
@@ -235,11 +235,7 @@ impl Options {
                 .map(open_cgroup)
                 .transpose()?
                 .map(Arc::new),
-            filter: match self.filter.as_deref().map(CString::new) {
-                None => None,
-                Some(Ok(filter)) => Some(filter),
-                Some(Err(_)) => return Err(Error::usage("a filter has no NUL in it")),
-            },
+            filter: self.filter.as_deref().map(filter::resolve).transpose()?,
         })
     }
 
@@ -293,16 +289,16 @@ pub fn record(options: &Options) -> Result<Outcome> {
         plan.threads = Some(pid.into_iter().collect());
     }
     match &options.target {
+        Target::Processes(pids) => watch.processes(pids, false)?,
+        Target::Threads(threads) => watch.processes(threads, true)?,
+        Target::Command | Target::System(_) => {}
+    }
     if options.shrink && plan.shrink(&limits)? {
         eprintln!(
             "auxrec: the rings are made smaller, {} and {}, as more memory may not be locked",
             bytes(u64::try_from(plan.data).unwrap_or(0)),
             bytes(u64::try_from(plan.aux).unwrap_or(0)),
         );
-    }
-        Target::Processes(pids) => watch.processes(pids, false)?,
-        Target::Threads(threads) => watch.processes(threads, true)?,
-        Target::Command | Target::System(_) => {}
     }
     let session = Session::open(plan, &limits)?;
     let output = Output::create(
