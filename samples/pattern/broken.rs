@@ -5,22 +5,49 @@
 
 use auxcore::{
     lap::Take,
+    pattern::BLOCK_LEN,
     ring::Size, //
 };
+use kernel::prelude::*;
 use perf::aux::{
     Loss,
     Mode,
     Published, //
 };
 
-/// Barrier (B) is left out: the reader may see the length before the bytes. Not to be seen on x86,
-/// which stores in order: `unpublished` of `rust/compile-fail` shows that it cannot be forgotten,
-/// `Documentation/litmus` that it is needed.
+/// Barrier (B) is left out: the reader may see the length before the bytes. x86 stores in order and
+/// would not show it; see [`StoreBuffer`].
 pub(crate) fn published() -> Published {
     if cfg!(auxpmu_break = "barrier") {
         Published::device(|| ())
     } else {
         Published::cpu_stores()
+    }
+}
+
+/// Where the newest block of a tick stays, if barrier (B) is left out: to the reader, whom nobody has
+/// wait for it either, as if a processor that need not store in order had it there.
+#[derive(Default)]
+pub(crate) struct StoreBuffer(Option<(u64, u64, [u8; BLOCK_LEN])>);
+
+impl StoreBuffer {
+    /// Stores what came before, and keeps this.
+    pub(crate) fn store(
+        &mut self,
+        way: u64,
+        address: u64,
+        bytes: &[u8],
+        mut store: impl FnMut(u64, u64, &[u8]) -> Result,
+    ) -> Result {
+        if !cfg!(auxpmu_break = "barrier") {
+            return store(way, address, bytes);
+        }
+
+        let block = bytes.try_into().map_err(|_| EINVAL)?;
+        match self.0.replace((way, address, block)) {
+            Some((way, address, bytes)) => store(way, address, &bytes),
+            None => Ok(()),
+        }
     }
 }
 

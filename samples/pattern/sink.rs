@@ -157,8 +157,11 @@ impl Sink {
 
         match self {
             Self::Direct(table) => {
+                let mut buffer = broken::StoreBuffer::default();
                 let outcome = unit.tick(plan, table, |way, address, bytes| {
-                    window.store(base.wrapping_add(way), address, bytes)
+                    buffer.store(way, address, bytes, |way, address, bytes| {
+                        window.store(base.wrapping_add(way), address, bytes)
+                    })
                 });
 
                 unit.lost.no_space = unit.lost.no_space.saturating_add(outcome.dropped);
