@@ -132,7 +132,9 @@ impl Pmu for SoftPt {
     fn pause(&self, session: &mut aux::Session<'_, Self>, tracer: &mut Tracer) {
         let task = Current::new(session.cpu);
 
-        tracer.pause(session.buffer, &mut Ring(session.window), task, session.cpu);
+        let ring = &mut Ring(session.window);
+        let stepped = tracer.pause(session.buffer, ring, task, session.cpu);
+        session.count(stepped);
     }
 
     fn snapshot(
@@ -183,7 +185,8 @@ impl Pmu for SoftPt {
     fn quiesce(&self, session: &mut aux::Session<'_, Self>, mut tracer: Tracer) -> aux::Written {
         let task = Current::new(session.cpu);
 
-        tracer.leave(session.buffer, &mut Ring(session.window), task);
+        let stepped = tracer.leave(session.buffer, &mut Ring(session.window), task);
+        session.count(stepped);
         aux::Written::by_writer(
             session.window,
             if tracer.is_full() {

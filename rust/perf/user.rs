@@ -125,6 +125,13 @@ impl Regs<'_> {
         unsafe { flags.write(new) };
     }
 
+    /// Whether the trap flag is in the copy of the flags that the `syscall` instruction leaves in
+    /// `r11`.
+    pub fn shows_trap_flag(&self) -> bool {
+        // SAFETY: Live, by the type invariant.
+        unsafe { (*self.raw.as_ptr()).r11 & TRAP_FLAG != 0 }
+    }
+
     /// Takes the trap flag out of the copy of the flags that the `syscall` instruction leaves in
     /// `r11`.
     pub fn hide_trap_flag(&mut self) {

@@ -121,18 +121,20 @@ impl Tracer {
         }
     }
 
-    /// Traces nothing from now on; after an NMI, from the next step on.
+    /// Traces nothing from now on, or, after an NMI, from the next step on; how many instructions the
+    /// task has executed.
     pub(crate) fn pause(
         &mut self,
         encoder: &mut Encoder,
         ring: &mut Ring<'_>,
         task: Option<Current<'_>>,
         cpu: &Cpu,
-    ) {
+    ) -> u64 {
         self.paused = true;
-        if !cpu.is_nmi() {
-            self.leave(encoder, ring, task);
+        if cpu.is_nmi() {
+            return 0;
         }
+        self.leave(encoder, ring, task)
     }
 
     /// Takes the trap flag away.
@@ -278,20 +280,12 @@ impl Tracer {
         let mut steps = 0;
 
         match (crossing, task) {
-            (Crossing::Syscall, Some(mut task)) => {
-                match self.syscall(encoder, ring, &mut task) {
-                    Ok(executed) => steps = executed,
-                    Err(Full) => self.full = true,
-                }
-                self.place = Place::Outside;
-                if self.armed {
-                    task.hide_trap_flag();
-                    self.disarm(&mut task);
-                }
-            }
+            (Crossing::Syscall, Some(mut task)) => steps = self.called(encoder, ring, &mut task),
             (Crossing::Return, Some(mut task)) => self.arm(&mut task),
             (Crossing::Handler, Some(mut task)) if !self.is_inside() => self.arm(&mut task),
-            (Crossing::Signal | Crossing::SwitchOut, task) => self.leave(encoder, ring, task),
+            (Crossing::Signal | Crossing::SwitchOut, task) => {
+                steps = self.leave(encoder, ring, task);
+            }
             (Crossing::SwitchIn, Some(mut task)) => self.enter(&mut task),
             _ => {}
         }
@@ -304,6 +298,35 @@ impl Tracer {
 
     /// The task has executed an instruction that makes a system call; whether it is known, as a
     /// number.
+    fn called(
+        &mut self,
+        encoder: &mut Encoder,
+        ring: &mut Ring<'_>,
+        task: &mut Current<'_>,
+    ) -> u64 {
+        let executed = self.syscall(encoder, ring, task);
+
+        self.full |= executed.is_err();
+        self.place = Place::Outside;
+        if self.armed {
+            task.hide_trap_flag();
+            self.disarm(task);
+        }
+        executed.unwrap_or(0)
+    }
+
+    /// Whether the task has executed such an instruction, and that was not told yet: the kernel turns
+    /// interrupts on before it tells.
+    fn has_called(&self, task: &Current<'_>) -> bool {
+        task.is_in_syscall()
+            && match self.place {
+                Place::Outside => false,
+                Place::Inside { .. } => true,
+                // Else it comes out of one that has the result of one that has none.
+                Place::Entering(ip) => task.ip() != ip || task.shows_trap_flag(),
+            }
+    }
+
     fn syscall(
         &mut self,
         encoder: &mut Encoder,
@@ -332,13 +355,17 @@ impl Tracer {
         }
     }
 
-    /// The task gets out of our hands.
+    /// The task gets out of our hands; how many instructions it has executed.
     pub(crate) fn leave(
         &mut self,
         encoder: &mut Encoder,
         ring: &mut Ring<'_>,
-        task: Option<Current<'_>>,
-    ) {
+        mut task: Option<Current<'_>>,
+    ) -> u64 {
+        let steps = match &mut task {
+            Some(task) if self.has_called(task) => self.called(encoder, ring, task),
+            _ => 0,
+        };
         if let Place::Inside { ip, .. } = self.place {
             if encoder.disable(ip, ring).is_err() {
                 self.full = true;
@@ -350,6 +377,7 @@ impl Tracer {
             Some(mut task) => self.disarm(&mut task),
             None => self.armed = false,
         }
+        steps
     }
 
     /// Trace begins at `ip`.
