@@ -15,6 +15,8 @@
 mod delivery;
 #[path = "user/hooks.rs"]
 mod hooks;
+#[path = "user/left.rs"]
+mod left;
 
 pub(crate) use hooks::Hooks;
 
@@ -53,6 +55,9 @@ pub enum Code {
 /// and does not run user code during `'a`; nobody has a Rust reference to it.
 pub struct Regs<'a> {
     raw: NonNull<bindings::pt_regs>,
+    /// An NMI may have broken in where they are saved or put back: what they say may be old, and what
+    /// is written may be lost.
+    nmi: bool,
     _cpu: PhantomData<&'a context::Cpu>,
 }
 
@@ -81,8 +86,11 @@ impl Regs<'_> {
     }
 
     /// Whether the task is inside a system call that has no result yet: it comes by
-    /// [`Crossing::Return`] before it goes back.
+    /// [`Crossing::Return`] before it goes back. In an NMI that is not known, and false.
     pub fn is_in_syscall(&self) -> bool {
+        if self.nmi {
+            return false;
+        }
         // SAFETY: Live, by the type invariant.
         let number = unsafe { (*self.raw.as_ptr()).orig_ax };
         // SAFETY: As above.
@@ -109,8 +117,15 @@ impl Regs<'_> {
     /// Has the processor trap after the next instruction, and so on, or not.
     ///
     /// Whoever sets it takes it away again before the task gets off the CPU: a trap that is
-    /// nobody's kills the task.
+    /// nobody's kills the task. From an NMI it cannot be set, and is taken away later; traps that
+    /// come till then are nobody's and do no harm.
     pub fn set_trap_flag(&mut self, trap: bool) {
+        if self.nmi {
+            if !trap {
+                left::leave(self.raw);
+            }
+            return;
+        }
         // SAFETY: Live, by the type invariant.
         let flags = unsafe { &raw mut (*self.raw.as_ptr()).flags };
         // SAFETY: As above; nobody else writes to it while the task does not run user code.
@@ -151,14 +166,19 @@ pub struct Current<'a>(Regs<'a>);
 impl<'a> Current<'a> {
     /// The task whose user code this CPU goes back to; [`None`] if that never returns to user mode:
     /// a thread of the kernel's, or a task that exits.
-    pub fn new(_cpu: &'a context::Cpu) -> Option<Self> {
+    pub fn new(cpu: &'a context::Cpu) -> Option<Self> {
         // SAFETY: There always is a current task, and interrupts are off by the invariant of `Cpu`.
         let raw = NonNull::new(unsafe { bindings::rust_perf_current_user_regs() })?;
 
+        let nmi = cpu.is_nmi();
+        if !nmi {
+            settle(raw);
+        }
         // INVARIANT: The task is in the kernel: this is the kernel, and the CPU does not leave it
         // while the token is borrowed.
         Some(Self(Regs {
             raw,
+            nmi,
             _cpu: PhantomData,
         }))
     }
@@ -209,6 +229,32 @@ impl core::ops::DerefMut for Current<'_> {
     fn deref_mut(&mut self) -> &mut Self::Target {
         &mut self.0
     }
+}
+
+/// Takes the trap flag away that an NMI has left in these registers of a task in the kernel; whether
+/// there was one.
+fn settle(raw: NonNull<bindings::pt_regs>) -> bool {
+    let left = left::take(raw);
+
+    if left {
+        // INVARIANT: The registers of a task in the kernel, by who calls this.
+        let mut regs = Regs {
+            raw,
+            nmi: false,
+            _cpu: PhantomData,
+        };
+        if regs.is_in_syscall() {
+            regs.hide_trap_flag();
+        }
+        regs.set_trap_flag(false);
+    }
+    left
+}
+
+/// Takes the flag away that an NMI has left to the current task; whether there was one.
+fn settle_current() -> bool {
+    // SAFETY: There always is a current task.
+    NonNull::new(unsafe { bindings::rust_perf_current_user_regs() }).is_some_and(settle)
 }
 
 /// Reads memory of the current task, which has user memory; whether all of it could be read.

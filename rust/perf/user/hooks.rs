@@ -7,7 +7,12 @@
 //! [`include/linux/task_work.h`](srctree/include/linux/task_work.h)
 
 use super::{
-    delivery::Delivery,
+    delivery::{
+        self,
+        Delivery, //
+    },
+    settle,
+    settle_current,
     Crossing,
     Step, //
 };
@@ -166,6 +171,9 @@ impl<T: Pmu> Hooks<T> {
     ///
     /// The notifier must have been added, once. A task that may sleep.
     pub(crate) unsafe fn remove(&self, registration: &Registration<T>) {
+        // Since the last event ended, every CPU was in user mode or has switched: flags that were left
+        // are gone.
+        rcu::synchronize_rcu();
         for (slot, (_, probe)) in self.tracepoints.iter().zip(Self::probes()) {
             let Some(found) = NonNull::new(slot.xchg(core::ptr::null_mut(), Relaxed)) else {
                 continue;
@@ -213,6 +221,8 @@ impl<T: Pmu> Hooks<T> {
         // SAFETY: Interrupts are off until this returns.
         let cpu = unsafe { context::Cpu::current() };
 
+        // Whoever set the flag has gone since, if so.
+        let left = settle_current();
         let claimed = registration.with_session(&cpu, |session, run| {
             match registration.driver().step(session, run) {
                 Step::Ours(next) => (next, true),
@@ -220,9 +230,9 @@ impl<T: Pmu> Hooks<T> {
             }
         });
         match claimed {
+            Some(false) | None if !left => NOTIFY_DONE,
             // SAFETY: A trap in user mode, as checked.
-            Some(true) => unsafe { bindings::rust_perf_die_claim_step(args) },
-            _ => NOTIFY_DONE,
+            _ => unsafe { bindings::rust_perf_die_claim_step(args) },
         }
     }
 
@@ -249,9 +259,13 @@ impl<T: Pmu> Hooks<T> {
     /// Called by the tracepoint with the data that it was given.
     unsafe extern "C" fn sys_enter(
         data: *mut c_void,
-        _regs: *mut bindings::pt_regs,
+        regs: *mut bindings::pt_regs,
         _number: c_long,
     ) {
+        if let Some(regs) = NonNull::new(regs) {
+            delivery::seen(regs);
+            settle(regs);
+        }
         // SAFETY: The registration, by `add()`.
         unsafe { Self::tell(data, Crossing::Syscall) };
     }
@@ -282,6 +296,7 @@ impl<T: Pmu> Hooks<T> {
             return;
         }
 
+        settle_current();
         // Also if nobody listens now: somebody may before the handler is reached.
         //
         // SAFETY: The registration, by `add()`; this is `get_signal()`, which comes back to the
@@ -301,6 +316,7 @@ impl<T: Pmu> Hooks<T> {
         next: *mut bindings::task_struct,
         _prev_state: c_uint,
     ) {
+        settle_current();
         // SAFETY: The registration, by `add()`.
         let told = unsafe { Self::tell(data, Crossing::SwitchOut) };
 
@@ -337,7 +353,7 @@ impl<T: Pmu> Work<T> {
         let registration = unsafe { &*data.cast::<Registration<T>>() };
         // SAFETY: There always is a current task.
         let regs = NonNull::new(unsafe { bindings::rust_perf_current_user_regs() });
-        let Some(delivery) = regs.and_then(Delivery::begin) else {
+        let Some(delivery) = regs.map(Delivery::begin) else {
             return;
         };
         let work = Self {
@@ -347,8 +363,8 @@ impl<T: Pmu> Work<T> {
         };
         // The lock of the signal handlers is held.
         let Ok(mut work) = KBox::new(work, GFP_ATOMIC) else {
-            // Nobody will tell when the handler is reached: the task's registers stay alone.
-            core::mem::forget(delivery);
+            // Nobody will tell when the handler is reached.
+            delivery.lose();
             return;
         };
         work.delivery = Some(delivery);
