@@ -27,7 +27,7 @@ help:
 	@echo '  make beside         the recorder beside stock perf, on the same driver; CASE="name…" for some cases'
 	@echo '  make disk           recordings onto a disk that is slow, and one whose machine loses its power'
 	@echo '  make break          defects put into pattern on purpose: rows of the matrix must name them'
-	@echo '  make bench          what a session of an event costs, in guest instructions'
+	@echo '  make bench          what a session of an event and recording cost, in guest instructions; PART=driver or recorder for one of them'
 	@echo '  make fuzz           the parsers of files and options under libFuzzer; SECONDS=60 for each'
 	@echo '  make modules        build the modules for both kernels: build/modules/'
 	@echo '  make tools          build the tools for guests'
@@ -56,8 +56,11 @@ litmus kbuild kunit matrix beside disk break:
 e2e:
 	@$(AUXVM) test --suite e2e --suite matrix $(CASES)
 
-bench demo tools shell rust-analyzer update:
+demo tools shell rust-analyzer update:
 	@$(AUXVM) $@
+
+bench:
+	@$(AUXVM) bench $(PART)
 
 fuzz:
 	@$(AUXVM) fuzz $(if $(SECONDS),--seconds $(SECONDS))

@@ -16,10 +16,12 @@ use crate::live::Gauge;
 use crate::loss::Loss;
 use crate::ring::pieces;
 use crate::session::{Mode, Rings, Session};
-use crate::sys;
+use crate::sys::{self, Mapping};
 
-/// Trace goes through a buffer of this length: an output may refuse to take bytes straight from the AUX area (9p does).
+/// Steps in which trace is written; of small areas through a buffer of this length.
 const BOUNCE: usize = 256 * 1024;
+/// An area is written from where it is if its length is at least so many bytes: then a step is an eighth of it at most.
+const STRAIGHT: u64 = 8 * 256 * 1024;
 
 /// When events that the kernel has turned off, their area being full, are started again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,6 +83,11 @@ pub trait Sink {
     fn piece(&mut self, aux: &Auxtrace) -> Result<()>;
     /// Some of the piece.
     fn payload(&mut self, bytes: &[u8]) -> Result<()>;
+    /// Some of the piece, straight from where it lies in an area; false, always, of a sink that cannot.
+    fn payload_from(&mut self, aux: &Mapping, run: Range<usize>) -> Result<bool> {
+        let _ = (aux, run);
+        Ok(false)
+    }
 }
 
 /// A sink that is the end of the way: a file, or a row of them.
@@ -305,6 +312,15 @@ impl Drain {
             let (reader, area) = rings.aux();
             for part in pieces(range, self.bounce.len()) {
                 let len = usize::try_from(part.end.wrapping_sub(part.start)).unwrap_or(usize::MAX);
+                // A file may be slow. What it is given from the area itself the driver gets back only afterwards, so that
+                // must be a small part of the area.
+                if reader.size() >= STRAIGHT {
+                    let [first, second] = reader.runs(part.start, len);
+                    if file.payload_from(area.aux, first)? && file.payload_from(area.aux, second)? {
+                        reader.release(&area, part.end);
+                        continue;
+                    }
+                }
                 let bounce = &mut self.bounce[..len];
                 reader.copy(&area, part.start, bounce);
                 // The bytes are ours now; the driver gets their place before the file has them.

@@ -4,7 +4,8 @@
 
 use std::collections::VecDeque;
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Write};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::thread;
@@ -23,7 +24,7 @@ use crate::intel_pt;
 use crate::pack::Pack;
 use crate::pmu::Pmus;
 use crate::session::{Mode, Plan};
-use crate::sys;
+use crate::sys::{self, Mapping};
 use crate::target::{descendants, process_of, processes, threads, Target};
 
 /// What every file of a recording says of it.
@@ -303,6 +304,23 @@ impl Sink for Output {
             Some(pack) => pack.payload(bytes, &mut self.file),
             None => Ok(Writer::payload(&mut self.file, bytes)?),
         }
+    }
+
+    fn payload_from(&mut self, aux: &Mapping, run: Range<usize>) -> Result<bool> {
+        let mut copy = Vec::new();
+        self.file.payload_by(run.len(), |file, done| {
+            let (at, len) = (run.start + done, run.len() - done);
+            match aux.write_out(at, len, &*file) {
+                // Some file systems take nothing straight from a mapping of a driver's (9p).
+                Err(e) if e.raw_os_error() == Some(libc::EFAULT) => {
+                    copy.resize(len, 0);
+                    let _ = aux.copy_out(at, &mut copy);
+                    file.write(&copy)
+                }
+                other => other,
+            }
+        })?;
+        Ok(true)
     }
 }
 

@@ -177,6 +177,14 @@ impl Reader {
         }
     }
 
+    /// Where `len` bytes from position `from` on lie, of which the second run begins the ring again, and may be empty.
+    #[must_use]
+    pub fn runs(&self, from: u64, len: usize) -> [Range<usize>; 2] {
+        let split = self.size.split(Pos::new(from), len);
+        debug_assert!(split.is_some(), "a ring holds no more than its size");
+        split.map_or([0..0, 0..0], |split| [split.first, split.second])
+    }
+
     /// Gives everything up to `tail` back to the writer.
     pub fn release(&mut self, area: &impl Area, tail: u64) {
         self.tail = Pos::new(tail);

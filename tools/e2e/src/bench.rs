@@ -18,9 +18,9 @@ use auxrec::sys::Event;
 use perfdata::{Attr, Flags, Read};
 
 use crate::hostile::{software, traced, Victim, DUMMY};
-use crate::module;
 use crate::probe::{bytes, Probe};
 use crate::workload::pin;
+use crate::{module, recorders};
 
 /// What to measure.
 #[derive(clap::Args, Debug)]
@@ -41,6 +41,8 @@ enum What {
     Commit,
     /// The rate from which on each sink loses something.
     Loss,
+    /// The recorder's work, and stock perf's.
+    Record,
 }
 
 /// The sinks, by their names and their terms.
@@ -57,6 +59,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         What::Session => session(args.times)?,
         What::Commit => commits()?,
         What::Loss => losses()?,
+        What::Record => recorders::run()?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -22,6 +22,7 @@ mod model;
 mod module;
 mod probe;
 mod recorder;
+mod recorders;
 mod recording;
 mod sampling;
 mod soft_pt;

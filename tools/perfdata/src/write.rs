@@ -221,13 +221,28 @@ impl<W: Write + Seek> Writer<W> {
     /// # Errors
     /// If the output fails, or the payload becomes longer than the record said.
     pub fn payload(&mut self, bytes: &[u8]) -> Result<()> {
-        let Some(owed) = self.owed.checked_sub(to_u64(bytes.len())) else {
+        self.payload_by(bytes.len(), |out, done| {
+            out.write(bytes.get(done..).unwrap_or(&[]))
+        })
+    }
+
+    /// Has `write` put `len` bytes of the payload into the output itself: it is told how many there are already, and gives how
+    /// many more it has put there, as [`Write::write`] does.
+    ///
+    /// # Errors
+    /// As [`payload`](Self::payload).
+    pub fn payload_by(
+        &mut self,
+        len: usize,
+        mut write: impl FnMut(&mut W, usize) -> io::Result<usize>,
+    ) -> Result<()> {
+        let Some(owed) = self.owed.checked_sub(to_u64(len)) else {
             return Err(Error::Unwritable {
                 what: "an AUXTRACE payload",
                 why: "it is longer than its record said",
             });
         };
-        self.write_all(bytes)?;
+        self.write_by(len, &mut write)?;
         self.owed = owed;
         if owed == 0 {
             self.good = self.written;
@@ -271,16 +286,27 @@ impl<W: Write + Seek> Writer<W> {
         result
     }
 
-    fn write_all(&mut self, mut bytes: &[u8]) -> Result<()> {
-        while !bytes.is_empty() {
-            let result = match self.out.write(bytes) {
+    fn write_all(&mut self, bytes: &[u8]) -> Result<()> {
+        self.write_by(bytes.len(), &mut |out, done| {
+            out.write(bytes.get(done..).unwrap_or(&[]))
+        })
+    }
+
+    fn write_by(
+        &mut self,
+        len: usize,
+        write: &mut dyn FnMut(&mut W, usize) -> io::Result<usize>,
+    ) -> Result<()> {
+        let mut done = 0;
+        while done < len {
+            let result = match write(&mut self.out, done) {
                 Ok(0) => Err(io::ErrorKind::WriteZero.into()),
                 other => other,
             };
             match result {
                 Ok(n) => {
                     self.written += to_u64(n);
-                    bytes = bytes.get(n..).unwrap_or(&[]);
+                    done += n;
                 }
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(reason) => {

@@ -805,3 +805,26 @@ fn mappings_have_build_ids_or_are_the_kernels() {
     assert_eq!(events, [Event::Mmap2(user), Event::Mmap(kernel)]);
     assert_eq!(user.file.build_id().unwrap()[..4], [0xde, 0xad, 0xbe, 0xef]);
 }
+
+/// A payload that somebody else writes to the output, a few bytes at a time, is as one that was handed over.
+#[test]
+fn payload_is_written_by_the_caller() {
+    let write = |by: bool| {
+        let mut w = Writer::new(Cursor::new(Vec::new()), &[]).unwrap();
+        let bytes: Vec<u8> = (0..64).collect();
+        w.auxtrace(&Auxtrace {
+            size: 64,
+            ..Auxtrace::default()
+        })
+        .unwrap();
+        if by {
+            w.payload_by(64, |out, done| out.write(&bytes[done..bytes.len().min(done + 7)]))
+                .unwrap();
+        } else {
+            w.payload(&bytes).unwrap();
+        }
+        assert!(w.payload_by(1, |_, _| Ok(1)).is_err());
+        w.finish(&Features::new()).unwrap().into_inner()
+    };
+    assert_eq!(write(true), write(false));
+}

@@ -12,7 +12,7 @@ use crate::guest::Guest;
 use crate::kernel::{Kernel, Kind};
 use crate::modules::{self, Mode};
 use crate::step::{Log, Progress};
-use crate::{bounce, tools};
+use crate::{bounce, recorders, tools};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -26,12 +26,47 @@ const TIMES: [u32; 2] = [2000, 30];
 /// What `auxe2e bench` makes of each event before it measures.
 const WARM_UP: usize = 10;
 
+/// What can be measured by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Part {
+    /// What the framework and the drivers cost.
+    Driver,
+    /// What the recorder costs, and stock perf.
+    Recorder,
+}
+
 /// Measures, in the lean kernel; gives the lines to print.
 ///
 /// # Errors
 ///
 /// When a guest does not say what it measured.
-pub fn run(cache: &Cache) -> Result<Vec<String>> {
+pub fn run(cache: &Cache, part: Option<Part>) -> Result<Vec<String>> {
+    let mut lines = Vec::new();
+    if part != Some(Part::Recorder) {
+        lines.extend(driver(cache)?);
+    }
+    if part != Some(Part::Driver) {
+        lines.extend(recorder(cache)?);
+    }
+    Ok(lines)
+}
+
+fn recorder(cache: &Cache) -> Result<Vec<String>> {
+    let kernel = Kernel::prepare(cache, Kind::Lean)?;
+    let built = modules::build(cache, &kernel, Mode::Plain)?;
+    let programs = tools::build(cache)?;
+    let progress = Progress::begin("counting instructions of recorders");
+    let guest = Guest::new(&kernel, &built.files)?
+        .intel()
+        .installed(Path::new("/usr/bin/perf"))?;
+    let said = count(cache, guest, &programs, "auxe2e bench record", "")?;
+    let figures = recorders::Figures::parse(&said);
+    let figures = figures.ok_or_else(|| unclear(&cache.build().join("bench/guest")))?;
+    progress.end("done");
+    Ok(figures.lines())
+}
+
+fn driver(cache: &Cache) -> Result<Vec<String>> {
     let kernel = Kernel::prepare(cache, Kind::Lean)?;
     let built = modules::build(cache, &kernel, Mode::Plain)?;
     let programs = tools::build(cache)?;
@@ -72,7 +107,8 @@ pub fn run(cache: &Cache) -> Result<Vec<String>> {
 
     let progress = Progress::begin("counting instructions of commits and of losses");
     let command = "auxe2e bench commit && auxe2e bench loss";
-    let said = count(cache, &kernel, &built.files, &programs, command, "")?;
+    let guest = Guest::new(&kernel, &built.files)?;
+    let said = count(cache, guest, &programs, command, "")?;
     let copies = bounce::Figures::parse(&said).ok_or_else(|| unclear(&dir.join("guest")))?;
     let picture = dir.join("commit.svg");
     copies.draw(&picture)?;
@@ -87,8 +123,7 @@ pub fn run(cache: &Cache) -> Result<Vec<String>> {
         let progress = Progress::begin("counting instructions in the stock kernel");
         let said = count(
             cache,
-            &kernel,
-            &built.files,
+            Guest::new(&kernel, &built.files)?,
             &programs,
             "auxe2e bench session --times 500",
             append,
@@ -103,13 +138,12 @@ pub fn run(cache: &Cache) -> Result<Vec<String>> {
 /// What a command says in a guest whose clock counts instructions.
 fn count(
     cache: &Cache,
-    kernel: &Kernel,
-    files: &[PathBuf],
+    guest: Guest<'_>,
     programs: &[(String, PathBuf)],
     command: &str,
     append: &str,
 ) -> Result<String> {
-    let mut guest = Guest::new(kernel, files)?
+    let mut guest = guest
         .counting(None)
         .append("kunit.enable=0")
         .append(append)

@@ -81,11 +81,11 @@ impl Counting {
     ///
     /// Without fast strings: QEMU counts each byte that `rep movsb` copies as an instruction, so the kernel is to copy words.
     fn args(&self) -> Vec<String> {
-        let mut args: Vec<_> =
-            "-accel tcg,thread=single -cpu max,-erms,-fsrm -smp 1 -icount shift=0,sleep=off"
-                .split(' ')
-                .map(str::to_owned)
-                .collect();
+        let mut args: Vec<_> = "-accel tcg,thread=single -smp 1 -icount shift=0,sleep=off -cpu"
+            .split(' ')
+            .chain([COUNTED])
+            .map(str::to_owned)
+            .collect();
         if let Some(log) = &self.log {
             args.extend(
                 ["-d", "in_asm,exec,nochain", "-dfilter", MODULES, "-D"].map(str::to_owned),
@@ -95,6 +95,9 @@ impl Counting {
         args
     }
 }
+
+/// The processor whose instructions are counted. It copies by words: QEMU counts `rep movsb` by the byte.
+const COUNTED: &str = "max,-erms,-fsrm";
 
 /// Where x86-64 kernels have their modules when addresses are not random.
 const MODULES: &str = "0xffffffffa0000000+0x5effffff";
@@ -277,7 +280,10 @@ impl<'a> Guest<'a> {
         qemu.arg("-initrd").arg(&initramfs);
         if self.intel {
             // Takes the place of the one before.
-            let model = Accel::choose(cache, &self.kernel.image())?.model();
+            let model = match self.counting {
+                Some(_) => COUNTED,
+                None => Accel::choose(cache, &self.kernel.image())?.model(),
+            };
             qemu.args(["-cpu", &format!("{model},vendor=GenuineIntel")]);
         }
         if let Some(disk) = &self.disk {

@@ -94,8 +94,12 @@ enum Verb {
         #[arg(long, env = "KERNEL")]
         kernel: Option<Kind>,
     },
-    /// Count what a session of an event costs, in guest instructions
-    Bench,
+    /// Count what a session of an event and recording cost, in guest instructions
+    Bench {
+        /// Only this
+        #[arg(value_enum)]
+        part: Option<bench::Part>,
+    },
     /// Feed the parsers of files and options what nobody would write
     Fuzz {
         /// How long, for each target
@@ -209,8 +213,8 @@ fn run(args: Args) -> Result<ExitCode> {
                 return Ok(ExitCode::FAILURE);
             }
         }
-        Verb::Bench => {
-            for line in bench::run(&cache)? {
+        Verb::Bench { part } => {
+            for line in bench::run(&cache, part)? {
                 println!("{line}");
             }
         }

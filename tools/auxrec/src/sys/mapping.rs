@@ -9,7 +9,7 @@ use std::sync::atomic::{fence, AtomicU64, Ordering};
 
 use perf_event_open_sys::bindings::perf_event_mmap_page as Page;
 use perfdata::TimeConv;
-use rustix::fd::AsFd;
+use rustix::fd::{AsFd, AsRawFd};
 use rustix::mm::{MapFlags, ProtFlags};
 
 /// A shared mapping. The kernel, or a device, writes into it at any time, so nothing in it is ever borrowed: words are read
@@ -180,6 +180,24 @@ impl Mapping {
         // they are plain bytes; the ring protocol keeps it from writing those that are used.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), out.as_mut_ptr(), out.len()) };
         Some(())
+    }
+}
+
+impl Mapping {
+    /// Writes `len` bytes from `offset` on to a file, or the first of them; how many. No copy of them is made here.
+    ///
+    /// # Errors
+    /// What the kernel says; `EFAULT` is what some files say to memory of a device, which an area may be for them.
+    pub fn write_out(&self, offset: usize, len: usize, file: impl AsFd) -> io::Result<usize> {
+        if offset.checked_add(len).is_none_or(|end| end > self.len) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        // SAFETY: `offset` is within the mapping, as was just checked.
+        let from = unsafe { self.addr.add(offset) };
+        // SAFETY: The kernel reads at most `len` bytes from there, which are mapped (type invariant, and the check above). It
+        // is not this program that reads them, so nothing is said here of who else writes them.
+        let n = unsafe { libc::write(file.as_fd().as_raw_fd(), from.as_ptr().cast(), len) };
+        usize::try_from(n).map_err(|_| io::Error::last_os_error())
     }
 }
 
