@@ -818,8 +818,10 @@ fn payload_is_written_by_the_caller() {
         })
         .unwrap();
         if by {
-            w.payload_by(64, |out, done| out.write(&bytes[done..bytes.len().min(done + 7)]))
-                .unwrap();
+            w.payload_by(64, |out, done| {
+                out.write(&bytes[done..bytes.len().min(done + 7)])
+            })
+            .unwrap();
         } else {
             w.payload(&bytes).unwrap();
         }
