@@ -5,6 +5,7 @@
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Context, Result};
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
@@ -59,14 +60,13 @@ fn on_a_terminal(name: &str) -> Result<String> {
     let mut text = String::new();
     let mut read = |until: &[&str]| -> Result<()> {
         let mut bytes = [0; 4096];
-        let wait = Timespec {
-            tv_sec: 30,
-            tv_nsec: 0,
-        };
+        // However much else comes.
+        let end = Instant::now() + Duration::from_secs(30);
         while !until.iter().all(|says| text.contains(says)) {
+            let left = Timespec::try_from(end.saturating_duration_since(Instant::now()))?;
             let mut wait_for = [PollFd::new(&master, PollFlags::IN)];
             ensure!(
-                poll(&mut wait_for, Some(&wait))? != 0,
+                poll(&mut wait_for, Some(&left))? != 0 && Instant::now() < end,
                 "not {until:?}: {text:?}"
             );
             let n = master.read(&mut bytes)?;
