@@ -307,6 +307,9 @@ impl Sink for Output {
     }
 
     fn payload_from(&mut self, aux: &Mapping, run: Range<usize>) -> Result<bool> {
+        if self.pack.is_some() {
+            return Ok(false);
+        }
         let mut copy = Vec::new();
         self.file.payload_by(run.len(), |file, done| {
             let (at, len) = (run.start + done, run.len() - done);
