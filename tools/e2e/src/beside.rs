@@ -23,7 +23,8 @@ const DOCUMENT: &str = include_str!("../../../Documentation/recorder.md");
 pub struct Case {
     /// What it is called.
     pub name: &'static str,
-    run: fn() -> Result<String>,
+    /// What it does.
+    pub run: fn() -> Result<String>,
 }
 
 /// All cases.
@@ -108,6 +109,8 @@ struct Recorded {
     aux: Vec<String>,
     /// Offset and size of each piece of trace, as perf prints them.
     pieces: Vec<String>,
+    /// Thread and CPU of the pieces, as perf prints them.
+    places: BTreeSet<String>,
     /// The kinds of records, as perf prints them.
     kinds: BTreeSet<String>,
 }
@@ -135,6 +138,12 @@ fn same(run: &Run) -> Result<String> {
             "AUX records differ: perf {:?}, auxrec {:?}",
             theirs.aux,
             ours.aux
+        );
+        ensure!(
+            theirs.places == ours.places,
+            "pieces are of {:?} in perf's file, and of {:?} in auxrec's",
+            theirs.places,
+            ours.places
         );
     }
     let chance = named(["some", "some"]);
@@ -214,6 +223,10 @@ fn record(run: &Run, program: &str) -> Result<Recorded> {
         bytes: bytes(&file.0, run.alias.1 == "intel_bts")?,
         aux: of("AUX"),
         pieces: of("AUXTRACE"),
+        places: records()
+            .filter_map(|(_, rest)| rest.strip_prefix("AUXTRACE ")?.split_once("  tid:"))
+            .map(|(_, place)| place.to_owned())
+            .collect(),
         kinds: records()
             .filter_map(|(_, rest)| rest.split(word).next())
             .map(str::to_owned)

@@ -95,12 +95,12 @@ impl Commander {
         ["--control".into(), where_to]
     }
 
-    fn send(&mut self, commands: &str) -> Result<()> {
+    pub fn send(&mut self, commands: &str) -> Result<()> {
         Ok(self.ctl.write_all(commands.as_bytes())?)
     }
 
     /// Waits for so many answers, as perf gives them.
-    fn answers(&mut self, times: usize) -> Result<()> {
+    pub fn answers(&mut self, times: usize) -> Result<()> {
         for time in 0..times {
             // A recorder that has ended answers nothing, and this end of the FIFO stays open.
             let mut wait = [PollFd::new(&self.ack, PollFlags::IN)];

@@ -3,6 +3,7 @@
 //! A run of the recorder, and the check of what it recorded.
 
 use std::io::Read;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -26,7 +27,7 @@ pub enum Reader {
 /// What a recorder said and did.
 #[derive(Debug)]
 pub struct Ended {
-    /// Its exit status.
+    /// Its exit status; 128 and the number of the signal that ended it, as that perf sends itself.
     pub status: i32,
     /// What it wrote to standard error.
     pub errors: String,
@@ -40,7 +41,12 @@ pub struct Recorder {
 impl Recorder {
     /// Starts `auxrec record` with these arguments and `-o FILE`.
     pub fn start(file: &Path, arguments: &[String]) -> Result<Self> {
-        let child = Command::new("auxrec")
+        Self::of("auxrec", file, arguments)
+    }
+
+    /// The same with another program, `perf`.
+    pub fn of(program: &str, file: &Path, arguments: &[String]) -> Result<Self> {
+        let child = Command::new(program)
             .arg("record")
             .arg("-o")
             .arg(file)
@@ -48,8 +54,9 @@ impl Recorder {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
+            .env("HOME", "/tmp")
             .spawn()
-            .context("cannot start auxrec")?;
+            .with_context(|| format!("cannot start {program}"))?;
         Ok(Self { child })
     }
 
@@ -103,6 +110,7 @@ impl Recorder {
         Ok(Ended {
             status: status
                 .code()
+                .or_else(|| status.signal().map(|signal| 128 + signal))
                 .with_context(|| format!("auxrec was ended by {status}: {errors}"))?,
             errors,
         })
