@@ -27,6 +27,7 @@ pub mod libtest;
 pub mod litmus;
 pub mod modules;
 pub mod panics;
+pub mod readers;
 pub mod recorders;
 pub mod release;
 pub mod splat;

@@ -9,7 +9,7 @@ use crate::kernel::{Kernel, Kind};
 use crate::ktap::{self, Case, Counts};
 use crate::modules::{self, Mode};
 use crate::step::{Log, Progress};
-use crate::{broken, compile_fail, disk, libtest, litmus, panics, tools, vng};
+use crate::{broken, compile_fail, disk, libtest, litmus, panics, readers, tools, vng};
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -129,7 +129,7 @@ pub fn run(cache: &Cache, plan: &Plan) -> Result<Counts> {
             Suite::Kunit => kunit(cache, &dir, &mut kernels),
             Suite::E2e => end_to_end(cache, &dir, &mut kernels, plan, &CASES),
             Suite::Matrix => end_to_end(cache, &dir, &mut kernels, plan, &MATRIX),
-            Suite::Beside => end_to_end(cache, &dir, &mut kernels, plan, &BESIDE),
+            Suite::Beside => beside(cache, &dir, &mut kernels, plan),
             Suite::Disk => kernels
                 .get(Kind::Lean)
                 .and_then(|kernel| disk::run(cache, &dir, &kernel)),
@@ -537,7 +537,7 @@ const MATRIX: EndToEnd = EndToEnd {
 const BESIDE: EndToEnd = EndToEnd {
     name: "beside",
     command: "auxe2e beside",
-    timeout: Duration::from_secs(600),
+    timeout: Duration::from_secs(900),
     perf: true,
 };
 
@@ -585,6 +585,18 @@ fn end_to_end(
     Ok(Case::suite(what.name, suites))
 }
 
+/// The cases, and then what they have recorded in other readers.
+fn beside(cache: &Cache, dir: &Path, kernels: &mut Kernels<'_>, plan: &Plan) -> Result<Case> {
+    let mut suite = end_to_end(cache, dir, kernels, plan, &BESIDE)?;
+    // That is where recordings are left.
+    let kind = Kind::Lean;
+    if plan.cases.is_empty() && plan.kernels.contains(&kind) {
+        let folder = dir.join(format!("{}-{kind}/out", BESIDE.name));
+        suite.children.push(readers::run(cache, dir, &folder)?);
+    }
+    Ok(suite)
+}
+
 fn on_kernel(
     cache: &Cache,
     dir: &Path,
@@ -621,6 +633,8 @@ fn on_kernel(
             guest = guest.program(program, path)?;
         }
         if what.perf {
+            // The suites of the modules would run each time that the driver is loaded anew.
+            guest = guest.append("kunit.enable=0");
             guest = guest.intel().installed(Path::new("/usr/bin/perf"))?;
         }
         guest.run(cache, &dir, &command, live)?
