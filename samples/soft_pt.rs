@@ -20,6 +20,7 @@
 //! ```text
 //! soft_pt.rs          the PMU: terms, capabilities, sessions
 //! soft_pt/tracer.rs   from traps and crossings to what the encoder is told
+//! soft_pt/ranges.rs   the addresses that are traced
 //! soft_pt/ring.rs     where the encoder's packets go
 //! soft_pt/unit.rs     what a unit of this kind says that it can
 //! ```
@@ -40,6 +41,8 @@ use perf::{
     Registration, //
 };
 
+#[path = "soft_pt/ranges.rs"]
+mod ranges;
 #[path = "soft_pt/ring.rs"]
 mod ring;
 #[path = "soft_pt/tracer.rs"]
@@ -47,6 +50,7 @@ mod tracer;
 #[path = "soft_pt/unit.rs"]
 mod unit;
 
+use ranges::Ranges;
 use ring::Ring;
 use tracer::Tracer;
 
@@ -89,6 +93,8 @@ struct SoftPt;
 #[vtable]
 impl Pmu for SoftPt {
     const CAPABILITIES: Capabilities = Capabilities::EXCLUSIVE.and(Capabilities::ITRACE);
+    // CAST: A small constant.
+    const NR_FILTERS: u32 = ranges::MAX as u32;
 
     type Config = unit::Config;
     type Event = auxcore::pt::Config;
@@ -114,6 +120,10 @@ impl Pmu for SoftPt {
         Ok(Encoder::new(**event))
     }
 
+    fn filters_validate(filters: &[perf::filter::Wanted]) -> Result {
+        ranges::validate(filters)
+    }
+
     fn caps() -> &'static [perf::sysfs::Attribute] {
         unit::caps()
     }
@@ -122,7 +132,7 @@ impl Pmu for SoftPt {
         // Whatever wrote to this ring before may have been another event, with other terms.
         *session.buffer = Encoder::new(**session.event);
 
-        Ok(Tracer::new())
+        Ok(Tracer::new(Ranges::new(session.event.filters(session.cpu))))
     }
 
     fn resume(&self, session: &mut aux::Session<'_, Self>, tracer: &mut Tracer) {

@@ -13,7 +13,10 @@
 //!               system call, signal, off the CPU
 //! ```
 
-use crate::ring::Ring;
+use crate::{
+    ranges::Ranges,
+    ring::Ring, //
+};
 use auxcore::{
     insn::{
         Far,
@@ -45,7 +48,7 @@ enum Place {
     Outside,
     /// About to run user code at this address.
     Entering(u64),
-    /// In user code that is traced, with this instruction the next.
+    /// In user code that is stepped through, with this instruction the next.
     Inside {
         ip: u64,
         /// [`None`] if it could not be read yet.
@@ -55,6 +58,7 @@ enum Place {
 
 /// What the unit of a CPU knows of the current task.
 pub(crate) struct Tracer {
+    ranges: Ranges,
     place: Place,
     /// Whether the current task's trap flag is set, by us.
     armed: bool,
@@ -68,8 +72,9 @@ pub(crate) struct Tracer {
 
 impl Tracer {
     /// One that is paused.
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(ranges: Ranges) -> Self {
         Self {
+            ranges,
             place: Place::Outside,
             armed: false,
             begun: false,
@@ -185,11 +190,11 @@ impl Tracer {
                 if ip == to && !insn.is_some_and(|insn| can_go_to_itself(&insn, ip)) {
                     return Ok(0);
                 }
-                self.begin_at(encoder, ring, ip, mode(task))?;
                 (ip, insn)
             }
             Place::Inside { ip, insn } => (ip, insn),
         };
+        self.begin_at(encoder, ring, from, mode(task))?;
         let insn = insn.or_else(|| read(task, from)).unwrap_or(Insn::UNKNOWN);
         let mut steps = 1;
 
@@ -227,9 +232,12 @@ impl Tracer {
             hide_trap_flag(task);
         }
         encoder.step(&step, ring)?;
-        if step.insn.kind == Kind::String && to == step.from {
-            // A round of it: it counts when it is left.
+        if !encoder.is_on() || step.insn.kind == Kind::String && to == step.from {
+            // Not traced; or a round of an instruction, which counts when it is left.
             steps = 0;
+        }
+        if !self.ranges.has(to) {
+            encoder.disable(to, ring)?;
         }
         self.place = Place::Inside {
             ip: to,
@@ -350,7 +358,11 @@ impl Tracer {
         };
 
         match insn.or_else(|| read(task, ip)).map(|insn| insn.kind) {
-            Some(Kind::Far(_)) => encoder.far(ring).map(|()| 1),
+            Some(Kind::Far(_)) => {
+                let steps = u64::from(encoder.is_on());
+
+                encoder.far(ring).map(|()| steps)
+            }
             _ => encoder.disable(ip, ring).map(|()| 0),
         }
     }
@@ -380,7 +392,7 @@ impl Tracer {
         steps
     }
 
-    /// Trace begins at `ip`.
+    /// Trace begins at `ip`, if it has not begun and the code there is traced.
     fn begin_at(
         &mut self,
         encoder: &mut Encoder,
@@ -388,6 +400,9 @@ impl Tracer {
         ip: u64,
         mode: Mode,
     ) -> Result<(), Full> {
+        if !self.ranges.has(ip) {
+            return Ok(());
+        }
         if !self.begun {
             encoder.begin(false, ring)?;
             self.begun = true;

@@ -369,6 +369,30 @@ fn calls_are_kept_when_the_cpu_changes() {
     }
 }
 
+/// Where only some code is traced, each visit stands where it was called, as far as that is seen.
+#[test]
+fn code_that_is_not_traced_is_left_out() {
+    let root = root();
+    let f: &[u64] = &[F, F + 1, F + 2, MAIN + 5];
+    let main: [&[u64]; 4] = [
+        &[MAIN, F],
+        &[MAIN + 5, MAIN, F],
+        &[MAIN + 5, MAIN + 7, NAMELESS],
+        &[MAIN + 9, 0],
+    ];
+    for (runs, want) in [([f; 4], "prog;f 12\n"), (main, "prog;main 6\n")] {
+        for config in configs() {
+            let mut cpu = Cpu::new(config);
+            for run in runs {
+                cpu.run(10, run);
+            }
+            let made = recording(&[&cpu.ring.bytes], 1, "/prog", BUILD_ID);
+            let (text, losses) = folded(&made, root.path());
+            assert_eq!((text.as_str(), losses), (want, 0), "{config:?}");
+        }
+    }
+}
+
 /// After a part that is wrong, the next place to begin is taken.
 #[test]
 fn what_is_wrong_is_said_and_left_out() {

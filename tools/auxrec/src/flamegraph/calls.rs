@@ -142,6 +142,8 @@ pub(super) struct Stack {
     /// Where signals came, and how many frames there were.
     interrupted: Vec<(Left, usize)>,
     left: Option<Left>,
+    /// Whether nothing was executed since it last changed.
+    fresh: bool,
 }
 
 /// Where tracing ended: it goes on there, or at the same system call once more.
@@ -168,6 +170,7 @@ impl Stack {
             frames: Vec::new(),
             interrupted: Vec::new(),
             left: None,
+            fresh: true,
         }
     }
 
@@ -183,7 +186,7 @@ impl Stack {
         self.left = left;
     }
 
-    /// Tracing begins at `ip`: where it ended, where a signal broke in, or in a signal's handler.
+    /// Tracing begins at `ip`: where it ended, where a signal broke in, in a signal's handler, or where what is traced is entered.
     pub(super) fn enter(&mut self, ip: u64, function: Function, tree: &mut Tree) {
         let Some(left) = self.left.take() else {
             return;
@@ -195,6 +198,15 @@ impl Stack {
             let depth = self.interrupted[n].1;
             self.interrupted.truncate(n);
             self.frames.truncate(depth);
+            return;
+        }
+        // Not all code is traced: what was called was not, and has returned; or where it went was not.
+        if let Some(n) = self.frames.iter().rposition(|frame| frame.back == Some(ip)) {
+            self.frames.truncate(n);
+            return;
+        }
+        if self.fresh {
+            self.at(function, tree);
             return;
         }
         if self.interrupted.len() == Self::INTERRUPTED_MAX {
@@ -213,6 +225,7 @@ impl Stack {
         if self.frames.len() == Self::FRAMES_MAX {
             self.cut(Self::FRAMES_MAX / 2);
         }
+        self.fresh = true;
         let parent = self.frames.last().map_or(self.root, |frame| frame.node);
         self.frames.push(Frame {
             node: tree.child(Some(parent), function.name),
@@ -270,8 +283,12 @@ impl Stack {
         self.interrupted.retain(|(_, at)| *at <= depth + 1);
     }
 
-    /// Where instructions are counted.
-    pub(super) fn top(&self) -> Node {
-        self.frames.last().map_or(self.root, |frame| frame.node)
+    /// So many instructions were executed.
+    pub(super) fn count(&mut self, count: u64, tree: &mut Tree) {
+        self.fresh &= count == 0;
+        tree.add(
+            self.frames.last().map_or(self.root, |frame| frame.node),
+            count,
+        );
     }
 }

@@ -244,7 +244,7 @@ impl Follower {
     /// So many instructions were executed.
     fn count(&self, count: u64, world: &mut World) -> Followed {
         let (stack, tree) = self.stack(world)?;
-        tree.add(stack.top(), count);
+        stack.count(count, tree);
         world.count += count;
         Ok(())
     }

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The addresses that are traced.
+
+use kernel::prelude::*;
+use perf::filter::{
+    Action,
+    Filter,
+    Wanted, //
+};
+
+/// As many as Intel's units have at most.
+pub(crate) const MAX: usize = 4;
+
+/// Whether these can be had: ranges in which to trace, and no addresses at which to start or stop.
+pub(crate) fn validate(wanted: &[Wanted]) -> Result {
+    let can = |wanted: &Wanted| wanted.action == Action::Filter && wanted.size > 0;
+
+    if wanted.iter().all(can) {
+        Ok(())
+    } else {
+        Err(EOPNOTSUPP)
+    }
+}
+
+/// What an event wants traced.
+pub(crate) enum Ranges {
+    /// All code.
+    All,
+    /// First and last addresses; [`None`] where there is no range, or nothing mapped that it is in.
+    These([Option<(u64, u64)>; MAX]),
+}
+
+impl Ranges {
+    /// Those of an event's filters.
+    pub(crate) fn new(filters: &[Filter]) -> Self {
+        let mut ranges = [None; MAX];
+
+        for (range, filter) in ranges.iter_mut().zip(filters) {
+            *range = filter.range;
+        }
+        if filters.is_empty() {
+            Self::All
+        } else {
+            Self::These(ranges)
+        }
+    }
+
+    /// Whether code at `ip` is traced.
+    pub(crate) fn has(&self, ip: u64) -> bool {
+        match self {
+            Self::All => true,
+            Self::These(ranges) => ranges
+                .iter()
+                .flatten()
+                .any(|(first, last)| (*first..=*last).contains(&ip)),
+        }
+    }
+}
