@@ -27,6 +27,7 @@ mod recording;
 mod rows;
 mod sampling;
 mod soft_pt;
+mod steps;
 mod stream;
 mod target;
 mod tasks;

@@ -24,6 +24,14 @@ pub fn load(name: &str) -> Result<()> {
     Ok(())
 }
 
+/// Does something with this one loaded; it is not when that is done: nobody may hold it.
+pub fn with<T>(name: &str, what: impl FnOnce() -> Result<T>) -> Result<T> {
+    load(name)?;
+    let outcome = what();
+    unload(name).context("somebody holds the driver")?;
+    outcome
+}
+
 /// Loads the driver anew, under the name that goes by this number in its parameter `alias`.
 pub fn alias(number: u8) -> Result<()> {
     load_all()?;

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context, Result};
 use auxrec::trace::Trace;
+use object::{Object, ObjectSegment, ObjectSymbol};
 use perfdata::{Attr, Flags, Read};
 use rustix::process::{kill_process, Pid, Signal};
 
@@ -26,7 +27,7 @@ use crate::workload::CALLS;
 pub type Case = (&'static str, fn() -> Result<String>);
 
 /// All cases.
-pub const ALL: [Case; 12] = [
+pub const ALL: [Case; 14] = [
     ("soft_pt: attached and detached", attach),
     ("soft_pt: closed while it runs", close),
     ("soft_pt: a ring that nobody reads", full),
@@ -39,18 +40,17 @@ pub const ALL: [Case; 12] = [
     ("soft_pt: another user's program", permission),
     ("soft_pt: what the recorder says to do", hint),
     ("soft_pt: a flame graph", flamegraph),
+    ("soft_pt: address filters", filters),
+    ("soft_pt: a snapshot", snapshot),
 ];
 
-/// Runs a case with the module there, and without it at the end: nobody may hold it.
+/// Runs a case with the module there, and without it at the end.
 pub fn run(case: fn() -> Result<String>) -> Result<String> {
-    module::load("soft_pt")?;
-    let outcome = case();
-    module::unload("soft_pt").context("somebody holds the driver")?;
-    outcome
+    module::with("soft_pt", case)
 }
 
 /// The event that perf opens for `soft_pt/tsc/u`.
-fn traced() -> Result<Attr> {
+pub fn traced() -> Result<Attr> {
     let path = "/sys/bus/event_source/devices/soft_pt/type";
     let kind = std::fs::read_to_string(path).with_context(|| format!("cannot read {path}"))?;
 
@@ -443,62 +443,179 @@ fn hint() -> Result<String> {
     Ok("to write u, and then it records".to_owned())
 }
 
+/// What was traced of the workload `calls`.
+struct Followed {
+    /// What the driver counted.
+    counted: u64,
+    calls: auxrec::flamegraph::Calls,
+    /// Names from the outermost, and instructions.
+    folded: Vec<(String, u64)>,
+}
+
+impl Followed {
+    /// Records all of the workload, or with a filter, and follows its trace.
+    fn record(filter: Option<&str>) -> Result<Self> {
+        let filter = filter.map(|filter| ["--filter", filter]);
+        let options: Vec<_> = filter
+            .into_iter()
+            .flatten()
+            .chain(["-m", "64K,4M"])
+            .collect();
+        let followed = Self::run(&options)?;
+
+        ensure!(
+            followed.calls.count() == followed.counted,
+            "{} instructions were traced: {}",
+            followed.counted,
+            followed.calls.summary()
+        );
+        Ok(followed)
+    }
+
+    /// Records the workload so; what is in the file must be followed to its end.
+    fn run(options: &[&str]) -> Result<Self> {
+        let file = TraceFile::new("followed");
+        let arguments: Vec<String> = ["-e", "soft_pt//u"]
+            .iter()
+            .chain(options)
+            .chain(&["--", PROGRAM, "workload", "calls"])
+            .copied()
+            .map(str::to_owned)
+            .collect();
+        let ended = Recorder::start(file.path(), &arguments)?.wait(Reader::KeepsUp)?;
+        ensure!(ended.status == 0, "auxrec: {}", ended.errors);
+
+        let bytes = std::fs::read(file.path()).context("cannot read the recording")?;
+        let trace = Trace::read(&bytes)?;
+        let counts = trace.rings.values().flat_map(|ring| &ring.counts);
+        let counted = counts.map(|count| count.value).sum();
+        let calls = auxrec::flamegraph::calls(&bytes, Path::new("/"))?;
+        ensure!(calls.losses() == 0, "{}", calls.summary());
+
+        let mut folded = Vec::new();
+        calls.fold(&mut folded)?;
+        let folded = String::from_utf8(folded)
+            .context("not UTF-8")?
+            .lines()
+            .filter_map(|line| line.rsplit_once(' '))
+            .map(|(calls, count)| Ok((calls.to_owned(), count.parse()?)))
+            .collect::<Result<Vec<_>>>()?;
+        let sum: u64 = folded.iter().map(|(_, count)| count).sum();
+        ensure!(
+            sum == calls.count(),
+            "the folded stacks have {sum} of {}",
+            calls.count()
+        );
+        Ok(Self {
+            counted,
+            calls,
+            folded,
+        })
+    }
+
+    /// The instructions of a function, and who called it; only one may have.
+    fn own(&self, function: &str) -> Result<(u64, Vec<&str>)> {
+        let mut found = self.folded.iter().filter_map(|(calls, count)| {
+            let (callers, name) = calls.rsplit_once(';')?;
+            (name == function).then(|| (*count, callers.rsplit(';').collect()))
+        });
+        let first = found.next();
+        ensure!(found.next().is_none(), "{function} was called by several");
+        first.with_context(|| format!("{function} was not executed"))
+    }
+}
+
+const PROGRAM: &str = "/bin/auxe2e";
+const CALLER: &str = "auxe2e::workload::caller";
+const CALLED: &str = "auxe2e::workload::called";
+
 /// The folded stacks of a recording have all instructions that the driver counted, and the calls that the program makes.
 fn flamegraph() -> Result<String> {
-    let file = TraceFile::new("flamegraph");
-    let arguments = "-e soft_pt//u -m 64K,4M -- /bin/auxe2e workload calls";
-    let arguments: Vec<String> = arguments.split(' ').map(str::to_owned).collect();
-    let ended = Recorder::start(file.path(), &arguments)?.wait(Reader::KeepsUp)?;
-    ensure!(ended.status == 0, "auxrec: {}", ended.errors);
-
-    let bytes = std::fs::read(file.path()).context("cannot read the recording")?;
-    let trace = Trace::read(&bytes)?;
-    let counted: u64 = trace
-        .rings
-        .values()
-        .flat_map(|ring| &ring.counts)
-        .map(|count| count.value)
-        .sum();
-    let calls = auxrec::flamegraph::calls(&bytes, Path::new("/"))?;
+    let followed = Followed::record(None)?;
+    let (count, callers) = followed.own(CALLED)?;
     ensure!(
-        calls.losses() == 0 && calls.count() == counted,
-        "{counted} instructions were traced: {}",
-        calls.summary()
-    );
-
-    let mut folded = Vec::new();
-    calls.fold(&mut folded)?;
-    let folded = String::from_utf8(folded).context("not UTF-8")?;
-    let lines: Vec<(&str, u64)> = folded
-        .lines()
-        .filter_map(|line| line.rsplit_once(' '))
-        .map(|(calls, count)| Ok((calls, count.parse()?)))
-        .collect::<Result<_>>()?;
-    let sum: u64 = lines.iter().map(|(_, count)| count).sum();
-    ensure!(sum == counted, "the folded stacks have {sum} of {counted}");
-
-    let called: Vec<_> = lines
-        .iter()
-        .filter(|(calls, _)| calls.ends_with(";auxe2e::workload::called"))
-        .collect();
-    let [(calls_there, count)] = called.as_slice() else {
-        bail!("called from {} places", called.len());
-    };
-    let path: Vec<_> = calls_there.rsplit(';').collect();
-    ensure!(
-        path.get(1) == Some(&"auxe2e::workload::caller")
-            && path.contains(&"auxe2e::main")
-            && path.last() == Some(&"auxe2e"),
-        "called as {calls_there}"
+        callers.first() == Some(&CALLER)
+            && callers.contains(&"auxe2e::main")
+            && callers.last() == Some(&"auxe2e"),
+        "called by {callers:?}"
     );
     ensure!(
-        *count > 0 && count % CALLS == 0,
+        count > 0 && count % CALLS == 0,
         "{count} instructions in {CALLS} calls"
     );
-    let svg = calls.draw()?;
     Ok(format!(
-        "{counted} instructions, {} each of {CALLS} calls, {} bytes of picture",
+        "{} instructions, {} each of {CALLS} calls, {} bytes of picture",
+        followed.counted,
         count / CALLS,
-        svg.len()
+        followed.calls.draw()?.len()
     ))
+}
+
+/// With filters exactly the instructions of these functions are traced.
+fn filters() -> Result<String> {
+    let all = Followed::record(None)?;
+    let (called, caller) = (all.own(CALLED)?.0, all.own(CALLER)?.0);
+    let [in_called, in_caller] = [place("6called")?, place("6caller")?]
+        .map(|(offset, size)| format!("filter {offset:#x}/{size:#x}@{PROGRAM}"));
+
+    for (filter, want) in [
+        (&in_called, called),
+        (&in_caller, caller),
+        (&format!("{in_called},{in_caller}"), called + caller),
+    ] {
+        let some = Followed::record(Some(filter))?;
+        ensure!(
+            some.counted == want,
+            "`{filter}`: {} instructions were traced, and not {want}",
+            some.counted
+        );
+    }
+    for (filter, why) in [
+        (
+            format!("start 0x1000@{PROGRAM}"),
+            "an address at which to start",
+        ),
+        (format!("{in_called},").repeat(5), "too many"),
+    ] {
+        ensure!(
+            Followed::record(Some(filter.trim_end_matches(','))).is_err(),
+            "{why}: `{filter}` was not refused"
+        );
+    }
+    Ok(format!("{called} and {caller} instructions"))
+}
+
+/// The newest trace, of an area that has gone round, is followed from the first place to begin in it.
+fn snapshot() -> Result<String> {
+    let followed = Followed::run(&["-m", "64K,8K", "-Se"])?;
+    let (count, counted) = (followed.calls.count(), followed.counted);
+
+    // A bit or two for each instruction.
+    ensure!(
+        count > 8 * 1024 && count < counted,
+        "{count} of {counted} instructions are in the snapshot"
+    );
+    Ok(format!("the last {count} of {counted} instructions"))
+}
+
+/// Where a function of this program is in its file, and how long it is.
+fn place(name: &str) -> Result<(u64, u64)> {
+    let bytes = std::fs::read(PROGRAM).context("cannot read the program")?;
+    let file = object::File::parse(bytes.as_slice()).context("no program")?;
+    let symbol = file
+        .symbols()
+        .find(|symbol| {
+            symbol
+                .name()
+                .is_ok_and(|text| text.contains("8workload") && text.contains(name))
+        })
+        .with_context(|| format!("there is no symbol {name}"))?;
+    let offset = file
+        .segments()
+        .find_map(|segment| {
+            let at = symbol.address().checked_sub(segment.address())?;
+            (at < segment.size()).then(|| segment.file_range().0 + at)
+        })
+        .context("the symbol is in no segment")?;
+    Ok((offset, symbol.size()))
 }

@@ -12,7 +12,11 @@ use crate::guest::Guest;
 use crate::kernel::{Kernel, Kind};
 use crate::modules::{self, Mode};
 use crate::step::{Log, Progress};
+<<<<<<< HEAD
 use crate::{bounce, recorders, tools};
+=======
+use crate::{bounce, steps, tools};
+>>>>>>> 448c47e (tools: vm: bench: what it costs to trace each instruction)
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -116,6 +120,20 @@ fn driver(cache: &Cache) -> Result<Vec<String>> {
     lines.extend(copies.lines());
     lines.push(format!("the picture of it is {}", picture.display()));
 
+    let progress = Progress::begin("counting instructions of single steps");
+    let mut guest = Guest::new(&kernel, &built.files)?
+        .counting(None)
+        .append("kunit.enable=0")
+        .installed(Path::new("/usr/bin/gdb"))?
+        .timeout(Duration::from_secs(900));
+    for (name, path) in &programs {
+        guest = guest.program(name, path)?;
+    }
+    let outcome = guest.run(cache, &dir.join("steps"), steps::Figures::COMMAND, |_| {})?;
+    let steps = steps::Figures::parse(&outcome.said).ok_or_else(|| unclear(&dir.join("steps")))?;
+    progress.end("done");
+    lines.extend(steps.lines());
+
     // Debian's kernel, as it is, and without what it does against speculation.
     let kernel = Kernel::prepare(cache, Kind::Stock)?;
     let built = modules::build(cache, &kernel, Mode::Plain)?;
@@ -166,7 +184,7 @@ fn unclear(dir: &Path) -> Error {
 }
 
 /// The number after these words at the beginning of a line.
-fn number(said: &str, name: &str) -> Option<u64> {
+pub(crate) fn number(said: &str, name: &str) -> Option<u64> {
     let text = said.lines().find_map(|l| l.strip_prefix(name))?.trim();
     match text.strip_prefix("0x") {
         Some(hex) => u64::from_str_radix(hex, 16).ok(),

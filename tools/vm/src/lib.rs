@@ -32,6 +32,7 @@ pub mod recorders;
 pub mod release;
 pub mod splat;
 pub mod step;
+pub mod steps;
 pub mod suites;
 pub mod symbols;
 pub mod tools;

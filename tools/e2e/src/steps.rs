@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What it costs to trace a program instruction by instruction: with `soft_pt`, by ptrace (`steptrace`), and with `record full` of gdb.
+//!
+//! The program is the workload `calls`, from its exec to its end. What it costs by itself is taken off.
+
+use std::fs;
+use std::io::Read as _;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{ensure, Context, Result};
+use perfdata::Flags;
+
+use crate::probe::{bytes, Probe};
+use crate::soft_pt;
+
+const PROGRAM: [&str; 3] = ["/bin/auxe2e", "workload", "calls"];
+const GDB: &str = "/usr/bin/gdb";
+
+/// Prints the figures: a name, instructions, time in ns.
+pub fn run() -> Result<()> {
+    // The first run reads the program into memory.
+    alone()?;
+    println!("steps alone 0 {}", alone()?);
+    let (count, trace, time) = traced()?;
+    println!("steps soft_pt {count} {time}");
+    println!("steps bytes {trace}");
+    let (count, time) = stepped()?;
+    println!("steps ptrace {count} {time}");
+    if fs::exists(GDB)? {
+        let (count, time) = recorded()?;
+        println!("steps gdb {count} {time}");
+    }
+    Ok(())
+}
+
+/// A shell that becomes the program when its input ends.
+fn waiting() -> Result<Child> {
+    Command::new("/bin/busybox")
+        .args(["sh", "-c", "read line; exec \"$@\"", "sh"])
+        .args(PROGRAM)
+        .stdin(Stdio::piped())
+        .spawn()
+        .context("cannot start a shell")
+}
+
+/// The time from the end of its input to its end.
+fn ends(mut child: Child) -> Result<u128> {
+    let start = Instant::now();
+
+    drop(child.stdin.take());
+    let status = child.wait().context("cannot wait for the program")?;
+    ensure!(status.success(), "the program ended with {status}");
+    Ok(start.elapsed().as_nanos())
+}
+
+fn alone() -> Result<u128> {
+    ends(waiting()?)
+}
+
+/// Instructions, bytes of trace, time.
+fn traced() -> Result<(u64, u64, u128)> {
+    let child = waiting()?;
+    let mut attr = soft_pt::traced()?;
+    attr.flags |= Flags::ENABLE_ON_EXEC;
+    let probe = Probe::open(&attr, i32::try_from(child.id())?, -1, 1024, false)?;
+    let time = ends(child)?;
+
+    ensure!(probe.head() < bytes(1024), "the ring is full");
+    Ok((probe.generated()?, probe.head(), time))
+}
+
+fn stepped() -> Result<(u64, u128)> {
+    let start = Instant::now();
+    let output = Command::new("steptrace")
+        .args(["record", "-o", "/tmp/steps.log", "--"])
+        .args(PROGRAM)
+        .output()
+        .context("cannot start steptrace")?;
+    let time = start.elapsed().as_nanos();
+    let said = String::from_utf8_lossy(&output.stderr);
+
+    ensure!(output.status.success(), "steptrace: {said}");
+    Ok((number(&said, "steptrace: ", " instructions")?, time))
+}
+
+/// From the first call to the return of the function that calls: without AVX, which gdb does not know.
+fn recorded() -> Result<(u64, u128)> {
+    let gdb = |commands: &[&str]| -> Result<(String, u128)> {
+        let start = Instant::now();
+        let mut command = Command::new(GDB);
+        command.args(["-nx", "-batch", "-ex", "set confirm off"]);
+        command.args(["-ex", "break auxe2e::workload::caller", "-ex", "run"]);
+        for text in commands {
+            command.args(["-ex", text]);
+        }
+        let output = command
+            .args(["-ex", "kill", "--args"])
+            .args(PROGRAM)
+            .output()
+            .context("cannot start gdb")?;
+        let said =
+            String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        Ok((said.into_owned(), start.elapsed().as_nanos()))
+    };
+    let (_, without) = gdb(&["finish"])?;
+    let (said, with) = gdb(&[
+        "set record full insn-number-max unlimited",
+        "record full",
+        "finish",
+        "info record",
+    ])?;
+    let count = number(&said, "Log contains ", " instructions")?;
+
+    Ok((count, with.saturating_sub(without)))
+}
+
+fn number(said: &str, before: &str, after: &str) -> Result<u64> {
+    said.split_once(before)
+        .and_then(|(_, rest)| rest.split_once(after))
+        .and_then(|(number, _)| number.parse().ok())
+        .with_context(|| format!("no number between `{before}` and `{after}`: {said}"))
+}
+
+/// Prints how much memory the kernel has while a program is traced for a long time: what it has in slabs, and what is available,
+/// in KiB, each second.
+pub fn memory(seconds: u64) -> Result<()> {
+    let mut child = Command::new(PROGRAM[0])
+        .args(["workload", "spin", "--ms", "600000"])
+        .spawn()
+        .context("cannot start a program")?;
+    let mut probe = Probe::open(
+        &soft_pt::traced()?,
+        i32::try_from(child.id())?,
+        -1,
+        64,
+        false,
+    )?;
+    probe.event.enable()?;
+
+    let start = Instant::now();
+    let mut next = Duration::from_secs(1);
+    while start.elapsed() < Duration::from_secs(seconds) {
+        probe.wait()?;
+        probe.read_records()?;
+        probe.records.clear();
+        probe.read_trace(u64::MAX)?;
+        probe.trace.clear();
+        if start.elapsed() >= next {
+            next += Duration::from_secs(1);
+            let [slab, available] = ["Slab:", "MemAvailable:"].map(meminfo);
+            println!(
+                "memory {} {} {} {}",
+                probe.generated()?,
+                probe.head(),
+                slab?,
+                available?
+            );
+        }
+    }
+    drop(probe);
+    child.kill().context("cannot end a program")?;
+    child.wait().context("cannot wait for a program")?;
+    Ok(())
+}
+
+/// A line of /proc/meminfo.
+fn meminfo(name: &str) -> Result<u64> {
+    let mut text = String::new();
+    fs::File::open("/proc/meminfo")?.read_to_string(&mut text)?;
+    text.lines()
+        .find_map(|line| {
+            line.strip_prefix(name)?
+                .split_whitespace()
+                .next()?
+                .parse()
+                .ok()
+        })
+        .with_context(|| format!("no {name} in /proc/meminfo"))
+}

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What it costs to trace a program instruction by instruction, with `soft_pt` and with what there is besides, and whether the kernel
+//! needs more and more memory for it.
+//!
+//! `auxe2e bench steps` measures in a guest whose clock counts instructions; see there what is measured.
+
+use crate::bench::number;
+
+/// One way to trace: instructions of the program, and instructions of the machine for them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Way {
+    steps: u64,
+    cost: u64,
+}
+
+impl Way {
+    fn parse(said: &str, name: &str, without: u64) -> Option<Self> {
+        let line = said
+            .lines()
+            .find_map(|l| l.strip_prefix("steps ")?.strip_prefix(name))?;
+        let (steps, time) = line.trim().split_once(' ')?;
+        let time: u64 = time.parse().ok()?;
+        Some(Self {
+            steps: steps.parse().ok().filter(|&steps| steps > 0)?,
+            cost: time.saturating_sub(without),
+        })
+    }
+
+    /// Of the machine's for each of the program's.
+    fn each(self) -> u64 {
+        self.cost / self.steps
+    }
+}
+
+/// Memory while a program is traced: instructions traced so far, KiB in slabs, KiB available.
+type Memory = (u64, u64, u64);
+
+/// What was measured.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Figures {
+    soft_pt: Way,
+    bytes: u64,
+    ptrace: Way,
+    gdb: Way,
+    /// In the first and in the last second.
+    memory: [Memory; 2],
+}
+
+impl Figures {
+    /// The commands that say it.
+    pub const COMMAND: &str = "auxe2e bench steps && auxe2e bench memory --times 4";
+
+    /// From what they said.
+    #[must_use]
+    pub fn parse(said: &str) -> Option<Self> {
+        let alone = number(said, "steps alone 0")?;
+        let mut memory = said.lines().filter_map(|line| {
+            let mut words = line.strip_prefix("memory ")?.split(' ');
+            let mut number = || words.next()?.parse().ok();
+            Some((number()?, number()?, number()?))
+        });
+        Some(Self {
+            soft_pt: Way::parse(said, "soft_pt ", alone)?,
+            bytes: number(said, "steps bytes")?,
+            ptrace: Way::parse(said, "ptrace ", alone)?,
+            // It was measured against itself.
+            gdb: Way::parse(said, "gdb ", 0)?,
+            memory: [memory.next()?, memory.last()?],
+        })
+    }
+
+    /// The lines to print.
+    #[must_use]
+    pub fn lines(&self) -> Vec<String> {
+        let bits = self.bytes * 800 / self.soft_pt.steps;
+        let times = |way: Way| {
+            let tenths = way.each() * 10 / self.soft_pt.each().max(1);
+            format!("{}.{}", tenths / 10, tenths % 10)
+        };
+        let [(from, slab, free), (to, slab_after, free_after)] = self.memory;
+        vec![
+            format!(
+                "an instruction traced by soft_pt: {} instructions, {}.{:02} bits of trace ({} instructions in {} bytes)",
+                self.soft_pt.each(),
+                bits / 100,
+                bits % 100,
+                self.soft_pt.steps,
+                self.bytes
+            ),
+            format!(
+                "by steptrace (ptrace): {} instructions, {} times that; by gdb's `record full`: {}, {} times",
+                self.ptrace.each(),
+                times(self.ptrace),
+                self.gdb.each(),
+                times(self.gdb)
+            ),
+            format!(
+                "the kernel's memory while {} instructions are traced: slabs from {slab} to {slab_after} KiB, available from {free} to {free_after} KiB",
+                to.saturating_sub(from)
+            ),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_guest_says_is_understood() {
+        let said = "steps alone 0 1000\nsteps soft_pt 100 201000\nsteps bytes 6\nsteps ptrace 100 1201000\nsteps gdb 10 500000\n\
+                    memory 1000 20 500\nmemory 2000 21 499\nmemory 9000 22 498\n";
+        let lines = Figures::parse(said).unwrap().lines();
+        assert!(
+            lines[0].contains("2000 instructions, 0.48 bits"),
+            "{lines:?}"
+        );
+        assert!(
+            lines[1].contains("12000 instructions, 6.0 times"),
+            "{lines:?}"
+        );
+        assert!(lines[1].contains("50000, 25.0 times"), "{lines:?}");
+        assert!(
+            lines[2].contains("8000 instructions are traced: slabs from 20 to 22 KiB"),
+            "{lines:?}"
+        );
+        assert_eq!(Figures::parse("steps alone 0 1\n"), None);
+    }
+}
