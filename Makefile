@@ -4,7 +4,7 @@
 # cache (${XDG_CACHE_HOME:-~/.cache}/auxpmu).
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench fuzz check litmus kbuild kunit e2e matrix beside disk break modules tools shell guest programs rust-analyzer kernels update clean clean-cache
+.PHONY: help demo test bench fuzz check litmus kbuild kunit e2e matrix beside disk exact break modules tools shell guest programs rust-analyzer kernels update clean clean-cache
 
 ROOT := tools/vm/root.sh
 # A profile of its own: auxvm only waits for others, and the first call waits for its build.
@@ -26,6 +26,7 @@ help:
 	@echo '  make matrix         each sink of pattern in each mode, with rings and readers of each kind; CASE="name…" for some rows'
 	@echo '  make beside         the recorder beside stock perf, on the same driver; CASE="name…" for some cases'
 	@echo '  make disk           recordings onto a disk that is slow, and one whose machine loses its power'
+	@echo '  make exact          what decoders show of soft_pt'"'"'s trace is what programs executed; CASE="name…" for some programs'
 	@echo '  make break          defects put into pattern on purpose: rows of the matrix must name them'
 	@echo '  make bench          what a session of an event and recording cost, in guest instructions; PART=driver or recorder for one of them'
 	@echo '  make fuzz           the parsers of files and options under libFuzzer; SECONDS=60 for each'
@@ -50,7 +51,7 @@ test:
 check:
 	@$(AUXVM) test --suite host
 
-litmus kbuild kunit matrix beside disk break:
+litmus kbuild kunit matrix beside disk exact break:
 	@$(AUXVM) test --suite $@ $(CASES)
 
 e2e:

@@ -12,6 +12,7 @@ mod compress;
 mod contract;
 mod counting;
 mod disk;
+mod exact;
 mod hostile;
 mod hotplug;
 mod ktap;
@@ -67,6 +68,11 @@ enum What {
         /// Run only cases whose names contain one of these.
         filters: Vec<String>,
     },
+    /// Compare the instructions that decoders show of soft_pt's trace with those that were executed.
+    Exact {
+        #[command(subcommand)]
+        part: exact::Part,
+    },
     /// Record onto a disk, /dev/vda.
     Disk {
         #[command(subcommand)]
@@ -100,6 +106,7 @@ fn main() -> ExitCode {
             Ok(ExitCode::SUCCESS)
         }
         Some(What::Beside { filters }) => beside(filters),
+        Some(What::Exact { part }) => exact::run(part),
         Some(What::Disk { part }) => disk::run(part),
         Some(What::Bench(args)) => bench::run(args),
         Some(What::Matrix(args)) => matrix::run(args),

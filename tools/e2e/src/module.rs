@@ -81,7 +81,8 @@ pub fn unload(name: &str) -> Result<()> {
     tool("rmmod", &[name])
 }
 
-fn tool(program: &str, arguments: &[&str]) -> Result<()> {
+/// Runs a tool that must succeed.
+pub fn tool(program: &str, arguments: &[&str]) -> Result<()> {
     let output = Command::new(program)
         .args(arguments)
         .output()

@@ -49,7 +49,9 @@ pub fn run(cache: &Cache, dir: &Path, kernel: &Kernel, filters: &[String]) -> Re
     let words: String = words.collect();
     let command = format!("auxe2e exact record {}{words}", place.display());
     let dir = dir.join("exact");
-    let outcome = guest.run(cache, &dir, &command, |_| {})?;
+    // Each as it ends: it takes minutes.
+    let live = |line: &str| println!("{line}");
+    let outcome = guest.run(cache, &dir, &command, live)?;
     let runs = outcome.suite("runs");
 
     let ptwalk = cache.checkout().join("tools/steptrace/ptwalk.c");

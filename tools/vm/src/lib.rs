@@ -19,6 +19,7 @@ pub mod cpio;
 pub mod demo;
 pub mod disk;
 pub mod error;
+pub mod exact;
 pub mod fuzz;
 pub mod guest;
 pub mod kernel;

@@ -9,7 +9,7 @@ use crate::kernel::{Kernel, Kind};
 use crate::ktap::{self, Case, Counts};
 use crate::modules::{self, Mode};
 use crate::step::{Log, Progress};
-use crate::{broken, compile_fail, disk, libtest, litmus, panics, readers, tools, vng};
+use crate::{broken, compile_fail, disk, exact, libtest, litmus, panics, readers, tools, vng};
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -35,13 +35,15 @@ pub enum Suite {
     Beside,
     /// Recordings onto a disk that is slow, or whose machine loses its power.
     Disk,
+    /// Decoders show of `soft_pt`'s trace what programs executed.
+    Exact,
     /// Rows of the matrix find the defects of a driver that is broken on purpose.
     Break,
 }
 
 impl Suite {
     /// All, fast first.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Host,
         Self::Litmus,
         Self::Kbuild,
@@ -50,6 +52,7 @@ impl Suite {
         Self::Matrix,
         Self::Beside,
         Self::Disk,
+        Self::Exact,
         Self::Break,
     ];
 }
@@ -65,6 +68,7 @@ impl fmt::Display for Suite {
             Self::Matrix => "matrix",
             Self::Beside => "beside",
             Self::Disk => "disk",
+            Self::Exact => "exact",
             Self::Break => "break",
         })
     }
@@ -79,7 +83,7 @@ impl std::str::FromStr for Suite {
             .find(|s| s.to_string() == text)
             .ok_or_else(|| {
                 format!(
-                    "there is no suite \"{text}\": host, litmus, kbuild, kunit, e2e, matrix, beside, disk and break are"
+                    "there is no suite \"{text}\": host, litmus, kbuild, kunit, e2e, matrix, beside, disk, exact and break are"
                 )
             })
     }
@@ -133,6 +137,9 @@ pub fn run(cache: &Cache, plan: &Plan) -> Result<Counts> {
             Suite::Disk => kernels
                 .get(Kind::Lean)
                 .and_then(|kernel| disk::run(cache, &dir, &kernel)),
+            Suite::Exact => kernels
+                .get(exact_kernel(plan))
+                .and_then(|kernel| exact::run(cache, &dir, &kernel, &plan.cases)),
             Suite::Break => kernels
                 .get(Kind::Lean)
                 .and_then(|kernel| broken::run(cache, &dir, &kernel)),
@@ -157,6 +164,14 @@ pub fn run(cache: &Cache, plan: &Plan) -> Result<Counts> {
     print_failures(&total);
     println!("All results: {}", path.display());
     Ok(total.counts())
+}
+
+/// One kernel will do, the lean one unless the other is asked for: emulated, it takes minutes.
+fn exact_kernel(plan: &Plan) -> Kind {
+    match plan.kernels[..] {
+        [kind] => kind,
+        _ => Kind::Lean,
+    }
 }
 
 fn print_failures(total: &Case) {
