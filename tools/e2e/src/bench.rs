@@ -42,15 +42,12 @@ enum What {
     Commit,
     /// The rate from which on each sink loses something.
     Loss,
-<<<<<<< HEAD
     /// The recorder's work, and stock perf's.
     Record,
-=======
     /// An instruction of a program that is traced by single-stepping.
     Steps,
     /// The kernel's memory, while a program is so traced for as many seconds as `--times` says.
     Memory,
->>>>>>> 448c47e (tools: vm: bench: what it costs to trace each instruction)
 }
 
 /// The sinks, by their names and their terms.
@@ -67,12 +64,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         What::Session => session(args.times)?,
         What::Commit => commits()?,
         What::Loss => losses()?,
-<<<<<<< HEAD
         What::Record => recorders::run()?,
-=======
         What::Steps => module::with("soft_pt", steps::run)?,
         What::Memory => module::with("soft_pt", || steps::memory(args.times.into()))?,
->>>>>>> 448c47e (tools: vm: bench: what it costs to trace each instruction)
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -12,11 +12,7 @@ use crate::guest::Guest;
 use crate::kernel::{Kernel, Kind};
 use crate::modules::{self, Mode};
 use crate::step::{Log, Progress};
-<<<<<<< HEAD
-use crate::{bounce, recorders, tools};
-=======
-use crate::{bounce, steps, tools};
->>>>>>> 448c47e (tools: vm: bench: what it costs to trace each instruction)
+use crate::{bounce, recorders, steps, tools};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
