@@ -29,9 +29,10 @@ const MIB: u64 = 1 << 20;
 const RUNS: [u64; 2] = [16, 80];
 /// MiB a second at which nobody loses anything.
 const EASY: u64 = 96;
-/// Snapshots of a run, and the sizes of the areas that they are of, in pages.
+/// Snapshots of a run.
 const SNAPSHOTS: usize = 5;
-const AREAS: [usize; 2] = [256, 1024];
+/// So many KiB of an area of so many.
+const SNAPSHOT_OF: [(usize, usize); 4] = [(1024, 1024), (1024, 2048), (4096, 4096), (4096, 8192)];
 /// Events of these kinds count for a task.
 const TASK_CLOCK: u64 = 1;
 const CONTEXT_SWITCHES: u64 = 3;
@@ -61,9 +62,9 @@ pub fn run() -> Result<()> {
         println!("record {recorder} loss {}", first_loss(recorder)?);
     }
     for recorder in RECORDERS {
-        for pages in AREAS {
-            let blind = blind(recorder, pages)?;
-            println!("record {recorder} blind {} {blind}", pages * 4);
+        for (size, area) in SNAPSHOT_OF {
+            let blind = blind(recorder, size, area)?;
+            println!("record {recorder} blind {size} {area} {blind}");
         }
     }
     Ok(())
@@ -190,9 +191,9 @@ fn first_loss(recorder: &str) -> Result<u64> {
     Ok(bad)
 }
 
-/// For how long a snapshot of an area of so many pages keeps the unit from tracing, ns: from the commit at which it is
-/// stopped to the next begin, as the framework's tracepoints have it; the median.
-fn blind(recorder: &str, pages: usize) -> Result<u64> {
+/// For how long a snapshot of so many KiB of an area of so many keeps the unit from tracing, ns: from the commit at which it is
+/// stopped to the next begin, as the framework's tracepoints have it, both times if it is stopped twice; the median.
+fn blind(recorder: &str, size: usize, area: usize) -> Result<u64> {
     const TRACING: &str = "/sys/kernel/tracing";
     let set = |name: &str, value: &str| {
         let path = format!("{TRACING}/{name}");
@@ -203,9 +204,10 @@ fn blind(recorder: &str, pages: usize) -> Result<u64> {
     set("events/rust_perf/rust_perf_commit/enable", "1")?;
     let rate = EASY * 1024;
     let terms = format!("packet=64,rate={rate}");
-    let rings = format!("128,{pages}");
+    let rings = format!("128,{}", area / 4);
+    let snapshot = format!("-S{}", size * 1024);
     let begins = counter(PMU.0, "begins")?;
-    let child = start(recorder, &terms, &rings, &["-S"], 3000)?;
+    let child = start(recorder, &terms, &rings, &[&snapshot], 3000)?;
     for _ in 0..1000 {
         if counter(PMU.0, "begins")? != begins {
             break;
@@ -235,8 +237,11 @@ fn blind(recorder: &str, pages: usize) -> Result<u64> {
 
 /// The times between a commit and the begin after it, ns, in the text of a trace.
 fn gaps(text: &str) -> Result<Vec<u64>> {
-    let mut gaps = Vec::new();
+    /// Snapshots are further from each other.
+    const APART: u64 = 100_000_000;
+    let mut gaps: Vec<u64> = Vec::new();
     let mut stopped = None;
+    let mut last = None;
     for line in text.lines().filter(|line| !line.starts_with('#')) {
         let Some((front, event)) = line.split_once(": rust_perf_") else {
             bail!("the trace has the line {line:?}");
@@ -247,7 +252,11 @@ fn gaps(text: &str) -> Result<Vec<u64>> {
         if event.starts_with("commit") {
             stopped = Some(now);
         } else if let Some(then) = stopped.take() {
-            gaps.push(now - then);
+            match gaps.last_mut() {
+                Some(gap) if last.is_some_and(|last| then - last < APART) => *gap += now - then,
+                _ => gaps.push(now - then),
+            }
+            last = Some(now);
         }
     }
     Ok(gaps)

@@ -11,8 +11,8 @@ struct Recorder {
     switches: u64,
     /// MiB per 2^30 instructions at which it first loses.
     loss: u64,
-    /// KiB of the area, and instructions without trace for a snapshot of it.
-    blind: Vec<(u64, u64)>,
+    /// KiB of a snapshot and of the area, and instructions without trace for it.
+    blind: Vec<[u64; 3]>,
 }
 
 /// All that was measured.
@@ -37,7 +37,7 @@ impl Figures {
         let recorder = |name: &str| {
             let of = |what: &'static str| lines().filter(move |w| w.starts_with(&[name, what]));
             let cost = of("cost").next()?;
-            let blind = of("blind").map(|w| Some((number(&w, 2)?, number(&w, 3)?)));
+            let blind = of("blind").map(|w| Some([number(&w, 2)?, number(&w, 3)?, number(&w, 4)?]));
             Some(Recorder {
                 instructions: number(&cost, 2)?,
                 switches: number(&cost, 3)?,
@@ -79,9 +79,9 @@ impl Figures {
             percent(beyond(auxrec), beyond(perf)),
             percent(auxrec.loss, perf.loss),
         ));
-        for ((kib, theirs), (_, ours)) in perf.blind.iter().zip(&auxrec.blind) {
+        for ([size, area, theirs], [.., ours]) in perf.blind.iter().zip(&auxrec.blind) {
             lines.push(format!(
-                "snapshot of {kib} KiB: nothing is traced for {theirs} instructions with perf, {ours} with auxrec, {} %",
+                "snapshot of {size} KiB of {area}: nothing is traced for {theirs} instructions with perf, {ours} with auxrec, {} %",
                 percent(*ours, *theirs),
             ));
         }
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     const SAID: &str = "record copy 1000\nrecord perf cost 3000 2500\nrecord auxrec cost 1500 1250\n\
-        record perf loss 100\nrecord auxrec loss 200\nrecord perf blind 1024 9000\nrecord auxrec blind 1024 900\n";
+        record perf loss 100\nrecord auxrec loss 200\nrecord perf blind 1024 2048 9000\nrecord auxrec blind 1024 2048 900\n";
 
     #[test]
     fn figures_are_understood() {
@@ -104,7 +104,7 @@ mod tests {
             (1, "3000 instructions a MiB, 2000 beyond that copy; 2.500 context"),
             (2, "1500 instructions a MiB, 500 beyond that copy; 1.250 context"),
             (3, "25 % of perf's instructions beyond the copy, and first loses at 200 %"),
-            (4, "1024 KiB: nothing is traced for 9000 instructions with perf, 900 with auxrec, 10 %"),
+            (4, "1024 KiB of 2048: nothing is traced for 9000 instructions with perf, 900 with auxrec, 10 %"),
         ] {
             assert!(lines[line].contains(says), "{}", lines[line]);
         }
