@@ -63,6 +63,10 @@ pub fn run() -> Result<()> {
     }
     for recorder in RECORDERS {
         for (size, area) in SNAPSHOT_OF {
+            // perf crashes: it takes the head of `intel_pt` for an offset in the area.
+            if recorder == "perf" && size != area {
+                continue;
+            }
             let blind = blind(recorder, size, area)?;
             println!("record {recorder} blind {size} {area} {blind}");
         }
@@ -205,7 +209,11 @@ fn blind(recorder: &str, size: usize, area: usize) -> Result<u64> {
     let rate = EASY * 1024;
     let terms = format!("packet=64,rate={rate}");
     let rings = format!("128,{}", area / 4);
-    let snapshot = format!("-S{}", size * 1024);
+    let snapshot = if size == area {
+        "-S".to_owned()
+    } else {
+        format!("-S{}", size * 1024)
+    };
     let begins = counter(PMU.0, "begins")?;
     let child = start(recorder, &terms, &rings, &[&snapshot], 3000)?;
     for _ in 0..1000 {

@@ -79,7 +79,10 @@ impl Figures {
             percent(beyond(auxrec), beyond(perf)),
             percent(auxrec.loss, perf.loss),
         ));
-        for ([size, area, theirs], [.., ours]) in perf.blind.iter().zip(&auxrec.blind) {
+        for [size, area, ours] in &auxrec.blind {
+            let Some([.., theirs]) = perf.blind.iter().find(|[other, ..]| other == size) else {
+                continue;
+            };
             lines.push(format!(
                 "snapshot of {size} KiB of {area}: nothing is traced for {theirs} instructions with perf, {ours} with auxrec, {} %",
                 percent(*ours, *theirs),
@@ -94,7 +97,7 @@ mod tests {
     use super::*;
 
     const SAID: &str = "record copy 1000\nrecord perf cost 3000 2500\nrecord auxrec cost 1500 1250\n\
-        record perf loss 100\nrecord auxrec loss 200\nrecord perf blind 1024 2048 9000\nrecord auxrec blind 1024 2048 900\n";
+        record perf loss 100\nrecord auxrec loss 200\nrecord perf blind 1024 1024 9000\nrecord auxrec blind 1024 2048 900\n";
 
     #[test]
     fn figures_are_understood() {
