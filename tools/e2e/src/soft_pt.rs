@@ -5,6 +5,8 @@
 //! A program that keeps a trap flag that is not its own is killed by the next trap, so each case ends with asking how its
 //! programs ended. What the trace says is not looked at here: perf decodes it elsewhere.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -357,58 +359,81 @@ fn refused() -> Result<String> {
     Ok(format!("{} cases", cases.len()))
 }
 
-/// Runs the recorder as nobody; whether it went well, and what it said.
-fn as_nobody(arguments: &[&str]) -> Result<(bool, String)> {
+/// Runs the recorder as nobody; how many instructions were traced if it went well, and what it said.
+fn as_nobody(arguments: &[&str]) -> Result<(Option<u64>, String)> {
     const NOBODY: u32 = 65534;
+    let file = TraceFile::new("nobody");
     let output = Command::new("auxrec")
-        .args([
-            "record",
-            "-q",
-            "-e",
-            "soft_pt/tsc/u",
-            "-m",
-            "16,16",
-            "-o",
-            "/tmp/nobody.data",
-        ])
+        .args(["record", "-q", "-e", "soft_pt/tsc/u", "-m", "16,64", "-o"])
+        .arg(file.path())
         .args(arguments)
         .uid(NOBODY)
         .gid(NOBODY)
         .output()
         .context("cannot start auxrec")?;
-    let _ = std::fs::remove_file("/tmp/nobody.data");
+    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
 
-    Ok((
-        output.status.success(),
-        String::from_utf8_lossy(&output.stderr).trim().to_owned(),
-    ))
+    // 3: with losses, of which there may be some here.
+    if !matches!(output.status.code(), Some(0 | 3)) {
+        return Ok((None, said));
+    }
+    let bytes = std::fs::read(file.path()).context("cannot read the recording")?;
+    let trace = Trace::read(&bytes)?;
+    let counts = trace.rings.values().flat_map(|ring| &ring.counts);
+    Ok((Some(counts.map(|count| count.value).sum()), said))
 }
+
+/// Root's program, which anybody may run with root's rights.
+const SET_UID: &str = "/tmp/set-uid";
 
 fn permission() -> Result<String> {
     let paranoid = Path::new("/proc/sys/kernel/perf_event_paranoid");
     let before = std::fs::read_to_string(paranoid).context("cannot read perf_event_paranoid")?;
+    std::fs::copy(PROGRAM, SET_UID).context("cannot copy a program")?;
     let child = Victim::new()?;
     let pid = child.id()?.to_string();
 
-    let tried = || -> Result<()> {
+    let tried = || -> Result<String> {
         for level in ["2", "3"] {
             std::fs::write(paranoid, level).context("cannot write perf_event_paranoid")?;
             for arguments in [["-p", &pid].as_slice(), &["-C", "0", "--", "true"]] {
-                let (good, said) = as_nobody(arguments)?;
-                ensure!(!good, "level {level}: nobody traces {arguments:?}: {said}");
+                let (traced, said) = as_nobody(arguments)?;
+                ensure!(
+                    traced.is_none(),
+                    "level {level}: nobody traces {arguments:?}: {said}"
+                );
             }
         }
+        // Debian's patch: at level 3 not even one's own.
+        let own = ["--", SET_UID, "workload", "calls"];
+        std::fs::set_permissions(SET_UID, Permissions::from_mode(0o755))?;
+        let (traced, said) = as_nobody(&own)?;
+        ensure!(
+            traced.is_none(),
+            "level 3: nobody traces its own program: {said}"
+        );
         std::fs::write(paranoid, "2").context("cannot write perf_event_paranoid")?;
-        let (good, said) = as_nobody(&["--", "/bin/busybox", "true"])?;
-        ensure!(good, "nobody does not trace its own program: {said}");
-        Ok(())
+        let (traced, said) = as_nobody(&own)?;
+        let instructions = traced.filter(|n| *n != 0);
+        let instructions = instructions
+            .with_context(|| format!("nobody does not trace its own program: {said}"))?;
+        // perf takes events off at an exec that gives other rights.
+        std::fs::set_permissions(SET_UID, Permissions::from_mode(0o4755))?;
+        let (traced, said) = as_nobody(&own)?;
+        ensure!(
+            traced.unwrap_or(0) == 0,
+            "nobody traces {traced:?} instructions that have root's rights: {said}"
+        );
+        Ok(format!(
+            "{instructions} instructions of its own, and nobody else's"
+        ))
     };
     let outcome = tried();
     std::fs::write(paranoid, before).context("cannot write perf_event_paranoid")?;
+    std::fs::remove_file(SET_UID).context("cannot remove a program")?;
 
     child.ends()?;
-    outcome?;
-    Ok("its own, and nobody else's".to_owned())
+    outcome
 }
 
 fn hint() -> Result<String> {
