@@ -10,7 +10,7 @@ ROOT := tools/vm/root.sh
 # A profile of its own: auxvm only waits for others, and the first call waits for its build.
 AUXVM := $(ROOT) run cargo run --quiet --locked --manifest-path $(CURDIR)/tools/Cargo.toml -p vm --profile vm \
 	--config 'profile.vm.inherits="dev"' --config 'profile.vm.debug=0' --config 'profile.vm.package."*".opt-level=0' --
-CASES := $(foreach case,$(CASE),--case '$(case)')
+CASES := $(if $(CASE),--case '$(CASE)')
 
 help:
 	@echo 'auxpmu: Linux perf PMU drivers with AUX buffers, in Rust'
@@ -22,11 +22,11 @@ help:
 	@echo '  make litmus         the barriers of the ring under the memory model of the kernel (herd7)'
 	@echo '  make kbuild         the modules on both kernels, without a warning'
 	@echo '  make kunit          the unit tests of the modules, in a guest'
-	@echo '  make e2e            recorder and drivers in guests, and the matrix; CASE="name…" for some cases only, RUNNER=vng for virtme-ng'
-	@echo '  make matrix         each sink of pattern in each mode, with rings and readers of each kind; CASE="name…" for some rows'
-	@echo '  make beside         the recorder beside stock perf, on the same driver; CASE="name…" for some cases'
+	@echo '  make e2e            recorder and drivers in guests, and the matrix; CASE="name|other" for some cases only, RUNNER=vng for virtme-ng'
+	@echo '  make matrix         each sink of pattern in each mode, with rings and readers of each kind; CASE="name|other" for some rows'
+	@echo '  make beside         the recorder beside stock perf, on the same driver; CASE="name|other" for some cases'
 	@echo '  make disk           recordings onto a disk that is slow, and one whose machine loses its power'
-	@echo '  make exact          what decoders show of soft_pt'"'"'s trace is what programs executed; CASE="name…" for some programs'
+	@echo '  make exact          what decoders show of soft_pt'"'"'s trace is what programs executed; CASE="name|other" for some programs'
 	@echo '  make break          defects put into pattern on purpose: rows of the matrix must name them'
 	@echo '  make bench          what a session of an event and recording cost, in guest instructions; PART=driver or recorder for one of them'
 	@echo '  make fuzz           the parsers of files and options under libFuzzer; SECONDS=60 for each'

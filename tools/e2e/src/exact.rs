@@ -179,6 +179,7 @@ fn record(
     module::tool("insmod", &["/modules/soft_pt.ko", "intel_pt=1"])?;
     fs::write("/proc/sys/kernel/randomize_va_space", "0")
         .context("cannot turn randomisation off")?;
+    same_digits()?;
     let left = &Mutex::new(chosen);
     let worker = |cpu| -> Result<()> {
         let mut set = CpuSet::new();
@@ -205,6 +206,21 @@ fn record(
     module::unload("soft_pt").context("somebody holds the driver")
 }
 
+/// Starts programs until their numbers have four digits: the C library writes a thread's number into the name of its stack, and
+/// all runs are to have as many digits to write.
+fn same_digits() -> Result<()> {
+    loop {
+        let mut child = Command::new("/bin/true")
+            .spawn()
+            .context("cannot start true")?;
+        let number = child.id();
+        child.wait()?;
+        if number >= 1000 {
+            return Ok(());
+        }
+    }
+}
+
 /// All runs of a program; each must end as the one that nobody watches.
 fn runs(programs: &Path, program: &Program) -> Result<String> {
     let path = programs.join(program.file());
@@ -218,9 +234,10 @@ fn runs(programs: &Path, program: &Program) -> Result<String> {
     let data = format!("/out/{name}.data");
     let theirs = format!("/out/{name}.perf.data");
     let rings = match program.expect {
-        Losses => "64,1",
-        _ => "64,512",
+        Losses => ["-m64,1", "--aux-watermark=4K"],
+        _ => ["-m64,512", "--aux-watermark=512K"],
     };
+    let [rings, watermark] = rings;
     let by_steptrace: &[&str] = &["steptrace", "record", "-o", &log, "--"];
     let by_auxrec: &[&str] = &[
         "auxrec",
@@ -228,8 +245,8 @@ fn runs(programs: &Path, program: &Program) -> Result<String> {
         "-q",
         "-e",
         "intel_pt//u",
-        "-m",
         rings,
+        watermark,
         "-o",
         &data,
         "--",

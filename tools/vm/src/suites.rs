@@ -119,7 +119,7 @@ pub fn run(cache: &Cache, plan: &Plan) -> Result<Counts> {
         // Beside other layers, names of cases are those of `e2e`.
         if matches!(
             suite,
-            Suite::Matrix | Suite::Beside | Suite::Disk | Suite::Break
+            Suite::Matrix | Suite::Beside | Suite::Disk | Suite::Exact | Suite::Break
         ) && plan.suites.len() > 1
             && !plan.cases.is_empty()
         {
@@ -139,7 +139,7 @@ pub fn run(cache: &Cache, plan: &Plan) -> Result<Counts> {
                 .and_then(|kernel| disk::run(cache, &dir, &kernel)),
             Suite::Exact => kernels
                 .get(exact_kernel(plan))
-                .and_then(|kernel| exact::run(cache, &dir, &kernel, &plan.cases)),
+                .and_then(|kernel| exact::run(cache, &dir, &kernel, &exact_programs(plan))),
             Suite::Break => kernels
                 .get(Kind::Lean)
                 .and_then(|kernel| broken::run(cache, &dir, &kernel)),
@@ -171,6 +171,14 @@ fn exact_kernel(plan: &Plan) -> Kind {
     match plan.kernels[..] {
         [kind] => kind,
         _ => Kind::Lean,
+    }
+}
+
+/// By itself it runs all programs, or those asked for; beside other layers a few that are different.
+fn exact_programs(plan: &Plan) -> Vec<String> {
+    match plan.suites[..] {
+        [_] => plan.cases.clone(),
+        _ => exact::FEW.map(str::to_owned).to_vec(),
     }
 }
 
