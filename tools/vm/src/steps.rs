@@ -33,8 +33,8 @@ impl Way {
     }
 }
 
-/// Memory while a program is traced: instructions traced so far, KiB in slabs, KiB available.
-type Memory = (u64, u64, u64);
+/// Memory while a program is traced: instructions traced so far, in so many bytes, KiB in slabs, KiB available.
+type Memory = (u64, u64, u64, u64);
 
 /// What was measured.
 #[derive(Debug, PartialEq, Eq)]
@@ -58,7 +58,7 @@ impl Figures {
         let mut memory = said.lines().filter_map(|line| {
             let mut words = line.strip_prefix("memory ")?.split(' ');
             let mut number = || words.next()?.parse().ok();
-            Some((number()?, number()?, number()?))
+            Some((number()?, number()?, number()?, number()?))
         });
         Some(Self {
             soft_pt: Way::parse(said, "soft_pt ", alone)?,
@@ -78,7 +78,8 @@ impl Figures {
             let tenths = way.each() * 10 / self.soft_pt.each().max(1);
             format!("{}.{}", tenths / 10, tenths % 10)
         };
-        let [(from, slab, free), (to, slab_after, free_after)] = self.memory;
+        let [(from, first, slab, free), (to, last, slab_after, free_after)] = self.memory;
+        let bytes = last.saturating_sub(first);
         vec![
             format!(
                 "an instruction traced by soft_pt: {} instructions, {}.{:02} bits of trace ({} instructions in {} bytes)",
@@ -96,7 +97,7 @@ impl Figures {
                 times(self.gdb)
             ),
             format!(
-                "the kernel's memory while {} instructions are traced: slabs from {slab} to {slab_after} KiB, available from {free} to {free_after} KiB",
+                "the kernel's memory while {} instructions are traced, in {bytes} bytes: slabs from {slab} to {slab_after} KiB, available from {free} to {free_after} KiB",
                 to.saturating_sub(from)
             ),
         ]
@@ -110,7 +111,7 @@ mod tests {
     #[test]
     fn what_the_guest_says_is_understood() {
         let said = "steps alone 0 1000\nsteps soft_pt 100 201000\nsteps bytes 6\nsteps ptrace 100 1201000\nsteps gdb 10 500000\n\
-                    memory 1000 20 500\nmemory 2000 21 499\nmemory 9000 22 498\n";
+                    memory 1000 60 20 500\nmemory 2000 120 21 499\nmemory 9000 540 22 498\n";
         let lines = Figures::parse(said).unwrap().lines();
         assert!(
             lines[0].contains("2000 instructions, 0.48 bits"),
@@ -122,7 +123,7 @@ mod tests {
         );
         assert!(lines[1].contains("50000, 25.0 times"), "{lines:?}");
         assert!(
-            lines[2].contains("8000 instructions are traced: slabs from 20 to 22 KiB"),
+            lines[2].contains("8000 instructions are traced, in 480 bytes: slabs from 20 to 22 KiB, available from 500 to 498"),
             "{lines:?}"
         );
         assert_eq!(Figures::parse("steps alone 0 1\n"), None);
