@@ -29,6 +29,8 @@ const MIB: u64 = 1 << 20;
 const RUNS: [u64; 2] = [16, 80];
 /// MiB a second at which nobody loses anything.
 const EASY: u64 = 96;
+/// The parts of an area of a MiB at which the recorder has itself woken.
+const WATERMARKS: [u64; 5] = [32, 16, 8, 4, 2];
 /// Snapshots of a run.
 const SNAPSHOTS: usize = 5;
 /// So many KiB of an area of so many.
@@ -47,7 +49,7 @@ pub fn run() -> Result<()> {
     for recorder in RECORDERS {
         let mut costs = [Cost::default(); 2];
         for (cost, mib) in costs.iter_mut().zip(RUNS) {
-            *cost = record(recorder, mib, EASY, "128,1024")?;
+            *cost = record(recorder, mib, EASY, "128,1024", &[])?;
             ensure!(cost.lost == 0, "{recorder} has lost {} bytes", cost.lost);
         }
         let [short, long] = costs;
@@ -59,7 +61,17 @@ pub fn run() -> Result<()> {
         );
     }
     for recorder in RECORDERS {
-        println!("record {recorder} loss {}", first_loss(recorder)?);
+        println!("record {recorder} loss {}", first_loss(recorder, &[])?);
+    }
+    for part in WATERMARKS {
+        let more = ["--aux-watermark", &format!("{}K", MIB / part / 1024)];
+        let [short, long] = RUNS.map(|mib| record("auxrec", mib, EASY, "128,256", &more));
+        let (short, long) = (short?, long?);
+        let cost = long.instructions.saturating_sub(short.instructions) / (RUNS[1] - RUNS[0]);
+        println!(
+            "record watermark {part} {cost} {}",
+            first_loss("auxrec", &more)?
+        );
     }
     for recorder in RECORDERS {
         for (size, area) in SNAPSHOT_OF {
@@ -157,7 +169,7 @@ fn end(mut recorder: Child) -> Result<()> {
 }
 
 /// Records so many MiB at so many MiB a second; the unit is silent then.
-fn record(recorder: &str, mib: u64, rate: u64, rings: &str) -> Result<Cost> {
+fn record(recorder: &str, mib: u64, rate: u64, rings: &str, more: &[&str]) -> Result<Cost> {
     let lost = counter(PMU.0, "lost_no_space")?;
     let committed = counter(PMU.0, "bytes")?;
     // A tick of 64 KiB, or of what 20 us take, which is the shortest that there is. Packets of 4 KiB.
@@ -169,7 +181,7 @@ fn record(recorder: &str, mib: u64, rate: u64, rings: &str) -> Result<Cost> {
     );
     let meter = Meter::start()?;
     // The end comes long after the last byte, and in all runs at the same time.
-    end(start(recorder, &terms, rings, &[], 1500)?)?;
+    end(start(recorder, &terms, rings, more, 1500)?)?;
     let cost = meter.cost()?;
     fs::remove_file(OUTPUT).context("the recorder has left no file")?;
     let lost = counter(PMU.0, "lost_no_space")? - lost;
@@ -182,11 +194,11 @@ fn record(recorder: &str, mib: u64, rate: u64, rings: &str) -> Result<Cost> {
 }
 
 /// The lowest rate at which a ring of 1 MiB is full before it is read, in MiB a second, to 1 in 16.
-fn first_loss(recorder: &str) -> Result<u64> {
+fn first_loss(recorder: &str, more: &[&str]) -> Result<u64> {
     let (mut good, mut bad) = (EASY / 2, 12_000);
     while bad - good > good / 16 {
         let rate = (good * bad).isqrt();
-        if record(recorder, RUNS[0], rate, "128,256")?.lost == 0 {
+        if record(recorder, RUNS[0], rate, "128,256", more)?.lost == 0 {
             good = rate;
         } else {
             bad = rate;

@@ -22,6 +22,8 @@ pub struct Figures {
     copy: u64,
     perf: Recorder,
     auxrec: Recorder,
+    /// Of watermarks: the part of the area, instructions for a MiB, and at how many MiB per 2^30 instructions it first loses.
+    watermarks: Vec<[u64; 3]>,
 }
 
 impl Figures {
@@ -51,6 +53,11 @@ impl Figures {
             copy: number(&lines().find(|w| w.starts_with(&["copy"]))?, 1)?,
             perf: recorder("perf")?,
             auxrec: recorder("auxrec")?,
+            watermarks: lines()
+                .filter(|w| w.starts_with(&["watermark"]))
+                .map(|w| Some([number(&w, 1)?, number(&w, 2)?, number(&w, 3)?]))
+                .collect::<Option<Vec<_>>>()
+                .filter(|all| !all.is_empty())?,
         })
     }
 
@@ -79,6 +86,11 @@ impl Figures {
             percent(beyond(auxrec), beyond(perf)),
             percent(auxrec.loss, perf.loss),
         ));
+        for [part, cost, loss] in &self.watermarks {
+            lines.push(format!(
+                "auxrec, woken at 1/{part} of an area of 1 MiB: {cost} instructions a MiB; first loss at {loss} MiB per 1024^3 instructions"
+            ));
+        }
         for [size, area, ours] in &auxrec.blind {
             let Some([.., theirs]) = perf.blind.iter().find(|[other, ..]| other == size) else {
                 continue;
@@ -97,7 +109,7 @@ mod tests {
     use super::*;
 
     const SAID: &str = "record copy 1000\nrecord perf cost 3000 2500\nrecord auxrec cost 1500 1250\n\
-        record perf loss 100\nrecord auxrec loss 200\nrecord perf blind 1024 1024 9000\nrecord auxrec blind 1024 2048 900\n";
+        record perf loss 100\nrecord auxrec loss 200\nrecord watermark 4 1500 200\nrecord perf blind 1024 1024 9000\nrecord auxrec blind 1024 2048 900\n";
 
     #[test]
     fn figures_are_understood() {
@@ -107,7 +119,8 @@ mod tests {
             (1, "3000 instructions a MiB, 2000 beyond that copy; 2.500 context"),
             (2, "1500 instructions a MiB, 500 beyond that copy; 1.250 context"),
             (3, "25 % of perf's instructions beyond the copy, and first loses at 200 %"),
-            (4, "1024 KiB of 2048: nothing is traced for 9000 instructions with perf, 900 with auxrec, 10 %"),
+            (4, "1/4 of an area of 1 MiB: 1500 instructions a MiB; first loss at 200"),
+            (5, "1024 KiB of 2048: nothing is traced for 9000 instructions with perf, 900 with auxrec, 10 %"),
         ] {
             assert!(lines[line].contains(says), "{}", lines[line]);
         }
