@@ -77,7 +77,7 @@ fn on_a_terminal(name: &str) -> Result<String> {
     let shown = read(&["CPU 0", "CPU 1", "MB/s, woken in"]);
     let pid = i32::try_from(recorder.id()).ok().and_then(Pid::from_raw);
     kill_process(pid.context("a pid of 0")?, Signal::INT)?;
-    let told = read(&["bytes of trace in"]);
+    let told = read(&["bytes of trace in", " wakeups; ", " bytes\r\n"]);
     let status = recorder.wait()?.code().context("it was killed")?;
     shown?;
     told?;
@@ -92,10 +92,11 @@ fn on_a_terminal(name: &str) -> Result<String> {
     };
     accounted(&ended, &seen)?;
     // Its lines are gone, and what it says at the end stands for itself.
-    let last = ended.errors.rsplit('\n').nth(1).unwrap_or_default();
+    let mut lines = ended.errors.rsplit('\n');
+    let told = lines.find(|line| line.contains("bytes of trace in"));
     ensure!(
-        last.trim_end().ends_with("bytes") && last.contains("auxrec: "),
-        "the last line is {last:?}"
+        told.is_some_and(|line| line.contains("auxrec: ") && line.trim_end().ends_with("bytes")),
+        "at the end it says {told:?}"
     );
     released()?;
     Ok(seen.to_string())
