@@ -17,6 +17,8 @@ mod delivery;
 mod hooks;
 #[path = "user/left.rs"]
 mod left;
+#[path = "user/places.rs"]
+mod places;
 
 pub(crate) use hooks::Hooks;
 
@@ -172,7 +174,8 @@ impl<'a> Current<'a> {
 
         let nmi = cpu.is_nmi();
         if !nmi {
-            settle(raw);
+            // SAFETY: The current task's, and this is the kernel; references to frames are never made.
+            unsafe { settle(raw) };
         }
         // INVARIANT: The task is in the kernel: this is the kernel, and the CPU does not leave it
         // while the token is borrowed.
@@ -231,13 +234,17 @@ impl core::ops::DerefMut for Current<'_> {
     }
 }
 
-/// Takes the trap flag away that an NMI has left in these registers of a task in the kernel; whether
-/// there was one.
-fn settle(raw: NonNull<bindings::pt_regs>) -> bool {
+/// Takes the trap flag away that an NMI has left in these registers; whether there was one.
+///
+/// # Safety
+///
+/// `raw` must be the register frame of a task in the kernel, which stays there until this returns,
+/// and nobody may have a Rust reference to it.
+unsafe fn settle(raw: NonNull<bindings::pt_regs>) -> bool {
     let left = left::take(raw);
 
     if left {
-        // INVARIANT: The registers of a task in the kernel, by who calls this.
+        // INVARIANT: By the safety requirement.
         let mut regs = Regs {
             raw,
             nmi: false,
@@ -251,10 +258,14 @@ fn settle(raw: NonNull<bindings::pt_regs>) -> bool {
     left
 }
 
-/// Takes the flag away that an NMI has left to the current task; whether there was one.
+/// Takes the flag away that an NMI has left to the current task, which must be in the kernel by a
+/// trap, a system call, a signal or a switch; whether there was one.
 fn settle_current() -> bool {
     // SAFETY: There always is a current task.
-    NonNull::new(unsafe { bindings::rust_perf_current_user_regs() }).is_some_and(settle)
+    let raw = NonNull::new(unsafe { bindings::rust_perf_current_user_regs() });
+
+    // SAFETY: The current task's, and this is the kernel; references to frames are never made.
+    raw.is_some_and(|raw| unsafe { settle(raw) })
 }
 
 /// Reads memory of the current task, which has user memory; whether all of it could be read.

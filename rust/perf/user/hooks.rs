@@ -264,7 +264,9 @@ impl<T: Pmu> Hooks<T> {
     ) {
         if let Some(regs) = NonNull::new(regs) {
             delivery::seen(regs);
-            settle(regs);
+            // SAFETY: The tracepoint gives the current task's, which is in a system call; references to
+            // frames are never made.
+            unsafe { settle(regs) };
         }
         // SAFETY: The registration, by `add()`.
         unsafe { Self::tell(data, Crossing::Syscall) };
