@@ -11,7 +11,7 @@
 set -euo pipefail
 
 SUITE=trixie
-MIRROR=${AUXPMU_MIRROR:-http://deb.debian.org/debian}
+MIRROR=${AUXPMU_MIRROR:-} # else the one that mmdebstrap knows; later the one that the root was made from
 PACKAGES="ca-certificates rustc cargo rust-src rustfmt rust-clippy bindgen clang-19 lld-19 llvm-19 libclang-rt-19-dev
  gcc-14 gcc-14-x86-64-linux-gnu gcc make flex bison bc libelf-dev libssl-dev libdw-dev cpio kmod rsync python3-minimal
  xz-utils zstd dwarves busybox-static shellcheck git patch procps qemu-system-x86 qemu-system-data virtiofsd linux-perf
@@ -70,7 +70,7 @@ failed() {
 	elif grep -qE "Unable to locate package|no installation candidate|404  *Not Found" "$log"; then
 		why="the archive lacks a package ($(grep -hoE "Unable to locate package .*|Package '?[^ ]+'? has no installation candidate|404  *Not Found.*" "$log" | head -n1)): set AUXPMU_MIRROR to a complete Debian mirror, or update auxpmu"
 	elif grep -qE "resol|Failed to fetch|Could not connect|Cannot initiate|unreachable|timed out" "$log"; then
-		why="cannot reach the package mirror $MIRROR: check the network and the proxy, or set AUXPMU_MIRROR"
+		why="cannot reach the package mirror${MIRROR:+ $MIRROR}: check the network and the proxy, or set AUXPMU_MIRROR"
 	fi
 	as_root rm -rf "$cache"/root-*.tmp
 	die "$1: $why. The log is $log."
@@ -98,16 +98,19 @@ make_root_locked() {
 	SECONDS=0
 	echo "[0 s] making the build root (about a minute; log: $log)" >&2
 	local tmp=$root.tmp hook proxy target tick
+	# Debian's own backports go with the suite, whatever mirror mmdebstrap has written down for it.
 	# shellcheck disable=SC2016 # mmdebstrap's shell is to expand $1
-	hook='mkdir -p "$1/etc/apt/preferences.d"; printf "Package: %s\nPin: release n='$SUITE'-backports\nPin-Priority: 600\n" "'$BACKPORTS'" >"$1/etc/apt/preferences.d/backports"'
+	hook='mkdir -p "$1/etc/apt/preferences.d"; printf "Package: %s\nPin: release n='$SUITE'-backports\nPin-Priority: 600\n" "'$BACKPORTS'" >"$1/etc/apt/preferences.d/backports"
+		mirror=$(grep -hoE "https?://[^ ]+" "$1/etc/apt/sources.list" | head -n1)
+		for suite in '"$SUITE $SUITE"'-backports; do
+			echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror $suite main"
+		done >"$1/etc/apt/sources.list"'
 	proxy=$(apt-config dump 2>/dev/null | grep -E '^Acquire::https?::Proxy ' | head -n1 || true)
 	target=$tmp
 	[ "$(id -u)" = 0 ] || target=- # a tar stream: whose files they are is decided where it is unpacked
 	set -- --variant=apt --components=main --setup-hook="$hook" \
 		--aptopt='APT::Install-Recommends "false"' --aptopt='Acquire::Retries "3"' ${proxy:+--aptopt="$proxy"} \
-		--include="$(xargs <<<"$PACKAGES" | tr ' ' ,)" "$SUITE" "$target" \
-		"deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $MIRROR $SUITE main" \
-		"deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $MIRROR $SUITE-backports main"
+		--include="$(xargs <<<"$PACKAGES" | tr ' ' ,)" "$SUITE" "$target" ${MIRROR:+"$MIRROR"}
 	ticker "making the build root" 9>&- &
 	tick=$!
 	# shellcheck disable=SC2064
@@ -149,6 +152,7 @@ enter() {
 			break
 		fi
 	done
+	[ -n "$MIRROR" ] || MIRROR=$(grep -hoE 'https?://[^ ]+' "$root/etc/apt/sources.list" | head -n1)
 	local keep=() v
 	for v in $(compgen -e); do
 		case $v in

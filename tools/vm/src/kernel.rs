@@ -3,6 +3,7 @@
 //! Prepares the kernels: `stock`, Debian's own image with its Rust metadata rebuilt, and `lean`, built from the same
 //! source with KUnit.
 
+use crate::archive::{mirror, Archive};
 use crate::cache::{hash, Cache};
 use crate::error::{Error, OnFile, Result};
 use crate::release::{choose, Release};
@@ -245,13 +246,11 @@ pub fn forget(cache: &Cache) -> Result<()> {
 
 fn ask(cache: &Cache, wanted: Option<&str>) -> Result<Release> {
     let log = Log::create(&cache.log("apt.log"))?;
-    log.run(
-        "reading the archive's package lists",
-        apt(cache, "apt-get")?.arg("update").arg("--error-on=any"),
-    )?;
+    let archive = archive(cache)?;
+    archive.update(&log, true)?;
     let names = log.output(
         "listing packages",
-        apt(cache, "apt-cache")?.args(["pkgnames", "linux-"]),
+        archive.command("apt-cache").args(["pkgnames", "linux-"]),
     )?;
     let wanted_kinds = [
         "linux-source-",
@@ -266,55 +265,15 @@ fn ask(cache: &Cache, wanted: Option<&str>) -> Result<Release> {
         .collect();
     let madison = log.output(
         "listing versions",
-        apt(cache, "apt-cache")?.arg("madison").args(names),
+        archive.command("apt-cache").arg("madison").args(names),
     )?;
     choose(&madison, wanted).map_err(Error::Other)
 }
 
-fn mirror() -> String {
-    std::env::var("AUXPMU_MIRROR").unwrap_or_else(|_| "http://deb.debian.org/debian".to_owned())
-}
-
-/// Package lists belong to their mirror.
-fn apt_dir(cache: &Cache) -> PathBuf {
-    cache
-        .dir()
-        .join(format!("apt-{}", hash([mirror().as_str()])))
-}
-
-/// An apt command for the suite that kernels come from.
-fn apt(cache: &Cache, program: &str) -> Result<Command> {
-    apt_in(&apt_dir(cache), "trixie-backports", program)
-}
-
-/// An apt command with lists and caches of its own in `dir`, for one suite: the build root's stay as they were made.
-pub(crate) fn apt_in(dir: &Path, suite: &str, program: &str) -> Result<Command> {
-    for folder in ["lists/partial", "archives/partial"] {
-        let folder = dir.join(folder);
-        fs::create_dir_all(&folder).on("make", &folder)?;
-    }
-    let mirror = mirror();
-    let sources = dir.join("sources.list");
-    let line = format!(
-        "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] {mirror} {suite} main\n"
-    );
-    if fs::read_to_string(&sources).ok().as_deref() != Some(&line) {
-        fs::write(&sources, line).on("write", &sources)?;
-    }
-    let mut command = Command::new(program);
-    let dir = dir.display();
-    for option in [
-        format!("Dir::State::lists={dir}/lists"),
-        format!("Dir::Cache={dir}"),
-        format!("Dir::Etc::sourcelist={}", sources.display()),
-        "Dir::Etc::sourceparts=/dev/null".to_owned(),
-        "APT::Sandbox::User=root".to_owned(),
-        "Acquire::Retries=3".to_owned(),
-        "Acquire::Languages=none".to_owned(),
-    ] {
-        command.arg("-o").arg(option);
-    }
-    Ok(command)
+/// The suite that kernels come from. Package lists belong to their mirror.
+fn archive(cache: &Cache) -> Result<Archive> {
+    let dir = format!("apt-{}", hash([mirror()?.as_str()]));
+    Archive::new(cache.dir().join(dir), "trixie-backports")
 }
 
 /// The making of one kernel.
@@ -606,39 +565,12 @@ fn fetch(
     version: &str,
     dir: &Path,
 ) -> Result<PathBuf> {
-    let debs = dir.join("debs");
-    fs::create_dir_all(&debs).on("make", &debs)?;
-    let lock = cache.lock("apt")?;
-    let lists = apt_dir(cache).join("lists");
-    let empty = fs::read_dir(&lists).map_or(true, |d| {
-        d.flatten().filter(|e| e.path().is_file()).count() < 2
-    });
-    if empty {
-        log.run(
-            "reading the archive's package lists",
-            apt(cache, "apt-get")?.arg("update").arg("--error-on=any"),
-        )?;
-    }
-    let wanted = packages.iter().map(|p| format!("{p}={version}"));
-    log.run(
-        &format!("fetching {}", packages.join(", ")),
-        apt(cache, "apt-get")?
-            .arg("download")
-            .args(wanted)
-            .current_dir(&debs),
-    )?;
-    drop(lock);
+    let wanted: Vec<_> = packages.iter().map(|p| format!("{p}={version}")).collect();
     let unpacked = dir.join("files");
-    for entry in fs::read_dir(&debs).on("read", &debs)?.flatten() {
-        log.run(
-            "unpacking a package",
-            Command::new("dpkg-deb")
-                .arg("-x")
-                .arg(entry.path())
-                .arg(&unpacked),
-        )?;
-        fs::remove_file(entry.path()).on("remove", &entry.path())?;
-    }
+    let archive = archive(cache)?;
+    let _lock = cache.lock("apt")?;
+    archive.update(log, false)?;
+    archive.fetch(log, &wanted, &unpacked)?;
     Ok(unpacked)
 }
 

@@ -10,6 +10,7 @@
 #![deny(missing_docs)]
 
 pub mod accel;
+mod archive;
 pub mod bench;
 pub mod bounce;
 pub mod broken;

@@ -6,9 +6,9 @@
 //! line that ends with `// (X)` is what is left out without (X); `// (X), else: CODE` puts CODE in its place. The head of
 //! the file says what herd7 must find: `Result: Never`, and for each mark `Without (X): Sometimes`.
 
+use crate::archive::Archive;
 use crate::cache::{hash, Cache};
 use crate::error::{Error, OnFile, Result};
-use crate::kernel::apt_in;
 use crate::ktap::Case;
 use crate::step::{Log, Progress};
 use std::collections::BTreeSet;
@@ -217,29 +217,10 @@ fn observation(said: &str) -> Option<&str> {
 fn fetch(cache: &Cache, dir: &Path) -> Result<()> {
     let log = Log::create(&cache.log("herd.log"))?;
     let work = dir.join("apt");
-    let apt = || {
-        let mut command = apt_in(&work, SUITE, "apt-get")?;
-        // A mirror that is some weeks behind has as good a herd7.
-        command.args(["-o", "Acquire::Check-Valid-Until=false"]);
-        Ok::<_, Error>(command)
-    };
-    log.run(
-        &format!("reading the package lists of {SUITE}"),
-        apt()?.arg("update").arg("--error-on=any"),
-    )?;
-    let debs = work.join("debs");
-    fs::create_dir_all(&debs).on("make", &debs)?;
-    log.run(
-        &format!("fetching herd7 from {SUITE}"),
-        apt()?.arg("download").args(PACKAGES).current_dir(&debs),
-    )?;
-    for entry in fs::read_dir(&debs).on("read", &debs)? {
-        let deb = entry.on("read", &debs)?.path();
-        log.run(
-            "unpacking herd7",
-            Command::new("dpkg-deb").arg("-x").arg(&deb).arg(dir),
-        )?;
-    }
+    // A mirror that is some weeks behind has as good a herd7.
+    let archive = Archive::new(work.clone(), SUITE)?.with(&["Acquire::Check-Valid-Until=false"]);
+    archive.update(&log, true)?;
+    archive.fetch(&log, &PACKAGES, dir)?;
     let (programs, herd) = (dir.join("usr/bin"), dir.join("herd7"));
     fs::rename(programs.join("herd7"), &herd).on("move", &herd)?;
     // Its fifty sisters take nine tenths of the space.

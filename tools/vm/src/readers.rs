@@ -4,9 +4,9 @@
 //!
 //! perf 6.1 is Debian 12's, which is too old for the build root: it gets a folder of the cache, with its libraries.
 
+use crate::archive::Archive;
 use crate::cache::{hash, Cache};
 use crate::error::{Error, OnFile, Result};
-use crate::kernel::apt_in;
 use crate::ktap::Case;
 use crate::step::{Log, Progress};
 use std::fs;
@@ -94,50 +94,14 @@ fn fetch(cache: &Cache) -> Result<PathBuf> {
         let progress = Progress::begin("fetching perf 6.1");
         let log = Log::create(&cache.log("perf.log"))?;
         let work = temporary.join("apt");
-        let apt = || {
-            let mut command = apt_in(&work, SUITE, "apt-get")?;
-            // As if nothing were installed.
-            for option in [
-                "Dir::State::status=/dev/null",
-                "Dir::Etc::preferencesparts=/dev/null",
-            ] {
-                command.args(["-o", option]);
-            }
-            command.args(["-o", "Acquire::Check-Valid-Until=false"]);
-            Ok::<_, Error>(command)
-        };
-        log.run(
-            &format!("reading the package lists of {SUITE}"),
-            apt()?.arg("update").arg("--error-on=any"),
-        )?;
-        log.run(
-            &format!("fetching perf from {SUITE}"),
-            apt()?.args([
-                "install",
-                "-y",
-                "--download-only",
-                "--no-install-recommends",
-                "linux-perf",
-            ]),
-        )?;
-        let debs = work.join("archives");
-        for entry in fs::read_dir(&debs).on("read", &debs)? {
-            let deb = entry.on("read", &debs)?.path();
-            let name = deb
-                .file_name()
-                .unwrap_or_default()
-                .to_string_lossy()
-                .into_owned();
-            let wanted = ["lib", "zlib", "linux-perf"]
+        let archive =
+            Archive::new(work.clone(), SUITE)?.with(&["Acquire::Check-Valid-Until=false"]);
+        archive.update(&log, true)?;
+        archive.fetch_all(&log, "linux-perf", temporary, |name| {
+            ["lib", "zlib", "linux-perf"]
                 .iter()
-                .any(|p| name.starts_with(p));
-            if wanted && name.ends_with(".deb") {
-                log.run(
-                    "unpacking perf",
-                    Command::new("dpkg-deb").arg("-x").arg(&deb).arg(temporary),
-                )?;
-            }
-        }
+                .any(|p| name.starts_with(p))
+        })?;
         fs::remove_dir_all(&work).on("remove", &work)?;
         progress.end("ready");
         Ok(())

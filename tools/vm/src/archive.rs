@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Debian's archive, with package lists and packages of its own: those of the build root stay as they were made.
+
+use crate::error::{Error, OnFile, Result};
+use crate::step::Log;
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The mirror that the build root was made from, or that the user wants.
+///
+/// # Errors
+///
+/// Outside the build root.
+pub(crate) fn mirror() -> Result<String> {
+    std::env::var("AUXPMU_MIRROR").map_err(|_| {
+        Error::Other("nobody says where the packages are: run this with tools/vm/root.sh run, or set AUXPMU_MIRROR to a Debian mirror".to_owned())
+    })
+}
+
+/// One suite of the archive.
+pub(crate) struct Archive {
+    dir: PathBuf,
+    options: Vec<String>,
+}
+
+impl Archive {
+    /// Keeps lists and packages in `dir`.
+    ///
+    /// # Errors
+    ///
+    /// When `dir` cannot be made.
+    pub fn new(dir: PathBuf, suite: &str) -> Result<Self> {
+        for folder in ["lists/partial", "archives/partial"] {
+            let folder = dir.join(folder);
+            fs::create_dir_all(&folder).on("make", &folder)?;
+        }
+        let sources = dir.join("sources.list");
+        let line = format!(
+            "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] {} {suite} main\n",
+            mirror()?
+        );
+        if fs::read_to_string(&sources).ok().as_deref() != Some(&line) {
+            fs::write(&sources, line).on("write", &sources)?;
+        }
+        let options = vec![
+            format!("Dir::State::lists={}/lists", dir.display()),
+            format!("Dir::Cache={}", dir.display()),
+            format!("Dir::Etc::sourcelist={}", sources.display()),
+            "Dir::Etc::sourceparts=/dev/null".to_owned(),
+            "APT::Sandbox::User=root".to_owned(),
+            "Acquire::Retries=3".to_owned(),
+            "Acquire::Languages=none".to_owned(),
+        ];
+        Ok(Self { dir, options })
+    }
+
+    /// With options of apt's besides.
+    #[must_use]
+    pub fn with(mut self, options: &[&str]) -> Self {
+        self.options
+            .extend(options.iter().map(|&option| option.to_owned()));
+        self
+    }
+
+    /// A program of apt's, which sees this suite alone.
+    pub fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        for option in &self.options {
+            command.arg("-o").arg(option);
+        }
+        command
+    }
+
+    /// Reads the package lists, if there are none or they are to be new.
+    ///
+    /// # Errors
+    ///
+    /// When the archive cannot be read.
+    pub fn update(&self, log: &Log, anew: bool) -> Result<()> {
+        let there = fs::read_dir(self.dir.join("lists"))
+            .is_ok_and(|lists| lists.flatten().filter(|e| e.path().is_file()).count() >= 2);
+        if there && !anew {
+            return Ok(());
+        }
+        log.run(
+            "reading the archive's package lists",
+            self.command("apt-get").arg("update").arg("--error-on=any"),
+        )
+    }
+
+    /// Fetches packages, each `NAME` or `NAME=VERSION`, and unpacks them into `into`.
+    ///
+    /// # Errors
+    ///
+    /// When the archive has not all of them, or `into` cannot be written.
+    pub fn fetch<S: AsRef<OsStr>>(&self, log: &Log, packages: &[S], into: &Path) -> Result<()> {
+        let debs = into.join("debs");
+        let names: Vec<_> = packages
+            .iter()
+            .map(|name| name.as_ref().to_string_lossy())
+            .collect();
+
+        fs::create_dir_all(&debs).on("make", &debs)?;
+        log.run(
+            &format!("fetching {}", names.join(", ")),
+            self.command("apt-get")
+                .arg("download")
+                .args(packages)
+                .current_dir(&debs),
+        )?;
+        unpack(log, &debs, into, |_| true)?;
+        fs::remove_dir_all(&debs).on("remove", &debs)
+    }
+
+    /// Fetches a package and what it depends on, as if nothing were installed, and unpacks of these what is `wanted` by name.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::fetch`].
+    pub fn fetch_all(
+        self,
+        log: &Log,
+        package: &str,
+        into: &Path,
+        wanted: impl Fn(&str) -> bool,
+    ) -> Result<()> {
+        let alone = self.with(&[
+            "Dir::State::status=/dev/null",
+            "Dir::Etc::preferencesparts=/dev/null",
+        ]);
+
+        log.run(
+            &format!("fetching {package} and what it needs"),
+            alone.command("apt-get").args([
+                "install",
+                "-y",
+                "--download-only",
+                "--no-install-recommends",
+                package,
+            ]),
+        )?;
+        unpack(log, &alone.dir.join("archives"), into, wanted)
+    }
+}
+
+/// Unpacks the packages in a folder whose names are `wanted`, one after the other, so that their files are never twice on the disk.
+fn unpack(log: &Log, debs: &Path, into: &Path, wanted: impl Fn(&str) -> bool) -> Result<()> {
+    for entry in fs::read_dir(debs).on("read", debs)? {
+        let deb = entry.on("read", debs)?.path();
+        let name = deb.file_name().unwrap_or_default().to_string_lossy();
+
+        if name.ends_with(".deb") && wanted(&name) {
+            log.run(
+                &format!("unpacking {name}"),
+                Command::new("dpkg-deb").arg("-x").arg(&deb).arg(into),
+            )?;
+            fs::remove_file(&deb).on("remove", &deb)?;
+        }
+    }
+    Ok(())
+}
