@@ -193,7 +193,8 @@ fn make_args(kind: Kind, release: &Release) -> Vec<String> {
             args.push(format!("KERNELRELEASE={}", release.abi));
             args
         }
-        Kind::Lean => vec!["LLVM=1".to_owned()],
+        // The kernel runs no x32 programs where llvm-objcopy would have to convert its vDSO.
+        Kind::Lean => vec!["LLVM=1".to_owned(), "OBJCOPY=objcopy".to_owned()],
     }
 }
 
