@@ -16,18 +16,21 @@ PACKAGES="ca-certificates rustc cargo rust-src rustfmt rust-clippy bindgen clang
  gcc-14 gcc-14-x86-64-linux-gnu gcc make flex bison bc libelf-dev libssl-dev libdw-dev cpio kmod rsync python3-minimal
  xz-utils zstd dwarves busybox-static shellcheck git patch procps qemu-system-x86 qemu-system-data virtiofsd linux-perf
  e2fsprogs g++ gcc-multilib golang-go luajit sqlite3 gdb libipt-dev"
+# What more programs to trace are made with: no kernel is built anew for it.
+PROGRAMS="ocaml"
 # These are too old in the suite itself: QEMU before 10.1 has no vfio-user-pci, and perf goes with the kernel.
 BACKPORTS="qemu-* seabios linux-perf"
 NEED_MIB=4000
 
 cache=${AUXPMU_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/auxpmu}
 checkout=$(cd "$(dirname "$0")/../.." && pwd -P)
-hash=$(echo "$SUITE $PACKAGES $BACKPORTS 1" | sha256sum | cut -c1-12)
-root=$cache/root-$hash
+hash=$(echo "$SUITE $PACKAGES $BACKPORTS 1" | sha256sum | cut -c1-12) # kernels are named by it, too
+PACKAGES="$PACKAGES $PROGRAMS"
+root=$cache/root-$hash-$(echo "$PROGRAMS" | sha256sum | cut -c1-6)
 if [ "${RUNNER:-}" = vng ]; then # a root of its own: virtme-ng is large, and few ask for it
 	extra="virtme-ng mount iproute2"
 	PACKAGES="$PACKAGES $extra"
-	root=$cache/root-$hash-vng-$(echo "$extra" | sha256sum | cut -c1-6)
+	root=$root-vng-$(echo "$extra" | sha256sum | cut -c1-6)
 fi
 
 die() {
