@@ -6,23 +6,27 @@
 //! guest that is emulated, so it is done outside, from the files, by perf and by libipt. The programs see the same addresses in all
 //! runs: nothing is random, the environment is the same, and so is the CPU, of which each has one for itself.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::BufReader;
+use std::io::{BufRead, BufReader, Write};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Output};
-use std::sync::Mutex;
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Output, Stdio};
+use std::sync::{Mutex, RwLock};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context, Result};
 use auxrec::trace::Trace;
 use clap::Subcommand;
 use perfdata::Event;
+use rustix::process::{kill_process, Pid, Signal};
 use rustix::thread::{sched_setaffinity, CpuSet};
 use steptrace::compare::{self, Decoded};
 use steptrace::log::{self, Threads};
 
+use crate::probe::PATIENCE;
 use crate::{ktap, module};
 
 /// What is to be done.
@@ -60,13 +64,17 @@ struct Program {
 enum Expect {
     /// Each instruction of each thread, in its order, and no error.
     Same,
-    /// The ring is too small: an error for each loss, and between them each instruction that was counted.
+    /// The recorder is held still, and its ring overflows: an error for each loss, and between two losses each instruction.
     Losses,
+    /// It executes what no file has: decoders stop there, and go on at a PSB that comes later.
+    Unseen,
+    /// The same by libipt; perf reads it as 32-bit code, as it goes by the kind of the file.
+    X32,
     /// Two runs are not alike; the decoder must show as many instructions as were counted, without an error.
     Counted(&'static str),
 }
 
-use Expect::{Counted, Losses, Same};
+use Expect::{Counted, Losses, Same, Unseen, X32};
 
 const fn program(name: &'static str, one: bool, expect: Expect) -> Program {
     Program {
@@ -95,6 +103,8 @@ const PROGRAMS: &[Program] = &[
         Counted("a thread of its runtime goes by the clock"),
     ),
     by_perf("exceptions", true),
+    by_perf("fibers", true),
+    program("losses", true, Losses),
     program("syscalls", true, Same),
     program("calls-32", true, Same),
     program("threads", false, Same),
@@ -114,11 +124,15 @@ const PROGRAMS: &[Program] = &[
         true,
         Counted("it steps itself, which a debugger changes"),
     ),
-    program("losses", false, Losses),
+    program("rewritten", true, Unseen),
+    program("x32", true, X32),
 ];
 
-/// Another program under the name of the row.
-const OTHERS: &[(&str, &str)] = &[("losses", "calls-static")];
+/// How often a recorder is held still, and asked for much work meanwhile.
+const HELD: usize = 4;
+
+/// Held while something is traced. The driver counts for all its events, so where its counters are looked at there must be one.
+static TRACED: RwLock<()> = RwLock::new(());
 
 /// The file in which `generated` leaves its code.
 const CODE: &str = "/tmp/generated.code";
@@ -126,12 +140,6 @@ const CODE: &str = "/tmp/generated.code";
 impl Program {
     fn is_one_of(&self, filters: &[String]) -> bool {
         filters.is_empty() || filters.iter().any(|filter| self.name.contains(filter))
-    }
-
-    /// The file that is run.
-    fn file(&self) -> &'static str {
-        let other = OTHERS.iter().find(|(name, _)| *name == self.name);
-        other.map_or(self.name, |(_, file)| file)
     }
 
     /// Whether there is something to compare with.
@@ -223,7 +231,7 @@ fn same_digits() -> Result<()> {
 
 /// All runs of a program; each must end as the one that nobody watches.
 fn runs(programs: &Path, program: &Program) -> Result<String> {
-    let path = programs.join(program.file());
+    let path = programs.join(program.name);
     let path = path.to_str().context("no plain path")?;
     let name = program.name;
     let mut command = vec![path];
@@ -269,21 +277,37 @@ fn runs(programs: &Path, program: &Program) -> Result<String> {
         "-i",
         "PATH=/bin",
     ];
-    let alone = output(&[], &command)?;
     let mut note = String::new();
-    let mut tracers = vec![("auxrec", by_auxrec)];
+    let start = Instant::now();
+    let (asked, seen) = match program.expect {
+        Losses => {
+            let _alone = TRACED.write();
+            held(by_auxrec, &command)?
+        }
+        _ => {
+            let _others = TRACED.read();
+            (String::new(), output(by_auxrec, &command, "")?)
+        }
+    };
+    let mut runs = vec![("auxrec", start.elapsed(), seen)];
+    let alone = output(&[], &command, &asked)?;
+    let mut more = Vec::new();
     if program.is_stepped() {
-        tracers.push(("steptrace", by_steptrace));
+        more.push(("steptrace", by_steptrace));
     }
     if program.perf {
-        tracers.push(("perf", by_perf));
+        more.push(("perf", by_perf));
     }
-    for (tracer, arguments) in tracers {
+    for (tracer, arguments) in more {
+        let _others = (tracer == "perf").then(|| TRACED.read());
         let start = Instant::now();
-        let seen = output(arguments, &command)?;
-        note += &format!("{tracer} {:.1} s, ", start.elapsed().as_secs_f64());
-        // A tracer by ptrace cannot hide the trap flag, which this program looks for.
-        if tracer == "steptrace" && program.name == "flags" {
+        let seen = output(arguments, &command, &asked)?;
+        runs.push((tracer, start.elapsed(), seen));
+    }
+    for (tracer, time, seen) in runs {
+        note += &format!("{tracer} {:.1} s, ", time.as_secs_f64());
+        // A tracer by ptrace cannot hide the trap flag, which these programs look for.
+        if tracer == "steptrace" && ["flags", "x32"].contains(&name) {
             continue;
         }
         // The recorder says so when trace was lost.
@@ -304,15 +328,118 @@ fn runs(programs: &Path, program: &Program) -> Result<String> {
     Ok(format!("{note}{}", alone.status))
 }
 
-fn output(tracer: &[&str], command: &[&str]) -> Result<Output> {
+/// Runs a program that reads `input`, under a tracer if there is one.
+fn output(tracer: &[&str], command: &[&str], input: &str) -> Result<Output> {
+    let mut child = start(tracer, command)?;
+    let mut stdin = child.stdin.take().context("no way to its input")?;
+    // What it does not read is not missed.
+    let _ = stdin.write_all(input.as_bytes());
+    drop(stdin);
+    child
+        .wait_with_output()
+        .context("cannot wait for a program")
+}
+
+fn start(tracer: &[&str], command: &[&str]) -> Result<Child> {
     let mut words = tracer.iter().chain(command);
     let program = words.next().context("no program")?;
     Command::new(program)
         .args(words)
         .env_clear()
         .env("PATH", "/bin")
-        .output()
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
         .with_context(|| format!("cannot start {program}"))
+}
+
+/// Runs a program that works when it is asked to, under a recorder that is held still while there is more to record than its ring
+/// takes; what it was asked for, and how it ended.
+fn held(recorder: &[&str], command: &[&str]) -> Result<(String, Output)> {
+    let mut child = start(recorder, command)?;
+    let asked = hold(&mut child);
+    if asked.is_err() {
+        child.kill().context("cannot end the recorder")?;
+    }
+    // Its end of the program's input is closed.
+    let output = child
+        .wait_with_output()
+        .context("cannot wait for the recorder")?;
+    let (asked, said) = asked?;
+    Ok((
+        asked,
+        Output {
+            stdout: said.into_bytes(),
+            ..output
+        },
+    ))
+}
+
+/// A program that works when it is asked to.
+struct Worker {
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+    /// What it was asked for.
+    asked: String,
+    /// What it said.
+    said: String,
+}
+
+impl Worker {
+    /// Has some work done.
+    fn work(&mut self, what: &str) -> Result<()> {
+        let asked = self.input.write_all(what.as_bytes());
+        asked.context("the program does not read")?;
+        self.asked += what;
+        let len = self.output.read_line(&mut self.said);
+        let len = len.context("the program does not write")?;
+        ensure!(len != 0, "the program has ended");
+        Ok(())
+    }
+
+    /// Has little work done, again and again, until some of it is traced.
+    fn until_traced(&mut self) -> Result<()> {
+        let end = Instant::now() + PATIENCE;
+        let before = count("begins")?;
+        loop {
+            self.work(".")?;
+            if count("begins")? != before {
+                return Ok(());
+            }
+            ensure!(Instant::now() < end, "it is not traced, or no more");
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+fn count(name: &str) -> Result<u64> {
+    module::counter("intel_pt", name)
+}
+
+/// Holds the recorder still for a while, some times; what the program was asked for, and what it said.
+fn hold(recorder: &mut Child) -> Result<(String, String)> {
+    let pid = i32::try_from(recorder.id()).ok().and_then(Pid::from_raw);
+    let pid = pid.context("not a process")?;
+    let signal = |signal| kill_process(pid, signal).context("cannot send the recorder a signal");
+    let output = recorder.stdout.take().context("no way to its output")?;
+    let mut worker = Worker {
+        input: recorder.stdin.take().context("no way to its input")?,
+        output: BufReader::new(output),
+        asked: String::new(),
+        said: String::new(),
+    };
+
+    for _ in 0..HELD {
+        let before = count("truncated")?;
+        worker.until_traced()?;
+        signal(Signal::STOP)?;
+        worker.work("w")?;
+        signal(Signal::CONT)?;
+        ensure!(count("truncated")? > before, "the ring took all of it");
+    }
+    worker.until_traced()?;
+    Ok((worker.asked, worker.said))
 }
 
 /// What decoding needs: the program that follows a trace with libipt.
@@ -334,6 +461,24 @@ fn prepare(files: &Path, ptwalk: &Path) -> Result<PathBuf> {
     Ok(walker)
 }
 
+/// What is known of a run.
+struct Run {
+    /// What was executed, in another run that was stepped.
+    logged: Threads,
+    /// What is known of it by files.
+    image: Image,
+    /// How many instructions the driver counted.
+    counted: u64,
+    /// How often it had no room.
+    losses: u64,
+}
+
+#[derive(Clone, Copy)]
+enum Decoder {
+    Perf,
+    Libipt,
+}
+
 /// Compares all that was recorded of a program.
 fn compared(files: &Path, walker: &Path, program: &Program) -> Result<String> {
     let name = program.name;
@@ -346,38 +491,28 @@ fn compared(files: &Path, walker: &Path, program: &Program) -> Result<String> {
         Threads::new()
     };
     let data = files.join(format!("{name}.data"));
-
-    let ours = perf(&data)?;
-    let traced = total(&ours.threads);
     let (counted, losses) = counted(&data)?;
-    let mut note =
-        verdict(&program.expect, &logged, ours, losses).context("auxrec's file, by perf")?;
+    let run = Run {
+        logged,
+        image: image(&data)?,
+        counted,
+        losses,
+    };
+    let judge = |decoded, decoder| verdict(&program.expect, &run, decoder, decoded);
+
+    let ours = judge(perf(&data)?, Decoder::Perf);
+    let mut note = ours.context("auxrec's file, by perf")?;
     if program.perf {
         let mut theirs = perf(&files.join(format!("{name}.perf.data")))?;
-        forget_env(&logged, &mut theirs.threads);
-        verdict(&program.expect, &logged, theirs, 0).context("perf's file, by perf")?;
+        forget_env(&run.logged, &mut theirs.threads);
+        judge(theirs, Decoder::Perf).context("perf's file, by perf")?;
         note += "; perf's file as well";
     }
     if program.one {
-        let walked = walk(&data, walker, files)?;
-        match program.expect {
-            Counted(_) => ensure!(
-                walked.errors.is_empty() && total(&walked.threads) == traced,
-                "libipt shows {} instructions and {} errors",
-                total(&walked.threads),
-                walked.errors.len()
-            ),
-            _ => {
-                verdict(&program.expect, &logged, walked, losses)
-                    .context("auxrec's file, by libipt")?;
-            }
-        }
-        note += "; libipt as well";
+        let walked = walk(&data, walker, files, &run.image)?;
+        let walked = judge(walked, Decoder::Libipt).context("auxrec's file, by libipt")?;
+        note += &format!("; libipt: {walked}");
     }
-    ensure!(
-        counted == u64::try_from(traced)?,
-        "{counted} instructions were counted, and perf shows {traced}"
-    );
     Ok(note)
 }
 
@@ -385,43 +520,94 @@ fn total(threads: &Threads) -> usize {
     threads.values().map(Vec::len).sum()
 }
 
-fn verdict(expect: &Expect, logged: &Threads, decoded: Decoded, losses: u64) -> Result<String> {
-    let executed = total(logged);
+fn verdict(expect: &Expect, run: &Run, decoder: Decoder, decoded: Decoded) -> Result<String> {
+    let executed = total(&run.logged);
     let shown = total(&decoded.threads);
+    let errors = decoded.errors.len();
+    let first = decoded.errors.first().cloned().unwrap_or_default();
+    let all_counted = |number: usize| {
+        ensure!(
+            run.counted == u64::try_from(number)?,
+            "{} instructions were counted, and there are {number}",
+            run.counted
+        );
+        Ok(())
+    };
 
-    match *expect {
-        Same => {
-            let outcome = compare::compare(logged, decoded);
+    match (expect, decoder) {
+        (X32, Decoder::Perf) => {
+            let outcome = compare::compare(&run.logged, decoded);
+            ensure!(!outcome.is_equal(), "perf can read x32 programs now");
+            Ok(format!(
+                "perf reads it as 32-bit code: {shown} instructions for {executed}, {errors} errors"
+            ))
+        }
+        (Same, _) | (X32, Decoder::Libipt) => {
+            let outcome = compare::compare(&run.logged, decoded);
             ensure!(outcome.is_equal(), "{outcome}");
+            all_counted(executed)?;
             Ok(format!(
                 "{executed} instructions in {} threads, all the same",
-                logged.len()
+                run.logged.len()
             ))
         }
-        Losses => {
-            let mut pairs = logged.values().zip(decoded.threads.values());
-            ensure!(losses > 0, "nothing was lost");
+        (Losses, _) => {
+            let held = u64::try_from(HELD)?;
+            ensure!(run.losses >= held, "{} losses of {held}", run.losses);
+            let expected = match decoder {
+                Decoder::Perf => run.losses,
+                // What is cut ends as it should: perf makes its errors of the records.
+                Decoder::Libipt => 0,
+            };
             ensure!(
-                u64::try_from(decoded.errors.len())? == losses,
-                "{} errors of {losses} losses: {:?}",
-                decoded.errors.len(),
-                decoded.errors
+                u64::try_from(errors)? == expected,
+                "{errors} errors of {} losses: {first}",
+                run.losses
             );
+            all_counted(shown)?;
+            let parts = parts(one(&run.logged)?, one(&decoded.threads)?);
+            let parts = parts.context("it shows what was not executed")?;
+            // It goes on after each time that the recorder was held, and nothing is missing but for a loss.
+            let parts = parts.len();
             ensure!(
-                logged.len() == decoded.threads.len() && pairs.all(|(all, some)| holds(all, some)),
-                "it shows what was not executed"
+                parts > HELD && u64::try_from(parts)? <= run.losses + 1,
+                "{} losses, and what it shows is in {parts} parts",
+                run.losses
             );
             Ok(format!(
-                "{shown} of {executed} instructions, {losses} losses, as many errors"
+                "{shown} of {executed} instructions in {parts} parts, {} losses, {errors} errors",
+                run.losses
             ))
         }
-        Counted(why) => {
-            ensure!(
-                decoded.errors.is_empty(),
-                "{} errors: {}",
-                decoded.errors.len(),
-                decoded.errors.first().map_or("", String::as_str)
-            );
+        (Unseen, _) => {
+            let has = |ip: &u64| run.image.has(*ip);
+            let all = one(&run.logged)?;
+            let known = decoded.errors.iter().all(|error| run.image.explains(error));
+            ensure!(known, "an error is another: {:?}", decoded.errors);
+            let parts = parts(all, one(&decoded.threads)?);
+            let parts = parts.context("it shows what was not executed")?;
+            let ends = parts.iter().filter_map(|part| all.get(part.end));
+            let wrong: Vec<_> = ends.clone().filter(|ip| has(ip)).collect();
+            ensure!(wrong.is_empty(), "it stops in front of {wrong:x?}");
+            let ends = ends.count();
+            let told = match decoder {
+                // Of code that it has missed once it says no more.
+                Decoder::Perf => (1..=ends).contains(&errors),
+                Decoder::Libipt => errors == ends,
+            };
+            ensure!(told, "it stops {ends} times, with {errors} errors");
+            ensure!(parts.len() > 2, "it does not go on behind what no file has");
+            all_counted(executed)?;
+            let visits = all.chunk_by(|a, b| has(a) == has(b));
+            let visits = visits.filter(|ips| !ips.first().is_some_and(has)).count();
+            Ok(format!(
+                "{shown} of {executed} instructions in {} parts, {errors} errors; {visits} times it went where no file is, and {ends} times that was seen",
+                parts.len()
+            ))
+        }
+        (Counted(why), _) => {
+            ensure!(errors == 0, "{errors} errors: {first}");
+            all_counted(shown)?;
             Ok(format!(
                 "{shown} instructions shown, and as many counted: {why}"
             ))
@@ -429,10 +615,66 @@ fn verdict(expect: &Expect, logged: &Threads, decoded: Decoded, losses: u64) -> 
     }
 }
 
-/// Whether `some` is left of `all` when parts are left out.
-fn holds(all: &[u64], some: &[u64]) -> bool {
-    let mut all = all.iter();
-    some.iter().all(|ip| all.any(|other| other == ip))
+/// The instructions of the one thread there is.
+fn one(threads: &Threads) -> Result<&[u64]> {
+    let mut all = threads.values();
+    let only = all.next().context("no instruction")?;
+    ensure!(all.next().is_none(), "{} threads", threads.len());
+    Ok(only)
+}
+
+/// The parts of `all` that `some` is made of, each without a gap, in their order; none if it is not.
+fn parts(all: &[u64], some: &[u64]) -> Option<Vec<Range<usize>>> {
+    let mut parts = Vec::new();
+    let (mut from, mut left) = (0, some);
+
+    while !left.is_empty() {
+        // The longest, of those the first.
+        let tails = (from..all.len()).filter_map(|at| Some((at, all.get(at..)?)));
+        let (at, len) = tails
+            .map(|(at, tail)| (at, common(tail, left)))
+            .max_by_key(|&(at, len)| (len, Reverse(at)))
+            .filter(|&(_, len)| len != 0)?;
+        from = at + len;
+        left = left.get(len..)?;
+        parts.push(at..from);
+    }
+    Some(parts)
+}
+
+/// How much two begin with alike.
+fn common(left: &[u64], right: &[u64]) -> usize {
+    let pairs = left.iter().zip(right);
+    pairs.take_while(|(left, right)| left == right).count()
+}
+
+/// What files say of a program's code.
+struct Image(BTreeMap<u64, Mapped>);
+
+/// A part of a file.
+struct Mapped {
+    file: String,
+    offset: u64,
+    len: u64,
+}
+
+impl Image {
+    fn has(&self, ip: u64) -> bool {
+        let before = self.0.range(..=ip).next_back();
+        before.is_some_and(|(at, part)| ip - at < part.len)
+    }
+
+    /// Whether a decoder's error is that no file has an instruction.
+    fn explains(&self, error: &str) -> bool {
+        // libipt, which says where in the trace.
+        if error.contains("no memory mapped at this address") {
+            return true;
+        }
+        let mut words = error.split_whitespace().skip_while(|word| *word != "ip");
+        let ip = words.nth(1).and_then(|word| word.strip_prefix("0x"));
+        let ip = ip.and_then(|word| u64::from_str_radix(word, 16).ok());
+        error.contains("Failed to get instruction") && ip.is_some_and(|ip| !self.has(ip))
+    }
 }
 
 /// What perf shows of a file.
@@ -472,18 +714,10 @@ fn counted(data: &Path) -> Result<(u64, u64)> {
     Ok((counts.map(|count| count.value).sum(), losses.sum()))
 }
 
-/// What libipt shows of the one ring that has trace.
-fn walk(data: &Path, walker: &Path, files: &Path) -> Result<Decoded> {
+/// What was mapped to be executed, of files.
+fn image(data: &Path) -> Result<Image> {
     let bytes = fs::read(data)?;
     let trace = Trace::read(&bytes)?;
-    ensure!(trace.problems.is_empty(), "{:?}", trace.problems);
-    let mut rings = trace.rings.values().filter(|ring| !ring.pieces.is_empty());
-    let ring = rings.next().context("no trace")?;
-    ensure!(rings.next().is_none(), "trace in several rings");
-    let raw = files.join("ring");
-    let pieces: Vec<_> = ring.pieces.iter().map(|piece| piece.bytes).collect();
-    fs::write(&raw, pieces.concat())?;
-
     // A later mapping at the same address takes the place of an earlier one.
     let mut image = BTreeMap::new();
     for file in &trace.files {
@@ -494,21 +728,88 @@ fn walk(data: &Path, walker: &Path, files: &Path) -> Result<Decoded> {
             };
             let name = std::str::from_utf8(map.filename)?.trim_end_matches('\0');
             if map.prot & 4 != 0 && name.starts_with('/') && !name.starts_with("//") {
-                image.insert(
-                    map.addr,
-                    format!("{name}:{:x}:{:x}:{:x}", map.pgoff, map.len, map.addr),
-                );
+                let part = Mapped {
+                    file: name.to_owned(),
+                    offset: map.pgoff,
+                    len: map.len,
+                };
+                image.insert(map.addr, part);
             }
         }
     }
-    let walked = Command::new(walker)
-        .arg(&raw)
-        .args(image.values())
-        .output()?;
+    Ok(Image(image))
+}
+
+/// What libipt shows of the one ring that has trace.
+fn walk(data: &Path, walker: &Path, files: &Path, image: &Image) -> Result<Decoded> {
+    let bytes = fs::read(data)?;
+    let trace = Trace::read(&bytes)?;
+    ensure!(trace.problems.is_empty(), "{:?}", trace.problems);
+    let mut rings = trace.rings.values().filter(|ring| !ring.pieces.is_empty());
+    let ring = rings.next().context("no trace")?;
+    ensure!(rings.next().is_none(), "trace in several rings");
+    let raw = files.join("ring");
+    let pieces: Vec<_> = ring.pieces.iter().map(|piece| piece.bytes).collect();
+    fs::write(&raw, pieces.concat())?;
+
+    let parts = image.0.iter().map(|(at, part)| {
+        let Mapped { file, offset, len } = part;
+        format!("{file}:{offset:x}:{len:x}:{at:x}")
+    });
+    let walked = Command::new(walker).arg(&raw).args(parts).output()?;
+    // It ends with 1 where it has said that there were errors.
+    let decoded = compare::read(&walked.stdout[..])?;
     ensure!(
-        walked.status.success(),
+        walked.status.success() || !decoded.errors.is_empty(),
         "ptwalk: {}",
         String::from_utf8_lossy(&walked.stderr)
     );
-    compare::read(&walked.stdout[..])
+    Ok(decoded)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_found() {
+        let all = [1, 2, 3, 1, 2, 4, 5, 6];
+        let table: [(&[u64], &str); 8] = [
+            (&[], "Some([])"),
+            (&all, "Some([0..8])"),
+            (&[1, 2, 4], "Some([3..6])"),
+            (&[2, 3, 5, 6], "Some([1..3, 6..8])"),
+            (&[1, 3, 2, 5], "Some([0..1, 2..3, 4..5, 6..7])"),
+            (&[2, 1], "Some([1..2, 3..4])"),
+            (&[6, 5], "None"),
+            (&[1, 7], "None"),
+        ];
+        for (some, expected) in table {
+            assert_eq!(format!("{:?}", parts(&all, some)), expected, "{some:?}");
+        }
+    }
+
+    #[test]
+    fn what_files_have() {
+        let part = |len| Mapped {
+            file: "/bin/a".to_owned(),
+            offset: 0,
+            len,
+        };
+        let image = Image(BTreeMap::from([(0x1000, part(0x10)), (0x2000, part(0x20))]));
+        let table = [
+            (0xfff, false),
+            (0x1000, true),
+            (0x100f, true),
+            (0x1010, false),
+            (0x201f, true),
+        ];
+        for (ip, has) in table {
+            assert_eq!(image.has(ip), has, "{ip:x}");
+        }
+        let error = |ip, what| format!(" instruction trace error type 1 ip {ip} code 5: {what}");
+        assert!(image.explains(&error("0x1010", "Failed to get instruction")));
+        assert!(!image.explains(&error("0x1000", "Failed to get instruction")));
+        assert!(!image.explains(&error("0x1010", "Lost trace data")));
+    }
 }

@@ -16,7 +16,15 @@ use std::process::Command;
 use std::time::Duration;
 
 /// Programs that are unlike each other, and soon done: stepping them by ptrace takes a minute each in a guest that is emulated.
-pub const FEW: [&str; 5] = ["again", "generated", "jumps", "strings", "threads"];
+pub const FEW: [&str; 7] = [
+    "again",
+    "generated",
+    "jumps",
+    "losses",
+    "strings",
+    "threads",
+    "x32",
+];
 
 /// Records and compares the programs whose names contain one of `filters`.
 ///
@@ -35,7 +43,7 @@ pub fn run(cache: &Cache, dir: &Path, kernel: &Kernel, filters: &[String]) -> Re
     let mut guest = Guest::new(kernel, &built.files)?
         // perf has no text of another kernel's vDSO.
         .append("vdso=0 vdso32=0 kunit.enable=0")
-        .timeout(Duration::from_secs(1800))
+        .timeout(Duration::from_secs(2700))
         .intel()
         .installed(Path::new("/usr/bin/perf"))?
         .installed(Path::new("/usr/bin/env"))?;
