@@ -204,6 +204,10 @@ impl Drain {
             }
             pass.trace = self.trace(rings, range, file)?;
         }
+        // Of a CPU from which trace comes it need not be asked.
+        if again == Again::All && pass.trace == 0 {
+            rings.revive();
+        }
         // Every way in which the kernel turns an event off leaves a sign: a record that says TRUNCATED, an area that is full to
         // the last byte, or records that found no room, which may have said so.
         self.off |= self.loss.cuts() != before;
@@ -275,6 +279,7 @@ impl Drain {
         let (reader, area) = rings.data();
         let mut bytes = std::mem::take(&mut self.records);
         reader.drain(&area, &mut bytes)?;
+        rings.rename(&mut bytes)?;
         let mut times = None;
         for record in Records::new(&bytes, 0) {
             let record = record?;
@@ -368,11 +373,8 @@ pub(crate) fn pass(
 pub fn counts<W: Write + Seek>(session: &Session, file: &mut Writer<W>) -> Result<()> {
     let attr = session.plan().tracking_attr();
     for rings in session.rings() {
-        for opened in rings.events() {
-            // An event that cannot be read any more, its PMU being gone, has no count; `check` says so.
-            let Ok(Some(count)) = opened.event.count() else {
-                continue;
-            };
+        // An event that cannot be read any more, its PMU being gone, has no count; `check` says so.
+        for (opened, count) in rings.counts() {
             let thread = opened.thread.unwrap_or(u32::MAX);
             let id = SampleId {
                 pid: Some(thread),

@@ -34,7 +34,7 @@ pub struct Loss {
     pub jumped: u64,
     /// For how long nothing was traced for want of room, ns: from each truncation until the ring was drained.
     pub dark: u64,
-    /// For how long nothing was traced since its CPU went offline, ns.
+    /// For how long nothing was traced as its CPU was offline, ns: until its events were opened again.
     pub offline: u64,
     next: Option<u64>,
     /// The first record may begin anywhere.
@@ -162,7 +162,7 @@ impl Loss {
         add(self.jumped, "bytes between AUX records");
         add(
             self.offline.div_ceil(1000),
-            "us without trace since a CPU went offline",
+            "us without trace while a CPU was offline",
         );
         out
     }

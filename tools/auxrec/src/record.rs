@@ -348,7 +348,6 @@ pub fn record(options: &Options) -> Result<Outcome> {
         snapshots,
         wakeups: 0,
         begun: false,
-        start: 0,
         counted: false,
     };
     let mut desk = desk;
@@ -515,8 +514,6 @@ struct Recording {
     wakeups: u64,
     /// Whether anything can have been recorded.
     begun: bool,
-    /// When the events were enabled, ns.
-    start: u64,
     counted: bool,
 }
 
@@ -545,7 +542,6 @@ impl Recording {
             }
         }
 
-        self.start = sys::now();
         self.session.enable(options.delay == Delay::None)?;
         if let Some(workload) = workload.as_deref_mut() {
             workload
@@ -685,7 +681,6 @@ impl Recording {
 
     /// What stands after the last record of the kernel.
     fn end(&mut self, options: &Options) -> Result<()> {
-        let time = sys::now().saturating_sub(self.start);
         self.session.disable()?;
         drain::pass(
             &mut self.session,
@@ -704,12 +699,15 @@ impl Recording {
             ];
         }
         let mut offline = Vec::new();
-        for (cpu, enabled) in self.session.gone() {
-            let dark = time.saturating_sub(enabled).max(1);
-            offline.push(format!("{cpu}:{dark}"));
+        for (cpu, dark) in self.session.offline() {
+            let note = format!("{cpu}:{dark}");
+            // A CPU has as many pairs of rings as there are events that write trace.
+            if !offline.iter().any(|known: &String| known.starts_with(&format!("{cpu}:"))) {
+                offline.push(note);
+            }
             for (rings, drain) in self.session.rings().iter().zip(&mut self.drains) {
                 if rings.cpu == Some(cpu) {
-                    drain.loss.offline = dark;
+                    drain.loss.offline = drain.loss.offline.max(dark);
                 }
             }
         }

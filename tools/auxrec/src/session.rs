@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::limits::Limits;
 use crate::pmu::{EventSpec, Role};
 use crate::ring::{AuxArea, DataArea, Reader};
-use crate::sys::{self, Event, Field, Mapping};
+use crate::sys::{self, Count, Event, Field, Mapping};
 
 /// The name of the event that tells of names, threads and mappings.
 pub const TRACKING: &str = "dummy:u";
@@ -49,8 +49,8 @@ pub fn known_sideband() -> Flags {
         .fold(Flags::empty(), |all, flags| all | flags)
 }
 
-/// No clock of events takes as long for a step, not even one that goes by the timer's ticks.
-const STEP: Duration = Duration::from_millis(20);
+/// No clock of events takes as long for a step, not even one that goes by the timer's ticks: ns.
+const STEP: u64 = 20_000_000;
 
 /// How the AUX area is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -241,28 +241,117 @@ pub struct Rings {
     number: usize,
     /// What it is called, if there are several.
     event: Option<String>,
-    /// Events that write trace; the first owns the rings.
-    events: Arc<[Opened]>,
-    /// Events in their groups, and with them others that only share the data ring.
+    /// Events that write trace, as they were at the beginning; the first owns the rings.
+    first: Arc<[Opened]>,
+    /// What those counted that stand no more in the place of each.
+    before: Vec<Count>,
+    /// The same events, or those that were opened in their place.
+    switched: Switched,
+    /// Events in their groups.
     members: Vec<Opened>,
-    others: Arc<[Opened]>,
-    on: On,
     tracking: Vec<Opened>,
+    /// All of them, as the file knows them.
+    known: Vec<Known>,
+    /// Ids of events that were opened in the place of others, with those that the file knows.
+    renamed: Vec<(u64, u64)>,
+    /// What is to be opened again when the rings' CPU was offline; of rings of tasks, nothing.
+    again: Option<Hotplug>,
     /// Reader of the data ring.
     pub data: Reader,
     /// Reader of the AUX area.
     pub aux: Reader,
 }
 
-/// Whether trace is wanted: what switches events on and off does so under this lock, and those who start an event again
-/// that the kernel has turned off ask it.
-#[derive(Debug, Clone, Default)]
-struct On(Arc<Mutex<bool>>);
+/// An event with what stands for it in the file.
+#[derive(Debug, Clone, Copy)]
+pub struct Known {
+    /// Which of the plan's events it is.
+    pub number: usize,
+    /// Its id.
+    pub id: u64,
+    /// Its thread.
+    pub thread: Option<u32>,
+}
 
-impl On {
-    fn lock(&self) -> MutexGuard<'_, bool> {
-        // A flag is whole whoever held the lock.
+/// The events of a pair of rings that are switched on and off: that is done under this lock, and those who start an event again
+/// that the kernel has turned off, or open another in its place, hold it too.
+#[derive(Debug, Clone)]
+struct Switched(Arc<Mutex<State>>);
+
+#[derive(Debug)]
+struct State {
+    /// Whether trace is wanted.
+    on: bool,
+    /// Events that write trace.
+    events: Arc<[Opened]>,
+    /// Others that only share the data ring, and whether each is on.
+    others: Vec<(Opened, bool)>,
+}
+
+impl Switched {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nobody who held the lock has left it half changed: an event is pushed, or a flag set.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Finds out that the kernel has taken the events of a CPU off, which it does without a word when that goes offline, and does
+/// not take back when it returns.
+#[derive(Debug)]
+struct Hotplug {
+    plan: Arc<Plan>,
+    cpu: i32,
+    /// An event that is always on: its time goes on for as long as its CPU has its events.
+    probe: Probe,
+    /// For how long the CPU had no events until this one was opened, ns.
+    dark: u64,
+}
+
+#[derive(Debug)]
+struct Probe {
+    event: Event,
+    /// When it was opened, ns.
+    opened: u64,
+    /// When it was looked at last, ns, and what its time was.
+    looked: (u64, u64),
+}
+
+impl Probe {
+    fn open(cpu: i32) -> std::io::Result<Self> {
+        let attr = Attr {
+            kind: 1,
+            config: 9,
+            flags: Flags::EXCLUDE_KERNEL | Flags::EXCLUDE_HV,
+            read_format: Read::FORMAT,
+            ..Attr::default()
+        };
+        let event = Event::open(&attr, -1, cpu)?;
+        let now = sys::now();
+        Ok(Self {
+            event,
+            opened: now,
+            looked: (now, 0),
+        })
+    }
+
+    /// Whether its time stands still since the last look.
+    fn is_dead(&mut self) -> bool {
+        let Ok(Some(count)) = self.event.count() else {
+            return false;
+        };
+        let (at, enabled) = self.looked;
+        let now = sys::now();
+        if now.saturating_sub(at) < STEP {
+            return false;
+        }
+        self.looked = (now, count.enabled);
+        count.enabled == enabled
+    }
+
+    /// For how long it was off, ns.
+    fn dark(&self) -> u64 {
+        let all = sys::now().saturating_sub(self.opened);
+        all.saturating_sub(self.looked.1)
     }
 }
 
@@ -277,9 +366,7 @@ pub struct Switch {
 #[derive(Debug)]
 struct SwitchOf {
     number: usize,
-    on: On,
-    events: Arc<[Opened]>,
-    others: Arc<[Opened]>,
+    switched: Switched,
 }
 
 impl Switch {
@@ -308,13 +395,17 @@ impl Switch {
                 let name = self.names.get(opened.number).map_or("", String::as_str);
                 result.map_err(|e| refused(what, name, &e))
             };
+            let mut state = ring.switched.lock();
             if named(ring.number) {
-                let mut state = ring.on.lock();
-                ring.events.iter().try_for_each(switch)?;
-                *state = on;
+                state.events.iter().try_for_each(switch)?;
+                state.on = on;
             }
-            let mut others = ring.others.iter().filter(|opened| named(opened.number));
-            others.try_for_each(switch)?;
+            for (opened, state) in &mut state.others {
+                if named(opened.number) {
+                    switch(opened)?;
+                    *state = on;
+                }
+            }
         }
         Ok(())
     }
@@ -326,6 +417,16 @@ fn refused(what: &str, name: &str, error: &std::io::Error) -> Error {
     ))
 }
 
+impl Opened {
+    fn known(&self) -> Known {
+        Known {
+            number: self.number,
+            id: self.id,
+            thread: self.thread,
+        }
+    }
+}
+
 /// An event with who it is for.
 #[derive(Debug)]
 pub struct Opened {
@@ -333,7 +434,7 @@ pub struct Opened {
     pub event: Event,
     /// Which of the plan's events it is.
     pub number: usize,
-    /// Its id.
+    /// Its id; of one that was opened in the place of another, that one's, which is in the file.
     pub id: u64,
     /// Its thread.
     pub thread: Option<u32>,
@@ -342,7 +443,7 @@ pub struct Opened {
 /// All rings of a recording.
 #[derive(Debug)]
 pub struct Session {
-    plan: Plan,
+    plan: Arc<Plan>,
     rings: Vec<Rings>,
 }
 
@@ -352,6 +453,7 @@ impl Session {
     /// # Errors
     /// If the system refuses: the error says what it means and what to do.
     pub fn open(plan: Plan, limits: &Limits) -> Result<Self> {
+        let plan = Arc::new(plan);
         let pairs = plan.pairs();
         let all: Vec<usize> = plan.aux().collect();
         let each = sys::page_size() + plan.data + plan.aux;
@@ -403,7 +505,7 @@ impl Session {
         if trace && self.plan.on_exec && !self.plan.delayed {
             // The exec does it.
             for ring in &self.rings {
-                *ring.on.lock() = true;
+                ring.switched.lock().on = true;
             }
         } else if trace {
             self.switch().set(true, None)?;
@@ -419,25 +521,25 @@ impl Session {
         self.switch().set(false, None)
     }
 
-    /// The CPUs that have gone offline, and for how long each has had events, ns. The kernel takes off what is bound to a CPU that
-    /// goes, without a word, and does not put it on again.
+    /// The CPUs that were offline, and for how long each had no events, ns.
     #[must_use]
-    pub fn gone(&self) -> Vec<(u32, u64)> {
-        if self.plan.threads.is_some() {
-            // These are with their threads, wherever they run.
+    pub fn offline(&mut self) -> Vec<(u32, u64)> {
+        let look = |rings: &mut Rings| {
+            let (cpu, hotplug) = rings.cpu.zip(rings.again.as_mut())?;
+            let dead = hotplug.probe.is_dead();
+            let now = if dead { hotplug.probe.dark().max(1) } else { 0 };
+            Some((cpu, hotplug.dark.saturating_add(now)))
+        };
+        if self.rings.iter().all(|rings| rings.again.is_none()) {
             return Vec::new();
         }
-        let all = self.rings.iter().filter_map(|ring| {
-            let enabled = || Some(ring.tracking.first()?.event.count().ok()??.enabled);
-            let before = enabled()?;
-            Some((ring.cpu?, before, enabled))
-        });
-        let all: Vec<_> = all.collect();
-        // The time of an event that is on goes on, whatever its clock's steps.
-        std::thread::sleep(STEP);
-        all.into_iter()
-            .filter_map(|(cpu, before, enabled)| (enabled()? == before).then_some((cpu, before)))
-            .collect()
+        for rings in &mut self.rings {
+            look(rings);
+        }
+        std::thread::sleep(Duration::from_nanos(STEP));
+        let mut all: Vec<_> = self.rings.iter_mut().filter_map(look).collect();
+        all.retain(|(_, dark)| *dark != 0);
+        all
     }
 
     /// What switches the trace on and off.
@@ -445,9 +547,7 @@ impl Session {
     pub fn switch(&self) -> Switch {
         let of = |ring: &Rings| SwitchOf {
             number: ring.number,
-            on: ring.on.clone(),
-            events: ring.events.clone(),
-            others: ring.others.clone(),
+            switched: ring.switched.clone(),
         };
         Switch {
             rings: self.rings.iter().map(of).collect(),
@@ -473,11 +573,11 @@ impl Session {
         self.rings
             .iter()
             .flat_map(|ring| {
-                ring.all().map(|opened| IdIndexEntry {
-                    id: opened.id,
+                ring.known.iter().map(|known| IdIndexEntry {
+                    id: known.id,
                     idx: u64::from(ring.idx),
                     cpu: signed(ring.cpu),
-                    tid: signed(opened.thread),
+                    tid: signed(known.thread),
                 })
             })
             .collect()
@@ -486,9 +586,9 @@ impl Session {
     /// The ids of the event of this number; of the one that tells of names and threads, after the last.
     #[must_use]
     pub fn ids(&self, number: usize) -> Vec<u64> {
-        let all = self.rings.iter().flat_map(Rings::all);
-        all.filter(|opened| opened.number == number)
-            .map(|opened| opened.id)
+        let all = self.rings.iter().flat_map(|ring| &ring.known);
+        all.filter(|known| known.number == number)
+            .map(|known| known.id)
             .collect()
     }
 }
@@ -515,7 +615,7 @@ impl Plan {
 
 impl Rings {
     fn open(
-        plan: &Plan,
+        plan: &Arc<Plan>,
         number: usize,
         idx: u32,
         cpu: Option<u32>,
@@ -623,6 +723,23 @@ impl Rings {
                 set.map_err(|e| limits.explain_filter(&e, filter, plan.name(number)))?;
             }
         }
+        let probe = match (cpu, &plan.threads) {
+            (Some(cpu), None) => Some(i32::try_from(cpu).unwrap_or(-1)),
+            _ => None,
+        };
+        let again = probe.map(|cpu| {
+            let probe = Probe::open(cpu);
+            let probe = probe.map_err(|e| limits.explain_open(&e, TRACKING, "a CPU"))?;
+            Ok::<_, Error>(Hotplug {
+                plan: plan.clone(),
+                cpu,
+                probe,
+                dark: 0,
+            })
+        });
+        let all = events.iter().chain(&members).chain(&others);
+        let known = all.chain(&tracking).map(Opened::known).collect();
+        let events: Arc<[Opened]> = events.into();
         Ok(Self {
             idx,
             number,
@@ -637,23 +754,130 @@ impl Rings {
             aux: Reader::new(plan.aux)?,
             aux_map,
             base,
-            events: events.into(),
+            before: vec![Count::default(); events.len()],
+            switched: Switched(Arc::new(Mutex::new(State {
+                on: false,
+                events: events.clone(),
+                others: others.into_iter().map(|opened| (opened, false)).collect(),
+            }))),
+            first: events,
             members,
-            others: others.into(),
-            on: On::default(),
             tracking,
+            known,
+            renamed: Vec::new(),
+            again: again.transpose()?,
         })
     }
 
-    fn all(&self) -> impl Iterator<Item = &Opened> {
-        let traced = self.events.iter().chain(&self.members);
-        traced.chain(self.others.iter()).chain(&self.tracking)
-    }
-
-    /// The events that write trace.
+    /// The events that write trace, as they were opened at first: whoever waits for these is woken for those too that were opened in
+    /// their place, as all have the same ring.
     #[must_use]
     pub fn events(&self) -> &[Opened] {
-        &self.events
+        &self.first
+    }
+
+    /// What the events that write trace have counted, each with those before it. One that cannot be read any more, its PMU being
+    /// gone, has no count.
+    #[must_use]
+    pub fn counts(&self) -> Vec<(Known, Count)> {
+        let events = self.switched.lock().events.clone();
+        let all = events.iter().zip(&self.before);
+        all.filter_map(|(opened, before)| {
+            let now = opened.event.count().ok()??;
+            Some((opened.known(), now.plus(before)))
+        })
+        .collect()
+    }
+
+    /// Looks whether the rings' CPU was offline, and opens its events again if it is back. To be called now and then, after the
+    /// data ring was read.
+    ///
+    /// What cannot be opened, as the CPU has gone again, is tried again the next time; until then it counts as offline.
+    pub(crate) fn revive(&mut self) {
+        let dead = self.again.as_mut().is_some_and(|h| h.probe.is_dead());
+        if dead {
+            let _ = self.reopen();
+        }
+    }
+
+    /// Opens all events again, for the same rings: so the positions in these go on. The rings still belong to the event that was
+    /// mapped.
+    ///
+    /// The new ones have other ids, and those of a file stand at its beginning: so what the new events write gets the ids of the
+    /// old ones. (perf gives up at an ID_INDEX with ids that are not there.)
+    fn reopen(&mut self) -> std::io::Result<()> {
+        let (Some(again), Some(owner)) = (&mut self.again, self.first.first()) else {
+            return Ok(());
+        };
+        let plan = again.plan.clone();
+        // First, as it fails at once if the CPU is not there.
+        let probe = Probe::open(again.cpu)?;
+        let mut renamed = Vec::new();
+        let mut open = |number: usize, leader: Option<&Event>| -> std::io::Result<Opened> {
+            let attr = plan.attr(number);
+            let event = match &plan.cgroup {
+                Some(group) => Event::open_cgroup(&attr, group.as_fd(), again.cpu, leader)?,
+                None => Event::open_in(&attr, -1, again.cpu, leader)?,
+            };
+            let known = self.known.iter().find(|known| known.number == number);
+            let known = known.ok_or(std::io::ErrorKind::NotFound)?;
+            event.set_output(&owner.event)?;
+            renamed.push((event.id()?, known.id));
+            Ok(Opened {
+                event,
+                number,
+                id: known.id,
+                thread: None,
+            })
+        };
+        let new = open(self.number, None)?;
+        if let Some(filter) = &plan.filter {
+            new.event.set_filter(filter)?;
+        }
+        let members = self.members.iter();
+        let members = members.map(|old| open(old.number, Some(&new.event)));
+        let members = members.collect::<std::io::Result<Vec<_>>>()?;
+        let tracking = self.tracking.iter().map(|old| open(old.number, None));
+        let tracking = tracking.collect::<std::io::Result<Vec<_>>>()?;
+        let mut state = self.switched.lock();
+        let others = state.others.iter();
+        let others = others.map(|(old, on)| Ok((open(old.number, None)?, *on)));
+        let others = others.collect::<std::io::Result<Vec<_>>>()?;
+        for opened in &tracking {
+            opened.event.enable()?;
+        }
+        for (opened, _) in others.iter().filter(|(_, on)| *on) {
+            opened.event.enable()?;
+        }
+        if state.on {
+            new.event.enable()?;
+        }
+        for (before, old) in self.before.iter_mut().zip(state.events.iter()) {
+            if let Some(count) = old.event.count()? {
+                *before = count.plus(before);
+            }
+        }
+        (state.events, state.others) = ([new].into(), others);
+        (self.members, self.tracking) = (members, tracking);
+        // What the old ones wrote was read.
+        self.renamed = renamed;
+        again.dark = again.dark.saturating_add(again.probe.dark().max(1));
+        again.probe = probe;
+        Ok(())
+    }
+
+    /// Gives records of events that were opened in the place of others those others' ids.
+    ///
+    /// # Errors
+    /// If these are no records.
+    pub(crate) fn rename(&self, records: &mut [u8]) -> Result<()> {
+        if self.renamed.is_empty() {
+            return Ok(());
+        }
+        Ok(perfdata::rename(records, &|id| {
+            let mut all = self.renamed.iter();
+            all.find(|(new, _)| *new == id).map(|(_, known)| *known)
+        })?)
     }
 
     /// The data ring, with its reader.
@@ -686,11 +910,11 @@ impl Rings {
     /// # Errors
     /// If the PMU is gone.
     pub fn restart(&self) -> std::io::Result<()> {
-        let on = self.on.lock();
-        if !*on {
+        let state = self.switched.lock();
+        if !state.on {
             return Ok(());
         }
-        self.events.iter().try_for_each(|opened| {
+        state.events.iter().try_for_each(|opened| {
             opened.event.disable()?;
             opened.event.enable()
         })
@@ -702,17 +926,17 @@ impl Rings {
     /// # Errors
     /// If the PMU is gone.
     pub fn pause<T>(&mut self, still: impl FnOnce(&mut Self) -> T) -> std::io::Result<(T, u64)> {
-        let on = self.on.clone();
-        let on = on.lock();
-        let events = self.events.clone();
+        let switched = self.switched.clone();
+        let state = switched.lock();
+        let (on, events) = (state.on, &state.events);
         let begin = sys::now();
-        if *on {
+        if on {
             events
                 .iter()
                 .try_for_each(|opened| opened.event.disable())?;
         }
         let out = still(self);
-        if *on {
+        if on {
             events.iter().try_for_each(|opened| opened.event.enable())?;
             Ok((out, sys::now().saturating_sub(begin)))
         } else {

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{bail, ensure, Context, Result};
+use auxrec::trace::Trace;
 use rustix::process::Pid;
 use rustix::thread::{sched_setaffinity, CpuSet};
 
@@ -21,19 +22,19 @@ pub const ALL: [(&str, Steps); 2] = [
     ("a CPU goes and comes back, a task stays", task),
 ];
 
-/// Has CPU 1 go and come back twice while a recorder writes.
-fn recorded(file: &TraceFile, arguments: &[String]) -> Result<Ended> {
+/// Has CPU 1 go and come back twice while a recorder writes; each time `grows` waits for trace.
+fn recorded(
+    file: &TraceFile,
+    arguments: &[String],
+    grows: impl Fn(bool) -> Result<()>,
+) -> Result<Ended> {
     if !Path::new(ONLINE).exists() {
         bail!(Skip("this kernel cannot take CPU 1 offline"));
     }
     let recorder = Recorder::start(file.path(), arguments)?;
-    let grows = || {
-        let before = size(file.path());
-        wait_for("trace", || Ok(size(file.path()) > before + 4 * 16 * PAGE))
-    };
-    let mut outcome = grows();
+    let mut outcome = grows(true);
     for on in [false, true, false, true] {
-        outcome = outcome.and_then(|()| switch(on)).and_then(|()| grows());
+        outcome = outcome.and_then(|()| switch(on)).and_then(|()| grows(on));
     }
     // Whatever came of it: the next case finds two CPUs.
     switch(true)?;
@@ -41,33 +42,56 @@ fn recorded(file: &TraceFile, arguments: &[String]) -> Result<Ended> {
     end(recorder)
 }
 
-/// The kernel takes a CPU's events off when it goes, and does not put them on again: what runs on it then is not recorded, and
-/// that is told of.
+/// Bytes of trace of a CPU that are in a file until now.
+pub fn of_cpu(file: &TraceFile, cpu: u32) -> Result<u64> {
+    // It may not have been begun.
+    let bytes = std::fs::read(file.path()).unwrap_or_default();
+    let Ok(trace) = Trace::read(&bytes) else {
+        return Ok(0);
+    };
+    let mut rings = trace.rings.values();
+    let ring = rings.find(|ring| ring.cpu == Some(cpu));
+    Ok(ring.map_or(0, |ring| ring.loss.read))
+}
+
+/// The kernel takes a CPU's events off when it goes, and does not put them on again: the recorder does, and tells of the time
+/// between.
 fn cpu(name: &str) -> Result<String> {
     let mut out = String::new();
     for threads in ["1", "2"] {
         let file = TraceFile::new(name);
         let arguments = with("rate=512,packet=3", 16, &["-a", "--threads", threads]);
-        let ended = recorded(&file, &arguments)?;
+        // Of the CPU that came back, if it did.
+        let ended = recorded(&file, &arguments, |on| {
+            let cpu = u32::from(on);
+            let before = of_cpu(&file, cpu)?;
+            let enough = before + 2 * 16 * PAGE;
+            wait_for(&format!("trace of CPU {cpu}"), || {
+                Ok(of_cpu(&file, cpu)? > enough)
+            })
+        })?;
         let seen = Seen::of(&file)?;
         seen.is_right()?;
         ensure!(seen.cpus == [0, 1], "not of both CPUs: {seen}");
         ensure!(
-            ended.status == 3 && ended.errors.contains("since a CPU went offline"),
+            ended.status == 3 && ended.errors.contains("while a CPU was offline"),
             "exit status {}: {}",
             ended.status,
             ended.errors
         );
         let findings = auxrec::check::check(&std::fs::read(file.path())?)?;
-        let offline: Vec<bool> = findings
-            .rings
-            .iter()
-            .map(|(_, loss, _)| loss.offline != 0)
-            .collect();
+        let offline = findings.rings.iter();
+        let offline: Vec<bool> = offline.map(|(_, loss, _)| loss.offline != 0).collect();
         ensure!(
             offline == [false, true],
             "the file does not say which CPU went"
         );
+        // Each time another event wrote it.
+        let contents = findings.rings.iter();
+        let streams: Vec<_> = contents
+            .map(|(_, _, content)| content.map_or(0, |content| content.streams))
+            .collect();
+        ensure!(streams == [1, 3], "streams of the CPUs: {streams:?}");
         released()?;
         out = format!("{seen}; {}", ended.errors.trim().replace('\n', " "));
     }
@@ -88,7 +112,12 @@ fn task(name: &str) -> Result<String> {
     let arguments = with("rate=512,packet=3", 16, &["-p", &target.id().to_string()]);
     let ended = sched_setaffinity(pid, &cpus)
         .context("cannot move a process")
-        .and_then(|()| recorded(&file, &arguments));
+        .and_then(|()| {
+            recorded(&file, &arguments, |_| {
+                let before = size(file.path());
+                wait_for("trace", || Ok(size(file.path()) > before + 4 * 16 * PAGE))
+            })
+        });
     target.kill()?;
     target.wait()?;
     let ended = ended?;

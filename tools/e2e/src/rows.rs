@@ -15,6 +15,7 @@ use rustix::process::Signal;
 
 use crate::beside::Case;
 use crate::hostile::switch;
+use crate::hotplug::of_cpu;
 use crate::module;
 use crate::recorder::{size, wait_for, Commander};
 use crate::recording::{Ended, Reader, Recorder, TraceFile};
@@ -235,8 +236,29 @@ fn offline() -> Result<String> {
         }
         switch(true)?;
         outcome?;
+        if tool == Auxrec {
+            let before = of_cpu(&file, 1)?;
+            wait_for("trace of the CPU", || Ok(of_cpu(&file, 1)? > before))?;
+        }
         recorder.signal(Signal::INT)?;
         let ended = recorder.wait(Reader::KeepsUp)?;
+        // AUX records of the other CPU after the last one of that which came back.
+        let bytes = std::fs::read(file.path())?;
+        let trace = Trace::read(&bytes)?;
+        let of = |cpu| trace.rings.values().find(|ring| ring.cpu == Some(cpu));
+        let [stays, back] = [of(0), of(1)].map(|ring| ring.context("a CPU has no ring"));
+        let last = back?.records.iter().map(|aux| aux.time).max();
+        let later = stays?.records.iter().filter(|aux| Some(aux.time) > last);
+        let later = later.count();
+        ensure!(
+            (later > 4) == (tool == Perf),
+            "{}: {later} AUX records of CPU 0 after the last one of CPU 1",
+            tool.name()
+        );
+        ensure!(
+            tool == Perf || perf_reads(file.path())?.is_some(),
+            "perf cannot read the file of a CPU that came back"
+        );
         let told = ended.errors.contains("offline") || ended.status == 3;
         ensure!(
             told == (tool == Auxrec),

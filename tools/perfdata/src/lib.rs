@@ -50,10 +50,10 @@ pub use error::{Error, Result};
 pub use feature::{ClockData, EventDesc, Feature, Features, IndexEntry, Section};
 pub use read::File;
 pub use record::{
-    Aux, AuxFlags, Auxtrace, AuxtraceInfo, AuxtraceZstd, Comm, Encode, Event, FileId, FinishedInit,
-    FinishedRound, IdIndex, IdIndexEntry, ItraceStart, KernelMmap, Lost, Mmap2, Read, Record,
-    RecordType, Records, SampleId, Task, TimeConv, MISC_BUILD_ID, MISC_COMM_EXEC, MISC_KERNEL,
-    MISC_SWITCH_OUT, MISC_USER,
+    rename, Aux, AuxFlags, Auxtrace, AuxtraceInfo, AuxtraceZstd, Comm, Encode, Event, FileId,
+    FinishedInit, FinishedRound, IdIndex, IdIndexEntry, ItraceStart, KernelMmap, Lost, Mmap2, Read,
+    Record, RecordType, Records, SampleId, Task, TimeConv, MISC_BUILD_ID, MISC_COMM_EXEC,
+    MISC_KERNEL, MISC_SWITCH_OUT, MISC_USER,
 };
 pub use recover::{recover, Recovered};
 pub use write::Writer;

@@ -986,6 +986,52 @@ impl<'a> Record<'a> {
     }
 }
 
+/// Gives the events of records other ids, where `new` has one for theirs: in the sample ids, and in the records that name an event
+/// themselves. For records of events with `IDENTIFIER` and `SAMPLE_ID_ALL`, as the kernel wrote them into a ring.
+///
+/// # Errors
+/// If these are no records, or one is shorter than its type.
+pub fn rename(records: &mut [u8], new: &dyn Fn(u64) -> Option<u64>) -> Result<()> {
+    let mut places = Vec::new();
+    for record in Records::new(records, 0) {
+        let record = record?;
+        if record.kind.is_user() {
+            continue;
+        }
+        let end = record.body.len().saturating_sub(8);
+        let in_body: &[usize] = match record.kind {
+            RecordType::SAMPLE => &[0],
+            RecordType::LOST => &[0, end],
+            // Time, id, and the id of the very event, of which there is but one.
+            RecordType::THROTTLE | RecordType::UNTHROTTLE => &[8, 16, end],
+            _ => &[end],
+        };
+        for &at in in_body {
+            let word = record.body.get(at..).and_then(<[u8]>::first_chunk);
+            let id = word.map(|word| u64::from_le_bytes(*word));
+            let id = id.ok_or(Error::Short {
+                field: "sample_id.identifier",
+                offset: record.offset,
+                need: 8,
+                have: to_u64(record.body.len()),
+            })?;
+            if let Some(id) = new(id) {
+                places.push((
+                    record.offset.saturating_add(8).saturating_add(to_u64(at)),
+                    id,
+                ));
+            }
+        }
+    }
+    for (at, id) in places {
+        let at = usize::try_from(at).unwrap_or(usize::MAX);
+        if let Some(word) = records.get_mut(at..).and_then(<[u8]>::first_chunk_mut) {
+            *word = id.to_le_bytes();
+        }
+    }
+    Ok(())
+}
+
 /// Records one after the other, as they stand in a file or in a ring that was copied out. After an error there is no more.
 #[derive(Debug, Clone)]
 pub struct Records<'a> {

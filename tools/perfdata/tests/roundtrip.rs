@@ -60,6 +60,40 @@ fn who(time: u64, id: u64) -> SampleId {
     }
 }
 
+/// The ids that the kernel gives to events that are opened again are none of the file's.
+#[test]
+fn records_of_renamed_events_keep_all_but_their_ids() {
+    // The words of each body; those of 7 are ids of the event.
+    let table = [
+        (RecordType::COMM, &[1, 7_000, 3, 7][..]),
+        (RecordType::LOST, &[7, 5, 2, 7]),
+        (RecordType::SAMPLE, &[7, 1, 2, 3]),
+        (RecordType::THROTTLE, &[1, 7, 7, 2, 7]),
+        (RecordType::AUX, &[4096, 64, 0, 2, 8]),
+        (RecordType::FINISHED_ROUND, &[]),
+        (RecordType::ID_INDEX, &[7, 7]),
+    ];
+    let encode = |new: u64| {
+        let mut out = Vec::new();
+        for (kind, words) in table {
+            out.extend(kind.0.to_le_bytes());
+            out.extend(0_u16.to_le_bytes());
+            out.extend(u16::try_from(8 + words.len() * 8).unwrap().to_le_bytes());
+            let user = kind.0 >= 64;
+            let word = |word: &u64| if *word == 7 && !user { new } else { *word };
+            out.extend(words.iter().flat_map(|w| word(w).to_le_bytes()));
+        }
+        out
+    };
+    let mut bytes = encode(7);
+    perfdata::rename(&mut bytes, &|id| (id == 7).then_some(70)).unwrap();
+    assert_eq!(bytes, encode(70));
+    // A record that has no room for an id, and what is no record.
+    for bad in [&[1, 0, 0, 0, 0, 0, 8, 0][..], &[1, 0, 0, 0, 0, 0, 7, 0]] {
+        assert!(perfdata::rename(&mut bad.to_vec(), &|_| None).is_err());
+    }
+}
+
 /// A file such as the recorder writes, with these pieces of trace.
 fn sample_file(chunks: &[Vec<u8>]) -> Vec<u8> {
     let events = [(aux_attr(), vec![100]), (dummy_attr(), vec![101])];

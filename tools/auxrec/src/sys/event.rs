@@ -15,7 +15,7 @@ use perfdata::{Attr, Read};
 pub struct Event(OwnedFd);
 
 /// What an event has counted, as `read_format` [`Read::FORMAT`] has it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Count {
     /// What it counted, its children's included.
     pub value: u64,
@@ -25,6 +25,19 @@ pub struct Count {
     pub running: u64,
     /// Its id.
     pub id: u64,
+}
+
+impl Count {
+    /// With what another has counted.
+    #[must_use]
+    pub fn plus(self, other: &Self) -> Self {
+        Self {
+            value: self.value.wrapping_add(other.value),
+            enabled: self.enabled.saturating_add(other.enabled),
+            running: self.running.saturating_add(other.running),
+            id: self.id,
+        }
+    }
 }
 
 impl Event {
