@@ -23,6 +23,7 @@ use crate::module;
 use crate::recorder;
 use crate::recording::{Reader, Recorder, TraceFile};
 use crate::sampling;
+use crate::share;
 use crate::soft_pt;
 use crate::target;
 use crate::tasks;
@@ -107,6 +108,7 @@ pub fn all() -> impl Iterator<Item = Case> {
         .chain(tasks::ALL)
         .chain(compress::ALL)
         .chain(live::ALL)
+        .chain(share::ALL)
         .map(|(name, steps)| Case {
             name,
             what: What::Steps(steps),

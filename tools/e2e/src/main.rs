@@ -27,6 +27,7 @@ mod recorders;
 mod recording;
 mod rows;
 mod sampling;
+mod share;
 mod soft_pt;
 mod steps;
 mod stream;

@@ -49,6 +49,7 @@ pub struct Guest<'a> {
     intel: bool,
     counting: Option<Counting>,
     disk: Option<Disk>,
+    shared: bool,
     power_cut: Option<PowerCut>,
 }
 
@@ -157,6 +158,7 @@ impl<'a> Guest<'a> {
             intel: false,
             counting: None,
             disk: None,
+            shared: false,
             power_cut: None,
         })
     }
@@ -188,6 +190,13 @@ impl<'a> Guest<'a> {
     #[must_use]
     pub fn intel(mut self) -> Self {
         self.intel = true;
+        self
+    }
+
+    /// Gives it a folder of ours by 9p, with the tag `shared`.
+    #[must_use]
+    pub fn shared(mut self) -> Self {
+        self.shared = true;
         self
     }
 
@@ -307,6 +316,15 @@ impl<'a> Guest<'a> {
         ]);
         qemu.arg(format!("file,id=out,path={}", tar.display()));
         qemu.args(["-device", "virtserialport,chardev=out,nr=2,name=out"]);
+        // Behind the ports, which init knows by their number.
+        if self.shared {
+            let folder = dir.join("shared");
+            fs::create_dir_all(&folder).on("make", &folder)?;
+            qemu.arg("-virtfs").arg(format!(
+                "local,path={},mount_tag=shared,security_model=mapped-file",
+                folder.display()
+            ));
+        }
         let errors = dir.join("qemu.log");
         let error_file = fs::File::create(&errors).on("write", &errors)?;
         let start = Instant::now();

@@ -651,7 +651,7 @@ fn on_kernel(
     let outcome = if plan.vng && !what.perf {
         vng::run(&dir, kernel, modules, programs, &command, what.timeout)?
     } else {
-        let mut guest = Guest::new(kernel, modules)?.timeout(what.timeout);
+        let mut guest = Guest::new(kernel, modules)?.timeout(what.timeout).shared();
         for (program, path) in programs {
             guest = guest.program(program, path)?;
         }
