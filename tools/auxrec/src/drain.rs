@@ -14,7 +14,7 @@ use perfdata::{Attr, Auxtrace, Event, Flags, Read, Records, SampleId, Writer};
 use crate::error::{Error, Result};
 use crate::live::Gauge;
 use crate::loss::Loss;
-use crate::ring::pieces;
+use crate::ring::{pieces, Area};
 use crate::session::{Mode, Rings, Session};
 use crate::sys::{self, Mapping};
 
@@ -62,6 +62,8 @@ pub struct Drain {
     divisible: bool,
     /// Time of the newest AUX record.
     newest: Option<u64>,
+    /// How far the AUX area was written, when somebody was told last.
+    head: u64,
     /// Where to leave how it goes, if somebody looks.
     pub(crate) gauge: Option<Arc<Gauge>>,
     /// What was lost.
@@ -156,6 +158,7 @@ impl Drain {
             policy: session.plan().on_truncate,
             divisible: !session.plan().writes_intel_pt(),
             newest: None,
+            head: 0,
             gauge: None,
             loss: Loss::default(),
             wraps: 0,
@@ -192,11 +195,17 @@ impl Drain {
             ..Pass::default()
         };
         if let (Some(gauge), Some(came)) = (&self.gauge, came) {
+            let head = trace
+                .as_ref()
+                .map_or_else(|| rings.aux().1.head(), |(_, range)| range.end);
+            let came_since = head.wrapping_sub(self.head);
+            // An area that is overwritten is full for good when it has gone round.
             let fill = trace
                 .as_ref()
-                .map_or(0, |(_, range)| range.end.wrapping_sub(range.start));
+                .map_or(head.min(rings.aux.size()), |_| came_since);
             let age = self.newest.map(|newest| came.saturating_sub(newest));
-            gauge.found(fill, age, self.loss.cuts());
+            gauge.found(came_since, fill, age, self.loss.cuts());
+            self.head = head;
         }
         if let Some((full, range)) = trace {
             if full {

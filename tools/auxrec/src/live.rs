@@ -40,9 +40,10 @@ pub(crate) struct Gauge {
 }
 
 impl Gauge {
-    /// So much was found in the area, the newest AUX record being so old (ns), and so often was trace cut off until now.
-    pub fn found(&self, fill: u64, age: Option<u64>, lost: u64) {
-        self.bytes.fetch_add(fill, Ordering::Relaxed);
+    /// So much is new in the area, which has so much in it, the newest AUX record being so old (ns), and so often was trace cut off
+    /// until now.
+    pub fn found(&self, new: u64, fill: u64, age: Option<u64>, lost: u64) {
+        self.bytes.fetch_add(new, Ordering::Relaxed);
         self.fill.fetch_max(fill, Ordering::Relaxed);
         if let Some(age) = age {
             self.age.fetch_max(age, Ordering::Relaxed);
@@ -213,8 +214,8 @@ mod tests {
     fn what_came_since_the_last_look() {
         let gauge = Gauge::default();
         let mut before = 0;
-        gauge.found(3_000_000, Some(5_000), 0);
-        gauge.found(1_000_000, None, 2);
+        gauge.found(3_000_000, 3_000_000, Some(5_000), 0);
+        gauge.found(1_000_000, 1_000_000, None, 2);
         let look = gauge.look(&mut before, Duration::from_millis(250));
         let seen = Look {
             bytes: 4_000_000,

@@ -18,10 +18,11 @@ use crate::recorder::{accounted, end, size, wait_for, with, Steps};
 use crate::recording::{Ended, Recorder, TraceFile};
 
 /// The cases, by their names.
-pub const ALL: [(&str, Steps); 3] = [
+pub const ALL: [(&str, Steps); 4] = [
     ("live on a terminal", on_a_terminal),
     ("live off a terminal", off_a_terminal),
     ("live as JSON", as_json),
+    ("live of areas that are overwritten", overwritten),
 ];
 
 /// Rings show on a terminal, which is left as it was.
@@ -46,7 +47,7 @@ fn on_a_terminal(name: &str) -> Result<String> {
         .open(other.to_str()?)?;
     let before = format!("{:?}", tcgetattr(&terminal)?);
 
-    let mut recorder = Command::new("auxrec")
+    let recorder = Command::new("auxrec")
         .args(["record", "-o"])
         .arg(file.path())
         .args(with("rate=512", 16, &["-a"]))
@@ -54,8 +55,8 @@ fn on_a_terminal(name: &str) -> Result<String> {
         .stdin(other.try_clone()?)
         .stdout(Stdio::null())
         .stderr(other)
-        .spawn()
-        .context("cannot start auxrec")?;
+        .spawn();
+    let mut recorder = Child(recorder.context("cannot start auxrec")?);
     let mut master = File::from(terminal);
     let mut text = String::new();
     let mut read = |until: &[&str]| -> Result<()> {
@@ -75,10 +76,9 @@ fn on_a_terminal(name: &str) -> Result<String> {
         Ok(())
     };
     let shown = read(&["CPU 0", "CPU 1", "MB/s, woken in"]);
-    let pid = i32::try_from(recorder.id()).ok().and_then(Pid::from_raw);
-    kill_process(pid.context("a pid of 0")?, Signal::INT)?;
+    recorder.signal(Signal::INT)?;
     let told = read(&["bytes of trace in", " wakeups; ", " bytes\r\n"]);
-    let status = recorder.wait()?.code().context("it was killed")?;
+    let status = recorder.0.wait()?.code().context("it was killed")?;
     shown?;
     told?;
     ensure!(
@@ -123,15 +123,8 @@ fn off_a_terminal(name: &str) -> Result<String> {
 /// What the lines say came in all is never more than the file has, and grows.
 fn as_json(name: &str) -> Result<String> {
     let file = TraceFile::new(name);
-    let mut recorder = Command::new("auxrec")
-        .args(["record", "-o"])
-        .arg(file.path())
-        .args(with("rate=512", 16, &["-a", "--live", "json"]))
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .context("cannot start auxrec")?;
-    let out = recorder.stdout.take().context("no standard output")?;
+    let mut recorder = Child::start(&file, &["-a", "--live", "json"])?;
+    let out = recorder.0.stdout.take().context("no standard output")?;
     let mut before = 0;
     for line in BufReader::new(out).lines().take(2) {
         let line: serde_json::Value = serde_json::from_str(&line?)?;
@@ -144,9 +137,8 @@ fn as_json(name: &str) -> Result<String> {
         ensure!(!rings.iter().any(full), "more than an area holds: {line}");
         before = sum;
     }
-    let pid = i32::try_from(recorder.id()).ok().and_then(Pid::from_raw);
-    kill_process(pid.context("a pid of 0")?, Signal::INT)?;
-    recorder.wait()?;
+    recorder.signal(Signal::INT)?;
+    recorder.0.wait()?;
     let seen = Seen::of(&file)?;
     seen.is_right()?;
     ensure!(
@@ -155,4 +147,78 @@ fn as_json(name: &str) -> Result<String> {
     );
     released()?;
     Ok(seen.to_string())
+}
+
+/// How much has come is known from the heads, which a snapshot brings up to date; an area that has gone round is full.
+fn overwritten(name: &str) -> Result<String> {
+    let file = TraceFile::new(name);
+    let mut recorder = Child::start(&file, &["-a", "-S", "--live", "json"])?;
+    let out = recorder.0.stdout.take().context("no standard output")?;
+    let mut before = vec![0; 2];
+    let mut shown = String::new();
+    let end = Instant::now() + Duration::from_secs(30);
+    for line in BufReader::new(out).lines() {
+        shown = line?;
+        let line: serde_json::Value = serde_json::from_str(&shown)?;
+        let rings = line["rings"].as_array().context("no rings")?;
+        ensure!(rings.len() == 2, "{line}");
+        for (ring, before) in rings.iter().zip(&mut before) {
+            let number = |key: &str| ring[key].as_u64().context("no number");
+            let (bytes, fill) = (number("bytes")?, number("fill")?);
+            ensure!(
+                bytes >= *before && fill <= bytes && fill <= 16 * PAGE,
+                "{bytes} bytes after {before}: {line}"
+            );
+            *before = bytes;
+        }
+        let full = |ring: &serde_json::Value| ring["fill"].as_u64() == Some(16 * PAGE);
+        if rings.iter().all(full) && before.iter().all(|bytes| *bytes > 2 * 16 * PAGE) {
+            break;
+        }
+        ensure!(Instant::now() < end, "not both full: {line}");
+        recorder.signal(Signal::USR2)?;
+    }
+    recorder.signal(Signal::INT)?;
+    recorder.0.wait()?;
+    let seen = Seen::of(&file)?;
+    seen.is_right()?;
+    // Both count from the beginning.
+    let told: u64 = before.iter().sum();
+    ensure!(
+        seen.content.generated >= told,
+        "{told} bytes were told of: {seen}"
+    );
+    released()?;
+    Ok(shown)
+}
+
+/// A recorder whose standard output is read.
+struct Child(std::process::Child);
+
+impl Child {
+    fn start(file: &TraceFile, more: &[&str]) -> Result<Self> {
+        let child = Command::new("auxrec")
+            .args(["record", "-o"])
+            .arg(file.path())
+            .args(with("rate=512", 16, more))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .context("cannot start auxrec")?;
+        Ok(Self(child))
+    }
+
+    fn signal(&self, signal: Signal) -> Result<()> {
+        let pid = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw);
+        Ok(kill_process(pid.context("a pid of 0")?, signal)?)
+    }
+}
+
+impl Drop for Child {
+    /// A case that fails in the middle leaves no recorder to the next one, which would find the PMU taken.
+    fn drop(&mut self) {
+        // Where it has ended, neither does anything.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
