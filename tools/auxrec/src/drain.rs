@@ -96,6 +96,8 @@ pub trait Sink {
 pub(crate) trait Tape: Sink {
     /// Every ring was looked at once.
     fn round(&mut self) -> Result<()>;
+    /// Tells of the names and mappings of what runs now.
+    fn describe(&mut self) -> Result<()>;
     /// Hands everything to the system.
     fn flush(&mut self) -> Result<()>;
     /// Makes the file readable as it is.
@@ -288,9 +290,26 @@ impl Drain {
         let (reader, area) = rings.data();
         let mut bytes = std::mem::take(&mut self.records);
         reader.drain(&area, &mut bytes)?;
-        rings.rename(&mut bytes)?;
+        self.told(rings, &mut bytes, file)?;
+        let len = bytes.len();
+        self.records = bytes;
+        Ok(len)
+    }
+
+    /// Writes what came since the last time into the data ring that is overwritten, if there is one.
+    ///
+    /// # Errors
+    /// If the file cannot be written, or the ring cannot be read.
+    pub fn newest(&mut self, rings: &mut Rings, file: &mut impl Sink) -> Result<()> {
+        let mut newest = rings.newest()?.records;
+        self.told(rings, &mut newest, file)
+    }
+
+    /// Records, for the file.
+    fn told(&mut self, rings: &Rings, bytes: &mut [u8], file: &mut impl Sink) -> Result<()> {
+        rings.rename(bytes)?;
         let mut times = None;
-        for record in Records::new(&bytes, 0) {
+        for record in Records::new(bytes, 0) {
             let record = record?;
             let (id, _) = record.sample_id(&self.attr)?;
             let time = id.and_then(|id| id.time);
@@ -309,10 +328,7 @@ impl Drain {
                 _ => {}
             }
         }
-        file.records(&bytes, times)?;
-        let len = bytes.len();
-        self.records = bytes;
-        Ok(len)
+        file.records(bytes, times)
     }
 
     fn trace(&mut self, rings: &mut Rings, range: Range<u64>, file: &mut impl Sink) -> Result<u64> {
@@ -369,7 +385,8 @@ pub(crate) fn pass(
         sum.trace += pass.trace;
         sum.over |= pass.over;
     }
-    if sum.any() {
+    // Where older records come with a snapshot, a round ends with that.
+    if sum.any() && !session.plan().overwrite {
         file.round()?;
     }
     Ok(sum)

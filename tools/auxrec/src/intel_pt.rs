@@ -111,6 +111,7 @@ mod tests {
             inherit: true,
             on_exec: true,
             delayed: false,
+            overwrite: false,
             on_truncate: Default::default(),
         }
     }

@@ -100,12 +100,13 @@ impl Limits {
         }
     }
 
-    /// The largest sizes of data ring and AUX area, at most these, with which `rings` pairs can be had: the area is made smaller before the
-    /// data ring is. [`None`] if the smallest are too large.
+    /// The largest sizes of data rings and AUX area, at most these, with which `rings` areas with `beside` data rings each can be had: the
+    /// area is made smaller before the data rings are. [`None`] if the smallest are too large.
     #[must_use]
     pub fn fit(
         &self,
         rings: usize,
+        beside: usize,
         mut data: usize,
         mut aux: usize,
         page: usize,
@@ -113,7 +114,7 @@ impl Limits {
         // In less a driver cannot be told to wake its reader before it stops.
         let least = (2 * page).min(aux);
         loop {
-            let each = u64::try_from(page + data + aux).unwrap_or(u64::MAX);
+            let each = u64::try_from(beside * (page + data) + aux).unwrap_or(u64::MAX);
             if self.preflight(rings, each).is_ok() {
                 return Some((data, aux));
             }
@@ -342,7 +343,7 @@ mod tests {
             (20, 512, 4096, Some((32, 8))),
             (100, 4, 4, None),
         ] {
-            let found = USER.fit(rings, data << 10, aux << 10, 4096);
+            let found = USER.fit(rings, 1, data << 10, aux << 10, 4096);
             let fits = fits.map(|(data, aux)| (data << 10, aux << 10));
             assert_eq!(found, fits, "{rings} x {data} and {aux} KiB");
             if let Some((data, aux)) = found {

@@ -179,6 +179,9 @@ struct Record {
     /// with e also when the recording ends
     #[arg(short = 'S', long, value_name = "[SIZE][e]", num_args = 0..=1, default_missing_value = "")]
     snapshot: Option<String>,
+    /// With -S: let new names, mappings and other records overwrite old ones too, and write those that are there with each snapshot
+    #[arg(long)]
+    overwrite: bool,
     /// Take commands, as perf does: fifo:CTL[,ACK] or fd:CTL[,ACK]
     #[arg(long, value_name = "WHERE")]
     control: Option<String>,
@@ -442,6 +445,7 @@ impl Record {
             per_thread: self.per_thread,
             on_truncate: self.on_truncate.into(),
             snapshot: self.snapshot.as_deref().map(parse_snapshot).transpose()?,
+            overwrite: self.overwrite,
             delay: self
                 .delay
                 .as_deref()

@@ -174,14 +174,32 @@ impl Output {
                 None,
             )?;
         }
-        let attr = self.what.plan.tracking_attr();
-        let id = self
-            .what
+        host::kernel(
+            &self.what.plan.tracking_attr(),
+            self.tracking_id(),
+            &mut self.file,
+        )?;
+        // The command has not begun.
+        if self.what.target != Target::Command || self.part != 1 {
+            self.processes()?;
+        }
+        self.file.record(&FinishedInit, None)?;
+        self.file.flush()?;
+        self.content = 0;
+        Ok(())
+    }
+
+    fn tracking_id(&self) -> u64 {
+        self.what
             .events
             .last()
             .and_then(|tracking| tracking.ids.first().copied())
-            .unwrap_or(0);
-        host::kernel(&attr, id, &mut self.file)?;
+            .unwrap_or(0)
+    }
+
+    /// Makes up the names and mappings of what runs now.
+    fn processes(&mut self) -> Result<()> {
+        let (attr, id) = (self.what.plan.tracking_attr(), self.tracking_id());
         let pids = match &self.what.target {
             Target::Processes(pids) => pids.clone(),
             Target::Threads(threads) => {
@@ -191,8 +209,6 @@ impl Output {
                 pids
             }
             Target::System(_) => processes(),
-            // The command has not begun, or this is not the first file.
-            Target::Command if self.part == 1 => Vec::new(),
             Target::Command => self.what.workload.map_or(Vec::new(), descendants),
         };
         let mut build_ids = host::BuildIds::default();
@@ -201,9 +217,6 @@ impl Output {
             let all = threads(pid).unwrap_or_default();
             host::process(pid, &all, &attr, id, &mut build_ids, &mut self.file)?;
         }
-        self.file.record(&FinishedInit, None)?;
-        self.file.flush()?;
-        self.content = 0;
         Ok(())
     }
 
@@ -331,6 +344,10 @@ impl Tape for Output {
     fn round(&mut self) -> Result<()> {
         self.file.record(&FinishedRound, None)?;
         Ok(self.file.flush()?)
+    }
+
+    fn describe(&mut self) -> Result<()> {
+        self.processes()
     }
 
     fn flush(&mut self) -> Result<()> {

@@ -381,6 +381,9 @@ mod tests {
             self.record(&FinishedRound, None)?;
             Ok(Self::flush(self)?)
         }
+        fn describe(&mut self) -> Result<()> {
+            Ok(())
+        }
         fn flush(&mut self) -> Result<()> {
             Ok(Self::flush(self)?)
         }

@@ -69,6 +69,8 @@ pub struct Options {
     pub per_thread: bool,
     /// Whether new trace overwrites old, until a snapshot is asked for by SIGUSR2 or by a command.
     pub snapshot: Option<Snapshot>,
+    /// Whether what is told beside the trace is overwritten too, and written with each snapshot.
+    pub overwrite: bool,
     /// When trace is recorded.
     pub delay: Delay,
     /// Where commands come from.
@@ -143,6 +145,11 @@ impl Options {
                 "trace goes into samples or into snapshots: choose --aux-sample or -S",
             ));
         }
+        if self.overwrite && self.snapshot.is_none() {
+            return Err(Error::usage(
+                "--overwrite keeps the newest records for snapshots: give -S with it",
+            ));
+        }
         if self.cgroup.is_some() && !matches!(self.target, Target::System(_)) {
             return Err(Error::usage(
                 "-G records a control group on CPUs: give -a or -C with it",
@@ -212,7 +219,7 @@ impl Options {
                 Some(Vec::new()),
             ),
         };
-        Ok(Plan {
+        let plan = Plan {
             data,
             aux,
             watermark: u32::try_from(watermark).unwrap_or(u32::MAX),
@@ -222,6 +229,7 @@ impl Options {
                 Mode::Linear
             },
             delayed: self.delay != Delay::None,
+            overwrite: self.overwrite,
             inherit: cpus.is_some() && threads.is_some(),
             on_exec: self.target == Target::Command,
             cpus,
@@ -236,7 +244,9 @@ impl Options {
                 .transpose()?
                 .map(Arc::new),
             filter: self.filter.as_deref().map(filter::resolve).transpose()?,
-        })
+        };
+        plan.check_overwrite(data)?;
+        Ok(plan)
     }
 
     fn description(&self, session: &Session, online: usize, workload: Option<u32>) -> Description {
@@ -702,7 +712,10 @@ impl Recording {
         for (cpu, dark) in self.session.offline() {
             let note = format!("{cpu}:{dark}");
             // A CPU has as many pairs of rings as there are events that write trace.
-            if !offline.iter().any(|known: &String| known.starts_with(&format!("{cpu}:"))) {
+            if !offline
+                .iter()
+                .any(|known: &String| known.starts_with(&format!("{cpu}:")))
+            {
                 offline.push(note);
             }
             for (rings, drain) in self.session.rings().iter().zip(&mut self.drains) {

@@ -19,7 +19,7 @@
 //! modulo the size would look to the kernel as if the ring were full, from the first wrap on.)
 
 use std::ops::Range;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{fence, Ordering};
 
 use auxcore::ring::{Pos, Size};
 
@@ -219,6 +219,111 @@ impl Reader {
     }
 }
 
+/// So many bytes of the oldest records of a ring that is overwritten are left alone: what was being written when the ring was
+/// paused goes on being written, and is not seen in the head before it is done. On a CPU that is one record for each level of
+/// interrupts, and only that of a task can be long: a name of `PATH_MAX` bytes.
+pub const IN_FLIGHT: usize = 8192;
+
+/// A data ring that is written from its end to its beginning, over and over (`write_backward`), and mapped read-only: the newest
+/// records take the place of the oldest. The newest begins at the head, which falls from 0 on, and the next older one behind it.
+///
+/// There is no tail, and so neither (A) nor (D): what keeps the kernel from the records while they are copied is that the ring is
+/// paused (`PERF_EVENT_IOC_PAUSE_OUTPUT`), and [`IN_FLIGHT`].
+#[derive(Debug, Clone, Copy)]
+pub struct Backward {
+    size: Size,
+    in_flight: usize,
+    /// The head when it was read last.
+    seen: u64,
+}
+
+/// What a ring that is overwritten has given.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Newest {
+    /// Whole records, the oldest first.
+    pub records: Vec<u8>,
+    /// Bytes of older ones, since the last time, that are not there any more.
+    pub overwritten: u64,
+}
+
+impl Backward {
+    /// A ring of this many bytes that was never read.
+    ///
+    /// # Errors
+    /// If that is no power of two, or not more than [`IN_FLIGHT`].
+    pub fn new(bytes: usize) -> Result<Self> {
+        Self::with(bytes, IN_FLIGHT)
+    }
+
+    fn with(bytes: usize, in_flight: usize) -> Result<Self> {
+        let size = Size::new(bytes).filter(|_| bytes > in_flight);
+        let size = size.ok_or_else(|| {
+            Error::failed(format!("a ring of {bytes} bytes cannot be overwritten"))
+        })?;
+        Ok(Self {
+            size,
+            in_flight,
+            seen: 0,
+        })
+    }
+
+    /// The records that came since the last time and are still there. To be called while the ring is paused.
+    ///
+    /// # Errors
+    /// If what is there are no records.
+    pub fn newest(&mut self, area: &impl Area) -> Result<Newest> {
+        let head = area.head();
+        let new = self.seen.wrapping_sub(head);
+        let mut bytes = vec![0; to_usize(new.min(self.size.len()))];
+        let Some(split) = self.size.split(Pos::new(head), bytes.len()) else {
+            debug_assert!(false, "a ring holds no more than its size");
+            return Ok(Newest::default());
+        };
+        let (first, second) = bytes.split_at_mut(split.first.len());
+        area.copy(split.first.start, first);
+        if !second.is_empty() {
+            area.copy(split.second.start, second);
+        }
+        // (C) once more, the other way round: what was copied was loaded before the head is loaded again. Pairs with (B), of a
+        // record that was begun before the pause, and the one before it: if its bytes were copied in the place of old ones, the
+        // head says so now, or it is one of those that `in_flight` leaves room for.
+        fence(Ordering::Acquire);
+        let moved = head.wrapping_sub(area.head());
+        let room = self.size.len().saturating_sub(moved);
+        let sure = to_usize(room).saturating_sub(self.in_flight);
+        bytes.truncate(if new > to_u64(sure) {
+            sure
+        } else {
+            bytes.len()
+        });
+
+        let mut starts = Vec::new();
+        let mut at = 0;
+        while let Some(header) = bytes.get(at..).and_then(<[u8]>::first_chunk::<8>) {
+            let len = usize::from(u16::from_le_bytes([header[6], header[7]]));
+            if len < 8 || len % 8 != 0 {
+                return Err(Error::failed(format!(
+                    "a record in a ring that is overwritten says that it has {len} bytes"
+                )));
+            }
+            if bytes.len() - at < len {
+                break;
+            }
+            starts.push(at..at + len);
+            at += len;
+        }
+        let mut records = Vec::with_capacity(at);
+        for place in starts.into_iter().rev() {
+            records.extend_from_slice(bytes.get(place).unwrap_or(&[]));
+        }
+        self.seen = head;
+        Ok(Newest {
+            overwritten: new.saturating_sub(to_u64(records.len())),
+            records,
+        })
+    }
+}
+
 /// Cuts a range of positions into pieces of at most `piece` bytes.
 pub fn pieces(range: Range<u64>, piece: usize) -> impl Iterator<Item = Range<u64>> {
     let mut at = range.start;
@@ -347,7 +452,75 @@ mod tests {
         });
     }
 
+    /// Writes records as `__perf_output_begin()` does with `backward`: below the head, whoever reads.
+    fn write_backward(fake: &Fake, size: Size, record: &[u8], finish: bool) {
+        let head = fake.head.load(Ordering::Relaxed);
+        let head = head.wrapping_sub(to_u64(record.len()));
+        for (pos, byte) in (0..).map(|n| head.wrapping_add(n)).zip(record) {
+            fake.bytes[size.offset(Pos::new(pos))].store(*byte, Ordering::Relaxed);
+        }
+        if finish {
+            fake.head.store(head, Ordering::Release);
+        }
+    }
+
+    /// A record of so many words, with a number of its own.
+    fn numbered(number: u16, words: u16) -> Vec<u8> {
+        let mut record = vec![number.to_le_bytes()[0]; usize::from(words) * 8];
+        record[4..6].copy_from_slice(&number.to_le_bytes());
+        record[6..8].copy_from_slice(&(words * 8).to_le_bytes());
+        record
+    }
+
+    #[test]
+    fn a_backward_ring_refuses_what_is_no_record() {
+        let fake = Fake::new(128, 0);
+        let size = Size::new(128).unwrap();
+        let mut ring = Backward::with(128, 32).unwrap();
+        assert_eq!(ring.newest(&fake).unwrap(), Newest::default());
+        for len in [0, 7, 12] {
+            write_backward(&fake, size, &[0, 0, 0, 0, 0, 0, len, 0], true);
+            assert!(ring.clone().newest(&fake).is_err(), "{len}");
+        }
+        assert!(Backward::with(100, 32).is_err() && Backward::with(128, 128).is_err());
+        assert!(Backward::new(IN_FLIGHT).is_err() && Backward::new(2 * IN_FLIGHT).is_ok());
+    }
+
     proptest! {
+        #[test]
+        fn the_newest_records_come_in_their_order(
+            rounds in prop::collection::vec(prop::collection::vec(1_u16..8, 0..40), 1..8),
+            unfinished in 0_u16..5,
+        ) {
+            let fake = Fake::new(256, 0);
+            let size = Size::new(256).unwrap();
+            let mut ring = Backward::with(256, 32).unwrap();
+            let mut number = 0;
+            for round in rounds {
+                let mut all: Vec<Vec<u8>> = Vec::new();
+                for words in round {
+                    all.push(numbered(number, words));
+                    number += 1;
+                    write_backward(&fake, size, all.last().unwrap(), true);
+                }
+                // What was being written when the ring was paused, and nothing tells of yet.
+                write_backward(&fake, size, &vec![0xff; usize::from(unfinished) * 8], false);
+                let sum: usize = all.iter().map(Vec::len).sum();
+                let room = if sum > 256 - 32 { 256 - 32 } else { sum };
+                let (mut want, mut used) = (Vec::new(), 0);
+                for record in all.iter().rev() {
+                    used += record.len();
+                    if used > room {
+                        break;
+                    }
+                    want.splice(0..0, record.iter().copied());
+                }
+                let newest = ring.newest(&fake).unwrap();
+                prop_assert_eq!(newest.overwritten, to_u64(sum - want.len()));
+                prop_assert_eq!(newest.records, want);
+            }
+        }
+
         #[test]
         fn what_goes_in_comes_out(start: u64, steps in prop::collection::vec((0_u64..200, 1_usize..50), 1..40)) {
             let fake = Fake::new(128, start);

@@ -15,7 +15,8 @@ use crate::drain::OnTruncate;
 use crate::error::{Error, Result};
 use crate::limits::Limits;
 use crate::pmu::{EventSpec, Role};
-use crate::ring::{AuxArea, DataArea, Reader};
+use crate::ring::{AuxArea, Backward, DataArea, Newest, Reader, IN_FLIGHT};
+use crate::size::bytes;
 use crate::sys::{self, Count, Event, Field, Mapping};
 
 /// The name of the event that tells of names, threads and mappings.
@@ -93,6 +94,8 @@ pub struct Plan {
     pub on_exec: bool,
     /// Whether trace begins only when it is switched on.
     pub delayed: bool,
+    /// Whether what is told beside the trace, too, goes into rings in which the newest overwrites the oldest.
+    pub overwrite: bool,
 }
 
 impl Plan {
@@ -158,22 +161,27 @@ impl Plan {
                 common.flags -= Flags::DISABLED | Flags::ENABLE_ON_EXEC;
                 common
             }
-            Role::Other(_) => common,
+            Role::Other(_) => {
+                common.flags.set(Flags::WRITE_BACKWARD, self.overwrite);
+                common
+            }
         }
     }
 
     /// Makes the rings as much smaller as the limits demand; whether that was so.
     ///
     /// # Errors
-    /// If not even the smallest are allowed.
+    /// If not even the smallest are allowed, or of use.
     pub(crate) fn shrink(&mut self, limits: &Limits) -> Result<bool> {
         let page = sys::page_size();
         let rings = self.pairs().len() * self.aux().count();
-        let Some((data, aux)) = limits.fit(rings, self.data, self.aux, page) else {
+        let beside = if self.overwrite { 2 } else { 1 };
+        let Some((data, aux)) = limits.fit(rings, beside, self.data, self.aux, page) else {
             // It says why.
             let each = u64::try_from(3 * page).unwrap_or(u64::MAX);
             return limits.preflight(rings, each).map(|()| false);
         };
+        self.check_overwrite(data)?;
         let smaller = (data, aux) != (self.data, self.aux);
         let aux_bytes = u32::try_from(aux).unwrap_or(u32::MAX);
         if self.aux != aux {
@@ -182,6 +190,19 @@ impl Plan {
         }
         (self.data, self.aux) = (data, aux);
         Ok(smaller)
+    }
+
+    /// Whether a data ring of this length can be overwritten, if that is what it is for.
+    pub(crate) fn check_overwrite(&self, data: usize) -> Result<()> {
+        if self.overwrite && data <= IN_FLIGHT {
+            let text = |n: usize| bytes(u64::try_from(n).unwrap_or(u64::MAX));
+            return Err(Error::usage(format!(
+                "a data ring of {} is too small for --overwrite: it must be larger than {}",
+                text(data),
+                text(IN_FLIGHT),
+            )));
+        }
+        Ok(())
     }
 
     /// The numbers of the events that write trace.
@@ -199,6 +220,15 @@ impl Plan {
             .map_or(TRACKING, |(event, _)| event.text.as_str())
     }
 
+    /// Length of the ring of what is told beside the trace, if that has one of its own.
+    fn beside(&self) -> usize {
+        if self.overwrite {
+            sys::page_size() + self.data
+        } else {
+            0
+        }
+    }
+
     /// Whether trace goes into samples, and the areas are not read.
     #[must_use]
     pub fn samples(&self) -> bool {
@@ -212,6 +242,7 @@ impl Plan {
     pub fn tracking_attr(&self) -> Attr {
         let flags = Flags::MMAP | Flags::MMAP2 | Flags::COMM | Flags::COMM_EXEC | Flags::TASK;
         let mut flags = flags | self.sideband;
+        flags.set(Flags::WRITE_BACKWARD, self.overwrite);
         if self.cpus.is_none() && !self.has_own_clock() {
             // A thread's trace is its own: the decoder of Intel PT is not to look for switches.
             flags.remove(Flags::CONTEXT_SWITCH);
@@ -250,6 +281,8 @@ pub struct Rings {
     /// Events in their groups.
     members: Vec<Opened>,
     tracking: Vec<Opened>,
+    /// Where those write that share no ring with the trace.
+    beside: Option<Beside>,
     /// All of them, as the file knows them.
     known: Vec<Known>,
     /// Ids of events that were opened in the place of others, with those that the file knows.
@@ -260,6 +293,16 @@ pub struct Rings {
     pub data: Reader,
     /// Reader of the AUX area.
     pub aux: Reader,
+}
+
+/// A data ring in which the newest records overwrite the oldest. That of the trace cannot be one: the kernel reads from its control
+/// page where the AUX area is, so it must be writable, and how far the area was read.
+#[derive(Debug)]
+struct Beside {
+    // Before the event, as with the others.
+    map: Mapping,
+    owner: Event,
+    reader: Backward,
 }
 
 /// An event with what stands for it in the file.
@@ -456,7 +499,7 @@ impl Session {
         let plan = Arc::new(plan);
         let pairs = plan.pairs();
         let all: Vec<usize> = plan.aux().collect();
-        let each = sys::page_size() + plan.data + plan.aux;
+        let each = sys::page_size() + plan.data + plan.aux + plan.beside();
         let count = pairs.len() * all.len();
         limits.preflight(count, u64::try_from(each).unwrap_or(u64::MAX))?;
         let sum = u64::try_from(each * count).unwrap_or(u64::MAX);
@@ -704,19 +747,42 @@ impl Rings {
         // A mapping that cannot be written asks for overwriting.
         let aux_map = map(aux_at, plan.aux, plan.mode == Mode::Linear)
             .map_err(|e| limits.explain_mmap(&e, "AUX area", ring(plan.aux), all))?;
-        for opened in events
-            .iter()
-            .skip(1)
-            .chain(&members)
-            .chain(&others)
-            .chain(&tracking)
-        {
-            opened.event.set_output(&owner.event).map_err(|e| {
+        let join = |opened: &Opened, owner: &Event| {
+            let set = opened.event.set_output(owner);
+            set.map_err(|e| {
                 Error::failed(format!(
                     "cannot send the records of two events to one ring ({e})"
                 ))
-            })?;
+            })
+        };
+        let of_trace = events.iter().skip(1).chain(&members);
+        let told: Vec<&Opened> = others.iter().chain(&tracking).collect();
+        for opened in of_trace {
+            join(opened, &owner.event)?;
         }
+        let beside = match told.split_first() {
+            Some((first, rest)) if plan.overwrite => {
+                let len = page + plan.data;
+                let map = Mapping::new(&first.event, 0, len, false);
+                let map = map.map_err(|e| limits.explain_mmap(&e, "data ring", ring(len), all))?;
+                for opened in rest {
+                    join(opened, &first.event)?;
+                }
+                Some(Beside {
+                    map,
+                    owner: first.event.try_clone().map_err(|e| {
+                        Error::failed(format!("cannot keep the event of a ring ({e})"))
+                    })?,
+                    reader: Backward::new(plan.data)?,
+                })
+            }
+            _ => {
+                for opened in told {
+                    join(opened, &owner.event)?;
+                }
+                None
+            }
+        };
         if let Some(filter) = &plan.filter {
             for opened in &events {
                 let set = opened.event.set_filter(filter);
@@ -763,6 +829,7 @@ impl Rings {
             first: events,
             members,
             tracking,
+            beside,
             known,
             renamed: Vec::new(),
             again: again.transpose()?,
@@ -821,7 +888,10 @@ impl Rings {
             };
             let known = self.known.iter().find(|known| known.number == number);
             let known = known.ok_or(std::io::ErrorKind::NotFound)?;
-            event.set_output(&owner.event)?;
+            // Of the trace are the event that writes it and those in its group.
+            let beside = self.beside.as_ref();
+            let beside = beside.filter(|_| number != self.number && leader.is_none());
+            event.set_output(beside.map_or(&owner.event, |beside| &beside.owner))?;
             renamed.push((event.id()?, known.id));
             Ok(Opened {
                 event,
@@ -864,6 +934,28 @@ impl Rings {
         again.dark = again.dark.saturating_add(again.probe.dark().max(1));
         again.probe = probe;
         Ok(())
+    }
+
+    /// What came into the ring that is overwritten since the last time, and is still there. Meanwhile the kernel writes nothing
+    /// into it, and counts what it would have written.
+    ///
+    /// # Errors
+    /// If the kernel refuses, or there are no records.
+    pub(crate) fn newest(&mut self) -> Result<Newest> {
+        let Some(beside) = &mut self.beside else {
+            return Ok(Newest::default());
+        };
+        let pause = |pause| {
+            let done = beside.owner.pause_output(pause);
+            done.map_err(|e| Error::failed(format!("cannot pause a data ring ({e})")))
+        };
+        pause(true)?;
+        let newest = beside.reader.newest(&DataArea {
+            base: &beside.map,
+            page: sys::page_size(),
+        });
+        pause(false)?;
+        newest
     }
 
     /// Gives records of events that were opened in the place of others those others' ids.

@@ -68,9 +68,17 @@ impl Snapshots {
             blind.sum += ns;
             held.push((range, sys::now()));
         }
-        // The records of what was copied come before it.
+        // The records of what was copied come before it; and before what of them is left of a ring that is overwritten, that which
+        // may have been told of in records that are not.
+        let overwrite = session.plan().overwrite;
+        if overwrite {
+            file.describe()?;
+        }
         for (rings, drain) in session.rings_mut().iter_mut().zip(drains.iter_mut()) {
             drain.records(rings, file)?;
+            if overwrite {
+                drain.newest(rings, file)?;
+            }
         }
         let rings = session.rings().iter().zip(drains);
         for ((rings, drain), ((range, time), buffer)) in rings.zip(held.iter().zip(&self.buffers)) {

@@ -20,6 +20,7 @@ use crate::hotplug;
 use crate::live;
 use crate::minimal;
 use crate::module;
+use crate::overwrite;
 use crate::recorder;
 use crate::recording::{Reader, Recorder, TraceFile};
 use crate::sampling;
@@ -108,6 +109,7 @@ pub fn all() -> impl Iterator<Item = Case> {
         .chain(tasks::ALL)
         .chain(compress::ALL)
         .chain(live::ALL)
+        .chain(overwrite::ALL)
         .chain(share::ALL)
         .map(|(name, steps)| Case {
             name,

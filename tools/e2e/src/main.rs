@@ -21,6 +21,7 @@ mod matrix;
 mod minimal;
 mod model;
 mod module;
+mod overwrite;
 mod probe;
 mod recorder;
 mod recorders;

@@ -182,6 +182,15 @@ impl Event {
         check(unsafe { sys::ioctls::SET_OUTPUT(self.0.as_raw_fd(), to.0.as_raw_fd()) })
     }
 
+    /// Whether the kernel writes nothing into the ring of this event; what it would have written it counts as lost.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn pause_output(&self, pause: bool) -> io::Result<()> {
+        // SAFETY: The descriptor is an event's; the call takes no pointer.
+        check(unsafe { sys::ioctls::PAUSE_OUTPUT(self.0.as_raw_fd(), pause.into()) })
+    }
+
     /// Of which code there is to be trace, or, of a tracepoint, which of its events are meant.
     ///
     /// # Errors
