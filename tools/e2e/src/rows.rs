@@ -37,6 +37,10 @@ pub const CASES: &[Case] = &[
     case("commands", commands),
     case("two events that write trace", two_events),
     case("locked memory that is not allowed", locked_memory),
+    case("compressed trace, of both", compressed),
+    case("when they wake", watermark),
+    case("what they say meanwhile", meanwhile),
+    case("records that are overwritten", overwritten),
     case("files for other readers", other_readers),
 ];
 
@@ -653,6 +657,136 @@ fn locked_memory() -> Result<String> {
     std::fs::write(PARANOID, before.trim())?;
     outcome?;
     Ok(out.join("; "))
+}
+
+/// perf compresses what is told beside the trace; of auxrec's it finds all but the trace.
+fn compressed() -> Result<String> {
+    let mut out = Vec::new();
+    for tool in [Perf, Auxrec] {
+        let file = tool.file();
+        let arguments = [&["-z"], &CPU[..]].concat();
+        let arguments = until(&arguments, &file, "200000");
+        let ended = tool.record(&file, &arguments)?;
+        ensure!(ended.status == 0, "{}: {}", tool.name(), ended.errors);
+        let output = Command::new("perf")
+            .args(["script", "-D", "--no-itrace", "-i"])
+            .arg(file.path())
+            .output()?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        let count = |what: &str| text.matches(what).count();
+        let [trace, aux] = ["PERF_RECORD_AUXTRACE ", "PERF_RECORD_AUX "].map(count);
+        let warned = String::from_utf8_lossy(&output.stderr).contains("Unsupported header type");
+        ensure!(
+            output.status.success()
+                && (trace != 0, warned) == (tool == Perf, tool == Auxrec)
+                && (aux != 0 || tool == Perf),
+            "of the file of {}: {trace} pieces, {aux} AUX records, a warning: {warned}, {}",
+            tool.name(),
+            output.status
+        );
+        let bytes = std::fs::read(file.path())?;
+        let found = match tool {
+            Perf => self::trace(file.path())?,
+            Auxrec => 0,
+        };
+        let len = u64::try_from(bytes.len())?;
+        ensure!(found <= len, "{found} bytes of trace in a file of {len}");
+        out.push(format!(
+            "{}: {len} bytes, {found} of them plain trace",
+            tool.name()
+        ));
+    }
+    Ok(out.join("; "))
+}
+
+/// Both at a quarter of the area, whatever comes.
+fn watermark() -> Result<String> {
+    for (pages, bytes) in [("16", "16384"), ("64", "65536"), ("1024", "1048576")] {
+        let rings = format!("64,{pages}");
+        let file = Perf.file();
+        let arguments = ["-vv", "-e", CPU[1], "-C", "1", "-m", &rings];
+        let sleep = ["--", "auxe2e", "workload", "sleep", "--ms", "50"];
+        let ended = Perf.record(&file, &[&arguments[..], &sleep].concat())?;
+        let line = ended.errors.lines().find(|l| l.contains("aux_watermark"));
+        ensure!(
+            line.is_some_and(|line| line.split_whitespace().last() == Some(bytes)),
+            "perf, {pages} pages: {line:?}"
+        );
+        let file = Auxrec.file();
+        let arguments = ["-e", CPU[1], "-C", "1", "-m", &rings];
+        let ended = Auxrec.record(&file, &[&arguments[..], &sleep].concat())?;
+        ensure!(ended.status == 0, "auxrec: {}", ended.errors);
+        let bytes_of = std::fs::read(file.path())?;
+        let parsed = perfdata::File::parse(&bytes_of)?;
+        let watermark = parsed.events().first().map(|(attr, _)| attr.aux_watermark);
+        ensure!(
+            watermark.map(|n| n.to_string()).as_deref() == Some(bytes),
+            "auxrec, {pages} pages: {watermark:?}"
+        );
+    }
+    Ok("both at a quarter of areas of 16, 64 and 1024 pages".to_owned())
+}
+
+/// perf says nothing of how it goes.
+fn meanwhile() -> Result<String> {
+    let file = Perf.file();
+    module::alias(1)?;
+    let errors = file.path().with_extension("errors");
+    let mut perf = Command::new("perf")
+        .args(["record", "-v", "-N", "-B", "-o"])
+        .arg(file.path())
+        .args(["-e", CPU[1], "-a", "-m", "64,64"])
+        .stderr(std::fs::File::create(&errors)?)
+        .stdout(std::process::Stdio::null())
+        .env("HOME", "/tmp")
+        .spawn()?;
+    let said = || std::fs::metadata(&errors).map_or(0, |meta| meta.len());
+    let grows = || {
+        let before = size(file.path());
+        wait_for("trace", || Ok(size(file.path()) > before + 400_000))
+    };
+    let outcome = grows().map(|()| said());
+    let outcome = outcome.and_then(|before| grows().map(|()| (before, said())));
+    perf.kill()?;
+    perf.wait()?;
+    std::fs::remove_file(&errors)?;
+    let (before, after) = outcome?;
+    ensure!(
+        before == after,
+        "perf has said {} bytes while it recorded",
+        after - before
+    );
+    let top = Command::new("perf")
+        .args(["top", "--stdio", "-e", CPU[1], "-C", "1"])
+        .env("HOME", "/tmp")
+        .output()?;
+    let errors = String::from_utf8_lossy(&top.stderr);
+    ensure!(
+        !top.status.success() && errors.contains("Invalid argument"),
+        "perf top: {}: {errors}",
+        top.status
+    );
+    Ok("perf record says nothing, perf top does not open the event".to_owned())
+}
+
+/// perf writes into the control page of a ring that it has mapped read-only.
+fn overwritten() -> Result<String> {
+    let arguments = ["-S", "--overwrite", "-e", CPU[1], "-a", "-m", "16,64"];
+    let sleep = ["--", "auxe2e", "workload", "sleep", "--ms", "500"];
+    let arguments = [&arguments[..], &sleep].concat();
+    let file = Perf.file();
+    let ended = Perf.record(&file, &arguments)?;
+    let crash = 128 + Signal::SEGV.as_raw();
+    ensure!(
+        ended.status == crash || ended.errors.contains("Segmentation fault"),
+        "perf: exit status {}: {}",
+        ended.status,
+        ended.errors
+    );
+    let mut arguments = arguments;
+    arguments[0] = "-Se";
+    let bytes = Auxrec.records(&arguments)?;
+    Ok(format!("perf crashes; auxrec: {bytes} bytes of trace"))
 }
 
 /// The crate linux-perf-data finds every byte of trace; the files stay for other versions of perf.
