@@ -52,6 +52,7 @@ struct pt_regs;
 struct tracepoint;
 
 struct pt_regs *rust_perf_user_regs(struct task_struct *task);
+struct pt_regs *rust_perf_running_user_regs(void);
 struct pt_regs *rust_perf_current_user_regs(void);
 void rust_perf_note_switch(struct task_struct *prev, struct task_struct *next);
 void rust_perf_forget_switches(void);

@@ -57,8 +57,14 @@ void rust_perf_forget_switches(void)
 	on_each_cpu(forget_switch, NULL, 1);
 }
 
+struct pt_regs *rust_perf_running_user_regs(void)
+{
+	return rust_perf_user_regs(current);
+}
+
 /*
- * Of the task to which this CPU goes back, with interrupts off. As long as
+ * Of the task to which this CPU goes back, with interrupts off. To be called
+ * only while switches are noted. As long as
  * the task before is still current, that is the next one: it has not run yet,
  * and is not freed before it has.
  */

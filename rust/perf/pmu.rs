@@ -527,7 +527,8 @@ impl<T: Pmu> Registration<T> {
             .inspect_err(|_| self.remove_hooks())
     }
 
-    /// Hooks the driver into the kernel where user code leaves and enters it, if it wants that.
+    /// Hooks the driver into the kernel where signals come to user code, if it steps through that;
+    /// events hook what else it wants.
     fn add_hooks(&self) -> Result {
         #[cfg(CONFIG_X86_64)]
         if T::HAS_STEP {
@@ -543,6 +544,33 @@ impl<T: Pmu> Registration<T> {
         if T::HAS_STEP {
             // SAFETY: Added by `add_hooks()`; this is a task that may sleep.
             unsafe { self.hooks.remove(self) };
+        }
+    }
+
+    /// Hooks it in where user code leaves and enters the kernel, if it wants that, until
+    /// [`Self::close_hooks`] is called as often as this.
+    ///
+    /// # Safety
+    ///
+    /// The registration must stay till then. A task that may sleep.
+    unsafe fn open_hooks(&self) -> Result {
+        #[cfg(CONFIG_X86_64)]
+        if T::HAS_STEP {
+            // SAFETY: Its own, and pinned; the rest by the safety requirement.
+            unsafe { self.hooks.open(self)? };
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    ///
+    /// [`Self::open_hooks`] must have succeeded, for something that has no session and gets none. A
+    /// task that may sleep.
+    unsafe fn close_hooks(&self) {
+        #[cfg(CONFIG_X86_64)]
+        if T::HAS_STEP {
+            // SAFETY: By the safety requirement.
+            unsafe { self.hooks.close(self) };
         }
     }
 
@@ -664,11 +692,22 @@ impl<T: Pmu> Registration<T> {
 #[pinned_drop]
 impl<T: Pmu> PinnedDrop for Registration<T> {
     fn drop(self: Pin<&mut Self>) {
+        // perf destroys events that are still open with the mutex of their context held, and the
+        // last one must not unhook there: that waits for CPUs that come or go, which take the mutex.
+        //
+        // SAFETY: Closed below; this is a task that may sleep.
+        let held = unsafe { self.open_hooks() }.is_ok();
+
         // Events that are still open are stopped, and become REVOKED. This fails only for PMUs
         // with `event_unmapped()`, which ours never have.
         //
         // SAFETY: Registered, by the type invariant; this is a task that may sleep.
         unsafe { bindings::perf_pmu_unregister(self.pmu.get()) };
+
+        if held {
+            // SAFETY: Opened above, for no event.
+            unsafe { self.close_hooks() };
+        }
 
         // SAFETY: Added in `register()`.
         unsafe { self.hotplug.remove() };
@@ -786,6 +825,9 @@ impl<T: Pmu> Callbacks<T> {
                 GFP_KERNEL,
             )?;
 
+            // SAFETY: perf holds the PMU until the event is destroyed, where they are closed; it may
+            // sleep here.
+            unsafe { registration.open_hooks()? };
             // SAFETY: The event is perf's, and live; `pmu_private` is the PMU's.
             unsafe { (*event.as_ptr()).pmu_private = KBox::into_raw(state).cast() };
             // Last: perf calls it even if `event_init()` fails after this.
@@ -803,6 +845,13 @@ impl<T: Pmu> Callbacks<T> {
         // SAFETY: By the safety requirement.
         let private = unsafe { ptr::replace(&raw mut (*event).pmu_private, ptr::null_mut()) };
 
+        if let Some(event) = NonNull::new(event) {
+            // SAFETY: perf still holds the PMU.
+            let registration = unsafe { Registration::<T>::of(event) };
+            // SAFETY: Opened in `event_init()`. perf has taken the event off its CPU and out of its
+            // context, and may sleep here.
+            unsafe { registration.close_hooks() };
+        }
         // SAFETY: From `KBox::into_raw()` in `event_init()`; perf does not use the event any more.
         drop(unsafe { KBox::from_raw(private.cast::<State<T>>()) });
     }
@@ -861,7 +910,15 @@ impl<T: Pmu> Callbacks<T> {
     /// As for [`Self::add`].
     unsafe extern "C" fn del(event: *mut bindings::perf_event, _flags: c_int) {
         // SAFETY: By the safety requirement.
-        unsafe { Self::on_cpu(event, |_, slot, event, cpu| slot.del(event, cpu)) };
+        unsafe {
+            Self::on_cpu(event, |_, slot, event, cpu| {
+                slot.del(event, cpu);
+                #[cfg(CONFIG_X86_64)]
+                if T::HAS_STEP {
+                    user::settle_current(cpu);
+                }
+            })
+        };
     }
 
     /// # Safety

@@ -258,14 +258,27 @@ unsafe fn settle(raw: NonNull<bindings::pt_regs>) -> bool {
     left
 }
 
-/// Takes the flag away that an NMI has left to the current task, which must be in the kernel by a
-/// trap, a system call, a signal or a switch; whether there was one.
-fn settle_current() -> bool {
+/// The registers of the task that runs, if it has user code; also where nobody notes switches.
+fn running() -> Option<NonNull<bindings::pt_regs>> {
     // SAFETY: There always is a current task.
-    let raw = NonNull::new(unsafe { bindings::rust_perf_current_user_regs() });
+    NonNull::new(unsafe { bindings::rust_perf_running_user_regs() })
+}
 
+/// Takes the flag away that an NMI has left to the task that runs, which must be in the kernel by a
+/// trap, a system call, a signal or a switch; whether there was one.
+fn settle_running() -> bool {
     // SAFETY: The current task's, and this is the kernel; references to frames are never made.
-    raw.is_some_and(|raw| unsafe { settle(raw) })
+    running().is_some_and(|raw| unsafe { settle(raw) })
+}
+
+/// An event gets off this CPU: takes the flag away that an NMI has left to the task whose user code
+/// the CPU goes back to.
+///
+/// What an NMI has left to a task that is on another CPU by now, or waits for one, was taken away when
+/// it got off this one.
+pub(crate) fn settle_current(cpu: &context::Cpu) {
+    // In an NMI it stays left.
+    let _settled = Current::new(cpu);
 }
 
 /// Reads memory of the current task, which has user memory; whether all of it could be read.

@@ -11,8 +11,9 @@ use super::{
         self,
         Delivery, //
     },
+    running,
     settle,
-    settle_current,
+    settle_running,
     Crossing,
     Step, //
 };
@@ -38,30 +39,50 @@ use kernel::{
     container_of,
     error::to_result,
     interrupt,
+    new_mutex,
     prelude::*,
     sync::{
         atomic::{
+            Acquire,
             Atomic,
-            Relaxed, //
+            Relaxed,
+            Release, //
         },
         rcu,
-        Arc, //
+        Arc,
+        Mutex, //
     },
     types::Opaque, //
 };
 
-/// The kernel's tracepoints that are hooked.
-const TRACEPOINTS: usize = 4;
+/// The kernel's tracepoints that are hooked while there is an event.
+const TRACEPOINTS: usize = 3;
 
 /// What a PMU with [`Pmu::step`] hangs into the kernel.
 ///
+/// Most of it is there only while there is an event, as it costs each system call and each switch of
+/// tasks something, also of those that nobody traces. Signals are followed from the beginning: one
+/// that is on its way when an event is opened would not be seen otherwise, and its frame would show
+/// the trap flag.
+///
 /// Pinned, since the kernel's list of notifiers goes through it.
+///
+/// # Invariants
+///
+/// - While `events` is not 0, the notifier and all of `tracepoints` are hooked.
+/// - `events` leaves 0, and gets there, only by who holds `changing`.
 #[pin_data]
 pub(crate) struct Hooks<T: Pmu> {
     #[pin]
     notifier: Opaque<bindings::notifier_block>,
+    /// How many events there are, or others that want the hooks to stay.
+    events: Atomic<usize>,
+    #[pin]
+    changing: Mutex<()>,
     /// Those that are hooked.
     tracepoints: [Atomic<*mut bindings::tracepoint>; TRACEPOINTS],
+    /// That of signals, if it is hooked.
+    signals: Atomic<*mut bindings::tracepoint>,
     door: Arc<Door<T>>,
 }
 
@@ -85,6 +106,10 @@ impl<T: Pmu> Hooks<T> {
 
         try_pin_init!(Self {
             notifier: Opaque::new(notifier),
+            // INVARIANT: No event.
+            events: Atomic::new(0),
+            changing <- new_mutex!(()),
+            signals: Atomic::new(core::ptr::null_mut()),
             tracepoints: [const { Atomic::new(core::ptr::null_mut()) }; TRACEPOINTS],
             door: Arc::new(
                 Door {
@@ -96,15 +121,9 @@ impl<T: Pmu> Hooks<T> {
         })
     }
 
-    /// The tracepoints, and what is called for them.
+    /// The tracepoints that are hooked while there is an event, and what is called for them.
     fn probes() -> [(&'static CStr, *mut c_void); TRACEPOINTS] {
         type Syscall = unsafe extern "C" fn(*mut c_void, *mut bindings::pt_regs, c_long);
-        type Signal = unsafe extern "C" fn(
-            *mut c_void,
-            c_int,
-            *mut bindings::kernel_siginfo,
-            *mut bindings::k_sigaction,
-        );
         type Switch = unsafe extern "C" fn(
             *mut c_void,
             bool,
@@ -115,21 +134,82 @@ impl<T: Pmu> Hooks<T> {
 
         let enter: Syscall = Self::sys_enter;
         let exit: Syscall = Self::sys_exit;
-        let signal: Signal = Self::signal_deliver;
         let switch: Switch = Self::sched_switch;
 
         // CAST: Functions have an address; the tracepoint knows their type.
         [
             (c"sys_enter", enter as *mut c_void),
             (c"sys_exit", exit as *mut c_void),
-            (c"signal_deliver", signal as *mut c_void),
             (c"sched_switch", switch as *mut c_void),
         ]
     }
 
-    /// Begins to call the driver of `registration`.
+    /// The tracepoint of signals, and what is called for it.
+    fn signal_probe() -> (&'static CStr, *mut c_void) {
+        type Signal = unsafe extern "C" fn(
+            *mut c_void,
+            c_int,
+            *mut bindings::kernel_siginfo,
+            *mut bindings::k_sigaction,
+        );
+        let signal: Signal = Self::signal_deliver;
+
+        // CAST: As above.
+        (c"signal_deliver", signal as *mut c_void)
+    }
+
+    /// What the probes are called with.
+    fn data(registration: &Registration<T>) -> *mut c_void {
+        core::ptr::from_ref(registration).cast_mut().cast()
+    }
+
+    /// A tracepoint of the kernel's own, so that it stays; [`ENOENT`] if it was built without.
+    fn find(name: &CStr) -> Result<NonNull<bindings::tracepoint>> {
+        // SAFETY: The name is terminated by 0.
+        NonNull::new(unsafe { bindings::rust_perf_find_tracepoint(name.as_char_ptr()) })
+            .ok_or(ENOENT)
+    }
+
+    /// Hooks a tracepoint, and notes it in `slot`.
     ///
-    /// [`ENOENT`] if the kernel was built without one of the tracepoints.
+    /// # Safety
+    ///
+    /// - The probe must have the parameters of the tracepoint's prototype.
+    /// - It must be [unhooked](Self::unhook), and calls waited for, before `registration` goes.
+    unsafe fn hook(
+        slot: &Atomic<*mut bindings::tracepoint>,
+        (name, probe): (&CStr, *mut c_void),
+        registration: &Registration<T>,
+    ) -> Result {
+        let found = Self::find(name)?.as_ptr();
+        let data = Self::data(registration);
+
+        // SAFETY:
+        // - The tracepoint stays, by `find()`.
+        // - `probe` has the parameters, and `data` outlives the calls, by the safety requirement.
+        to_result(unsafe { bindings::tracepoint_probe_register(found, probe, data) })?;
+        slot.store(found, Relaxed);
+        Ok(())
+    }
+
+    /// Undoes [`Self::hook`], if it was done. A call may still be under way.
+    fn unhook(
+        slot: &Atomic<*mut bindings::tracepoint>,
+        (_, probe): (&CStr, *mut c_void),
+        registration: &Registration<T>,
+    ) {
+        if let Some(found) = NonNull::new(slot.xchg(core::ptr::null_mut(), Relaxed)) {
+            let data = Self::data(registration);
+
+            // SAFETY: Registered in `hook()`, with the same function and data.
+            unsafe { bindings::tracepoint_probe_unregister(found.as_ptr(), probe, data) };
+        }
+    }
+
+    /// Begins to follow signals.
+    ///
+    /// [`ENOENT`] if the kernel was built without one of the tracepoints, also of those that are
+    /// hooked later.
     ///
     /// # Safety
     ///
@@ -137,62 +217,135 @@ impl<T: Pmu> Hooks<T> {
     ///   [removed](Self::remove) before either goes.
     /// - The registration's slots must be initialised.
     pub(crate) unsafe fn add(&self, registration: &Registration<T>) -> Result {
-        let data = core::ptr::from_ref(registration).cast_mut().cast();
-
-        self.door.registration.store(data, Relaxed);
-        // SAFETY: Pinned; taken away in `remove()`.
-        to_result(unsafe { bindings::rust_perf_register_die_notifier(self.notifier.get()) })?;
-
-        for (slot, (name, probe)) in self.tracepoints.iter().zip(Self::probes()) {
-            // SAFETY: The name is terminated by 0.
-            let found = unsafe { bindings::rust_perf_find_tracepoint(name.as_char_ptr()) };
-            let hook = || -> Result {
-                let found = NonNull::new(found).ok_or(ENOENT)?.as_ptr();
-
-                // SAFETY:
-                // - A tracepoint of the kernel itself, which stays.
-                // - `probe` has the parameters that its prototype has.
-                to_result(unsafe { bindings::tracepoint_probe_register(found, probe, data) })
-            };
-
-            // SAFETY: The notifier is added, and the tracepoints so far.
-            hook().inspect_err(|_| unsafe { self.remove(registration) })?;
-            slot.store(found, Relaxed);
+        for (name, _) in Self::probes() {
+            Self::find(name)?;
         }
 
-        // SAFETY: This is a task with interrupts on, and `sched_switch()` notes them now.
-        unsafe { bindings::rust_perf_forget_switches() };
-        Ok(())
+        // First: a signal may come at once, and its work goes through the door.
+        self.door
+            .registration
+            .store(Self::data(registration), Relaxed);
+        // SAFETY:
+        // - `signal_deliver()` has the parameters of the tracepoint of that name.
+        // - `remove()` unhooks it and waits, by the safety requirement.
+        unsafe { Self::hook(&self.signals, Self::signal_probe(), registration) }
     }
 
-    /// Stops to call the driver; when it returns, no call is under way.
+    /// Stops to follow signals; when it returns, no call is under way.
     ///
     /// # Safety
     ///
-    /// The notifier must have been added, once. A task that may sleep.
+    /// There must be no event of the registration's, and nobody who could open one. A task that may
+    /// sleep.
     pub(crate) unsafe fn remove(&self, registration: &Registration<T>) {
-        // Since the last event ended, every CPU was in user mode or has switched: flags that were left
-        // are gone.
-        rcu::synchronize_rcu();
-        for (slot, (_, probe)) in self.tracepoints.iter().zip(Self::probes()) {
-            let Some(found) = NonNull::new(slot.xchg(core::ptr::null_mut(), Relaxed)) else {
-                continue;
-            };
-            let data = core::ptr::from_ref(registration).cast_mut().cast();
-
-            // SAFETY: Registered in `add()`, with the same function and data.
-            unsafe { bindings::tracepoint_probe_unregister(found.as_ptr(), probe, data) };
-        }
+        Self::unhook(&self.signals, Self::signal_probe(), registration);
         // SAFETY: This is a task that may sleep.
         unsafe { bindings::rust_perf_tracepoint_synchronize() };
         // Nobody queues a work any more; those that are queued find nobody, but one may be inside.
         self.door.registration.store(core::ptr::null_mut(), Relaxed);
         rcu::synchronize_rcu();
+    }
 
-        // Waits for who is inside.
+    /// One event more, if there is any already; whether there is.
+    fn join(&self) -> bool {
+        let mut events = self.events.load(Relaxed);
+
+        while events != 0 {
+            // The hooks that another task has hooked are there: pairs with the release in `open()`.
+            match self.events.cmpxchg(events, events.wrapping_add(1), Acquire) {
+                Ok(_) => return true,
+                Err(now) => events = now,
+            }
+        }
+        false
+    }
+
+    /// One event less, unless it is the last; whether it is not.
+    fn part(&self) -> bool {
+        let mut events = self.events.load(Relaxed);
+
+        while events > 1 {
+            // What was done with the event is done before who takes the last one unhooks: pairs with
+            // the acquire in `close()`.
+            match self.events.cmpxchg(events, events.wrapping_sub(1), Release) {
+                Ok(_) => return true,
+                Err(now) => events = now,
+            }
+        }
+        false
+    }
+
+    /// There is another event. With the first, begins to call the driver for traps, system calls and
+    /// switches of tasks.
+    ///
+    /// It takes locks only for the first: children inherit events, and are born, with locks held.
+    ///
+    /// # Safety
+    ///
+    /// `self` must be the hooks of `registration`, which must stay where it is until the event is
+    /// [closed](Self::close). A task that may sleep.
+    pub(crate) unsafe fn open(&self, registration: &Registration<T>) -> Result {
+        if self.join() {
+            return Ok(());
+        }
+        let _changing = self.changing.lock();
+        if self.join() {
+            return Ok(());
+        }
+
+        for (slot, probe) in self.tracepoints.iter().zip(Self::probes()) {
+            // SAFETY:
+            // - The functions have the parameters of the tracepoints whose names stand beside them.
+            // - `unhook_all()` unhooks it and waits: below, or in `close()`, by the safety
+            //   requirement.
+            unsafe { Self::hook(slot, probe, registration) }
+                .inspect_err(|_| self.unhook_all(registration))?;
+        }
+        // What was noted when there were events before is stale.
         //
-        // SAFETY: Added, by the safety requirement.
-        unsafe { bindings::rust_perf_unregister_die_notifier(self.notifier.get()) };
+        // SAFETY: This is a task with interrupts on, and `sched_switch()` notes them now.
+        unsafe { bindings::rust_perf_forget_switches() };
+        // SAFETY: Pinned; taken away in `close()`, before it goes.
+        to_result(unsafe { bindings::rust_perf_register_die_notifier(self.notifier.get()) })
+            .inspect_err(|_| self.unhook_all(registration))?;
+
+        // INVARIANT: All is hooked, and `changing` is held. Pairs with the acquire in `join()`.
+        self.events.store(1, Release);
+        Ok(())
+    }
+
+    /// There is an event less. With the last, stops to call the driver; then no call is under way.
+    ///
+    /// No task has a trap flag of the driver's then: a session takes it away when it ends, from the
+    /// task on its CPU, as does the driver when that task gets off it; and what an NMI has left is
+    /// taken away at the latest when perf takes the event off that CPU.
+    ///
+    /// # Safety
+    ///
+    /// The event must have been [opened](Self::open) with this registration, and have no session,
+    /// nor ever get one. A task that may sleep.
+    pub(crate) unsafe fn close(&self, registration: &Registration<T>) {
+        if self.part() {
+            return;
+        }
+        let _changing = self.changing.lock();
+
+        // INVARIANT: `changing` is held. Pairs with the release in `part()`.
+        if self.events.fetch_sub(1, Acquire) == 1 {
+            // SAFETY: Registered by `open()`. Waits for who is inside.
+            unsafe { bindings::rust_perf_unregister_die_notifier(self.notifier.get()) };
+            self.unhook_all(registration);
+        }
+    }
+
+    /// Unhooks the tracepoints of events that are hooked, and waits for who is inside. To be called by
+    /// who holds `changing`.
+    fn unhook_all(&self, registration: &Registration<T>) {
+        for (slot, probe) in self.tracepoints.iter().zip(Self::probes()) {
+            Self::unhook(slot, probe, registration);
+        }
+        // SAFETY: Who opens or closes an event may sleep.
+        unsafe { bindings::rust_perf_tracepoint_synchronize() };
     }
 
     /// The function of the notifier.
@@ -213,7 +366,7 @@ impl<T: Pmu> Hooks<T> {
 
         // SAFETY: By the safety requirement.
         let hooks = unsafe { container_of!(Opaque::cast_from(block), Self, notifier) };
-        // SAFETY: As above; it stays until the hooks are removed.
+        // SAFETY: As above; it stays until the notifier is unregistered.
         let registration = unsafe { Registration::<T>::of_hooks(hooks) };
         // The entry code leaves interrupts off for `exc_debug()`, and so does what calls the chain
         // for a trap in user mode.
@@ -222,7 +375,7 @@ impl<T: Pmu> Hooks<T> {
         let cpu = unsafe { context::Cpu::current() };
 
         // Whoever set the flag has gone since, if so.
-        let left = settle_current();
+        let left = settle_running();
         let claimed = registration.with_session(&cpu, |session, run| {
             match registration.driver().step(session, run) {
                 Step::Ours(next) => (next, true),
@@ -268,7 +421,7 @@ impl<T: Pmu> Hooks<T> {
             // frames are never made.
             unsafe { settle(regs) };
         }
-        // SAFETY: The registration, by `add()`.
+        // SAFETY: The registration, by `hook()`.
         unsafe { Self::tell(data, Crossing::Syscall) };
     }
 
@@ -280,7 +433,7 @@ impl<T: Pmu> Hooks<T> {
         _regs: *mut bindings::pt_regs,
         _result: c_long,
     ) {
-        // SAFETY: The registration, by `add()`.
+        // SAFETY: The registration, by `hook()`.
         unsafe { Self::tell(data, Crossing::Return) };
     }
 
@@ -298,13 +451,13 @@ impl<T: Pmu> Hooks<T> {
             return;
         }
 
-        settle_current();
+        settle_running();
         // Also if nobody listens now: somebody may before the handler is reached.
         //
-        // SAFETY: The registration, by `add()`; this is `get_signal()`, which comes back to the
+        // SAFETY: The registration, by `hook()`; this is `get_signal()`, which comes back to the
         // return to user mode, or ends the task.
         unsafe { Work::<T>::queue(data) };
-        // SAFETY: The registration, by `add()`.
+        // SAFETY: The registration, by `hook()`.
         unsafe { Self::tell(data, Crossing::Signal) };
     }
 
@@ -318,14 +471,14 @@ impl<T: Pmu> Hooks<T> {
         next: *mut bindings::task_struct,
         _prev_state: c_uint,
     ) {
-        settle_current();
-        // SAFETY: The registration, by `add()`.
+        settle_running();
+        // SAFETY: The registration, by `hook()`.
         let told = unsafe { Self::tell(data, Crossing::SwitchOut) };
 
         // SAFETY: In `trace_sched_switch()`, with these tasks.
         unsafe { bindings::rust_perf_note_switch(prev, next) };
         if told {
-            // SAFETY: The registration, by `add()`.
+            // SAFETY: The registration, by `hook()`.
             unsafe { Self::tell(data, Crossing::SwitchIn) };
         }
     }
@@ -353,9 +506,7 @@ impl<T: Pmu> Work<T> {
     unsafe fn queue(data: *mut c_void) {
         // SAFETY: By the safety requirement.
         let registration = unsafe { &*data.cast::<Registration<T>>() };
-        // SAFETY: There always is a current task.
-        let regs = NonNull::new(unsafe { bindings::rust_perf_current_user_regs() });
-        let Some(delivery) = regs.map(Delivery::begin) else {
+        let Some(delivery) = running().map(Delivery::begin) else {
             return;
         };
         let work = Self {
