@@ -15,6 +15,8 @@
 mod delivery;
 #[path = "user/hooks.rs"]
 mod hooks;
+#[path = "user/leaving.rs"]
+mod leaving;
 #[path = "user/left.rs"]
 mod left;
 #[path = "user/places.rs"]
@@ -90,6 +92,12 @@ impl Regs<'_> {
     /// Whether the task is inside a system call that has no result yet: it comes by
     /// [`Crossing::Return`] before it goes back. In an NMI that is not known, and false.
     pub fn is_in_syscall(&self) -> bool {
+        self.is_syscall() && !leaving::is_under_way(self.raw)
+    }
+
+    /// Whether the task has come by a system call that has no result yet, or whose result was
+    /// [`ENOSYS`]. In an NMI that is not known, and false.
+    pub fn is_syscall(&self) -> bool {
         if self.nmi {
             return false;
         }
@@ -98,10 +106,8 @@ impl Regs<'_> {
         // SAFETY: As above.
         let result = unsafe { (*self.raw.as_ptr()).ax };
 
-        // The entry code sets the result to this; the number is -1 in other entries.
-        //
-        // CAST: Both are signed.
-        number as c_long >= 0 && c_long::try_from(ENOSYS.to_errno()) == Ok(result as c_long)
+        // The number is -1 in other entries. CAST: Both are signed.
+        number as c_long >= 0 && is_no_result(result as c_long)
     }
 
     /// Whether a signal is on its way to the task, so that its registers are being copied to where
@@ -146,16 +152,32 @@ impl Regs<'_> {
     /// `r11`.
     pub fn shows_trap_flag(&self) -> bool {
         // SAFETY: Live, by the type invariant.
-        unsafe { (*self.raw.as_ptr()).r11 & TRAP_FLAG != 0 }
+        let flags = unsafe { (*self.raw.as_ptr()).r11 };
+        // SAFETY: As above.
+        let next = unsafe { (*self.raw.as_ptr()).cx };
+        // SAFETY: As above.
+        let ip = unsafe { (*self.raw.as_ptr()).ip };
+
+        // It leaves the address of the next instruction in `rcx`. After `int 0x80` both registers are
+        // the program's own.
+        flags & TRAP_FLAG != 0 && next == ip
     }
 
-    /// Takes the trap flag out of the copy of the flags that the `syscall` instruction leaves in
-    /// `r11`.
+    /// The task has executed an instruction that makes a system call: takes the trap flag out of the
+    /// copy of the flags that `syscall` leaves in `r11`.
     pub fn hide_trap_flag(&mut self) {
-        // SAFETY: Live, by the type invariant; nobody else writes to it while the task is in the
-        // kernel.
-        unsafe { (*self.raw.as_ptr()).r11 &= !TRAP_FLAG };
+        leaving::end(self.raw);
+        if self.shows_trap_flag() {
+            // SAFETY: Live, by the type invariant; nobody else writes to it while the task is in the
+            // kernel.
+            unsafe { (*self.raw.as_ptr()).r11 &= !TRAP_FLAG };
+        }
     }
+}
+
+/// Whether this is what the entry code sets a system call's result to.
+fn is_no_result(result: c_long) -> bool {
+    c_long::try_from(ENOSYS.to_errno()) == Ok(result)
 }
 
 /// The current task, if it is one that has user code.

@@ -289,7 +289,13 @@ impl Tracer {
 
         match (crossing, task) {
             (Crossing::Syscall, Some(mut task)) => steps = self.called(encoder, ring, &mut task),
-            (Crossing::Return, Some(mut task)) => self.arm(&mut task),
+            (Crossing::Return, Some(mut task)) => {
+                // Refused before the kernel tells of calls: by seccomp, or by a debugger.
+                if self.has_executed(&task) {
+                    steps = self.called(encoder, ring, &mut task);
+                }
+                self.arm(&mut task);
+            }
             (Crossing::Handler, Some(mut task)) if !self.is_inside() => self.arm(&mut task),
             (Crossing::Signal | Crossing::SwitchOut, task) => {
                 steps = self.leave(encoder, ring, task);
@@ -326,13 +332,17 @@ impl Tracer {
     /// Whether the task has executed such an instruction, and that was not told yet: the kernel turns
     /// interrupts on before it tells.
     fn has_called(&self, task: &Current<'_>) -> bool {
-        task.is_in_syscall()
-            && match self.place {
-                Place::Outside => false,
-                Place::Inside { .. } => true,
-                // Else it comes out of one that has the result of one that has none.
-                Place::Entering(ip) => task.ip() != ip || task.shows_trap_flag(),
-            }
+        task.is_syscall() && self.has_executed(task)
+    }
+
+    /// Whether the task has executed an instruction since it was last seen.
+    fn has_executed(&self, task: &Current<'_>) -> bool {
+        match self.place {
+            Place::Outside => false,
+            Place::Inside { .. } => true,
+            // Else it comes out of a system call that has the result of one that has none.
+            Place::Entering(ip) => task.ip() != ip || task.shows_trap_flag(),
+        }
     }
 
     fn syscall(

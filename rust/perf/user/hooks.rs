@@ -11,6 +11,8 @@ use super::{
         self,
         Delivery, //
     },
+    is_no_result,
+    leaving,
     running,
     settle,
     settle_running,
@@ -346,6 +348,8 @@ impl<T: Pmu> Hooks<T> {
         }
         // SAFETY: Who opens or closes an event may sleep.
         unsafe { bindings::rust_perf_tracepoint_synchronize() };
+        // Nobody tells any more when they call the kernel again.
+        leaving::forget();
     }
 
     /// The function of the notifier.
@@ -374,6 +378,9 @@ impl<T: Pmu> Hooks<T> {
         // SAFETY: Interrupts are off until this returns.
         let cpu = unsafe { context::Cpu::current() };
 
+        if let Some(regs) = running() {
+            leaving::end(regs);
+        }
         // Whoever set the flag has gone since, if so.
         let left = settle_running();
         let claimed = registration.with_session(&cpu, |session, run| {
@@ -417,6 +424,7 @@ impl<T: Pmu> Hooks<T> {
     ) {
         if let Some(regs) = NonNull::new(regs) {
             delivery::seen(regs);
+            leaving::end(regs);
             // SAFETY: The tracepoint gives the current task's, which is in a system call; references to
             // frames are never made.
             unsafe { settle(regs) };
@@ -428,13 +436,15 @@ impl<T: Pmu> Hooks<T> {
     /// # Safety
     ///
     /// Called by the tracepoint with the data that it was given.
-    unsafe extern "C" fn sys_exit(
-        data: *mut c_void,
-        _regs: *mut bindings::pt_regs,
-        _result: c_long,
-    ) {
+    unsafe extern "C" fn sys_exit(data: *mut c_void, regs: *mut bindings::pt_regs, result: c_long) {
+        // It must not get off the CPU between the two.
+        let _irq = interrupt::local_interrupt_disable();
         // SAFETY: The registration, by `hook()`.
-        unsafe { Self::tell(data, Crossing::Return) };
+        let told = unsafe { Self::tell(data, Crossing::Return) };
+
+        if let (true, Some(regs)) = (told && is_no_result(result), NonNull::new(regs)) {
+            leaving::begin(regs);
+        }
     }
 
     /// # Safety

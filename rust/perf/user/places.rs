@@ -80,4 +80,13 @@ impl<const N: usize> Places<N> {
         }
         found
     }
+
+    /// Frees all places that nobody else will [`free`](Self::free).
+    pub(super) fn clear(&self) {
+        for place in &self.places {
+            if !place.xchg(ptr::null_mut(), Relaxed).is_null() {
+                self.count.fetch_sub(1, Relaxed);
+            }
+        }
+    }
 }
