@@ -28,7 +28,7 @@ help:
 	@echo '  make disk           recordings onto a disk that is slow, and one whose machine loses its power'
 	@echo '  make exact          what decoders show of soft_pt'"'"'s trace is what programs executed; CASE="name|other" for some programs'
 	@echo '  make break          defects put into pattern on purpose: rows of the matrix must name them'
-	@echo '  make bench          what a session of an event and recording cost, in guest instructions; PART=driver or recorder for one of them'
+	@echo '  make bench          what a session of an event and recording cost, in guest instructions; PART=driver, steps or recorder for one of them'
 	@echo '  make fuzz           the parsers of files and options under libFuzzer; SECONDS=60 for each'
 	@echo '  make modules        build the modules for both kernels: build/modules/'
 	@echo '  make tools          build the tools for guests'

@@ -31,6 +31,7 @@ mod sampling;
 mod share;
 mod soft_pt;
 mod steps;
+mod stops;
 mod stream;
 mod target;
 mod tasks;

@@ -23,13 +23,14 @@ use rustix::process::{kill_process, Pid, Signal};
 use crate::module;
 use crate::probe::{Probe, PATIENCE};
 use crate::recording::{Reader, Recorder, TraceFile};
+use crate::stops;
 use crate::workload::CALLS;
 
 /// A case: its name, and what is done.
 pub type Case = (&'static str, fn() -> Result<String>);
 
 /// All cases.
-pub const ALL: [Case; 14] = [
+pub const ALL: [Case; 17] = [
     ("soft_pt: attached and detached", attach),
     ("soft_pt: closed while it runs", close),
     ("soft_pt: a ring that nobody reads", full),
@@ -38,6 +39,9 @@ pub const ALL: [Case; 14] = [
     ("soft_pt: fork, exec and exit", family),
     ("soft_pt: all tasks of both CPUs", everybody),
     ("soft_pt: recorder killed", killed),
+    ("soft_pt: however it stops", stops::stops),
+    ("soft_pt: however the program ends", stops::ends),
+    ("soft_pt: hooked while there is an event", stops::hooked),
     ("soft_pt: the kernel and other terms refused", refused),
     ("soft_pt: another user's program", permission),
     ("soft_pt: what the recorder says to do", hint),
@@ -550,7 +554,8 @@ impl Followed {
     }
 }
 
-const PROGRAM: &str = "/bin/auxe2e";
+/// This program.
+pub const PROGRAM: &str = "/bin/auxe2e";
 const CALLER: &str = "auxe2e::workload::caller";
 const CALLED: &str = "auxe2e::workload::called";
 
@@ -624,7 +629,7 @@ fn snapshot() -> Result<String> {
 }
 
 /// Where a function of this program is in its file, and how long it is.
-fn place(name: &str) -> Result<(u64, u64)> {
+pub fn place(name: &str) -> Result<(u64, u64)> {
     let bytes = std::fs::read(PROGRAM).context("cannot read the program")?;
     let file = object::File::parse(bytes.as_slice()).context("no program")?;
     let symbol = file

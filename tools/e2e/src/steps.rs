@@ -2,30 +2,42 @@
 
 //! What it costs to trace a program instruction by instruction: with `soft_pt`, by ptrace (`steptrace`), and with `record full` of gdb.
 //!
-//! The program is the workload `calls`, from its exec to its end. What it costs by itself is taken off.
+//! The program is the workload `calls`, from its exec to its end. What it costs by itself is taken off. With a filter for a function that
+//! it never calls, each step is one outside of what is to be traced.
+//!
+//! And what the driver costs those whom nobody traces: their system calls.
 
+use std::ffi::CString;
 use std::fs;
+use std::hint::black_box;
 use std::io::Read as _;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Context, Result};
 use perfdata::Flags;
+use rustix::process::getppid;
 
 use crate::probe::{bytes, Probe};
-use crate::soft_pt;
+use crate::{module, soft_pt};
 
 const PROGRAM: [&str; 3] = ["/bin/auxe2e", "workload", "calls"];
 const GDB: &str = "/usr/bin/gdb";
 
 /// Prints the figures: a name, instructions, time in ns.
 pub fn run() -> Result<()> {
+    calls()?;
     // The first run reads the program into memory.
     alone()?;
     println!("steps alone 0 {}", alone()?);
-    let (count, trace, time) = traced()?;
+    let (count, trace, time) = traced(None)?;
     println!("steps soft_pt {count} {time}");
     println!("steps bytes {trace}");
+    let (offset, size) = soft_pt::place("4spin")?;
+    let filter = format!("filter {offset:#x}/{size:#x}@{}", soft_pt::PROGRAM);
+    let (inside, _, time) = traced(Some(&filter))?;
+    ensure!(inside == 0, "{inside} instructions are in the filter");
+    println!("steps outside {count} {time}");
     let (count, time) = stepped()?;
     println!("steps ptrace {count} {time}");
     if fs::exists(GDB)? {
@@ -59,12 +71,55 @@ fn alone() -> Result<u128> {
     ends(waiting()?)
 }
 
+/// What a system call takes that does next to nothing, at best.
+fn call() -> u128 {
+    const TIMES: u32 = 200;
+    let each = |_| {
+        let start = Instant::now();
+        for _ in 0..TIMES {
+            black_box(getppid());
+        }
+        start.elapsed().as_nanos() / u128::from(TIMES)
+    };
+    // An interrupt may come in between.
+    (0..20).map(each).min().unwrap_or(0)
+}
+
+/// Prints what system calls take: without the driver, with it, and while somebody else is traced.
+fn calls() -> Result<()> {
+    module::unload("soft_pt")?;
+    println!("steps call absent {}", call());
+    module::load("soft_pt")?;
+    println!("steps call idle {}", call());
+
+    let mut child = Command::new(PROGRAM[0])
+        .args(["workload", "sleep", "--ms", "600000"])
+        .spawn()
+        .context("cannot start a program")?;
+    let id = i32::try_from(child.id())?;
+    let probe = Probe::open(&soft_pt::traced()?, id, -1, 64, false)?;
+    probe.event.enable()?;
+    println!("steps call others {}", call());
+    drop(probe);
+    println!("steps call after {}", call());
+    child.kill().context("cannot end a program")?;
+    child.wait().context("cannot wait for a program")?;
+    Ok(())
+}
+
 /// Instructions, bytes of trace, time.
-fn traced() -> Result<(u64, u64, u128)> {
+fn traced(filter: Option<&str>) -> Result<(u64, u64, u128)> {
     let child = waiting()?;
     let mut attr = soft_pt::traced()?;
     attr.flags |= Flags::ENABLE_ON_EXEC;
     let probe = Probe::open(&attr, i32::try_from(child.id())?, -1, 1024, false)?;
+    if let Some(filter) = filter {
+        let filter = CString::new(filter).context("a zero in a filter")?;
+        probe
+            .event
+            .set_filter(&filter)
+            .context("cannot set a filter")?;
+    }
     let time = ends(child)?;
 
     ensure!(probe.head() < bytes(1024), "the ring is full");

@@ -33,6 +33,8 @@ pub enum Part {
     Driver,
     /// What the recorder costs, and stock perf.
     Recorder,
+    /// What it costs to step through programs.
+    Steps,
 }
 
 /// Measures, in the lean kernel; gives the lines to print.
@@ -42,13 +44,37 @@ pub enum Part {
 /// When a guest does not say what it measured.
 pub fn run(cache: &Cache, part: Option<Part>) -> Result<Vec<String>> {
     let mut lines = Vec::new();
-    if part != Some(Part::Recorder) {
+    let wanted = |one| part.is_none_or(|part| part == one);
+    if wanted(Part::Driver) {
         lines.extend(driver(cache)?);
     }
-    if part != Some(Part::Driver) {
+    if wanted(Part::Steps) {
+        lines.extend(steps(cache)?);
+    }
+    if wanted(Part::Recorder) {
         lines.extend(recorder(cache)?);
     }
     Ok(lines)
+}
+
+fn steps(cache: &Cache) -> Result<Vec<String>> {
+    let kernel = Kernel::prepare(cache, Kind::Lean)?;
+    let built = modules::build(cache, &kernel, Mode::Plain)?;
+    let programs = tools::build(cache)?;
+    let dir = cache.build().join("bench/steps");
+    let progress = Progress::begin("counting instructions of single steps");
+    let mut guest = Guest::new(&kernel, &built.files)?
+        .counting(None)
+        .append("kunit.enable=0")
+        .installed(Path::new("/usr/bin/gdb"))?
+        .timeout(Duration::from_secs(900));
+    for (name, path) in &programs {
+        guest = guest.program(name, path)?;
+    }
+    let outcome = guest.run(cache, &dir, steps::Figures::COMMAND, |_| {})?;
+    let figures = steps::Figures::parse(&outcome.said).ok_or_else(|| unclear(&dir))?;
+    progress.end("done");
+    Ok(figures.lines())
 }
 
 fn recorder(cache: &Cache) -> Result<Vec<String>> {
@@ -115,20 +141,6 @@ fn driver(cache: &Cache) -> Result<Vec<String>> {
     progress.end("done");
     lines.extend(copies.lines());
     lines.push(format!("the picture of it is {}", picture.display()));
-
-    let progress = Progress::begin("counting instructions of single steps");
-    let mut guest = Guest::new(&kernel, &built.files)?
-        .counting(None)
-        .append("kunit.enable=0")
-        .installed(Path::new("/usr/bin/gdb"))?
-        .timeout(Duration::from_secs(900));
-    for (name, path) in &programs {
-        guest = guest.program(name, path)?;
-    }
-    let outcome = guest.run(cache, &dir.join("steps"), steps::Figures::COMMAND, |_| {})?;
-    let steps = steps::Figures::parse(&outcome.said).ok_or_else(|| unclear(&dir.join("steps")))?;
-    progress.end("done");
-    lines.extend(steps.lines());
 
     // Debian's kernel, as it is, and without what it does against speculation.
     let kernel = Kernel::prepare(cache, Kind::Stock)?;

@@ -41,6 +41,10 @@ type Memory = (u64, u64, u64, u64);
 pub struct Figures {
     soft_pt: Way,
     bytes: u64,
+    /// Of instructions that are not to be traced.
+    outside: Way,
+    /// A system call: without the driver, with it, while somebody else is traced, and after that.
+    calls: [u64; 4],
     ptrace: Way,
     gdb: Way,
     /// In the first and in the last second.
@@ -63,6 +67,13 @@ impl Figures {
         Some(Self {
             soft_pt: Way::parse(said, "soft_pt ", alone)?,
             bytes: number(said, "steps bytes")?,
+            outside: Way::parse(said, "outside ", alone)?,
+            calls: [
+                number(said, "steps call absent")?,
+                number(said, "steps call idle")?,
+                number(said, "steps call others")?,
+                number(said, "steps call after")?,
+            ],
             ptrace: Way::parse(said, "ptrace ", alone)?,
             // It was measured against itself.
             gdb: Way::parse(said, "gdb ", 0)?,
@@ -80,7 +91,15 @@ impl Figures {
         };
         let [(from, first, slab, free), (to, last, slab_after, free_after)] = self.memory;
         let bytes = last.saturating_sub(first);
+        let [absent, idle, others, after] = self.calls;
         vec![
+            format!(
+                "a system call of a program that nobody traces: {absent} instructions without soft_pt, {idle} with it, {others} while another program is traced, {after} after that"
+            ),
+            format!(
+                "an instruction that filters leave out: {} instructions",
+                self.outside.each()
+            ),
             format!(
                 "an instruction traced by soft_pt: {} instructions, {}.{:02} bits of trace ({} instructions in {} bytes)",
                 self.soft_pt.each(),
@@ -110,20 +129,22 @@ mod tests {
 
     #[test]
     fn what_the_guest_says_is_understood() {
-        let said = "steps alone 0 1000\nsteps soft_pt 100 201000\nsteps bytes 6\nsteps ptrace 100 1201000\nsteps gdb 10 500000\n\
+        let said = "steps call absent 100\nsteps call idle 101\nsteps call others 300\nsteps call after 102\nsteps alone 0 1000\nsteps outside 100 101000\nsteps soft_pt 100 201000\nsteps bytes 6\nsteps ptrace 100 1201000\nsteps gdb 10 500000\n\
                     memory 1000 60 20 500\nmemory 2000 120 21 499\nmemory 9000 540 22 498\n";
         let lines = Figures::parse(said).unwrap().lines();
+        assert!(lines[0].contains("100 instructions without soft_pt, 101 with it, 300 while another program is traced, 102 after"), "{lines:?}");
+        assert!(lines[1].contains("1000 instructions"), "{lines:?}");
         assert!(
-            lines[0].contains("2000 instructions, 0.48 bits"),
+            lines[2].contains("2000 instructions, 0.48 bits"),
             "{lines:?}"
         );
         assert!(
-            lines[1].contains("12000 instructions, 6.0 times"),
+            lines[3].contains("12000 instructions, 6.0 times"),
             "{lines:?}"
         );
-        assert!(lines[1].contains("50000, 25.0 times"), "{lines:?}");
+        assert!(lines[3].contains("50000, 25.0 times"), "{lines:?}");
         assert!(
-            lines[2].contains("8000 instructions are traced, in 480 bytes: slabs from 20 to 22 KiB, available from 500 to 498"),
+            lines[4].contains("8000 instructions are traced, in 480 bytes: slabs from 20 to 22 KiB, available from 500 to 498"),
             "{lines:?}"
         );
         assert_eq!(Figures::parse("steps alone 0 1\n"), None);

@@ -59,6 +59,16 @@ pub fn build(cache: &Cache) -> Result<Vec<(String, PathBuf)>> {
         }
         built.push((program.to_owned(), path));
     }
+    let source = tools.join("e2e/watch.c");
+    if source.is_file() {
+        let path = cache.build().join("watch");
+        let mut gcc = Command::new("gcc");
+        gcc.args(["-O2", "-Wall", "-Wextra", "-Werror", "-static", "-pthread"])
+            .arg("-o")
+            .args([&path, &source]);
+        log.run("building watch", &mut gcc)?;
+        built.push(("watch".to_owned(), path));
+    }
     progress.end("done");
     Ok(built)
 }
