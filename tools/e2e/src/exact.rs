@@ -21,6 +21,7 @@ use anyhow::{bail, ensure, Context, Result};
 use auxrec::trace::Trace;
 use clap::Subcommand;
 use perfdata::Event;
+use rustix::io::Errno;
 use rustix::process::{kill_process, Pid, Signal};
 use rustix::thread::{sched_setaffinity, CpuSet};
 use steptrace::compare::{self, Decoded};
@@ -128,6 +129,12 @@ const PROGRAMS: &[Program] = &[
     program("x32", true, X32),
 ];
 
+/// What came of a program.
+enum Outcome {
+    Good(String),
+    Skipped(&'static str),
+}
+
 /// How often a recorder is held still, and asked for much work meanwhile.
 const HELD: usize = 4;
 
@@ -154,12 +161,13 @@ pub fn run(part: &Part) -> Result<ExitCode> {
     let chosen = || PROGRAMS.iter().filter(|p| p.is_one_of(filters));
     let report = Mutex::new(ktap::Report::begin(chosen().count()));
     // Each as soon as it is known.
-    let tell = |program: &Program, outcome: Result<String>| {
+    let tell = |program: &Program, outcome: Result<Outcome>| {
         let Ok(mut report) = report.lock() else {
             return;
         };
         match outcome {
-            Ok(note) => report.pass(program.name, &note),
+            Ok(Outcome::Good(note)) => report.pass(program.name, &note),
+            Ok(Outcome::Skipped(why)) => report.skip(program.name, why),
             Err(error) => report.fail(program.name, &format!("{error:#}")),
         }
     };
@@ -181,7 +189,7 @@ pub fn run(part: &Part) -> Result<ExitCode> {
 fn record(
     programs: &Path,
     chosen: impl Iterator<Item = &'static Program> + Send,
-    tell: &(impl Fn(&Program, Result<String>) + Sync),
+    tell: &(impl Fn(&Program, Result<Outcome>) + Sync),
 ) -> Result<()> {
     module::load("rust_perf")?;
     module::tool("insmod", &["/modules/soft_pt.ko", "intel_pt=1"])?;
@@ -230,10 +238,13 @@ fn same_digits() -> Result<()> {
 }
 
 /// All runs of a program; each must end as the one that nobody watches.
-fn runs(programs: &Path, program: &Program) -> Result<String> {
+fn runs(programs: &Path, program: &Program) -> Result<Outcome> {
     let path = programs.join(program.name);
     let path = path.to_str().context("no plain path")?;
     let name = program.name;
+    if matches!(program.expect, X32) && !can_run(path)? {
+        return Ok(Outcome::Skipped("this kernel does not run x32 programs"));
+    }
     let mut command = vec![path];
     if name == "generated" {
         command.push(CODE);
@@ -325,7 +336,16 @@ fn runs(programs: &Path, program: &Program) -> Result<String> {
     if name == "generated" {
         fs::copy(CODE, "/out/generated.code").context("cannot keep the code")?;
     }
-    Ok(format!("{note}{}", alone.status))
+    Ok(Outcome::Good(format!("{note}{}", alone.status)))
+}
+
+/// Whether the kernel knows this kind of programs.
+fn can_run(path: &str) -> Result<bool> {
+    match Command::new(path).output() {
+        Err(error) if error.raw_os_error() == Some(Errno::NOEXEC.raw_os_error()) => Ok(false),
+        output => output.map(|_| true),
+    }
+    .with_context(|| format!("cannot start {path}"))
 }
 
 /// Runs a program that reads `input`, under a tracer if there is one.
@@ -480,8 +500,13 @@ enum Decoder {
 }
 
 /// Compares all that was recorded of a program.
-fn compared(files: &Path, walker: &Path, program: &Program) -> Result<String> {
+fn compared(files: &Path, walker: &Path, program: &Program) -> Result<Outcome> {
     let name = program.name;
+    let data = files.join(format!("{name}.data"));
+    // If it should have been, that has been said.
+    if !data.exists() {
+        return Ok(Outcome::Skipped("it was not recorded"));
+    }
     let logged = files.join(format!("{name}.log"));
     let logged = if program.is_stepped() {
         let file = File::open(&logged);
@@ -490,7 +515,6 @@ fn compared(files: &Path, walker: &Path, program: &Program) -> Result<String> {
     } else {
         Threads::new()
     };
-    let data = files.join(format!("{name}.data"));
     let (counted, losses) = counted(&data)?;
     let run = Run {
         logged,
@@ -513,7 +537,7 @@ fn compared(files: &Path, walker: &Path, program: &Program) -> Result<String> {
         let walked = judge(walked, Decoder::Libipt).context("auxrec's file, by libipt")?;
         note += &format!("; libipt: {walked}");
     }
-    Ok(note)
+    Ok(Outcome::Good(note))
 }
 
 fn total(threads: &Threads) -> usize {
