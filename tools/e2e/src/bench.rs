@@ -44,6 +44,8 @@ enum What {
     Loss,
     /// The recorder's work, and stock perf's.
     Record,
+    /// Of these only what a MiB costs.
+    Cost,
     /// An instruction of a program that is traced by single-stepping.
     Steps,
     /// The kernel's memory, while a program is so traced for as many seconds as `--times` says.
@@ -65,6 +67,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         What::Commit => commits()?,
         What::Loss => losses()?,
         What::Record => recorders::run()?,
+        What::Cost => recorders::cost_of_all()?,
         What::Steps => module::with("soft_pt", steps::run)?,
         What::Memory => module::with("soft_pt", || steps::memory(args.times.into()))?,
     }

@@ -5,7 +5,9 @@
 //!
 //! The unit stores nothing (`dry=1`), as a device's DMA costs the processor nothing. A recorder's instructions are those of
 //! its process and all that it starts, in user space, in the kernel, and in interrupts meanwhile, as perf's software clock of tasks has them.
-//! Two runs that differ only in how much there is to record give the cost of a MiB: what each run costs besides cancels out.
+//! They are read while it records, twice, between the same two points of the unit's period, when it has nothing to do: so
+//! its beginning and end, which cost as much as hundreds of MiB and no two times the same, are not in the figures.
+//! Both are told of context switches (perf asks for them by itself only where the trace has times), and nothing else runs.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -24,9 +26,14 @@ use crate::module::{self, counter};
 const PMU: (&str, u8) = ("intel_pt", 1);
 const RECORDERS: [&str; 2] = ["perf", "auxrec"];
 const OUTPUT: &str = "/tmp/bench.data";
+/// Takes everything for next to nothing: what a recorder does besides is left.
+const NOWHERE: &str = "/dev/null";
 const MIB: u64 = 1 << 20;
-/// MiB that a short run and a long one record.
-const RUNS: [u64; 2] = [16, 80];
+/// MiB that a run records, and those over which the cost is taken.
+const RUN: u64 = 16;
+const SPAN: u64 = 64;
+/// So often each cost is measured; the median counts.
+const TIMES: usize = 5;
 /// MiB a second at which nobody loses anything.
 const EASY: u64 = 96;
 /// The parts of an area of a MiB at which the recorder has itself woken.
@@ -39,35 +46,60 @@ const SNAPSHOT_OF: [(usize, usize); 4] = [(1024, 1024), (1024, 2048), (4096, 409
 const TASK_CLOCK: u64 = 1;
 const CONTEXT_SWITCHES: u64 = 3;
 
-/// Prints a line for each figure.
+/// Prints a line for each figure of what a MiB costs.
 ///
 /// # Errors
 /// If a recorder fails, or loses what it must not.
-pub fn run() -> Result<()> {
+pub fn cost_of_all() -> Result<()> {
     module::alias(PMU.1)?;
-    println!("record copy {}", copy()?);
-    for recorder in RECORDERS {
-        let mut costs = [Cost::default(); 2];
-        for (cost, mib) in costs.iter_mut().zip(RUNS) {
-            *cost = record(recorder, mib, EASY, "128,1024", &[])?;
-            ensure!(cost.lost == 0, "{recorder} has lost {} bytes", cost.lost);
-        }
-        let [short, long] = costs;
-        let mib = RUNS[1] - RUNS[0];
-        println!(
-            "record {recorder} cost {} {}",
-            long.instructions.saturating_sub(short.instructions) / mib,
-            long.switches.saturating_sub(short.switches) * 1000 / mib,
-        );
+    let mut copies = [0; TIMES];
+    for one in &mut copies {
+        *one = copy()?;
     }
+    copies.sort_unstable();
+    println!(
+        "record copy {} {} {}",
+        copies[TIMES / 2],
+        copies[0],
+        copies[TIMES - 1]
+    );
+    for (what, output) in [("cost", OUTPUT), ("beyond", NOWHERE)] {
+        for recorder in RECORDERS {
+            let costs = costs(recorder, output, "128,1024", &[])?;
+            let instructions = costs.map(|cost| cost.instructions);
+            let switches = costs.map(|cost| cost.switches);
+            println!(
+                "record {recorder} {what} {} {} {} {}",
+                instructions[TIMES / 2],
+                instructions[0],
+                instructions[TIMES - 1],
+                switches[TIMES / 2],
+            );
+        }
+    }
+    for rings in [1, 2] {
+        let mut runs = (0..TIMES)
+            .map(|_| threads(rings))
+            .collect::<Result<Vec<_>>>()?;
+        runs.sort_unstable();
+        let costs: Vec<_> = runs[TIMES / 2].iter().map(u64::to_string).collect();
+        println!("record threads {rings} {}", costs.join(" "));
+    }
+    Ok(())
+}
+
+/// Prints a line for each figure.
+///
+/// # Errors
+/// As [`cost_of_all`].
+pub fn run() -> Result<()> {
+    cost_of_all()?;
     for recorder in RECORDERS {
         println!("record {recorder} loss {}", first_loss(recorder, &[])?);
     }
     for part in WATERMARKS {
         let more = ["--aux-watermark", &format!("{}K", MIB / part / 1024)];
-        let [short, long] = RUNS.map(|mib| record("auxrec", mib, EASY, "128,256", &more));
-        let (short, long) = (short?, long?);
-        let cost = long.instructions.saturating_sub(short.instructions) / (RUNS[1] - RUNS[0]);
+        let cost = costs("auxrec", OUTPUT, "128,256", &more)?[TIMES / 2].instructions;
         println!(
             "record watermark {part} {cost} {}",
             first_loss("auxrec", &more)?
@@ -89,67 +121,85 @@ pub fn run() -> Result<()> {
 /// Instructions of the kernel's copy of a MiB from memory to a file, in pieces of 256 KiB: what no recorder can do without.
 fn copy() -> Result<u64> {
     let trace = vec![0x55; 256 * 1024];
-    let meter = Meter::start()?;
+    let clock = Event::open(&software(TASK_CLOCK, 0), 0, -1)
+        .context("cannot open an event of this thread")?;
+    let now = || -> Result<u64> { Ok(clock.count()?.context("an event does not count")?.value) };
     let mut file = File::create(OUTPUT).context("cannot make a file")?;
-    let short = meter.cost()?;
-    for _ in 0..RUNS[1] * 4 {
+    let short = now()?;
+    for _ in 0..SPAN * 4 {
         file.write_all(&trace).context("cannot write a file")?;
     }
-    let long = meter.cost()?;
+    let long = now()?;
     fs::remove_file(OUTPUT)?;
-    Ok((long.instructions - short.instructions) / RUNS[1])
+    Ok((long - short) / SPAN)
 }
 
-/// What a recorder has cost.
+/// What has been counted.
 #[derive(Debug, Clone, Copy, Default)]
 struct Cost {
     instructions: u64,
     switches: u64,
-    /// Bytes of trace.
-    lost: u64,
 }
 
-/// Counts for this thread, and all that it starts from now on once that has ended.
-struct Meter([Event; 2]);
+/// Counts for all that this thread starts from now on, and not for itself.
+struct Meter {
+    all: [Event; 2],
+    own: [Event; 2],
+}
 
 impl Meter {
     fn start() -> Result<Self> {
-        let open = |config| {
+        let open = |config, flags| {
             let attr = Attr {
-                flags: Flags::INHERIT,
+                flags,
                 ..software(config, 0)
             };
             Event::open(&attr, 0, -1).context("cannot open an event of this thread")
         };
-        Ok(Self([open(TASK_CLOCK)?, open(CONTEXT_SWITCHES)?]))
+        let both = |flags| anyhow::Ok([open(TASK_CLOCK, flags)?, open(CONTEXT_SWITCHES, flags)?]);
+        Ok(Self {
+            own: both(Flags::empty())?,
+            all: both(Flags::INHERIT)?,
+        })
     }
 
     fn cost(&self) -> Result<Cost> {
-        let [instructions, switches] = &self.0;
         let value = |event: &Event| -> Result<u64> {
             Ok(event.count()?.context("an event does not count")?.value)
         };
+        let [mut sums, mut own] = [[0; 2]; 2];
+        for (n, event) in self.all.iter().enumerate() {
+            sums[n] = value(event)?;
+            own[n] = value(&self.own[n])?;
+        }
         Ok(Cost {
-            instructions: value(instructions)?,
-            switches: value(switches)?,
-            lost: 0,
+            instructions: sums[0].saturating_sub(own[0]),
+            switches: sums[1].saturating_sub(own[1]),
         })
     }
 }
 
 /// Starts a recorder of CPU 0 with these terms and options.
-fn start(recorder: &str, terms: &str, rings: &str, options: &[&str], ms: u64) -> Result<Child> {
+fn start(
+    recorder: &str,
+    output: &str,
+    terms: &str,
+    rings: &str,
+    options: &[&str],
+    seconds: &str,
+) -> Result<Child> {
     let mut command = Command::new(recorder);
     command
-        .args(["record", "-o", OUTPUT, "-C", "0", "-m", rings])
+        .args(["record", "-o", output, "-C", "0", "-m", rings])
         .args(["-e", &format!("{}/dry=1,{terms}/", PMU.0)])
         .args(options);
     if recorder == "perf" {
-        // Build-ids of programs have nothing to do with it.
-        command.args(["-N", "-B"]);
+        // Build-ids of programs have nothing to do with it. auxrec always asks for switches.
+        command.args(["-N", "-B", "--switch-events"]);
     }
     command
-        .args(["--", "auxe2e", "workload", "sleep", "--ms", &ms.to_string()])
+        // One that sleeps once: its own switches would be told of, and counted.
+        .args(["--", "sleep", seconds])
         .env("HOME", "/tmp")
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -168,29 +218,144 @@ fn end(mut recorder: Child) -> Result<()> {
     Ok(())
 }
 
-/// Records so many MiB at so many MiB a second; the unit is silent then.
-fn record(recorder: &str, mib: u64, rate: u64, rings: &str, more: &[&str]) -> Result<Cost> {
+/// Terms of a unit of so many MiB a second, with packets of 4 KiB.
+fn terms(rate: u64, burst: u64) -> String {
+    format!("packet=64,burst={burst},rate={}", rate * 1024)
+}
+
+/// What a MiB costs, for 1000 MiB, of several runs, sorted; each figure by itself.
+fn costs(recorder: &str, output: &str, rings: &str, more: &[&str]) -> Result<[Cost; TIMES]> {
+    let mut all = [Cost::default(); TIMES];
+    for one in &mut all {
+        *one = cost(recorder, output, rings, more)?;
+    }
+    let mut switches = all.map(|cost| cost.switches);
+    switches.sort_unstable();
+    all.sort_unstable_by_key(|cost| cost.instructions);
+    for (cost, switches) in all.iter_mut().zip(switches) {
+        cost.switches = switches;
+    }
+    Ok(all)
+}
+
+/// What a MiB costs while trace comes steadily.
+fn cost(recorder: &str, output: &str, rings: &str, more: &[&str]) -> Result<Cost> {
+    let committed = || counter(PMU.0, "bytes");
+    let lost = counter(PMU.0, "lost_no_space")?;
+    let meter = Meter::start()?;
+    let begin = committed()?;
+    // A tick of 64 KiB.
+    let child = start(recorder, output, &terms(EASY, 16), rings, more, "3")?;
+    // Past its beginning, and then to just behind a commit.
+    until(|| Ok(committed()? >= begin + 8 * MIB))?;
+    let now = committed()?;
+    until(|| Ok(committed()? != now))?;
+    // The recorder comes at once, and is done by then.
+    sleep(Duration::from_millis(4));
+    let (before, from) = (meter.cost()?, committed()?);
+    sleep(Duration::from_micros(SPAN * 1_000_000 / EASY));
+    let (after, to) = (meter.cost()?, committed()?);
+    end(child)?;
+    if output == OUTPUT {
+        fs::remove_file(OUTPUT).context("the recorder has left no file")?;
+    }
+    let lost = counter(PMU.0, "lost_no_space")? - lost;
+    ensure!(lost == 0, "{recorder} has lost {lost} bytes");
+    let bytes = to - from;
+    ensure!(
+        bytes >= SPAN * MIB / 2,
+        "only {bytes} bytes of {SPAN} MiB came in time"
+    );
+    Ok(Cost {
+        instructions: (after.instructions - before.instructions) * MIB / bytes,
+        switches: (after.switches - before.switches) * 1000 * MIB / bytes,
+    })
+}
+
+/// What a MiB costs each thread of a recorder that drains so many rings by as many threads, the most first. The rings are those
+/// of programs that take turns on the one CPU, so the threads never wait for each other: what they did at the same time, had
+/// they a CPU each, cannot take less than the busiest of them.
+fn threads(rings: usize) -> Result<Vec<u64>> {
+    let committed = || counter(PMU.0, "bytes");
+    let lost = counter(PMU.0, "lost_no_space")?;
+    let mut traced = Vec::new();
+    for _ in 0..rings {
+        let program = Command::new("auxe2e")
+            .args(["workload", "spin", "--ms", "3000"])
+            .stdout(Stdio::null())
+            .spawn()
+            .context("cannot start a program")?;
+        traced.push(program);
+    }
+    let ids: Vec<_> = traced.iter().map(|p| p.id().to_string()).collect();
+    let begin = committed()?;
+    let recorder = Command::new("auxrec")
+        .args(["record", "-o", OUTPUT, "--per-thread", "-m", "128,1024"])
+        .args(["-t", &ids.join(","), "--threads", &rings.to_string()])
+        .args(["-e", &format!("{}/dry=1,{}/", PMU.0, terms(EASY, 16))])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .context("cannot start auxrec")?;
+    until(|| Ok(committed()? >= begin + 8 * MIB))?;
+    let mut meters = Vec::new();
+    for thread in fs::read_dir(format!("/proc/{}/task", recorder.id()))? {
+        let tid = thread?.file_name().to_string_lossy().parse()?;
+        let clock = Event::open(&software(TASK_CLOCK, 0), tid, -1);
+        meters.push(clock.context("cannot open an event of a thread")?);
+    }
+    let read = || {
+        let counts = meters
+            .iter()
+            .map(|meter| meter.count().map(|c| c.map_or(0, |c| c.value)));
+        counts.collect::<std::io::Result<Vec<_>>>()
+    };
+    let (before, from) = (read()?, committed()?);
+    sleep(Duration::from_micros(SPAN * 1_000_000 / EASY));
+    let (after, to) = (read()?, committed()?);
+    for mut program in traced {
+        program.wait()?;
+    }
+    end(recorder)?;
+    fs::remove_file(OUTPUT).context("the recorder has left no file")?;
+    let lost = counter(PMU.0, "lost_no_space")? - lost;
+    ensure!(lost == 0, "auxrec has lost {lost} bytes");
+    let bytes = to - from;
+    ensure!(bytes >= SPAN * MIB / 4, "only {bytes} bytes came in time");
+    let costs = after.iter().zip(&before);
+    let mut costs: Vec<_> = costs.map(|(a, b)| (a - b) * MIB / bytes).collect();
+    costs.sort_unstable_by_key(|cost| std::cmp::Reverse(*cost));
+    Ok(costs)
+}
+
+/// Waits for something that must come.
+fn until(is: impl Fn() -> Result<bool>) -> Result<()> {
+    for _ in 0..10_000 {
+        if is()? {
+            return Ok(());
+        }
+        sleep(Duration::from_micros(500));
+    }
+    bail!("the recorder has not begun")
+}
+
+/// Records so much at so many MiB a second; how much is lost. The unit is silent then.
+fn record(recorder: &str, rate: u64, rings: &str, more: &[&str]) -> Result<u64> {
     let lost = counter(PMU.0, "lost_no_space")?;
     let committed = counter(PMU.0, "bytes")?;
-    // A tick of 64 KiB, or of what 20 us take, which is the shortest that there is. Packets of 4 KiB.
-    let burst = (rate * 6 / 1000 + 1).max(16);
-    let terms = format!(
-        "packet=64,burst={burst},rate={},limit={}",
-        rate * 1024,
-        mib * MIB
-    );
-    let meter = Meter::start()?;
-    // The end comes long after the last byte, and in all runs at the same time.
-    end(start(recorder, &terms, rings, more, 1500)?)?;
-    let cost = meter.cost()?;
+    // A tick of 64 KiB, or of what 20 us take, which is the shortest that there is.
+    let terms = terms(rate, (rate * 6 / 1000 + 1).max(16));
+    let terms = format!("{terms},limit={}", RUN * MIB);
+    // The end comes long after the last byte.
+    end(start(recorder, OUTPUT, &terms, rings, more, "1")?)?;
     fs::remove_file(OUTPUT).context("the recorder has left no file")?;
     let lost = counter(PMU.0, "lost_no_space")? - lost;
     let committed = counter(PMU.0, "bytes")? - committed;
     ensure!(
-        committed + lost == mib * MIB || lost != 0,
-        "{recorder}: {committed} bytes of {mib} MiB were traced"
+        committed + lost == RUN * MIB || lost != 0,
+        "{recorder}: {committed} bytes of {RUN} MiB were traced"
     );
-    Ok(Cost { lost, ..cost })
+    Ok(lost)
 }
 
 /// The lowest rate at which a ring of 1 MiB is full before it is read, in MiB a second, to 1 in 16.
@@ -198,7 +363,7 @@ fn first_loss(recorder: &str, more: &[&str]) -> Result<u64> {
     let (mut good, mut bad) = (EASY / 2, 12_000);
     while bad - good > good / 16 {
         let rate = (good * bad).isqrt();
-        if record(recorder, RUNS[0], rate, "128,256", more)?.lost == 0 {
+        if record(recorder, rate, "128,256", more)? == 0 {
             good = rate;
         } else {
             bad = rate;
@@ -227,7 +392,7 @@ fn blind(recorder: &str, size: usize, area: usize) -> Result<u64> {
         format!("-S{}", size * 1024)
     };
     let begins = counter(PMU.0, "begins")?;
-    let child = start(recorder, &terms, &rings, &[&snapshot], 3000)?;
+    let child = start(recorder, OUTPUT, &terms, &rings, &[&snapshot], "3")?;
     for _ in 0..1000 {
         if counter(PMU.0, "begins")? != begins {
             break;

@@ -75,6 +75,9 @@ enum Verb {
         /// Let the processor be Intel's, as perf wants it for intel_pt
         #[arg(long)]
         intel: bool,
+        /// Let its clock count instructions: a nanosecond each, of one processor
+        #[arg(long)]
+        counting: bool,
         /// More of the kernel's command line
         #[arg(long, default_value = "")]
         append: String,
@@ -181,6 +184,7 @@ fn run(args: Args) -> Result<ExitCode> {
             timeout,
             with,
             intel,
+            counting,
             append,
             command,
         } => {
@@ -194,6 +198,9 @@ fn run(args: Args) -> Result<ExitCode> {
             }
             if intel {
                 guest = guest.intel();
+            }
+            if counting {
+                guest = guest.counting(None);
             }
             return in_guest(&cache, guest, &command.join(" "));
         }
