@@ -9,7 +9,7 @@ use std::io::{Seek, Write};
 use std::ops::Range;
 use std::sync::Arc;
 
-use perfdata::{Attr, Auxtrace, Event, Flags, Read, Records, SampleId, Writer};
+use perfdata::{Attr, Auxtrace, Event, Flags, Read, RecordType, Records, SampleId, Writer};
 
 use crate::error::{Error, Result};
 use crate::live::Gauge;
@@ -18,10 +18,11 @@ use crate::ring::{pieces, Area};
 use crate::session::{Mode, Rings, Session};
 use crate::sys::{self, Mapping};
 
-/// Steps in which trace is written; of small areas through a buffer of this length.
+/// Small areas are written through a buffer of this length.
 const BOUNCE: usize = 256 * 1024;
-/// An area is written from where it is if its length is at least so many bytes: then a step is an eighth of it at most.
-const STRAIGHT: u64 = 8 * 256 * 1024;
+/// An area is written from where it is in steps of this part of it, if that is as much as the buffer. A file may be slow, and
+/// the driver gets the place of a step back only afterwards; but each step costs a call.
+const STRAIGHT: u64 = 8;
 
 /// When events that the kernel has turned off, their area being full, are started again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -108,6 +109,8 @@ pub(crate) trait Tape: Sink {
     fn turn(&mut self) -> Result<()>;
     /// Begins another file.
     fn rotate(&mut self) -> Result<()>;
+    /// Whether it takes everything as it comes, and no call does more than to write it.
+    fn takes_all(&self) -> bool;
 }
 
 impl<W: Write + Seek> Sink for Writer<W> {
@@ -311,11 +314,14 @@ impl Drain {
         let mut times = None;
         for record in Records::new(bytes, 0) {
             let record = record?;
-            let (id, _) = record.sample_id(&self.attr)?;
-            let time = id.and_then(|id| id.time);
+            let time = record.time(&self.attr);
             if let Some(time) = time {
                 let (first, last) = times.unwrap_or((time, time));
                 times = Some((first.min(time), last.max(time)));
+            }
+            // Of the others nothing is needed here, and there may be many.
+            if !matches!(record.kind, RecordType::AUX | RecordType::LOST) {
+                continue;
             }
             match record.event(&self.attr)? {
                 Event::Aux(aux) => {
@@ -340,17 +346,23 @@ impl Drain {
             let aux = rings.piece(&range, reference);
             file.piece(&aux)?;
             let (reader, area) = rings.aux();
-            for part in pieces(range, self.bounce.len()) {
-                let len = usize::try_from(part.end.wrapping_sub(part.start)).unwrap_or(usize::MAX);
-                // A file may be slow. What it is given from the area itself the driver gets back only afterwards, so that
-                // must be a small part of the area.
-                if reader.size() >= STRAIGHT {
-                    let [first, second] = reader.runs(part.start, len);
-                    if file.payload_from(area.aux, first)? && file.payload_from(area.aux, second)? {
-                        reader.release(&area, part.end);
-                        continue;
+            let mut at = range.start;
+            let straight = usize::try_from(reader.size() / STRAIGHT).unwrap_or(0);
+            if straight >= BOUNCE {
+                for part in pieces(range.clone(), straight) {
+                    let len = usize::try_from(part.end.wrapping_sub(at)).unwrap_or(usize::MAX);
+                    let [first, second] = reader.runs(at, len);
+                    if !file.payload_from(area.aux, first)?
+                        || !second.is_empty() && !file.payload_from(area.aux, second)?
+                    {
+                        break;
                     }
+                    reader.release(&area, part.end);
+                    at = part.end;
                 }
+            }
+            for part in pieces(at..range.end, BOUNCE) {
+                let len = usize::try_from(part.end.wrapping_sub(part.start)).unwrap_or(usize::MAX);
                 let bounce = &mut self.bounce[..len];
                 reader.copy(&area, part.start, bounce);
                 // The bytes are ours now; the driver gets their place before the file has them.

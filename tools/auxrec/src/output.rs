@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, IoSlice, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
@@ -324,14 +324,14 @@ impl Sink for Output {
             return Ok(false);
         }
         let mut copy = Vec::new();
-        self.file.payload_by(run.len(), |file, done| {
+        self.file.payload_by(run.len(), |file, front, done| {
             let (at, len) = (run.start + done, run.len() - done);
-            match aux.write_out(at, len, &*file) {
+            match aux.write_out(front, at, len, &*file) {
                 // Some file systems take nothing straight from a mapping of a driver's (9p).
                 Err(e) if e.raw_os_error() == Some(libc::EFAULT) => {
                     copy.resize(len, 0);
                     let _ = aux.copy_out(at, &mut copy);
-                    file.write(&copy)
+                    file.write_vectored(&[IoSlice::new(front), IoSlice::new(&copy)])
                 }
                 other => other,
             }
@@ -342,8 +342,9 @@ impl Sink for Output {
 
 impl Tape for Output {
     fn round(&mut self) -> Result<()> {
-        self.file.record(&FinishedRound, None)?;
-        Ok(self.file.flush()?)
+        // What came is handed on now. That it was all is nothing to hurry with: it goes with what comes next, or the header.
+        self.file.flush()?;
+        Ok(self.file.record(&FinishedRound, None)?)
     }
 
     fn describe(&mut self) -> Result<()> {
@@ -376,6 +377,10 @@ impl Tape for Output {
             self.next()?;
         }
         Ok(())
+    }
+
+    fn takes_all(&self) -> bool {
+        !self.limits.parts && self.pack.is_none()
     }
 }
 

@@ -2,27 +2,35 @@
 
 //! Rings drained by several threads into one file.
 //!
-//! Each thread has rings of its own, waits for them, copies what is in them and gives their place back; one more writes the
-//! file. Between them is a queue with a bound: when the file is too slow, the drains wait, the areas fill, and what is lost is
-//! counted where it always is.
+//! Each thread has rings of its own, waits for them, and writes what is in them into the file, if nobody else writes just then.
+//! Else it does not wait, but copies it, gives its place back, and hands it over in a batch; one more thread writes these.
+//! Between them is a queue with a bound: when the file is too slow, the drains wait, the areas fill, and what is lost is
+//! counted where it always is. While a batch waits, everything goes the same way, so the order of a ring is kept.
+//!
+//! (Two threads that write into one file at the same time would gain nothing: the kernel holds the lock of the inode for the
+//! whole of a write.)
 //!
 //! A batch holds whole records and whole pieces of trace, so that batches of different rings may follow each other in any
 //! order. `FINISHED_ROUND` promises readers that what comes after it is not older than what came before the one before: so
 //! one is written when every thread has begun a pass after the last.
 
 use std::io::Write;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{sync_channel, Receiver, RecvTimeoutError, Sender, SyncSender};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use perfdata::Auxtrace;
-use rustix::event::{epoll, Timespec};
+use rustix::event::epoll;
 
 use crate::drain::{Again, Drain, Sink, Tape, Times};
 use crate::error::{Error, Result};
 use crate::session::{Mode, Rings};
+use crate::sys::Mapping;
+use crate::watch::{ticked, ticks};
 
 /// So many batches wait for the file at most.
 const QUEUE: usize = 64;
@@ -46,24 +54,106 @@ pub(crate) struct Batch {
     op: Option<Op>,
 }
 
-/// A sink that hands everything to the writer.
-struct Queue {
+/// The file, with what is known of the rounds in it.
+struct Shared<'a, T> {
+    desk: Mutex<Desk<'a, T>>,
+    /// Batches that were sent and are not in the file.
+    waiting: AtomicUsize,
+    /// The round that has begun.
+    round: AtomicU64,
+}
+
+/// What is only done by one at a time.
+struct Desk<'a, T> {
+    file: &'a mut T,
+    /// The round of the newest pass of each thread of which something is in the file.
+    seen: Vec<u64>,
+    current: u64,
+    dirty: bool,
+}
+
+impl<'a, T: Tape> Shared<'a, T> {
+    fn new(file: &'a mut T, threads: usize) -> Self {
+        Self {
+            desk: Mutex::new(Desk {
+                file,
+                seen: vec![0; threads],
+                current: 1,
+                dirty: false,
+            }),
+            waiting: AtomicUsize::new(0),
+            round: AtomicU64::new(1),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Desk<'a, T>> {
+        // A writer says by itself that it has failed.
+        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The file, if nobody has it, and nothing waits that would have to go before.
+    fn free(&self) -> Option<MutexGuard<'_, Desk<'a, T>>> {
+        // What this thread has sent before is in the file when it is not counted any more: pairs with the writer's release.
+        if self.waiting.load(Ordering::Acquire) != 0 {
+            return None;
+        }
+        self.desk.try_lock().ok()
+    }
+
+    /// Something of a thread is in the file, or (not `any`) there was nothing in a pass of this round.
+    fn wrote(
+        &self,
+        desk: &mut Desk<'a, T>,
+        thread: usize,
+        round: u64,
+        any: bool,
+        mut over: &UnixStream,
+    ) -> Result<()> {
+        desk.dirty |= any;
+        if let Some(seen) = desk.seen.get_mut(thread) {
+            *seen = round;
+        }
+        if desk.dirty && desk.seen.iter().all(|seen| *seen == desk.current) {
+            desk.file.round()?;
+            desk.dirty = false;
+            desk.current += 1;
+            self.round.store(desk.current, Ordering::Release);
+        }
+        desk.file.turn()?;
+        if desk.file.is_over() {
+            let _ = over.write(&[1]);
+        }
+        Ok(())
+    }
+}
+
+/// A sink that writes what it can, and hands the rest to the writer.
+struct Queue<'s, 'f, T> {
     thread: usize,
     round: u64,
+    shared: &'s Shared<'f, T>,
+    over: &'s UnixStream,
+    /// Whether anything may go into the file without the writer.
+    direct: bool,
     to: SyncSender<Batch>,
     piece: Option<Auxtrace>,
+    /// The file, while a piece of trace goes into it.
+    desk: Option<MutexGuard<'s, Desk<'f, T>>>,
+    /// How much of that piece is to come.
+    owed: u64,
     buffer: Vec<u8>,
     /// Buffers that the writer has emptied.
     empty: Receiver<Vec<u8>>,
 }
 
-impl Queue {
+impl<'s, 'f, T: Tape> Queue<'s, 'f, T> {
     fn send(&self, op: Option<Op>) -> Result<()> {
         let batch = Batch {
             thread: self.thread,
             round: self.round,
             op,
         };
+        self.shared.waiting.fetch_add(1, Ordering::Relaxed);
         self.to.send(batch).map_err(|_| gone())
     }
 
@@ -72,6 +162,35 @@ impl Queue {
         buffer.clear();
         buffer
     }
+
+    fn free(&self) -> Option<MutexGuard<'s, Desk<'f, T>>> {
+        self.direct.then(|| self.shared.free()).flatten()
+    }
+
+    /// Nothing was in a pass.
+    fn pass(&self) -> Result<()> {
+        match self.free() {
+            Some(mut desk) => {
+                self.shared
+                    .wrote(&mut desk, self.thread, self.round, false, self.over)
+            }
+            None => self.send(None),
+        }
+    }
+
+    /// So much of a piece has gone into the file.
+    fn paid(&mut self, len: usize) -> Result<()> {
+        self.owed = self
+            .owed
+            .saturating_sub(u64::try_from(len).unwrap_or(u64::MAX));
+        if self.owed == 0 {
+            if let Some(mut desk) = self.desk.take() {
+                self.shared
+                    .wrote(&mut desk, self.thread, self.round, true, self.over)?;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// The writer has ended; why, it says itself.
@@ -79,10 +198,16 @@ fn gone() -> Error {
     Error::failed("the file cannot be written")
 }
 
-impl Sink for Queue {
+impl<T: Tape> Sink for Queue<'_, '_, T> {
     fn records(&mut self, bytes: &[u8], times: Option<Times>) -> Result<()> {
         if bytes.is_empty() {
             return Ok(());
+        }
+        if let Some(mut desk) = self.free() {
+            desk.file.records(bytes, times)?;
+            return self
+                .shared
+                .wrote(&mut desk, self.thread, self.round, true, self.over);
         }
         let mut buffer = self.buffer();
         buffer.extend_from_slice(bytes);
@@ -94,12 +219,22 @@ impl Sink for Queue {
     }
 
     fn piece(&mut self, aux: &Auxtrace) -> Result<()> {
+        if let Some(mut desk) = self.free() {
+            desk.file.piece(aux)?;
+            self.owed = aux.size;
+            self.desk = Some(desk);
+            return self.paid(0);
+        }
         self.buffer = self.buffer();
         self.piece = Some(*aux);
         Ok(())
     }
 
     fn payload(&mut self, bytes: &[u8]) -> Result<()> {
+        if let Some(desk) = &mut self.desk {
+            desk.file.payload(bytes)?;
+            return self.paid(bytes.len());
+        }
         self.buffer.extend_from_slice(bytes);
         let whole = |aux: &Auxtrace| u64::try_from(self.buffer.len()) == Ok(aux.size);
         if let Some(aux) = self.piece.take_if(|aux| whole(aux)) {
@@ -108,18 +243,31 @@ impl Sink for Queue {
         }
         Ok(())
     }
+
+    fn payload_from(&mut self, aux: &Mapping, run: Range<usize>) -> Result<bool> {
+        let Some(desk) = &mut self.desk else {
+            return Ok(false);
+        };
+        let len = run.len();
+        if !desk.file.payload_from(aux, run)? {
+            return Ok(false);
+        }
+        self.paid(len)?;
+        Ok(true)
+    }
 }
 
 /// Has the writer go on in another file.
-pub(crate) struct Rotate(SyncSender<Batch>);
+pub(crate) struct Rotate<'a>(SyncSender<Batch>, &'a AtomicUsize);
 
-impl Rotate {
+impl Rotate<'_> {
     pub fn rotate(&self) -> Result<()> {
         let batch = Batch {
             thread: usize::MAX,
             round: 0,
             op: Some(Op::Rotate),
         };
+        self.1.fetch_add(1, Ordering::Relaxed);
         self.0.send(batch).map_err(|_| gone())
     }
 }
@@ -128,20 +276,23 @@ impl Rotate {
 /// number of wakeups, is what they give.
 ///
 /// # Errors
-/// The writer's error before a drain's, and that before `wait`'s.
+/// What the file said before anything else; then the writer's error before a drain's, and that before `wait`'s.
 pub(crate) fn run(
     rings: &mut [Rings],
     drains: &mut [Drain],
     threads: usize,
     mode: Mode,
     file: &mut (impl Tape + Send),
-    wait: impl FnOnce(BorrowedFd<'_>, Rotate) -> Result<()>,
+    wait: impl FnOnce(BorrowedFd<'_>, Rotate<'_>) -> Result<()>,
 ) -> Result<u64> {
+    let direct = file.takes_all();
     let each = rings.len().div_ceil(threads.max(1)).max(1);
     let cannot = |e: std::io::Error| Error::failed(format!("cannot start a thread: {e}"));
     // A byte in `over`, or its end, stops the waiting; the end of a stream of `stops` stops a thread.
     let (over, finished) = UnixStream::pair().map_err(cannot)?;
-    let round = AtomicU64::new(1);
+    // It is said again and again, and nobody may be left who reads it.
+    over.set_nonblocking(true).map_err(cannot)?;
+    let shared = Shared::new(file, rings.len().div_ceil(each));
     let wakeups = AtomicU64::new(0);
     std::thread::scope(|scope| {
         let (to, from) = sync_channel(QUEUE);
@@ -156,31 +307,37 @@ pub(crate) fn run(
             let (stop, stopped) = UnixStream::pair().map_err(cannot)?;
             let over = over.try_clone().map_err(cannot)?;
             let (give, empty) = std::sync::mpsc::channel();
-            let queue = Queue {
-                thread,
-                round: 0,
-                to: to.clone(),
-                piece: None,
-                buffer: Vec::new(),
-                empty,
-            };
+            let to = to.clone();
             back.push(give);
             stops.push(stop);
-            let (round, wakeups) = (&round, &wakeups);
+            let (shared, wakeups) = (&shared, &wakeups);
             workers.push(scope.spawn(move || {
-                let result = drain(rings, drains, mode, queue, &stopped, &over, round, wakeups);
+                let queue = Queue {
+                    thread,
+                    round: 0,
+                    shared,
+                    over: &over,
+                    direct,
+                    to,
+                    piece: None,
+                    desk: None,
+                    owed: 0,
+                    buffer: Vec::new(),
+                    empty,
+                };
+                let result = drain(rings, drains, mode, queue, &stopped, wakeups);
                 if result.is_err() {
                     let _ = (&over).write(&[1]);
                 }
                 result
             }));
         }
-        let rotate = Rotate(to);
+        let rotate = Rotate(to, &shared.waiting);
         let writer = {
             let over = over.try_clone().map_err(cannot)?;
-            let round = &round;
+            let shared = &shared;
             scope.spawn(move || {
-                let result = write(file, &from, &back, round, &over);
+                let result = write(shared, &from, &back, &over);
                 if result.is_err() {
                     let _ = (&over).write(&[1]);
                 }
@@ -191,30 +348,34 @@ pub(crate) fn run(
         drop(stops);
         let died = || Error::failed("a thread of the recorder died");
         // All are waited for, whatever the first says.
-        let mut drained = Ok(());
-        for worker in workers {
-            let result = worker.join().unwrap_or_else(|_| Err(died()));
-            drained = drained.and(result);
-        }
-        let written = writer.join().unwrap_or_else(|_| Err(died()));
-        written.and(drained).and(waited)
+        let mut results: Vec<_> = workers
+            .into_iter()
+            .map(|worker| worker.join().unwrap_or_else(|_| Err(died())))
+            .collect();
+        results.insert(0, writer.join().unwrap_or_else(|_| Err(died())));
+        results.push(waited);
+        // One that could not write says why; the others, that they cannot go on.
+        let why = |result: &Result<()>| {
+            matches!(result, Err(Error::File(perfdata::Error::Output { .. })))
+        };
+        let why = results.iter().position(why).unwrap_or(0);
+        results.swap(0, why);
+        results.into_iter().collect::<Result<()>>()
     })?;
     Ok(wakeups.load(Ordering::Relaxed))
 }
 
-#[expect(clippy::too_many_arguments, reason = "all that a thread shares")]
 /// A thread: drains its rings whenever one of them has enough, until its stream ends.
 fn drain(
     rings: &mut [Rings],
     drains: &mut [Drain],
     mode: Mode,
-    mut queue: Queue,
+    mut queue: Queue<'_, '_, impl Tape>,
     stop: &UnixStream,
-    over: &UnixStream,
-    round: &AtomicU64,
     wakeups: &AtomicU64,
 ) -> Result<()> {
     const STOP: u64 = u64::MAX;
+    const BEAT: u64 = u64::MAX - 1;
     let cannot = |e: rustix::io::Errno| Error::failed(format!("cannot wait for the rings: {e}"));
     let poll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(cannot)?;
     let add = |fd: BorrowedFd<'_>, token: u64| {
@@ -222,30 +383,29 @@ fn drain(
         epoll::add(&poll, fd, data, epoll::EventFlags::IN).map_err(cannot)
     };
     add(stop.as_fd(), STOP)?;
+    let beat = ticks(HEARTBEAT)?;
+    add(beat.as_fd(), BEAT)?;
     for (token, opened) in (0..).zip(rings.iter().flat_map(Rings::events)) {
         add(opened.event.as_fd(), token)?;
     }
     let mut ready = Vec::with_capacity(16);
-    let mut beat = Instant::now();
     let mut stopped = false;
     while !stopped {
-        let wait = HEARTBEAT.saturating_sub(beat.elapsed());
-        let wait = Timespec {
-            tv_sec: 0,
-            tv_nsec: wait.subsec_nanos().into(),
-        };
         ready.clear();
         let spare = rustix::buffer::spare_capacity(&mut ready);
-        match epoll::wait(&poll, spare, Some(&wait)) {
+        match epoll::wait(&poll, spare, None) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(e) => return Err(cannot(e)),
         }
         wakeups.fetch_add(1, Ordering::Relaxed);
+        let mut due = false;
         for event in &ready {
             let token = { event.data }.u64();
             let gone = epoll::EventFlags::HUP | epoll::EventFlags::ERR;
             if token == STOP {
                 stopped = true;
+            } else if token == BEAT {
+                due = ticked(&beat);
             } else if { event.flags }.intersects(gone) {
                 // A thread that has ended hangs up for good; its rings are read with the others all the same.
                 let mut all = rings.iter().flat_map(Rings::events);
@@ -254,14 +414,13 @@ fn drain(
                 }
             }
         }
-        let due = beat.elapsed() >= HEARTBEAT;
         let again = match (stopped, due) {
             (true, _) => Again::Never,
             (false, true) => Again::All,
             (false, false) => Again::Drained,
         };
         // Before the pass: what comes from now on is not older than what was written before this round began.
-        let now = round.load(Ordering::Acquire);
+        let now = queue.shared.round.load(Ordering::Acquire);
         let news = now != queue.round;
         queue.round = now;
         let mut sent = false;
@@ -269,14 +428,11 @@ fn drain(
             let pass = drain.pass(rings, mode, again, &mut queue)?;
             sent |= pass.any();
             if pass.over {
-                let _ = { over }.write(&[1]);
+                let _ = { queue.over }.write(&[1]);
             }
         }
         if news && !sent {
-            queue.send(None)?;
-        }
-        if due {
-            beat = Instant::now();
+            queue.pass()?;
         }
     }
     Ok(())
@@ -284,58 +440,45 @@ fn drain(
 
 /// The thread that writes: everything that comes, until nobody is left to send.
 fn write(
-    file: &mut impl Tape,
+    shared: &Shared<'_, impl Tape>,
     from: &Receiver<Batch>,
     back: &[Sender<Vec<u8>>],
-    round: &AtomicU64,
     over: &UnixStream,
 ) -> Result<()> {
-    let mut seen = vec![0; back.len()];
-    let mut current = 1;
-    let mut dirty = false;
     let mut beat = Instant::now();
     loop {
         match from.recv_timeout(HEARTBEAT.saturating_sub(beat.elapsed())) {
             Ok(batch) => {
+                let mut desk = shared.lock();
                 let buffer = match batch.op {
                     Some(Op::Records(bytes, times)) => {
-                        file.records(&bytes, times)?;
+                        desk.file.records(&bytes, times)?;
                         Some(bytes)
                     }
                     Some(Op::Piece(aux, bytes)) => {
-                        file.piece(&aux)?;
-                        file.payload(&bytes)?;
+                        desk.file.piece(&aux)?;
+                        desk.file.payload(&bytes)?;
                         Some(bytes)
                     }
                     Some(Op::Rotate) => {
-                        file.rotate()?;
+                        desk.file.rotate()?;
                         None
                     }
                     None => None,
                 };
+                let any = buffer.is_some();
                 if let (Some(bytes), Some(back)) = (buffer, back.get(batch.thread)) {
-                    dirty = true;
                     let _ = back.send(bytes);
                 }
-                if let Some(seen) = seen.get_mut(batch.thread) {
-                    *seen = batch.round;
-                }
-                if dirty && seen.iter().all(|seen| *seen == current) {
-                    file.round()?;
-                    dirty = false;
-                    current += 1;
-                    round.store(current, Ordering::Release);
-                }
-                file.turn()?;
-                if file.is_over() {
-                    let _ = { over }.write(&[1]);
-                }
+                shared.wrote(&mut desk, batch.thread, batch.round, any, over)?;
+                // Pairs with the acquire of who looks whether anything waits: what it writes then comes behind this.
+                shared.waiting.fetch_sub(1, Ordering::Release);
             }
             Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => return file.flush(),
+            Err(RecvTimeoutError::Disconnected) => return shared.lock().file.flush(),
         }
         if beat.elapsed() >= HEARTBEAT {
-            file.checkpoint()?;
+            shared.lock().file.checkpoint()?;
             beat = Instant::now();
         }
     }
@@ -399,13 +542,16 @@ mod tests {
         fn rotate(&mut self) -> Result<()> {
             Ok(())
         }
+        fn takes_all(&self) -> bool {
+            true
+        }
     }
 
     /// Three threads that send pieces of 8 to 800 bytes; what came of it, and the file.
-    fn send(room: usize, passes: u64) -> (Vec<Result<()>>, Result<()>, Vec<u8>) {
+    fn send(room: usize, passes: u64, direct: bool) -> (Vec<Result<()>>, Result<()>, Vec<u8>) {
         let file = Cursor::new(Vec::new());
         let mut file = Writer::new(Disk { room, file }, &[(Attr::default(), vec![1])]).unwrap();
-        let round = AtomicU64::new(1);
+        let shared = Shared::new(&mut file, 3);
         let (over, _finished) = UnixStream::pair().unwrap();
         let (to, from) = sync_channel(2);
         let (results, written) = std::thread::scope(|scope| {
@@ -414,19 +560,13 @@ mod tests {
             for thread in 0..3_u32 {
                 let (give, empty) = std::sync::mpsc::channel();
                 back.push(give);
-                let mut queue = Queue {
-                    thread: usize::try_from(thread).unwrap(),
-                    round: 0,
-                    to: to.clone(),
-                    piece: None,
-                    buffer: Vec::new(),
-                    empty,
-                };
-                let round = &round;
+                let (shared, over, to) = (&shared, &over, to.clone());
                 workers.push(scope.spawn(move || {
+                    let thread_number = usize::try_from(thread).unwrap();
+                    let mut queue = queue(shared, thread_number, direct, to, empty, over);
                     let mut offset = 0;
                     for pass in 0..passes {
-                        queue.round = round.load(Ordering::Acquire);
+                        queue.round = shared.round.load(Ordering::Acquire);
                         let size = (pass * 37 % 100 + 1) * 8;
                         queue.piece(&Auxtrace {
                             size,
@@ -443,7 +583,7 @@ mod tests {
                 }));
             }
             drop(to);
-            let written = write(&mut file, &from, &back, &round, &over);
+            let written = write(&shared, &from, &back, &over);
             drop(from);
             let results = workers.into_iter().map(|w| w.join().unwrap()).collect();
             (results, written)
@@ -452,9 +592,77 @@ mod tests {
         (results, written, file.get_ref().file.get_ref().clone())
     }
 
+    fn queue<'s, 'f, T: Tape>(
+        shared: &'s Shared<'f, T>,
+        thread: usize,
+        direct: bool,
+        to: SyncSender<Batch>,
+        empty: Receiver<Vec<u8>>,
+        over: &'s UnixStream,
+    ) -> Queue<'s, 'f, T> {
+        Queue {
+            thread,
+            round: 0,
+            shared,
+            over,
+            direct,
+            to,
+            piece: None,
+            desk: None,
+            owed: 0,
+            buffer: Vec::new(),
+            empty,
+        }
+    }
+
+    /// What is written into the file at once never overtakes what was handed over before.
+    #[test]
+    fn what_waits_goes_first() {
+        let disk = Disk {
+            room: usize::MAX,
+            file: Cursor::new(Vec::new()),
+        };
+        let mut file = Writer::new(disk, &[(Attr::default(), vec![1])]).unwrap();
+        let shared = Shared::new(&mut file, 1);
+        let (over, _finished) = UnixStream::pair().unwrap();
+        let (to, from) = sync_channel(8);
+        let (give, empty) = std::sync::mpsc::channel();
+        let mut queue = queue(&shared, 0, true, to, empty, &over);
+        let mut next = 0_u64;
+        let mut send = |queue: &mut Queue<'_, '_, _>| {
+            // A record of a type that says nothing here, with a number.
+            let mut record = [14_u32.to_le_bytes(), [0, 0, 16, 0]].concat();
+            record.extend(next.to_le_bytes());
+            next += 1;
+            queue.records(&record, None).unwrap();
+        };
+        send(&mut queue);
+        assert!(from.try_recv().is_err(), "the file was free");
+        let somebody = shared.lock();
+        send(&mut queue);
+        drop(somebody);
+        send(&mut queue);
+        drop(queue);
+        write(&shared, &from, &[give], &over).unwrap();
+        assert!(shared.free().is_some(), "nothing waits any more");
+        file.checkpoint().unwrap();
+        let bytes = file.get_ref().file.get_ref();
+        let file = File::parse(bytes).unwrap();
+        let records = file.records().map(std::result::Result::unwrap);
+        let numbers: Vec<_> = records
+            .filter(|record| record.kind.0 == 14)
+            .map(|record| u64::from_le_bytes(record.body.try_into().unwrap()))
+            .collect();
+        assert_eq!(numbers, [0, 1, 2]);
+    }
+
     #[test]
     fn every_piece_arrives_whole_and_in_the_order_of_its_ring() {
-        let (results, written, bytes) = send(usize::MAX, 200);
+        [true, false].into_iter().for_each(every_piece_arrives);
+    }
+
+    fn every_piece_arrives(direct: bool) {
+        let (results, written, bytes) = send(usize::MAX, 200, direct);
         written.unwrap();
         assert!(results.iter().all(Result::is_ok));
         let file = File::parse(&bytes).unwrap();
@@ -486,8 +694,13 @@ mod tests {
     /// The drains do not wait for a writer that is no more, and the error is the writer's.
     #[test]
     fn a_full_disk_ends_all() {
-        let (results, written, _) = send(20_000, 2000);
+        let (results, written, _) = send(20_000, 2000, false);
         assert!(written.unwrap_err().is_full());
         assert!(results.iter().all(Result::is_err));
+        // Whoever of them has found it full, the others end too.
+        let (results, written, _) = send(20_000, 2000, true);
+        assert!(results.iter().all(Result::is_err));
+        let mut all = results.into_iter().chain([written]);
+        assert!(all.any(|result| result.is_err_and(|e| e.is_full())));
     }
 }

@@ -31,8 +31,8 @@ use crate::sys::{self, Workload};
 use crate::target::{check_online, online_cpus, process_of, threads, Target};
 use crate::watch::{Wake, Watch};
 
-/// How often the file's header is brought up to date, and events that are off with nothing to drain are started again, ns.
-const HEARTBEAT: u64 = 250_000_000;
+/// How often the file's header is brought up to date, and events that are off with nothing to drain are started again.
+const HEARTBEAT: Duration = Duration::from_millis(250);
 
 /// So much of a file that has filled its disk is given up for features, index and counters.
 const ROOM: u64 = 64 * 1024;
@@ -477,7 +477,7 @@ impl Desk {
                 Todo::Nothing
             }
             Wake::Command(command) => self.command(command, options)?,
-            Wake::Ring(..) => Todo::Nothing,
+            Wake::Ring(..) | Wake::Beat => Todo::Nothing,
         })
     }
 
@@ -598,7 +598,7 @@ impl Recording {
         let wait = |over: BorrowedFd<'_>, file: Rotate| {
             desk.watch.over(over)?;
             loop {
-                for wake in desk.watch.wait(None)? {
+                for wake in desk.watch.wait()? {
                     match desk.todo(wake, options, workload.as_deref_mut())? {
                         Todo::Nothing | Todo::Snapshot(_) => {}
                         Todo::End => return Ok(()),
@@ -625,10 +625,11 @@ impl Recording {
         desk: &mut Desk,
     ) -> Result<()> {
         let mut stop = false;
-        let mut beat = sys::now();
+        desk.watch.beat(HEARTBEAT)?;
         while !stop {
-            let wakes = desk.watch.wait(Some(beat + HEARTBEAT))?;
+            let wakes = desk.watch.wait()?;
             self.wakeups += 1;
+            let due = wakes.contains(&Wake::Beat);
             for wake in wakes {
                 if let Wake::Ring(number, gone) = wake {
                     // A thread that has ended hangs up for good; its rings are read with the others all the same.
@@ -645,7 +646,6 @@ impl Recording {
                     Todo::Rotate => self.output.rotate()?,
                 }
             }
-            let due = sys::now() >= beat + HEARTBEAT;
             let again = match (stop, due) {
                 (true, _) => Again::Never,
                 (false, true) => Again::All,
@@ -656,7 +656,6 @@ impl Recording {
             stop |= pass.over || self.output.is_over();
             if due {
                 self.output.checkpoint()?;
-                beat = sys::now();
             }
         }
         Ok(())

@@ -6,8 +6,12 @@ use std::collections::VecDeque;
 use std::io::{self, Read as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
 use rustix::event::{epoll, Timespec};
+use rustix::time::{
+    timerfd_create, timerfd_settime, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags,
+};
 use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM, SIGUSR2};
 
 use crate::control::{Command, Control};
@@ -36,6 +40,8 @@ pub(crate) enum Wake {
     Ring(usize, bool),
     /// Another thread is done.
     Over,
+    /// Some time has passed: see [`Watch::beat`].
+    Beat,
 }
 
 const STOP: u64 = u64::MAX;
@@ -43,6 +49,7 @@ const CHILD: u64 = u64::MAX - 1;
 const SIGNAL: u64 = u64::MAX - 2;
 const CONTROL: u64 = u64::MAX - 3;
 const OVER: u64 = u64::MAX - 4;
+const BEAT: u64 = u64::MAX - 5;
 /// And so many below it: processes.
 const GONE: u64 = 1 << 48;
 
@@ -59,6 +66,7 @@ pub(crate) struct Watch {
     steps: VecDeque<(u64, Step)>,
     /// Every so many ns, and when next.
     rotation: Option<(u64, u64)>,
+    beat: Option<OwnedFd>,
     ready: Vec<epoll::Event>,
 }
 
@@ -75,6 +83,28 @@ fn signals(of: &[i32]) -> Result<UnixStream> {
         signal_hook::low_level::pipe::register(signal, write).map_err(cannot)?;
     }
     Ok(read)
+}
+
+/// A timer to wait for, which goes off again and again. A time-out of each wait would do too; to set it and to take it back is
+/// a good part of what it costs to wake up.
+pub(crate) fn ticks(period: Duration) -> Result<OwnedFd> {
+    let period = Timespec {
+        tv_sec: i64::try_from(period.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: period.subsec_nanos().into(),
+    };
+    let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+    let timer = timerfd_create(TimerfdClockId::Monotonic, flags).map_err(cannot)?;
+    let times = Itimerspec {
+        it_interval: period,
+        it_value: period,
+    };
+    timerfd_settime(&timer, TimerfdTimerFlags::empty(), &times).map_err(cannot)?;
+    Ok(timer)
+}
+
+/// Whether such a timer has gone off since it was last asked.
+pub(crate) fn ticked(timer: &OwnedFd) -> bool {
+    rustix::io::read(timer, &mut [0; 8]).is_ok()
 }
 
 /// How many signals there were, as far as the kernel tells: it joins those that come at once.
@@ -100,6 +130,7 @@ impl Watch {
             gone: false,
             steps: VecDeque::new(),
             rotation: None,
+            beat: None,
             ready: Vec::with_capacity(64),
         };
         watch.add(watch.stop.as_fd(), STOP)?;
@@ -162,6 +193,14 @@ impl Watch {
         self.rotation = rotation.map(|period| (period, now.saturating_add(period)));
     }
 
+    /// Wakes the recorder every so often, whatever else happens.
+    pub fn beat(&mut self, period: Duration) -> Result<()> {
+        let timer = ticks(period)?;
+        self.add(timer.as_fd(), BEAT)?;
+        self.beat = Some(timer);
+        Ok(())
+    }
+
     /// Answers a command.
     pub fn answer(&mut self) {
         if let Some(control) = &mut self.control {
@@ -174,10 +213,9 @@ impl Watch {
         self.control.as_ref().is_some_and(Control::answers)
     }
 
-    /// Waits for something, but not beyond `until`. Each signal and each command is told of by itself, none is dropped.
-    pub fn wait(&mut self, until: Option<u64>) -> Result<Vec<Wake>> {
+    /// Waits for something. Each signal and each command is told of by itself, none is dropped.
+    pub fn wait(&mut self) -> Result<Vec<Wake>> {
         let next = [
-            until,
             self.steps.front().map(|(at, _)| *at),
             self.rotation.map(|(_, at)| at),
         ];
@@ -227,6 +265,11 @@ impl Watch {
                     out.extend(commands.into_iter().flatten().map(Wake::Command));
                 }
                 OVER => out.push(Wake::Over),
+                BEAT => {
+                    if self.beat.as_ref().is_some_and(ticked) {
+                        out.push(Wake::Beat);
+                    }
+                }
                 token if token >= GONE => {
                     let number = usize::try_from(token - GONE).unwrap_or(usize::MAX);
                     if let Some(target) = self.targets.get_mut(number) {
@@ -242,6 +285,9 @@ impl Watch {
                     out.push(Wake::Ring(number, { event.flags }.intersects(gone)));
                 }
             }
+        }
+        if self.steps.is_empty() && self.rotation.is_none() {
+            return Ok(out);
         }
         let now = sys::now();
         while self.steps.front().is_some_and(|(at, _)| *at <= now) {

@@ -41,7 +41,7 @@ fn refused() -> Result<()> {
     let event = auxrec::sys::Event::open(&attr, -1, 1)?;
     let (_base, area) = probe::map(&event, 16, false)?;
     let file = File::create(Path::new(FOLDER).join("probe"))?;
-    let error = area.write_out(0, 8 * 4096, &file).err();
+    let error = area.write_out(&[], 0, 8 * 4096, &file).err();
     let error = error.context("9p takes an area as it is: there is nothing to see here")?;
     ensure!(error.raw_os_error() == Some(14), "not EFAULT: {error}");
     Ok(())

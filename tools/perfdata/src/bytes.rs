@@ -14,27 +14,31 @@ pub(crate) struct Cursor<'a> {
 
 impl<'a> Cursor<'a> {
     /// Reads `data`, whose first byte is at `base` in the file.
+    #[inline]
     pub(crate) fn new(data: &'a [u8], base: u64) -> Self {
         Self { data, pos: 0, base }
     }
 
     /// The place in the file of the next byte.
+    #[inline]
     pub(crate) fn offset(&self) -> u64 {
         self.base.saturating_add(to_u64(self.pos))
     }
 
     /// How many bytes are left.
+    #[inline]
     pub(crate) fn left(&self) -> usize {
         self.data.len() - self.pos
     }
 
     /// The next `n` bytes.
+    #[inline]
     pub(crate) fn take(&mut self, n: usize, field: &'static str) -> Result<&'a [u8]> {
         let bytes = self
             .data
             .get(self.pos..)
             .and_then(|rest| rest.get(..n))
-            .ok_or(Error::Short {
+            .ok_or_else(|| Error::Short {
                 field,
                 offset: self.offset(),
                 need: to_u64(n),
@@ -44,24 +48,29 @@ impl<'a> Cursor<'a> {
         Ok(bytes)
     }
 
+    #[inline]
     fn array<const N: usize>(&mut self, field: &'static str) -> Result<[u8; N]> {
         let mut out = [0; N];
         out.copy_from_slice(self.take(N, field)?);
         Ok(out)
     }
 
+    #[inline]
     pub(crate) fn u16(&mut self, field: &'static str) -> Result<u16> {
         self.array(field).map(u16::from_le_bytes)
     }
 
+    #[inline]
     pub(crate) fn u32(&mut self, field: &'static str) -> Result<u32> {
         self.array(field).map(u32::from_le_bytes)
     }
 
+    #[inline]
     pub(crate) fn i32(&mut self, field: &'static str) -> Result<i32> {
         self.array(field).map(i32::from_le_bytes)
     }
 
+    #[inline]
     pub(crate) fn u64(&mut self, field: &'static str) -> Result<u64> {
         self.array(field).map(u64::from_le_bytes)
     }

@@ -860,6 +860,26 @@ impl<'a> Record<'a> {
         Ok((Some(SampleId::decode(attr.sample_type, &mut c)?), body))
     }
 
+    /// When the kernel wrote it, if that stands in its sample id: what [`sample_id`](Self::sample_id) says too, and for less.
+    #[must_use]
+    #[inline]
+    pub fn time(&self, attr: &Attr) -> Option<u64> {
+        if self.kind.is_user()
+            || self.kind == RecordType::SAMPLE
+            || !attr.flags.contains(crate::Flags::SAMPLE_ID_ALL)
+            || !attr.sample_type.contains(SampleType::TIME)
+        {
+            return None;
+        }
+        let before = SampleId::len(attr.sample_type & SampleType::TID);
+        let at = self
+            .body
+            .len()
+            .checked_sub(SampleId::len(attr.sample_type))?;
+        let word = self.body.get(at + before..)?.first_chunk()?;
+        Some(u64::from_le_bytes(*word))
+    }
+
     /// What the record says. `attr` is its event.
     ///
     /// # Errors
@@ -1053,6 +1073,7 @@ impl<'a> Records<'a> {
         }
     }
 
+    #[inline]
     fn step(&mut self) -> Result<Record<'a>> {
         let offset = self.base.saturating_add(to_u64(self.pos));
         let mut c = Cursor::new(&self.data[self.pos..], offset);
@@ -1094,6 +1115,7 @@ impl<'a> Records<'a> {
 impl<'a> Iterator for Records<'a> {
     type Item = Result<Record<'a>>;
 
+    #[inline]
     fn next(&mut self) -> Option<Self::Item> {
         if self.failed || self.pos >= self.data.len() {
             return None;

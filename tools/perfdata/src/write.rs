@@ -2,7 +2,7 @@
 
 //! Writing a file.
 
-use std::io::{self, Seek, SeekFrom, Write};
+use std::io::{self, IoSlice, Seek, SeekFrom, Write};
 
 use crate::attr::Attr;
 use crate::bytes::to_u64;
@@ -20,8 +20,8 @@ const STAGE: usize = 64 * 1024;
 
 /// Writes a perf.data file: header and attributes first, then the data section, which only grows, then the features.
 ///
-/// Records are collected and written in large pieces; the payload of an AUXTRACE record is handed on as it comes. When the
-/// output fails, the writer knows how far the file is good: see [`salvage`](Self::salvage).
+/// Records are collected and written in large pieces; the payload of an AUXTRACE record is handed on as it comes, and what was
+/// collected goes with the first of it, in one call. When the output fails, the writer knows how far the file is good: see [`salvage`](Self::salvage).
 #[derive(Debug)]
 pub struct Writer<W> {
     out: W,
@@ -147,6 +147,12 @@ impl<W: Write + Seek> Writer<W> {
     /// If the output fails, or the record is longer than a record can be.
     pub fn record<R: Encode>(&mut self, record: &R, id: Option<(&SampleId, &Attr)>) -> Result<()> {
         self.ready("a record")?;
+        self.stage(record, id)?;
+        self.spill()
+    }
+
+    /// Encodes a record behind what was collected.
+    fn stage<R: Encode>(&mut self, record: &R, id: Option<(&SampleId, &Attr)>) -> Result<()> {
         let start = self.stage.len();
         self.stage.extend(R::KIND.0.to_le_bytes());
         self.stage.extend(record.misc().to_le_bytes());
@@ -172,7 +178,7 @@ impl<W: Write + Seek> Writer<W> {
                 });
             }
         }
-        self.spill()
+        Ok(())
     }
 
     /// Appends whole records as the kernel wrote them into its ring.
@@ -206,14 +212,14 @@ impl<W: Write + Seek> Writer<W> {
         }
         self.ready("an AUXTRACE record")?;
         let offset = self.position();
-        self.record(aux, None)?;
+        self.stage(aux, None)?;
         self.index.push(IndexEntry {
             offset,
             size: self.position() - offset,
         });
         // From here on the record is not whole, until the last of its payload is.
         self.owed = aux.size;
-        self.flush()
+        Ok(())
     }
 
     /// Appends a piece of the payload.
@@ -221,20 +227,21 @@ impl<W: Write + Seek> Writer<W> {
     /// # Errors
     /// If the output fails, or the payload becomes longer than the record said.
     pub fn payload(&mut self, bytes: &[u8]) -> Result<()> {
-        self.payload_by(bytes.len(), |out, done| {
-            out.write(bytes.get(done..).unwrap_or(&[]))
+        self.payload_by(bytes.len(), |out, front, done| {
+            let bytes = bytes.get(done..).unwrap_or(&[]);
+            out.write_vectored(&[IoSlice::new(front), IoSlice::new(bytes)])
         })
     }
 
-    /// Has `write` put `len` bytes of the payload into the output itself: it is told how many there are already, and gives how
-    /// many more it has put there, as [`Write::write`] does.
+    /// Has `write` put `len` bytes of the payload into the output itself: it is told what is to go before them, and how many of
+    /// them are there already, and gives how many bytes it has put there of both, as [`Write::write_vectored`] does.
     ///
     /// # Errors
     /// As [`payload`](Self::payload).
     pub fn payload_by(
         &mut self,
         len: usize,
-        mut write: impl FnMut(&mut W, usize) -> io::Result<usize>,
+        write: impl FnMut(&mut W, &[u8], usize) -> io::Result<usize>,
     ) -> Result<()> {
         let Some(owed) = self.owed.checked_sub(to_u64(len)) else {
             return Err(Error::Unwritable {
@@ -242,7 +249,7 @@ impl<W: Write + Seek> Writer<W> {
                 why: "it is longer than its record said",
             });
         };
-        self.write_by(len, &mut write)?;
+        self.write_stage(len, write)?;
         self.owed = owed;
         if owed == 0 {
             self.good = self.written;
@@ -262,23 +269,34 @@ impl<W: Write + Seek> Writer<W> {
     /// # Errors
     /// If the output fails.
     pub fn flush(&mut self) -> Result<()> {
+        self.write_stage(0, |out, front, _| out.write(front))?;
+        if self.owed == 0 {
+            self.good = self.written;
+        }
+        Ok(())
+    }
+
+    /// Writes what was collected and, behind it, `len` bytes of which `write` knows.
+    fn write_stage(
+        &mut self,
+        len: usize,
+        mut write: impl FnMut(&mut W, &[u8], usize) -> io::Result<usize>,
+    ) -> Result<()> {
         let stage = std::mem::take(&mut self.stage);
         let start = self.written;
-        let result = self.write_all(&stage);
-        match result {
-            Ok(()) if self.owed == 0 => self.good = self.written,
-            Ok(()) => {}
-            Err(_) => {
-                // The records at the front of the stage may have got there whole.
-                let there = usize::try_from(self.written - start).unwrap_or(0);
-                if start >= self.data {
-                    for record in Records::new(&stage[..there], start).map_while(Result::ok) {
-                        if record.kind == RecordType::AUXTRACE {
-                            break;
-                        }
-                        self.good = record.offset + 8 + to_u64(record.body.len());
-                    }
+        let result = self.write_by(stage.len() + len, &mut |out, done| {
+            let front = stage.get(done..).unwrap_or(&[]);
+            write(out, front, done.saturating_sub(stage.len()))
+        });
+        if result.is_err() && start >= self.data {
+            // The records at the front of the stage may have got there whole.
+            let there = usize::try_from(self.written - start).unwrap_or(usize::MAX);
+            let there = stage.get(..there).unwrap_or(&stage);
+            for record in Records::new(there, start).map_while(Result::ok) {
+                if record.kind == RecordType::AUXTRACE {
+                    break;
                 }
+                self.good = record.offset + 8 + to_u64(record.body.len());
             }
         }
         self.stage = stage;

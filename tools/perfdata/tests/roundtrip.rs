@@ -4,7 +4,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use std::io::{Cursor, Seek, SeekFrom, Write};
+use std::io::{Cursor, IoSlice, Seek, SeekFrom, Write};
 
 use perfdata::{
     Attr, Aux, AuxFlags, Auxtrace, ClockData, Comm, Event, EventDesc, Feature, Features, File,
@@ -367,6 +367,11 @@ impl Write for Disk {
         }
         self.inner.write(&bytes[..n])
     }
+    /// As a file does: all that there is room for, of all of them.
+    fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> std::io::Result<usize> {
+        let all: Vec<u8> = parts.iter().flat_map(|part| part.iter().copied()).collect();
+        self.write(&all)
+    }
     fn flush(&mut self) -> std::io::Result<()> {
         Ok(())
     }
@@ -637,6 +642,10 @@ fn read_all(bytes: &[u8]) {
     let Ok(file) = File::parse(bytes) else { return };
     for record in file.records().map_while(Result::ok) {
         let _ = file.decode(&record);
+        for (attr, _) in file.events() {
+            let id = record.sample_id(attr).ok().and_then(|(id, _)| id);
+            assert_eq!(record.time(attr), id.and_then(|id| id.time));
+        }
     }
     for section in file.features() {
         let _ = section.string();
@@ -852,14 +861,15 @@ fn payload_is_written_by_the_caller() {
         })
         .unwrap();
         if by {
-            w.payload_by(64, |out, done| {
-                out.write(&bytes[done..bytes.len().min(done + 7)])
+            w.payload_by(64, |out, front, done| {
+                let part = [front, &bytes[done..]].concat();
+                out.write(&part[..part.len().min(7)])
             })
             .unwrap();
         } else {
             w.payload(&bytes).unwrap();
         }
-        assert!(w.payload_by(1, |_, _| Ok(1)).is_err());
+        assert!(w.payload_by(1, |_, _, _| Ok(1)).is_err());
         w.finish(&Features::new()).unwrap().into_inner()
     };
     assert_eq!(write(true), write(false));

@@ -184,19 +184,37 @@ impl Mapping {
 }
 
 impl Mapping {
-    /// Writes `len` bytes from `offset` on to a file, or the first of them; how many. No copy of them is made here.
+    /// Writes `front` and then `len` bytes from `offset` on to a file, or the first of both; how many. No copy of them is made
+    /// here.
     ///
     /// # Errors
     /// What the kernel says; `EFAULT` is what some files say to memory of a device, which an area may be for them.
-    pub fn write_out(&self, offset: usize, len: usize, file: impl AsFd) -> io::Result<usize> {
+    pub fn write_out(
+        &self,
+        front: &[u8],
+        offset: usize,
+        len: usize,
+        file: impl AsFd,
+    ) -> io::Result<usize> {
         if offset.checked_add(len).is_none_or(|end| end > self.len) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         // SAFETY: `offset` is within the mapping, as was just checked.
         let from = unsafe { self.addr.add(offset) };
-        // SAFETY: The kernel reads at most `len` bytes from there, which are mapped (type invariant, and the check above). It
-        // is not this program that reads them, so nothing is said here of who else writes them.
-        let n = unsafe { libc::write(file.as_fd().as_raw_fd(), from.as_ptr().cast(), len) };
+        let parts = [
+            libc::iovec {
+                iov_base: front.as_ptr().cast_mut().cast(),
+                iov_len: front.len(),
+            },
+            libc::iovec {
+                iov_base: from.as_ptr().cast(),
+                iov_len: len,
+            },
+        ];
+        // SAFETY: There are two parts. The kernel only reads from them: the first is a slice, the second are `len` bytes that
+        // are mapped (type invariant, and the check above). It is not this program that reads these, so nothing is said here of
+        // who else writes them.
+        let n = unsafe { libc::writev(file.as_fd().as_raw_fd(), parts.as_ptr(), 2) };
         usize::try_from(n).map_err(|_| io::Error::last_os_error())
     }
 }
