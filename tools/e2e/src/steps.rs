@@ -12,6 +12,7 @@ use std::fs;
 use std::hint::black_box;
 use std::io::Read as _;
 use std::process::{Child, Command, Stdio};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Context, Result};
@@ -47,8 +48,22 @@ pub fn run() -> Result<()> {
     Ok(())
 }
 
-/// A shell that becomes the program when its input ends.
+/// A shell that waits, and becomes the program when its input ends.
 fn waiting() -> Result<Child> {
+    let child = shell()?;
+    let path = format!("/proc/{}/stat", child.id());
+
+    // spawn() returns while it is still being executed, which would be the exec that turns an event on.
+    while !fs::read_to_string(&path)
+        .with_context(|| format!("cannot read {path}"))?
+        .contains("(busybox) S ")
+    {
+        thread::sleep(Duration::from_millis(1));
+    }
+    Ok(child)
+}
+
+fn shell() -> Result<Child> {
     Command::new("/bin/busybox")
         .args(["sh", "-c", "read line; exec \"$@\"", "sh"])
         .args(PROGRAM)
