@@ -166,7 +166,9 @@ impl Pmu for SoftPt {
         }
 
         let stepped = tracer.step(session.buffer, &mut Ring(session.window), &mut task);
-        session.count(stepped);
+        if stepped != 0 {
+            session.count(stepped);
+        }
 
         user::Step::Ours(if tracer.is_full() || session.window.wakeup_due() {
             aux::Next::Commit

@@ -161,6 +161,33 @@ impl Insn {
         })
     }
 
+    /// Whether the instruction that `text` begins with certainly leaves the flags register's control
+    /// bits alone, and is no load of SS: in its few first bytes, which is quicker than to
+    /// [decode](Self::decode) it. False also if these do not say.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use auxcore::insn::{Insn, Mode};
+    ///
+    /// // add rax, rbx; pushf
+    /// assert!(Insn::is_plain(&[0x48, 0x01, 0xd8], Mode::Bits64));
+    /// assert!(!Insn::is_plain(&[0x9c], Mode::Bits64));
+    /// ```
+    pub fn is_plain(text: &[u8], mode: Mode) -> bool {
+        for byte in text {
+            match byte {
+                0x26 | 0x2e | 0x36 | 0x3e | 0x64..=0x67 | 0xf0 | 0xf2 | 0xf3 => {}
+                0x40..=0x4f if mode == Mode::Bits64 => {}
+                // POP SS, MOV to a segment register, PUSHF, POPF, IRET, and REX2, behind which is
+                // another opcode.
+                0x17 | 0x8e | 0x9c | 0x9d | 0xcf | 0xd5 => return false,
+                _ => return true,
+            }
+        }
+        false
+    }
+
     /// The address behind it, if it stands at `ip`.
     pub const fn next(&self, ip: u64) -> u64 {
         // CAST: Widening; `From` is not const.

@@ -12,6 +12,9 @@
 //!      └────────────────────┴───────────────────┘
 //!               system call, signal, off the CPU
 //! ```
+//!
+//! Where filters leave code out, the task is `Passing` instead of `Inside`: each step is compared with
+//! the ranges, and no more, unless the next instruction can show or load the trap flag.
 
 use crate::{
     ranges::Ranges,
@@ -54,6 +57,9 @@ enum Place {
         /// [`None`] if it could not be read yet.
         insn: Option<Insn>,
     },
+    /// In user code that is stepped through and not traced, with an instruction at this address the
+    /// next that has nothing to do with the trap flag.
+    Passing(u64),
 }
 
 /// What the unit of a CPU knows of the current task.
@@ -173,6 +179,12 @@ impl Tracer {
     ) -> Result<u64, Full> {
         let to = task.ip();
 
+        if let (Place::Passing(_), false) = (self.place, self.paused) {
+            if let (false, Some(code)) = (self.ranges.has(to), task.code()) {
+                self.place = pass(task, to, mode_of(code));
+                return Ok(0);
+            }
+        }
         let (from, insn) = match self.place {
             _ if self.paused && !self.is_inside() => {
                 self.disarm(task);
@@ -193,6 +205,7 @@ impl Tracer {
                 (ip, insn)
             }
             Place::Inside { ip, insn } => (ip, insn),
+            Place::Passing(ip) => (ip, None),
         };
         self.begin_at(encoder, ring, from, mode(task))?;
         let insn = insn.or_else(|| read(task, from)).unwrap_or(Insn::UNKNOWN);
@@ -236,12 +249,14 @@ impl Tracer {
             // Not traced; or a round of an instruction, which counts when it is left.
             steps = 0;
         }
-        if !self.ranges.has(to) {
+        self.place = if self.ranges.has(to) {
+            Place::Inside {
+                ip: to,
+                insn: read(task, to),
+            }
+        } else {
             encoder.disable(to, ring)?;
-        }
-        self.place = Place::Inside {
-            ip: to,
-            insn: read(task, to),
+            pass(task, to, mode)
         };
 
         match step.insn.kind {
@@ -307,7 +322,7 @@ impl Tracer {
     }
 
     fn is_inside(&self) -> bool {
-        matches!(self.place, Place::Inside { .. })
+        matches!(self.place, Place::Inside { .. } | Place::Passing(_))
     }
 
     /// The task has executed an instruction that makes a system call; whether it is known, as a
@@ -339,7 +354,7 @@ impl Tracer {
     fn has_executed(&self, task: &Current<'_>) -> bool {
         match self.place {
             Place::Outside => false,
-            Place::Inside { .. } => true,
+            Place::Inside { .. } | Place::Passing(_) => true,
             // Else it comes out of a system call that has the result of one that has none.
             Place::Entering(ip) => task.ip() != ip || task.shows_trap_flag(),
         }
@@ -352,7 +367,7 @@ impl Tracer {
         task: &mut Current<'_>,
     ) -> Result<u64, Full> {
         let (ip, insn) = match self.place {
-            Place::Outside => return Ok(0),
+            Place::Outside | Place::Passing(_) => return Ok(0),
             Place::Inside { ip, insn } => (ip, insn),
             Place::Entering(ip) => {
                 let is_far = |insn: &Insn| matches!(insn.kind, Kind::Far(_));
@@ -421,6 +436,10 @@ impl Tracer {
     }
 }
 
+/// So many bytes say of nearly all instructions whether they have to do with the trap flag; they are
+/// one load.
+const PEEK: usize = 8;
+
 /// The length of `syscall`, and of `int 0x80`.
 const SYSCALL_LEN: u64 = 2;
 
@@ -442,6 +461,20 @@ fn read(task: &Current<'_>, ip: u64) -> Option<Insn> {
     let len = task.read(ip, &mut text);
 
     Insn::decode(text.get(..len)?, mode(task))
+}
+
+/// In user code that is not traced, with the instruction at `ip` the next.
+fn pass(task: &Current<'_>, ip: u64, mode: Mode) -> Place {
+    let mut text = [0; PEEK];
+    let len = task.read(ip, &mut text);
+
+    match text.get(..len) {
+        Some(text) if Insn::is_plain(text, mode) => Place::Passing(ip),
+        _ => Place::Inside {
+            ip,
+            insn: read(task, ip),
+        },
+    }
 }
 
 /// Whether `insn`, at `ip`, can be executed and be the next one again.

@@ -339,3 +339,35 @@ fn targets_wrap() {
     );
     assert_eq!(jump(&[0xff, 0xe0], Mode::Bits64, 0), None);
 }
+
+/// All beginnings of three bytes, with what may stand behind: as the decoder says, or in doubt no.
+#[test]
+fn what_is_plain_leaves_the_flags_alone() {
+    let mut plain = 0;
+
+    for mode in MODES {
+        for start in 0..1_u32 << 24 {
+            let [a, b, c, _] = start.to_le_bytes();
+            let text = [a, b, c, 0x9c, 0x9d, 0xcf, 0x17, 0x8e, 0, 0, 0, 0, 0, 0, 0];
+            if !Insn::is_plain(&text, mode) {
+                continue;
+            }
+            plain += 1;
+            let kind = Insn::decode(&text, mode).map_or(Kind::Other, |insn| insn.kind);
+            assert!(
+                !matches!(
+                    kind,
+                    Kind::PushFlags
+                        | Kind::PopFlags
+                        | Kind::Shadow
+                        | Kind::Far(Far::InterruptReturn)
+                ),
+                "{text:x?}, {mode:?}: {kind:?}"
+            );
+        }
+    }
+    // Nearly all are.
+    assert!(plain > (2 << 24) * 9 / 10, "{plain}");
+    assert!(!Insn::is_plain(&[0x48, 0x48], Mode::Bits64));
+    assert!(!Insn::is_plain(&[], Mode::Bits64));
+}

@@ -378,11 +378,13 @@ impl<T: Pmu> Hooks<T> {
         // SAFETY: Interrupts are off until this returns.
         let cpu = unsafe { context::Cpu::current() };
 
-        if let Some(regs) = running() {
+        let left = running().is_some_and(|regs| {
             leaving::end(regs);
-        }
-        // Whoever set the flag has gone since, if so.
-        let left = settle_running();
+            // Whoever set the flag has gone since, if so.
+            //
+            // SAFETY: The current task's, which is in this trap; references to frames are never made.
+            unsafe { settle(regs) }
+        });
         let claimed = registration.with_session(&cpu, |session, run| {
             match registration.driver().step(session, run) {
                 Step::Ours(next) => (next, true),

@@ -30,7 +30,7 @@ use crate::workload::CALLS;
 pub type Case = (&'static str, fn() -> Result<String>);
 
 /// All cases.
-pub const ALL: [Case; 17] = [
+pub const ALL: [Case; 18] = [
     ("soft_pt: attached and detached", attach),
     ("soft_pt: closed while it runs", close),
     ("soft_pt: a ring that nobody reads", full),
@@ -47,6 +47,7 @@ pub const ALL: [Case; 17] = [
     ("soft_pt: what the recorder says to do", hint),
     ("soft_pt: a flame graph", flamegraph),
     ("soft_pt: address filters", filters),
+    ("soft_pt: outside of all filters", stops::outside),
     ("soft_pt: a snapshot", snapshot),
 ];
 

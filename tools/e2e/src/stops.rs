@@ -5,6 +5,7 @@
 //! What is traced is `watch` (`tools/e2e/watch.c`): it looks for the trap flag wherever a program can see its flags, and computes
 //! something whose result is known. A flag that stays set when nobody takes its traps any more kills it.
 
+use std::ffi::CStr;
 use std::fs;
 use std::io::Read as _;
 use std::os::unix::fs::FileExt;
@@ -152,7 +153,7 @@ impl Drop for Recorder {
 
 impl Tracer {
     /// Traces all threads of a program, and what they start, with events of this process.
-    fn probes(watch: &Watch) -> Result<Self> {
+    fn probes(watch: &Watch, filter: Option<&CStr>) -> Result<Self> {
         let mut attr = traced()?;
         attr.flags |= Flags::INHERIT;
         let mut probes = Vec::new();
@@ -163,6 +164,10 @@ impl Tracer {
             let tid = name.to_string_lossy().parse().context("not a thread")?;
             for cpu in 0..2 {
                 let probe = Probe::open(&attr, tid, cpu, 16, false)?;
+                if let Some(filter) = filter {
+                    let set = probe.event.set_filter(filter);
+                    set.context("cannot set a filter")?;
+                }
                 probe.event.enable()?;
                 probes.push(probe);
             }
@@ -233,7 +238,7 @@ fn stop(target: &str, stop: Stop) -> Result<()> {
     module::load("soft_pt")?;
     let mut watch = Watch::new(target)?;
     let mut tracer = match stop {
-        Stop::Disable | Stop::Close => Tracer::probes(&watch)?,
+        Stop::Disable | Stop::Close => Tracer::probes(&watch, None)?,
         _ => Tracer::recorder(&watch)?,
     };
     tracer.traces()?;
@@ -307,7 +312,7 @@ pub fn ends() -> Result<String> {
         let row = || -> Result<()> {
             module::load("soft_pt")?;
             let watch = Watch::new(what)?;
-            let mut tracer = Tracer::probes(&watch)?;
+            let mut tracer = Tracer::probes(&watch, None)?;
             tracer.traces()?;
             let (status, said) = watch.ends()?;
             ensure!(
@@ -323,6 +328,35 @@ pub fn ends() -> Result<String> {
         outcome?;
     }
     Ok(format!("{} ways", ENDS.len()))
+}
+
+/// Where filters leave out all that a program executes, it is stepped through just the same, and must not see it either.
+pub fn outside() -> Result<String> {
+    for target in TARGETS {
+        let row = || -> Result<()> {
+            let mut watch = Watch::new(target)?;
+            let before = module::counter("soft_pt", "begins")?;
+            // What is there, nobody executes.
+            let filter = c"filter 0x10/0x10@/bin/watch";
+            let probes = Tracer::probes(&watch, Some(filter))?;
+            watch.goes_on(20)?;
+            let Tracer::Probes(probes) = probes else {
+                bail!("no events");
+            };
+            let counts = probes.iter().map(Probe::generated);
+            let count = counts.sum::<Result<u64>>()?;
+            ensure!(count == 0, "{count} instructions were traced");
+            ensure!(
+                module::counter("soft_pt", "begins")? > before,
+                "it was not stepped through"
+            );
+            let (status, said) = watch.ends()?;
+            ensure!(status.success(), "it ended with {status}: {said}");
+            Ok(())
+        };
+        row().with_context(|| target.to_owned())?;
+    }
+    Ok(format!("{} programs", TARGETS.len()))
 }
 
 /// The kernel's own memory.
@@ -410,7 +444,7 @@ pub fn hooked() -> Result<String> {
     for _ in 0..TIMES {
         expect(none, "without an event")?;
         let watch = Watch::new("children")?;
-        let mut tracer = Tracer::probes(&watch)?;
+        let mut tracer = Tracer::probes(&watch, None)?;
         expect(all, "with events")?;
         tracer.traces()?;
         let Tracer::Probes(mut probes) = tracer else {
