@@ -18,9 +18,10 @@ use std::process::Command;
 const LEAN_CONFIG: &str = include_str!("../lean.config");
 
 /// What the lean kernel has beyond Debian's source: patches that are meant for the kernel itself.
-const LEAN_PATCHES: [&str; 2] = [
+const LEAN_PATCHES: [&str; 3] = [
     include_str!("../../../Documentation/patches/0001-perf-core-Fill-up-AUX-samples-that-a-PMU-cuts-short.patch"),
     include_str!("../../../Documentation/patches/0002-perf-core-Export-perf_output_copy_aux.patch"),
+    include_str!("../../../Documentation/patches/0003-perf-core-Read-the-state-to-inherit-under-child_mutex.patch"),
 ];
 
 /// Changed when this file makes something else of the same packages.
