@@ -274,8 +274,10 @@ impl Drain {
         for part in pieces(range.clone(), self.piece_limit(file)) {
             let from = usize::try_from(part.start - range.start).unwrap_or(usize::MAX);
             let to = usize::try_from(part.end - range.start).unwrap_or(usize::MAX);
-            file.piece(&rings.piece(&part, reference))?;
+            let aux = rings.piece(&part, reference);
+            file.piece(&aux)?;
             file.payload(held.get(from..to).unwrap_or(&[]))?;
+            pad(&aux, part.end - part.start, file)?;
         }
         self.loss.drained(len, reference);
         Ok(())
@@ -369,14 +371,20 @@ impl Drain {
                 reader.release(&area, part.end);
                 file.payload(bounce)?;
             }
-            if aux.size != len {
-                let pad = usize::try_from(aux.size - len).unwrap_or(0);
-                file.payload(&[0; 8][..pad])?;
-            }
+            pad(&aux, len, file)?;
             self.loss.drained(len, reference);
         }
         Ok(len)
     }
+}
+
+/// Writes the zeros that bring a piece with `len` bytes of trace to its size.
+fn pad(aux: &Auxtrace, len: u64, file: &mut impl Sink) -> Result<()> {
+    let zeros = usize::try_from(aux.size.saturating_sub(len)).unwrap_or(0);
+    if zeros == 0 {
+        return Ok(());
+    }
+    file.payload([0; 8].get(..zeros).unwrap_or_default())
 }
 
 /// Reads all rings once, and ends the round in the file if there was anything.

@@ -154,14 +154,16 @@ impl Reader {
         }
     }
 
-    /// What an area that is written over and over holds: positions of its last bytes, at most `limit`, a whole number of
-    /// words. Its head only grows, so how often it went round is known, and nothing of what it holds is looked at.
-    /// It is not read by a tail, so this may only be called while nothing is written.
+    /// What an area that is written over and over holds: positions of its last bytes, at most `limit`: all that were ever
+    /// written, or a whole number of words. Its head only grows, so how often it went round is known, and nothing of what it
+    /// holds is looked at. It is not read by a tail, so this may only be called while nothing is written.
     #[must_use]
     pub fn snapshot(&self, area: &impl Area, limit: u64) -> Range<u64> {
         let head = area.head();
-        let len = head.min(self.size.len()).min(limit);
-        head - len / 8 * 8..head
+        let most = limit.min(self.size.len());
+        // Where nothing is left out, a decoder begins with the first byte.
+        let start = if head > most { head - most / 8 * 8 } else { 0 };
+        start..head
     }
 
     /// Copies the bytes from position `from` on, over the end of the ring if need be.
@@ -406,8 +408,11 @@ mod tests {
         assert_eq!(ring.snapshot(&fake, u64::MAX), 1..65);
         for (head, limit, holds) in [
             (0, 64, 0..0),
-            (60, 64, 4..60),
+            (60, 64, 0..60),
             (64, 64, 0..64),
+            (65, 64, 1..65),
+            (60, 60, 0..60),
+            (61, 60, 5..61),
             (1000, 64, 936..1000),
             (1000, 20, 984..1000),
         ] {

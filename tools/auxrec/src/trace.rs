@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 
-use perfdata::{Aux, Auxtrace, Event, Feature, File, Read};
+use perfdata::{Aux, AuxFlags, Auxtrace, Event, Feature, File, Read};
 
 use crate::convert;
 use crate::error::{Error, Result};
@@ -76,12 +76,25 @@ impl Ring<'_> {
     }
 
     /// Takes away what brought pieces to a multiple of 8: zeros beyond where the next piece begins, or, of the last one, beyond
-    /// what AUX records tell of. Anything else stays, for `check` to find.
-    fn unpad(&mut self) {
+    /// what AUX records tell of; of a snapshot, beyond the newest head that AUX records tell of and it can have. Anything else
+    /// stays, for `check` to find.
+    fn unpad(&mut self, mode: Mode) {
         let starts = self.pieces.iter().map(|piece| piece.aux.offset);
-        let told = self.records.iter().map(|record| record.aux);
-        let told = told.map(|aux| aux.offset.saturating_add(aux.size)).max();
-        let ends: Vec<_> = starts.skip(1).chain(told).collect();
+        let told = || self.records.iter().map(|record| record.aux);
+        let ends: Vec<_> = match mode {
+            Mode::Linear => {
+                let last = told().map(|aux| aux.offset.saturating_add(aux.size)).max();
+                starts.skip(1).chain(last).collect()
+            }
+            Mode::Overwrite => {
+                let heads = || told().filter(|aux| aux.flags.contains(AuxFlags::OVERWRITE));
+                let all: BTreeSet<_> = heads().map(|aux| aux.offset).collect();
+                let end = |piece: &Piece<'_>| piece.aux.offset.wrapping_add(piece.aux.size);
+                let ends = self.pieces.iter().map(end);
+                ends.map(|end| all.range(..=end).next_back().copied().unwrap_or(end))
+                    .collect()
+            }
+        };
         for (piece, end) in self.pieces.iter_mut().zip(ends) {
             let padding = piece.padding(end);
             piece.aux.size -= padding;
@@ -315,9 +328,7 @@ impl<'a> Trace<'a> {
             trace.read_records(number, file, &index);
         }
         for ring in trace.rings.values_mut() {
-            if trace.mode == Mode::Linear {
-                ring.unpad();
-            }
+            ring.unpad(trace.mode);
             let mut offline = last.offline.iter();
             if let Some((_, ns)) = offline.find(|(cpu, _)| ring.cpu == Some(*cpu)) {
                 ring.loss.offline = *ns;

@@ -395,6 +395,25 @@ fn snapshots_are_put_together() {
     assert!(text.contains("is not the same"), "{text}");
 }
 
+/// A snapshot of all that there is ends anywhere, and is brought to a multiple of 8; records tell where the head was.
+#[test]
+fn snapshots_are_padded() {
+    let all = packets(0, 256);
+    for cut in 1..192 {
+        let mut made = Made::new(true);
+        for to in [cut, all.len()] {
+            made.head = u64::try_from(to).unwrap();
+            made.aux(64, AuxFlags::OVERWRITE);
+            made.head = 0;
+            made.piece(&all[..to]);
+        }
+        let findings = made.count(256).check();
+        assert_eq!(findings.problems, [""; 0], "{cut}");
+        let content = findings.content().unwrap();
+        assert_eq!((content.recorded, content.lost), (256, 0), "{cut}");
+    }
+}
+
 /// The files that a recording went into: together they are as one, alone they are consistent.
 #[test]
 fn parts_of_a_recording() {

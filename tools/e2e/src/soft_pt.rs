@@ -618,6 +618,15 @@ fn filters() -> Result<String> {
 
 /// The newest trace, of an area that has gone round, is followed from the first place to begin in it.
 fn snapshot() -> Result<String> {
+    // Of an area that was not written to its end, all.
+    let all = Followed::run(&["-m", "64K,4M", "-Se"])?;
+    ensure!(
+        all.calls.count() == all.counted,
+        "{} instructions were traced: {}",
+        all.counted,
+        all.calls.summary()
+    );
+
     let followed = Followed::run(&["-m", "64K,8K", "-Se"])?;
     let (count, counted) = (followed.calls.count(), followed.counted);
 
