@@ -147,6 +147,29 @@ struct Queue<'s, 'f, T> {
 }
 
 impl<'s, 'f, T: Tape> Queue<'s, 'f, T> {
+    fn new(
+        shared: &'s Shared<'f, T>,
+        thread: usize,
+        direct: bool,
+        to: SyncSender<Batch>,
+        empty: Receiver<Vec<u8>>,
+        over: &'s UnixStream,
+    ) -> Self {
+        Self {
+            thread,
+            round: 0,
+            shared,
+            over,
+            direct,
+            to,
+            piece: None,
+            desk: None,
+            owed: 0,
+            buffer: Vec::new(),
+            empty,
+        }
+    }
+
     fn send(&self, op: Option<Op>) -> Result<()> {
         let batch = Batch {
             thread: self.thread,
@@ -312,19 +335,7 @@ pub(crate) fn run(
             stops.push(stop);
             let (shared, wakeups) = (&shared, &wakeups);
             workers.push(scope.spawn(move || {
-                let queue = Queue {
-                    thread,
-                    round: 0,
-                    shared,
-                    over: &over,
-                    direct,
-                    to,
-                    piece: None,
-                    desk: None,
-                    owed: 0,
-                    buffer: Vec::new(),
-                    empty,
-                };
+                let queue = Queue::new(shared, thread, direct, to, empty, &over);
                 let result = drain(rings, drains, mode, queue, &stopped, wakeups);
                 if result.is_err() {
                     let _ = (&over).write(&[1]);
@@ -563,7 +574,7 @@ mod tests {
                 let (shared, over, to) = (&shared, &over, to.clone());
                 workers.push(scope.spawn(move || {
                     let thread_number = usize::try_from(thread).unwrap();
-                    let mut queue = queue(shared, thread_number, direct, to, empty, over);
+                    let mut queue = Queue::new(shared, thread_number, direct, to, empty, over);
                     let mut offset = 0;
                     for pass in 0..passes {
                         queue.round = shared.round.load(Ordering::Acquire);
@@ -592,29 +603,6 @@ mod tests {
         (results, written, file.get_ref().file.get_ref().clone())
     }
 
-    fn queue<'s, 'f, T: Tape>(
-        shared: &'s Shared<'f, T>,
-        thread: usize,
-        direct: bool,
-        to: SyncSender<Batch>,
-        empty: Receiver<Vec<u8>>,
-        over: &'s UnixStream,
-    ) -> Queue<'s, 'f, T> {
-        Queue {
-            thread,
-            round: 0,
-            shared,
-            over,
-            direct,
-            to,
-            piece: None,
-            desk: None,
-            owed: 0,
-            buffer: Vec::new(),
-            empty,
-        }
-    }
-
     /// What is written into the file at once never overtakes what was handed over before.
     #[test]
     fn what_waits_goes_first() {
@@ -627,7 +615,7 @@ mod tests {
         let (over, _finished) = UnixStream::pair().unwrap();
         let (to, from) = sync_channel(8);
         let (give, empty) = std::sync::mpsc::channel();
-        let mut queue = queue(&shared, 0, true, to, empty, &over);
+        let mut queue = Queue::new(&shared, 0, true, to, empty, &over);
         let mut next = 0_u64;
         let mut send = |queue: &mut Queue<'_, '_, _>| {
             // A record of a type that says nothing here, with a number.

@@ -64,6 +64,21 @@ fn names(file: &TraceFile) -> Result<(Vec<u32>, u64)> {
     Ok((numbers, sum))
 }
 
+/// A recorder with these options besides, that takes commands.
+fn overwriting(file: &TraceFile, commander: &mut Commander, options: &[&str]) -> Result<Recorder> {
+    let mut arguments: Vec<String> = ["-e", "pattern/rate=64/", "-S", "--overwrite"]
+        .iter()
+        .chain(options)
+        .copied()
+        .map(str::to_owned)
+        .collect();
+    arguments.extend(commander.arguments());
+
+    let recorder = Recorder::start(file.path(), &arguments)?;
+    commander.ask("ping")?;
+    Ok(recorder)
+}
+
 /// Far more records than the ring holds: the newest are in the file, in their order, none is there twice, and of what came after
 /// none is missing.
 fn of_cpus(name: &str) -> Result<String> {
@@ -72,19 +87,7 @@ fn of_cpus(name: &str) -> Result<String> {
     let file = TraceFile::new(name);
     let mut commander = Commander::new(name)?;
     let ring = 8;
-    let arguments = [
-        "-e",
-        "pattern/rate=64/",
-        "-m",
-        "8,16",
-        "-a",
-        "-S",
-        "--overwrite",
-    ];
-    let mut arguments: Vec<String> = arguments.map(String::from).into();
-    arguments.extend(commander.arguments());
-    let recorder = Recorder::start(file.path(), &arguments)?;
-    commander.ask("ping")?;
+    let recorder = overwriting(&file, &mut commander, &["-m", "8,16", "-a"])?;
     rename(0..MANY)?;
     ensure!(
         names(&file)?.0.is_empty(),
@@ -128,20 +131,7 @@ fn of_a_process(name: &str) -> Result<String> {
     let file = TraceFile::new(name);
     let mut commander = Commander::new(name)?;
     let me = std::process::id().to_string();
-    let arguments = [
-        "-e",
-        "pattern/rate=64/",
-        "-m",
-        "4,16",
-        "-p",
-        &me,
-        "-S",
-        "--overwrite",
-    ];
-    let mut arguments: Vec<String> = arguments.map(String::from).into();
-    arguments.extend(commander.arguments());
-    let recorder = Recorder::start(file.path(), &arguments)?;
-    commander.ask("ping")?;
+    let recorder = overwriting(&file, &mut commander, &["-m", "4,16", "-p", &me])?;
     rename(0..MANY)?;
     commander.ask("snapshot")?;
     commander.ask("stop")?;
