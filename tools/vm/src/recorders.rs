@@ -120,8 +120,12 @@ impl Figures {
             percent(most(one), most(two).max(file)),
         ));
         for [part, cost, loss] in &self.watermarks {
+            let cost = match cost {
+                0 => "it loses where the others are measured".to_owned(),
+                cost => format!("{cost} instructions a MiB"),
+            };
             lines.push(format!(
-                "auxrec, woken at 1/{part} of an area of 1 MiB: {cost} instructions a MiB; first loss at {loss} MiB per 1024^3 instructions"
+                "auxrec, woken at 1/{part} of an area of 1 MiB: {cost}; first loss at {loss} MiB per 1024^3 instructions"
             ));
         }
         for [size, area, ours] in &auxrec.blind {
