@@ -694,6 +694,7 @@ impl<T: Pmu> PinnedDrop for Registration<T> {
     fn drop(self: Pin<&mut Self>) {
         // perf destroys events that are still open with the mutex of their context held, and the
         // last one must not unhook there: that waits for CPUs that come or go, which take the mutex.
+        // It fails only where there is no event.
         //
         // SAFETY: Closed below; this is a task that may sleep.
         let held = unsafe { self.open_hooks() }.is_ok();
@@ -909,16 +910,16 @@ impl<T: Pmu> Callbacks<T> {
     ///
     /// As for [`Self::add`].
     unsafe extern "C" fn del(event: *mut bindings::perf_event, _flags: c_int) {
-        // SAFETY: By the safety requirement.
-        unsafe {
-            Self::on_cpu(event, |_, slot, event, cpu| {
-                slot.del(event, cpu);
-                #[cfg(CONFIG_X86_64)]
-                if T::HAS_STEP {
-                    user::settle_current(cpu);
-                }
-            })
+        let del = |_: &_, slot: Pin<&aux::Slot<T>>, event, cpu: &_| {
+            slot.del(event, cpu);
+            #[cfg(CONFIG_X86_64)]
+            if T::HAS_STEP {
+                user::settle_current(cpu);
+            }
         };
+
+        // SAFETY: By the safety requirement.
+        unsafe { Self::on_cpu(event, del) };
     }
 
     /// # Safety

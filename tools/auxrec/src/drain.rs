@@ -354,6 +354,7 @@ impl Drain {
                 for part in pieces(range.clone(), straight) {
                     let len = usize::try_from(part.end.wrapping_sub(at)).unwrap_or(usize::MAX);
                     let [first, second] = reader.runs(at, len);
+                    // It takes all of a piece so, or nothing.
                     if !file.payload_from(area.aux, first)?
                         || !second.is_empty() && !file.payload_from(area.aux, second)?
                     {
