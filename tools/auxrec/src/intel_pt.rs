@@ -57,6 +57,12 @@ pub fn info(plan: &Plan, clock: &TimeConv) -> Option<Vec<u64>> {
     ])
 }
 
+/// Whether the time stamps in the trace of CPUs cannot be compared with the times of records, which say who ran there.
+#[must_use]
+pub fn lacks_clock(plan: &Plan, clock: &TimeConv) -> bool {
+    plan.writes_intel_pt() && plan.cpus.is_some() && !clock.cap_zero
+}
+
 /// The bits of `config` that a term takes.
 fn mask(pmu: &Pmu, name: &str) -> u64 {
     pmu.terms
@@ -127,7 +133,9 @@ mod tests {
             cap_zero: true,
             ..TimeConv::default()
         };
-        let words = info(&plan(dir.path(), "any_name//u"), &clock).unwrap();
+        let plan = plan(dir.path(), "any_name//u");
+        assert!(!lacks_clock(&plan, &clock) && lacks_clock(&plan, &TimeConv::default()));
+        let words = info(&plan, &clock).unwrap();
 
         assert_eq!(words[..5], [9, 31, 12345, 99, 1]);
         assert_eq!(words[5..10], [1 << 10, 1 << 11, 2, 0, 1]);

@@ -311,6 +311,12 @@ pub fn record(options: &Options) -> Result<Outcome> {
         );
     }
     let session = Session::open(plan, &limits)?;
+    if intel_pt::lacks_clock(session.plan(), &session.clock()) {
+        eprintln!(
+            "auxrec: warning: the kernel does not say how the processor's cycle counter becomes perf's clock (TSC not available), so \
+             nobody will know which thread's trace a CPU's is: record with --per-thread"
+        );
+    }
     let output = Output::create(
         &options.output,
         options.description(&session, online.len(), pid),

@@ -31,7 +31,7 @@ pub struct Case {
 pub const CASES: &[Case] = &[
     Case {
         name: "one CPU, as intel_pt",
-        run: || same(&ONE_CPU),
+        run: one_cpu,
     },
     Case {
         name: "one thread, as intel_bts",
@@ -113,6 +113,11 @@ struct Recorded {
     places: BTreeSet<String>,
     /// The kinds of records, as perf prints them.
     kinds: BTreeSet<String>,
+}
+
+/// All of a CPU, as `intel_pt`.
+pub fn one_cpu() -> Result<String> {
+    same(&ONE_CPU)
 }
 
 fn same(run: &Run) -> Result<String> {

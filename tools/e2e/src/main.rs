@@ -8,6 +8,7 @@
 mod bench;
 mod beside;
 mod cases;
+mod clock;
 mod compress;
 mod contract;
 mod counting;
@@ -68,6 +69,9 @@ enum What {
     Read(matrix::Reading),
     /// Run the cases that set the recorder beside stock perf.
     Beside {
+        /// Those for a guest whose kernel does not use the cycle counter.
+        #[arg(long)]
+        no_tsc: bool,
         /// Run only cases whose names contain one of these.
         filters: Vec<String>,
     },
@@ -108,7 +112,7 @@ fn main() -> ExitCode {
             }
             Ok(ExitCode::SUCCESS)
         }
-        Some(What::Beside { filters }) => beside(filters),
+        Some(What::Beside { no_tsc, filters }) => beside(*no_tsc, filters),
         Some(What::Exact { part }) => exact::run(part),
         Some(What::Disk { part }) => disk::run(part),
         Some(What::Bench(args)) => bench::run(args),
@@ -131,11 +135,14 @@ fn all(filters: &[String]) -> Result<ExitCode> {
     run(cases, filters, module::load_all)
 }
 
-fn beside(filters: &[String]) -> Result<ExitCode> {
+fn beside(no_tsc: bool, filters: &[String]) -> Result<ExitCode> {
     // What the two do differently does not depend on the kernel, and takes long.
     let stock = std::env::var_os("AUXPMU_KERNEL").is_some_and(|kernel| kernel == "stock");
-    let rows = if stock { &[] } else { rows::CASES };
-    let cases = beside::CASES.iter().chain(rows);
+    let cases = match (no_tsc, stock) {
+        (true, _) => clock::CASES.iter().chain(&[]),
+        (false, true) => beside::CASES.iter().chain(&[]),
+        (false, false) => beside::CASES.iter().chain(rows::CASES),
+    };
     let cases = cases.map(|case| (case.name, || case.run()));
     run(cases, filters, || Ok(()))
 }

@@ -48,23 +48,28 @@ const fn case(name: &'static str, run: fn() -> Result<String>) -> Case {
     Case { name, run }
 }
 
+/// A recorder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Tool {
+pub enum Tool {
+    /// `perf record`.
     Perf,
+    /// `auxrec record`.
     Auxrec,
 }
 
 use Tool::{Auxrec, Perf};
 
 impl Tool {
-    fn name(self) -> &'static str {
+    /// Its program.
+    pub fn name(self) -> &'static str {
         match self {
             Perf => "perf",
             Auxrec => "auxrec",
         }
     }
 
-    fn file(self) -> TraceFile {
+    /// Where it may record to.
+    pub fn file(self) -> TraceFile {
         TraceFile::new(&format!("row-{}", self.name()))
     }
 
@@ -82,7 +87,8 @@ impl Tool {
         Recorder::of(self.name(), file.path(), &all)
     }
 
-    fn record(self, file: &TraceFile, arguments: &[&str]) -> Result<Ended> {
+    /// Has it record to its end.
+    pub fn record(self, file: &TraceFile, arguments: &[&str]) -> Result<Ended> {
         self.start(file, arguments)?.wait(Reader::KeepsUp)
     }
 

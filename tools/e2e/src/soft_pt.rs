@@ -474,24 +474,18 @@ fn hint() -> Result<String> {
 }
 
 /// What was traced of the workload `calls`.
-struct Followed {
+pub struct Followed {
     /// What the driver counted.
-    counted: u64,
+    pub counted: u64,
     calls: auxrec::flamegraph::Calls,
     /// Names from the outermost, and instructions.
     folded: Vec<(String, u64)>,
 }
 
 impl Followed {
-    /// Records all of the workload, or with a filter, and follows its trace.
-    fn record(filter: Option<&str>) -> Result<Self> {
-        let filter = filter.map(|filter| ["--filter", filter]);
-        let options: Vec<_> = filter
-            .into_iter()
-            .flatten()
-            .chain(["-m", "64K,4M"])
-            .collect();
-        let followed = Self::run(&options)?;
+    /// Records the workload with these options, and follows its trace, of which nothing may be missing.
+    pub fn record(options: &[&str]) -> Result<Self> {
+        let followed = Self::run(&[options, &["-m", "64K,4M"]].concat())?;
 
         ensure!(
             followed.calls.count() == followed.counted,
@@ -562,7 +556,7 @@ const CALLED: &str = "auxe2e::workload::called";
 
 /// The folded stacks of a recording have all instructions that the driver counted, and the calls that the program makes.
 fn flamegraph() -> Result<String> {
-    let followed = Followed::record(None)?;
+    let followed = Followed::record(&[])?;
     let (count, callers) = followed.own(CALLED)?;
     ensure!(
         callers.first() == Some(&CALLER)
@@ -584,7 +578,7 @@ fn flamegraph() -> Result<String> {
 
 /// With filters exactly the instructions of these functions are traced.
 fn filters() -> Result<String> {
-    let all = Followed::record(None)?;
+    let all = Followed::record(&[])?;
     let (called, caller) = (all.own(CALLED)?.0, all.own(CALLER)?.0);
     let [in_called, in_caller] = [place("6called")?, place("6caller")?]
         .map(|(offset, size)| format!("filter {offset:#x}/{size:#x}@{PROGRAM}"));
@@ -594,7 +588,7 @@ fn filters() -> Result<String> {
         (&in_caller, caller),
         (&format!("{in_called},{in_caller}"), called + caller),
     ] {
-        let some = Followed::record(Some(filter))?;
+        let some = Followed::record(&["--filter", filter])?;
         ensure!(
             some.counted == want,
             "`{filter}`: {} instructions were traced, and not {want}",
@@ -609,7 +603,7 @@ fn filters() -> Result<String> {
         (format!("{in_called},").repeat(5), "too many"),
     ] {
         ensure!(
-            Followed::record(Some(filter.trim_end_matches(','))).is_err(),
+            Followed::record(&["--filter", filter.trim_end_matches(',')]).is_err(),
             "{why}: `{filter}` was not refused"
         );
     }

@@ -541,6 +541,8 @@ struct EndToEnd {
     timeout: Duration,
     /// Whether stock perf goes along, and the processor is one where it expects AUX areas.
     perf: bool,
+    /// What else stands on the kernel's command line.
+    append: &'static str,
 }
 
 const CASES: EndToEnd = EndToEnd {
@@ -548,6 +550,7 @@ const CASES: EndToEnd = EndToEnd {
     command: "auxe2e",
     timeout: Duration::from_secs(600),
     perf: false,
+    append: "",
 };
 
 const MATRIX: EndToEnd = EndToEnd {
@@ -555,6 +558,7 @@ const MATRIX: EndToEnd = EndToEnd {
     command: "auxe2e matrix",
     timeout: Duration::from_secs(900),
     perf: false,
+    append: "",
 };
 
 const BESIDE: EndToEnd = EndToEnd {
@@ -562,7 +566,21 @@ const BESIDE: EndToEnd = EndToEnd {
     command: "auxe2e beside",
     timeout: Duration::from_secs(900),
     perf: true,
+    // The suites of the modules would run each time that the driver is loaded anew.
+    append: "kunit.enable=0",
 };
+
+/// The same where the kernel does not use the processor's cycle counter.
+const NO_TSC: EndToEnd = EndToEnd {
+    name: "beside-no-tsc",
+    command: "auxe2e beside --no-tsc",
+    timeout: Duration::from_secs(300),
+    append: "kunit.enable=0 tsc=unstable",
+    ..BESIDE
+};
+
+/// What the names of its cases begin with.
+const NO_TSC_CASES: &str = "no cycle counter";
 
 fn end_to_end(
     cache: &Cache,
@@ -608,16 +626,32 @@ fn end_to_end(
     Ok(Case::suite(what.name, suites))
 }
 
-/// The cases, and then what they have recorded in other readers.
+/// The cases, then those for a guest without a cycle counter, and then what was recorded in other readers.
 fn beside(cache: &Cache, dir: &Path, kernels: &mut Kernels<'_>, plan: &Plan) -> Result<Case> {
-    let mut suite = end_to_end(cache, dir, kernels, plan, &BESIDE)?;
+    let all = plan.cases.is_empty();
+    let names = plan.cases.iter().cloned();
+    let (there, here): (Vec<_>, Vec<_>) = names.partition(|name| name.starts_with(NO_TSC_CASES));
+    let mut run = |cases: Vec<String>, what| {
+        let plan = Plan {
+            cases,
+            ..plan.clone()
+        };
+        end_to_end(cache, dir, kernels, &plan, what)
+    };
+    let mut suites = Vec::new();
+    if all || !here.is_empty() {
+        suites.extend(run(here, &BESIDE)?.children);
+    }
+    if all || !there.is_empty() {
+        suites.push(run(there, &NO_TSC)?);
+    }
     // That is where recordings are left.
     let kind = Kind::Lean;
-    if plan.cases.is_empty() && plan.kernels.contains(&kind) {
+    if all && plan.kernels.contains(&kind) {
         let folder = dir.join(format!("{}-{kind}/out", BESIDE.name));
-        suite.children.push(readers::run(cache, dir, &folder)?);
+        suites.push(readers::run(cache, dir, &folder)?);
     }
-    Ok(suite)
+    Ok(Case::suite(BESIDE.name, suites))
 }
 
 fn on_kernel(
@@ -651,13 +685,14 @@ fn on_kernel(
     let outcome = if plan.vng && !what.perf {
         vng::run(&dir, kernel, modules, programs, &command, what.timeout)?
     } else {
-        let mut guest = Guest::new(kernel, modules)?.timeout(what.timeout).shared();
+        let mut guest = Guest::new(kernel, modules)?
+            .timeout(what.timeout)
+            .append(what.append)
+            .shared();
         for (program, path) in programs {
             guest = guest.program(program, path)?;
         }
         if what.perf {
-            // The suites of the modules would run each time that the driver is loaded anew.
-            guest = guest.append("kunit.enable=0");
             guest = guest.intel().installed(Path::new("/usr/bin/perf"))?;
         }
         guest.run(cache, &dir, &command, live)?
