@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 use std::fs::{self, File};
-use std::io::{self, IoSlice, Write};
+use std::io::{self, IoSlice, Seek, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
@@ -323,19 +323,12 @@ impl Sink for Output {
         if self.pack.is_some() {
             return Ok(false);
         }
-        let mut copy = Vec::new();
-        self.file.payload_by(run.len(), |file, front, done| {
-            let (at, len) = (run.start + done, run.len() - done);
-            match aux.write_out(front, at, len, &*file) {
-                // Some file systems take nothing straight from a mapping of a driver's (9p).
-                Err(e) if e.raw_os_error() == Some(libc::EFAULT) => {
-                    copy.resize(len, 0);
-                    let _ = aux.copy_out(at, &mut copy);
-                    file.write_vectored(&[IoSlice::new(front), IoSlice::new(&copy)])
-                }
-                other => other,
-            }
-        })?;
+        payload_at(
+            &mut self.file,
+            run,
+            |file, front, at, len| aux.write_out(front, at, len, &*file),
+            |at, copy| aux.copy_out(at, copy),
+        )?;
         Ok(true)
     }
 }
@@ -382,6 +375,28 @@ impl Tape for Output {
     fn takes_all(&self) -> bool {
         !self.limits.parts && self.pack.is_none()
     }
+}
+
+/// Writes some of the payload of a piece with `straight`, which is given what goes before it, where it is, and its length, and gives how
+/// much it has written of both. A file that takes nothing so, as some file systems do from a mapping of a driver's (9p), gets a copy.
+fn payload_at<W: Write + Seek>(
+    file: &mut Writer<W>,
+    run: Range<usize>,
+    mut straight: impl FnMut(&mut W, &[u8], usize, usize) -> io::Result<usize>,
+    copy_out: impl Fn(usize, &mut [u8]) -> Option<()>,
+) -> perfdata::Result<()> {
+    let mut copy = Vec::new();
+    file.payload_by(run.len(), |file, front, done| {
+        let (at, len) = (run.start + done, run.len() - done);
+        match straight(file, front, at, len) {
+            Err(e) if e.raw_os_error() == Some(libc::EFAULT) => {
+                copy.resize(len, 0);
+                copy_out(at, &mut copy).ok_or(io::ErrorKind::InvalidInput)?;
+                file.write_vectored(&[IoSlice::new(front), IoSlice::new(&copy)])
+            }
+            other => other,
+        }
+    })
 }
 
 /// The span of both.
@@ -475,6 +490,91 @@ impl Drop for Sync {
         self.stop = None;
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::os::unix::fs::FileExt;
+
+    use perfdata::Attr;
+
+    use super::*;
+
+    const PAGES: usize = 4;
+
+    fn to_u64(n: usize) -> u64 {
+        u64::try_from(n).unwrap()
+    }
+
+    /// Writes records of `told` bytes, and behind them an area from its byte 8 on; how often that had to be copied. A call takes `most`
+    /// bytes, or as much as this file system takes, or (`all`) all or nothing as 9p does; until one has failed there is nothing in the
+    /// area from page `missing` on.
+    fn copied(told: usize, missing: usize, most: usize, all: bool) -> usize {
+        let len = PAGES * sys::page_size();
+        let missing = missing * sys::page_size();
+        let bytes: Vec<u8> = (0..=250).cycle().take(len).collect();
+        let source = tempfile::tempfile().unwrap();
+        source.write_all_at(&bytes, 0).unwrap();
+        let area = Mapping::new(&source, 0, len, false).unwrap();
+        source.set_len(to_u64(missing)).unwrap();
+
+        let output = tempfile::NamedTempFile::new().unwrap();
+        let events = [(Attr::default(), vec![1])];
+        let mut file = Writer::new(output.reopen().unwrap(), &events).unwrap();
+        let begin = usize::try_from(file.position()).unwrap();
+        // A record of 16 bytes.
+        let told = [14, 0, 0, 0, 0, 0, 16, 0, 1, 2, 3, 4, 5, 6, 7, 8].repeat(told / 16);
+        file.raw(&told).unwrap();
+        file.auxtrace(&Auxtrace {
+            size: to_u64(len - 8),
+            ..Auxtrace::default()
+        })
+        .unwrap();
+        let payload = usize::try_from(file.position()).unwrap();
+        let mut copied = 0;
+        let straight = |file: &mut File, front: &[u8], at: usize, len: usize| {
+            let front = front.get(..most).unwrap_or(front);
+            let len = len.min(most - front.len());
+            let result = if all && copied == 0 && at + len > missing {
+                Err(io::Error::from_raw_os_error(libc::EFAULT))
+            } else {
+                area.write_out(front, at, len, &*file)
+            };
+            if result.is_err() {
+                source
+                    .write_all_at(&bytes[missing..], to_u64(missing))
+                    .unwrap();
+                copied += 1;
+            }
+            result
+        };
+        payload_at(&mut file, 8..len, straight, |at, copy| {
+            area.copy_out(at, copy)
+        })
+        .unwrap();
+
+        let there = fs::read(output.path()).unwrap();
+        assert!(there[begin..].starts_with(&told));
+        assert!(there[payload..] == bytes[8..]);
+        copied
+    }
+
+    /// A call may end anywhere, and one may fail after others have written a part: each byte is in the file once.
+    #[test]
+    fn straight_from_an_area_in_parts() {
+        for told in [0, 16, 4096, 16384] {
+            for most in [1000, 4096, 5001, usize::MAX] {
+                for all in [false, true] {
+                    for missing in 0..PAGES {
+                        assert_eq!(copied(told, missing, most, all), 1);
+                    }
+                    assert_eq!(copied(told, PAGES, most, all), 0);
+                }
+            }
         }
     }
 }
