@@ -81,7 +81,7 @@ impl Findings {
         self.recovered
             || self.rings.iter().any(|(_, loss, content)| match content {
                 // The content says it exactly; a truncation after the last byte has lost nothing.
-                Some(content) => content.lost != 0 || loss.records_lost != 0,
+                Some(content) => content.lost != 0 || loss.records_lost != 0 || loss.offline != 0,
                 None => loss.any(),
             })
     }

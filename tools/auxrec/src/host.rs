@@ -12,6 +12,7 @@ use object::Object;
 use perfdata::{Attr, Comm, Feature, Features, FileId, Flags, KernelMmap, Mmap2, SampleId, Writer};
 
 use crate::error::Result;
+use crate::target::present_cpus;
 
 fn line(path: &str) -> Option<String> {
     Some(
@@ -56,9 +57,7 @@ pub fn describe(features: &mut Features, online: usize) {
             concat!("auxrec ", env!("CARGO_PKG_VERSION")),
         );
     let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-    let present = line("/sys/devices/system/cpu/present")
-        .and_then(|list| crate::target::parse_cpus(&list).ok())
-        .map_or(online, |cpus| cpus.len());
+    let present = present_cpus().map_or(online, |cpus| cpus.len());
     features.nrcpus(count(present), count(online));
     let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     if let Some(name) = cpuinfo(&info, "model name") {

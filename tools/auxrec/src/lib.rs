@@ -43,6 +43,7 @@ pub mod json;
 pub mod limits;
 pub mod live;
 pub mod loss;
+mod newcomers;
 mod output;
 mod pack;
 mod parallel;

@@ -34,7 +34,8 @@ pub struct Loss {
     pub jumped: u64,
     /// For how long nothing was traced for want of room, ns: from each truncation until the ring was drained.
     pub dark: u64,
-    /// For how long nothing was traced as its CPU was offline, ns: until its events were opened again.
+    /// For how long nothing was traced as its CPU was offline, ns: until its events were opened again; or while it was online, if it
+    /// was not when the recording began.
     pub offline: u64,
     next: Option<u64>,
     /// The first record may begin anywhere.
@@ -162,7 +163,7 @@ impl Loss {
         add(self.jumped, "bytes between AUX records");
         add(
             self.offline.div_ceil(1000),
-            "us without trace while a CPU was offline",
+            "us without trace, as the CPU was or had been offline",
         );
         out
     }

@@ -16,7 +16,7 @@ use auxrec::drain::OnTruncate;
 use auxrec::live::Live;
 use auxrec::record::{Options, Snapshot};
 use auxrec::size::{parse_rings, parse_size, RingSizes};
-use auxrec::target::{online_cpus, parse_cpus, parse_ids, Target};
+use auxrec::target::{parse_cpus, parse_ids, Target};
 use auxrec::{check, dump, flamegraph, json, record, report, Error};
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 
@@ -414,7 +414,7 @@ impl Record {
         let usage = |text: &str| Err(Error::Usage(text.to_owned()));
         let target = match (&self.cpu, self.all_cpus, &self.pid, &self.tid) {
             (Some(list), ..) => Target::System(parse_cpus(list)?),
-            (None, true, ..) => Target::System(online_cpus()?),
+            (None, true, ..) => Target::All,
             (None, false, Some(list), _) => Target::Processes(parse_ids(list)?),
             (None, false, None, Some(list)) => Target::Threads(parse_ids(list)?),
             (None, false, None, None) if self.command.is_empty() => {

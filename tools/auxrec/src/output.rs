@@ -208,7 +208,7 @@ impl Output {
                 pids.dedup();
                 pids
             }
-            Target::System(_) => processes(),
+            Target::All | Target::System(_) => processes(),
             Target::Command => self.what.workload.map_or(Vec::new(), descendants),
         };
         let mut build_ids = host::BuildIds::default();

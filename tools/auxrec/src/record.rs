@@ -21,6 +21,7 @@ use crate::intel_pt;
 use crate::limits::Limits;
 use crate::live::{Gauge, Live, View};
 use crate::loss::Loss;
+use crate::newcomers::Newcomers;
 use crate::output::{self, Description, Output};
 use crate::parallel::{self, Rotate};
 use crate::pmu::{arrange, Pmus};
@@ -150,7 +151,7 @@ impl Options {
                 "--overwrite keeps the newest records for snapshots: give -S with it",
             ));
         }
-        if self.cgroup.is_some() && !matches!(self.target, Target::System(_)) {
+        if self.cgroup.is_some() && !self.target.is_system() {
             return Err(Error::usage(
                 "-G records a control group on CPUs: give -a or -C with it",
             ));
@@ -189,12 +190,13 @@ impl Options {
                 )))
             }
         };
-        if self.per_thread && matches!(self.target, Target::System(_)) {
+        if self.per_thread && self.target.is_system() {
             return Err(Error::usage(
                 "--per-thread follows threads, and -a and -C record CPUs: choose one of them",
             ));
         }
         let (cpus, threads) = match &self.target {
+            Target::All => (Some(online.to_vec()), None),
             Target::System(cpus) => {
                 check_online(cpus, online)?;
                 (Some(cpus.clone()), None)
@@ -301,7 +303,7 @@ pub fn record(options: &Options) -> Result<Outcome> {
     match &options.target {
         Target::Processes(pids) => watch.processes(pids, false)?,
         Target::Threads(threads) => watch.processes(threads, true)?,
-        Target::Command | Target::System(_) => {}
+        Target::Command | Target::All | Target::System(_) => {}
     }
     if options.shrink && plan.shrink(&limits)? {
         eprintln!(
@@ -347,9 +349,22 @@ pub fn record(options: &Options) -> Result<Outcome> {
         let size = snapshot.size.unwrap_or(session.plan().aux);
         Snapshots::new(&session, size)
     });
+    let newcomers = Newcomers::new(match options.target {
+        Target::System(_) => None,
+        _ => session.plan().cpus.clone(),
+    });
+    let offline = newcomers.possible();
+    if options.target == Target::All && !offline.is_empty() {
+        let list: Vec<_> = offline.iter().map(ToString::to_string).collect();
+        eprintln!(
+            "auxrec: warning: CPUs that are offline are not recorded, should they come online: {}",
+            list.join(", ")
+        );
+    }
     let desk = Desk {
         switch: session.switch(),
         watch,
+        newcomers,
         status: None,
         owed: 0,
     };
@@ -363,6 +378,7 @@ pub fn record(options: &Options) -> Result<Outcome> {
         output,
         snapshots,
         wakeups: 0,
+        missed: Vec::new(),
         begun: false,
         counted: false,
     };
@@ -371,7 +387,7 @@ pub fn record(options: &Options) -> Result<Outcome> {
         .output
         .begin()
         .and_then(|()| recording.run(options, workload.as_mut(), &mut desk))
-        .and_then(|()| recording.end(options));
+        .and_then(|()| recording.end(options, &mut desk.newcomers));
     // The command is there to be recorded; it does not go on when that has ended.
     if let Some(workload) = &mut workload {
         let _ = workload.terminate();
@@ -439,6 +455,7 @@ fn open_cgroup(name: &str) -> Result<OwnedFd> {
 struct Desk {
     watch: Watch,
     switch: Switch,
+    newcomers: Newcomers,
     /// The command's exit status.
     status: Option<i32>,
     /// Commands that are answered when the file is finished.
@@ -483,7 +500,11 @@ impl Desk {
                 Todo::Nothing
             }
             Wake::Command(command) => self.command(command, options)?,
-            Wake::Ring(..) | Wake::Beat => Todo::Nothing,
+            Wake::Beat => {
+                self.newcomers.look();
+                Todo::Nothing
+            }
+            Wake::Ring(..) => Todo::Nothing,
         })
     }
 
@@ -528,6 +549,8 @@ struct Recording {
     output: Output,
     snapshots: Option<Snapshots>,
     wakeups: u64,
+    /// CPUs that have no rings, and what was lost of them.
+    missed: Vec<(String, Loss, u64)>,
     /// Whether anything can have been recorded.
     begun: bool,
     counted: bool,
@@ -601,6 +624,7 @@ impl Recording {
         desk: &mut Desk,
     ) -> Result<()> {
         let mode = self.session.plan().mode;
+        desk.watch.beat(HEARTBEAT)?;
         let wait = |over: BorrowedFd<'_>, file: Rotate| {
             desk.watch.over(over)?;
             loop {
@@ -695,7 +719,7 @@ impl Recording {
     }
 
     /// What stands after the last record of the kernel.
-    fn end(&mut self, options: &Options) -> Result<()> {
+    fn end(&mut self, options: &Options, newcomers: &mut Newcomers) -> Result<()> {
         self.session.disable()?;
         drain::pass(
             &mut self.session,
@@ -728,6 +752,13 @@ impl Recording {
                     drain.loss.offline = drain.loss.offline.max(dark);
                 }
             }
+        }
+        newcomers.look();
+        for (cpu, ns) in newcomers.missed() {
+            offline.push(format!("{cpu}:{ns}"));
+            let mut loss = Loss::default();
+            loss.offline = ns;
+            self.missed.push((format!("CPU {cpu}"), loss, 0));
         }
         if !offline.is_empty() {
             self.output.notes.push(("offline", offline.join(",")));
@@ -794,6 +825,7 @@ impl Recording {
             rings: names
                 .zip(&self.drains)
                 .map(|(name, drain)| (name, drain.loss, drain.wraps))
+                .chain(self.missed)
                 .collect(),
             wakeups: self.wakeups,
             file: self.output.total(),

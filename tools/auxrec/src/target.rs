@@ -17,8 +17,17 @@ pub enum Target {
     Processes(Vec<u32>),
     /// Threads that run.
     Threads(Vec<u32>),
+    /// Everything on all CPUs that are online.
+    All,
     /// Everything on these CPUs.
     System(Vec<u32>),
+}
+
+impl Target {
+    /// Whether it is CPUs, whatever runs on them.
+    pub(crate) fn is_system(&self) -> bool {
+        matches!(self, Self::All | Self::System(_))
+    }
 }
 
 /// A list such as `0-1,3`, in rising order.
@@ -46,9 +55,21 @@ pub fn parse_cpus(list: &str) -> Result<Vec<u32>> {
 /// # Errors
 /// If the kernel does not say.
 pub fn online_cpus() -> Result<Vec<u32>> {
-    let path = "/sys/devices/system/cpu/online";
-    let list = fs::read_to_string(path)
-        .map_err(|e| Error::failed(format!("cannot tell which CPUs are online: {path}: {e}")))?;
+    cpus("online")
+}
+
+/// The CPUs that are there, and may be offline.
+///
+/// # Errors
+/// If the kernel does not say.
+pub fn present_cpus() -> Result<Vec<u32>> {
+    cpus("present")
+}
+
+fn cpus(state: &str) -> Result<Vec<u32>> {
+    let path = format!("/sys/devices/system/cpu/{state}");
+    let list = fs::read_to_string(&path)
+        .map_err(|e| Error::failed(format!("cannot tell which CPUs are {state}: {path}: {e}")))?;
     parse_cpus(&list)
 }
 

@@ -203,7 +203,7 @@ struct About {
     ended: String,
     part: Option<u32>,
     /// CPUs that went offline, and for how long each was not recorded, ns.
-    offline: Vec<(u32, u64)>,
+    offline: BTreeMap<u32, u64>,
 }
 
 impl About {
@@ -243,7 +243,7 @@ impl About {
             aux_size: number("aux_size"),
             ended: notes.get("ended").cloned().unwrap_or_default(),
             part: number("part").and_then(|part| u32::try_from(part).ok()),
-            offline: notes.get("offline").map_or(Vec::new(), |text| {
+            offline: notes.get("offline").map_or(BTreeMap::new(), |text| {
                 let cpus = text.split(',').filter_map(|cpu| cpu.split_once(':'));
                 cpus.filter_map(|(cpu, ns)| Some((cpu.parse().ok()?, ns.parse().ok()?)))
                     .collect()
@@ -329,12 +329,26 @@ impl<'a> Trace<'a> {
         }
         for ring in trace.rings.values_mut() {
             ring.unpad(trace.mode);
-            let mut offline = last.offline.iter();
-            if let Some((_, ns)) = offline.find(|(cpu, _)| ring.cpu == Some(*cpu)) {
-                ring.loss.offline = *ns;
-            }
+            let offline = ring.cpu.and_then(|cpu| last.offline.get(&cpu));
+            ring.loss.offline = offline.copied().unwrap_or(0);
         }
+        trace.add_newcomers(&last.offline);
         Ok(trace)
+    }
+
+    /// Gives rings to CPUs that were offline at the beginning, for what was lost of them.
+    fn add_newcomers(&mut self, offline: &BTreeMap<u32, u64>) {
+        let cpus: BTreeSet<_> = self.rings.values().filter_map(|ring| ring.cpu).collect();
+        let last = self.rings.keys().next_back();
+        let Some(next) = last.map_or(Some(0), |last| last.checked_add(1)) else {
+            return;
+        };
+        let missed = offline.iter().filter(|(cpu, _)| !cpus.contains(cpu));
+        for (idx, (cpu, ns)) in (next..=u32::MAX).zip(missed) {
+            let ring = self.ring(idx);
+            ring.cpu = Some(*cpu);
+            ring.loss.offline = *ns;
+        }
     }
 
     fn ring(&mut self, idx: u32) -> &mut Ring<'a> {

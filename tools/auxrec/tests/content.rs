@@ -21,6 +21,7 @@ struct Made {
     attr: Attr,
     overwrite: bool,
     part: Option<u32>,
+    offline: Option<&'static str>,
     head: u64,
     time: u64,
 }
@@ -99,6 +100,7 @@ impl Made {
             attr,
             overwrite,
             part: None,
+            offline: None,
             head: 0,
             time: 0,
         }
@@ -198,6 +200,7 @@ impl Made {
         let part = self.part.map(|part| part.to_string());
         let mut notes = vec![("aux_size", "256"), ("mode", mode), ("ended", ended)];
         notes.extend(part.as_deref().map(|part| ("part", part)));
+        notes.extend(self.offline.map(|cpus| ("offline", cpus)));
         features
             .events(&[event])
             .pmu_mappings(&[(42, "pattern")])
@@ -212,6 +215,36 @@ impl Made {
 }
 
 const NONE: AuxFlags = AuxFlags::empty();
+
+/// The time that a CPU was not recorded is a loss; of one that was offline at first, in a ring of its own.
+#[test]
+fn cpus_that_were_offline() {
+    let none = AuxFlags::empty();
+    for (offline, rings) in [
+        ("1:5000", vec![("CPU 1", 5000)]),
+        (
+            "3:1,1:7,2:9",
+            vec![("CPU 1", 7), ("CPU 2", 9), ("CPU 3", 1)],
+        ),
+        ("1:0", vec![("CPU 1", 0)]),
+        ("x:1,2:,4", vec![("CPU 1", 0)]),
+    ] {
+        let mut made = Made::new(false);
+        made.offline = Some(offline);
+        made.trace(&packet(1, 0, 64), none).count(64);
+        let findings = made.check();
+        assert!(findings.problems.is_empty(), "{:?}", findings.problems);
+        let found = findings.rings.iter();
+        let found: Vec<_> = found
+            .map(|(name, loss, _)| (name.as_str(), loss.offline))
+            .collect();
+        assert_eq!(found, rings, "{offline}");
+        assert_eq!(findings.lost(), rings.iter().any(|(_, ns)| *ns != 0));
+        let bytes = made.bytes();
+        report(&bytes, &mut Vec::new()).unwrap();
+        assert!(timeline(&bytes).unwrap().contains(rings[0].0));
+    }
+}
 
 #[test]
 fn a_good_recording() {

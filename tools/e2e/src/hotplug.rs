@@ -4,6 +4,8 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::thread;
+use std::time::Duration;
 
 use anyhow::{bail, ensure, Context, Result};
 use auxrec::trace::Trace;
@@ -17,9 +19,10 @@ use crate::recording::{Ended, Recorder, TraceFile};
 use crate::Skip;
 
 /// The cases, by their names.
-pub const ALL: [(&str, Steps); 2] = [
+pub const ALL: [(&str, Steps); 3] = [
     ("a CPU goes and comes back", cpu),
     ("a CPU goes and comes back, a task stays", task),
+    ("a CPU comes that was offline at first", newcomer),
 ];
 
 /// Has CPU 1 go and come back twice while a recorder writes; each time `grows` waits for trace.
@@ -74,7 +77,7 @@ fn cpu(name: &str) -> Result<String> {
         seen.is_right()?;
         ensure!(seen.cpus == [0, 1], "not of both CPUs: {seen}");
         ensure!(
-            ended.status == 3 && ended.errors.contains("while a CPU was offline"),
+            ended.status == 3 && ended.errors.contains("the CPU was or had been offline"),
             "exit status {}: {}",
             ended.status,
             ended.errors
@@ -130,4 +133,65 @@ fn task(name: &str) -> Result<String> {
     );
     released()?;
     Ok(seen.to_string())
+}
+
+/// A CPU for which there are no rings: that is a loss, of which recorder and file tell.
+fn newcomer(name: &str) -> Result<String> {
+    if !Path::new(ONLINE).exists() {
+        bail!(Skip("this kernel cannot take CPU 1 offline"));
+    }
+    let mut out = String::new();
+    let spin = ["--", "auxe2e", "workload", "spin", "--ms", "60000"];
+    for target in [
+        &["-a", "--threads", "1"][..],
+        &["-a", "--threads", "2"],
+        &["-C", "0"],
+        &spin,
+    ] {
+        let file = TraceFile::new(name);
+        let json = file.path().with_extension("json");
+        let mut arguments = vec!["--json", json.to_str().unwrap_or_default()];
+        arguments.extend(target);
+        switch(false)?;
+        let recorder = Recorder::start(file.path(), &with("rate=512", 16, &arguments));
+        // It is looked for four times a second.
+        let outcome = recorder.and_then(|recorder| {
+            wait_for("trace", || Ok(size(file.path()) > 16 * PAGE))?;
+            switch(true)?;
+            thread::sleep(Duration::from_millis(600));
+            Ok(recorder)
+        });
+        // Whatever came of it: the next case finds two CPUs.
+        switch(true)?;
+        let ended = end(outcome?)?;
+        let told = std::fs::read_to_string(&json)?;
+        std::fs::remove_file(&json)?;
+        let seen = Seen::of(&file)?;
+        seen.is_right()?;
+        let findings = auxrec::check::check(&std::fs::read(file.path())?)?;
+        let rings = findings.rings.iter();
+        let rings: Vec<_> = rings
+            .map(|(name, loss, _)| (name.as_str(), loss.offline != 0))
+            .collect();
+        // Of CPUs that were named others are none of the recorder's business.
+        let (wanted, status): (&[_], _) = match target {
+            ["-C", ..] => (&[("CPU 0", false)], 0),
+            _ => (&[("CPU 0", false), ("CPU 1", true)], 3),
+        };
+        let said = |what: &str| ended.errors.contains(what);
+        ensure!(
+            rings == wanted
+                && ended.status == status
+                && findings.lost() == (status == 3)
+                && said("CPU 1 has come online, and is not recorded") == (status == 3)
+                && said("should they come online: 1") == (target.first() == Some(&"-a"))
+                && told.contains("\"CPU 1\"") == (status == 3),
+            "{target:?}: exit status {}: {}; {rings:?}; {told}",
+            ended.status,
+            ended.errors
+        );
+        released()?;
+        out = format!("{seen}; {}", ended.errors.trim().replace('\n', " "));
+    }
+    Ok(out)
 }
