@@ -43,6 +43,7 @@ mod feature;
 mod read;
 mod record;
 mod recover;
+mod stream;
 mod write;
 
 pub use attr::{Attr, Flags, ReadFormat, SampleType};
@@ -56,6 +57,7 @@ pub use record::{
     MISC_KERNEL, MISC_SWITCH_OUT, MISC_USER,
 };
 pub use recover::{recover, Recovered};
+pub use stream::Stream;
 pub use write::Writer;
 
 /// What a file begins with.

@@ -99,20 +99,41 @@ impl<W: Write + Seek> Writer<W> {
         stage.extend(ids);
         stage.extend(attrs);
         stage.extend(spare);
-        let mut writer = Self {
+        let mut writer = Self::behind(out, base, data, 0, stage);
+        writer.flush()?;
+        Ok(writer)
+    }
+
+    /// Goes on with a file of which what stands before the data section, and records without trace, are there: the section begins
+    /// at file offset `data`, and the last of the records ends at `at`.
+    ///
+    /// # Errors
+    /// If the output fails.
+    pub fn resume(mut out: W, data: u64, at: u64) -> Result<Self> {
+        out.seek(SeekFrom::Start(at))
+            .map_err(|reason| Error::Output { offset: at, reason })?;
+        Ok(Self::behind(
+            out,
+            0,
+            data,
+            at,
+            Vec::with_capacity(2 * STAGE),
+        ))
+    }
+
+    fn behind(out: W, base: u64, data: u64, at: u64, stage: Vec<u8>) -> Self {
+        Self {
             out,
             base,
             data,
             stage,
-            written: 0,
-            good: 0,
+            written: at,
+            good: at,
             owed: 0,
             index: Vec::new(),
             parts: Vec::new(),
             failed: false,
-        };
-        writer.flush()?;
-        Ok(writer)
+        }
     }
 
     /// File offset of what is written next.
