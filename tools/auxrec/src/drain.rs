@@ -413,13 +413,12 @@ pub(crate) fn pass(
     Ok(sum)
 }
 
-/// Writes what the events have counted.
+/// Writes what the events of these rings have counted; `attr` has the layout of what ends each record.
 ///
 /// # Errors
 /// If the file cannot be written.
-pub fn counts<W: Write + Seek>(session: &Session, file: &mut Writer<W>) -> Result<()> {
-    let attr = session.plan().tracking_attr();
-    for rings in session.rings() {
+pub fn counts<W: Write + Seek>(attr: &Attr, rings: &[Rings], file: &mut Writer<W>) -> Result<()> {
+    for rings in rings {
         // An event that cannot be read any more, its PMU being gone, has no count; `check` says so.
         for (opened, count) in rings.counts() {
             let thread = opened.thread.unwrap_or(u32::MAX);
@@ -439,7 +438,7 @@ pub fn counts<W: Write + Seek>(session: &Session, file: &mut Writer<W>) -> Resul
                 running: count.running,
                 id: opened.id,
             };
-            file.record(&read, Some((&id, &attr)))?;
+            file.record(&read, Some((&id, attr)))?;
         }
     }
     Ok(())

@@ -22,12 +22,13 @@
 //!
 //! From below to above: [`ring`] is the reader's side of the two rings and its barriers; [`session`] opens events and maps
 //! their rings; [`drain`] moves what is in them into a file; [`loss`] counts what was lost; [`record`](mod@record) puts
-//! these together; [`recover`](mod@recover) finishes the file of a recorder that was killed; [`trace`] is a file read back, which [`check`] verifies and
+//! these together; [`join`](mod@join) makes one file of those of several threads; [`recover`](mod@recover) finishes the file of a recorder that was killed; [`trace`] is a file read back, which [`check`] verifies and
 //! [`report`] shows; [`flamegraph`] follows the programs in it; [`dump`](mod@dump) shows its records; [`convert`](mod@convert) undoes
 //! what compression did to it.
 
 #![deny(missing_docs)]
 
+mod apart;
 pub mod check;
 pub mod control;
 pub mod convert;
@@ -39,6 +40,7 @@ mod filter;
 pub mod flamegraph;
 mod host;
 pub mod intel_pt;
+pub mod join;
 pub mod json;
 pub mod limits;
 pub mod live;

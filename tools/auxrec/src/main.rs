@@ -203,6 +203,10 @@ struct Record {
     /// Drain the rings by so many threads [default: one for each ring, and at most one for each CPU]
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
+    /// Have each of these threads write a file of its own, FILE.t0 and so on, and join them when the recording ends: faster, as
+    /// no thread waits for another, but takes the space twice
+    #[arg(long)]
+    apart: bool,
     /// Bring the file to its disk every so many seconds, for the case that the power fails; 0: never
     #[arg(long, value_name = "SECONDS", default_value_t = 1)]
     sync: u64,
@@ -324,13 +328,20 @@ fn run(command: &Command) -> anyhow::Result<u8> {
             Ok(ALL)
         }
         Command::Recover { file } => {
-            let found = auxrec::recover::recover(file)?;
-            let name = file.display();
+            let joined = auxrec::recover::recover(file)?;
+            let (found, name) = (joined.found, file.display());
+            for remark in &joined.remarks {
+                print(&format!("{remark}\n"))?;
+            }
             print(&if found.was_finished {
                 format!("{name} is complete: there is nothing to recover\n")
             } else {
+                let of = match joined.parts {
+                    0 => String::new(),
+                    parts => format!(" joined of {parts} files"),
+                };
                 format!(
-                    "{name}: {} records, {} bytes of trace in {} pieces; {} bytes at its end were cut off\n",
+                    "{name}:{of} {} records, {} bytes of trace in {} pieces; {} bytes at its end were cut off\n",
                     found.records, found.trace, found.pieces, found.dropped
                 )
             })?;
@@ -469,6 +480,7 @@ impl Record {
                 .transpose()?
                 .map(|bytes| u64::try_from(bytes).unwrap_or(u64::MAX)),
             threads: self.threads,
+            apart: self.apart,
             sync: Duration::from_secs(self.sync),
             compress: self.compression_level,
             live: match self.live {

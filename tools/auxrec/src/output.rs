@@ -7,7 +7,8 @@ use std::fs::{self, File};
 use std::io::{self, IoSlice, Seek, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{mpsc, Arc};
 use std::thread;
 use std::time::Duration;
 
@@ -21,11 +22,16 @@ use crate::drain::{Sink, Tape, Times};
 use crate::error::{Error, Result};
 use crate::host;
 use crate::intel_pt;
+use crate::join::{part_of, Apart};
 use crate::pack::Pack;
 use crate::pmu::Pmus;
 use crate::session::{Mode, Plan};
+use crate::size::bytes;
 use crate::sys::{self, Mapping};
 use crate::target::{descendants, process_of, processes, threads, Target};
+
+/// So much of a file that has filled its disk is given up for features, index and counters.
+const ROOM: u64 = 64 * 1024;
 
 /// What every file of a recording says of it.
 #[derive(Debug, Clone)]
@@ -44,6 +50,8 @@ pub(crate) struct Description {
     pub workload: Option<u32>,
     /// What perf's decoder of Intel PT wants to know, if that is what the trace is.
     pub intel_pt: Option<Vec<u64>>,
+    /// Of a recording that is apart: which, and whose file this is.
+    pub apart: Option<Apart>,
 }
 
 /// How long files get, and how many are kept.
@@ -89,6 +97,10 @@ pub(crate) struct Output {
     pub notes: Vec<(&'static str, String)>,
     sync: Option<Sync>,
     pack: Option<Pack>,
+    /// Bytes in the files of all threads, of a recording that is apart; and how many of these are counted in it.
+    together: Option<(Arc<AtomicU64>, u64)>,
+    /// Whether the counters are in it.
+    pub counted: bool,
 }
 
 /// `FILE.0001` and so on.
@@ -101,6 +113,12 @@ fn name_of(base: &Path, part: u32) -> PathBuf {
 impl Output {
     /// Moves a file of this name out of the way, as perf does, and makes a new one.
     pub fn create(base: &Path, what: Description, limits: Limits) -> Result<Self> {
+        if what.apart.is_some() && fs::metadata(base).is_ok_and(|meta| !meta.is_file()) {
+            return Err(Error::usage(format!(
+                "--apart makes files beside {}, which is none itself: leave one of them out",
+                base.display()
+            )));
+        }
         let path = if limits.parts {
             name_of(base, 1)
         } else {
@@ -114,14 +132,52 @@ impl Output {
             fs::rename(&path, &name).map_err(cannot)?;
             old = Some(PathBuf::from(name));
         }
-        let (file, sync) = open(&path, &what, limits, 1)?;
+        let file = File::create(&path).map_err(cannot)?;
+        let together = what.apart.as_ref().map(|_| (Arc::default(), 0));
+        let mut new = Self::open(file, path, what, limits, together)?;
+        new.base = base.to_owned();
+        new.old = old;
+        Ok(new)
+    }
+
+    /// The file of this thread, which has these of the rings, beside one that was begun.
+    pub fn apart(&self, thread: usize, rings: &Range<usize>) -> Result<Self> {
+        let path = part_of(&self.path, thread);
+        let file = File::create_new(&path).map_err(|e| match e.kind() {
+            io::ErrorKind::AlreadyExists => Error::failed(format!(
+                "{} is there already, a part of a recording that was not joined: `auxrec recover {}` joins it, or move it away",
+                path.display(),
+                self.path.display()
+            )),
+            _ => cannot_create(&path, &e),
+        })?;
+        let mut what = self.what.clone();
+        let ours =
+            |entry: &IdIndexEntry| usize::try_from(entry.idx).is_ok_and(|n| rings.contains(&n));
+        what.index.retain(ours);
+        what.apart = what.apart.map(|apart| Apart {
+            thread: Some(thread),
+            ..apart
+        });
+        let together = self.together.as_ref().map(|(sum, _)| (sum.clone(), 0));
+        Self::open(file, path, what, self.limits, together)
+    }
+
+    fn open(
+        file: File,
+        path: PathBuf,
+        what: Description,
+        limits: Limits,
+        together: Option<(Arc<AtomicU64>, u64)>,
+    ) -> Result<Self> {
+        let (file, sync) = open(file, &path, &what, limits, 1)?;
         Ok(Self {
             file,
             what,
             limits,
-            base: base.to_owned(),
+            base: path.clone(),
             path,
-            old,
+            old: None,
             part: 1,
             kept: VecDeque::new(),
             before: 0,
@@ -130,6 +186,8 @@ impl Output {
             notes: Vec::new(),
             sync: Some(sync),
             pack: limits.level.map(Pack::new).transpose()?,
+            together,
+            counted: false,
         })
     }
 
@@ -156,7 +214,21 @@ impl Output {
 
     /// Bytes in all files of the recording, those included that were not kept.
     pub fn total(&self) -> u64 {
-        self.before.saturating_add(self.file.position())
+        match &self.together {
+            Some((sum, _)) => sum.load(Ordering::Relaxed),
+            None => self.before.saturating_add(self.file.position()),
+        }
+    }
+
+    /// How many threads have files beside it, of a recording that is apart.
+    pub fn threads(&self) -> Option<usize> {
+        self.what.apart.as_ref().map(|apart| apart.threads)
+    }
+
+    /// Whether it is the file of one thread, of a recording that is apart.
+    fn is_part(&self) -> bool {
+        let apart = self.what.apart.as_ref();
+        apart.is_some_and(|apart| apart.thread.is_some())
     }
 
     /// What stands before the first record of the kernel: which event has which id, and what ran already.
@@ -174,13 +246,17 @@ impl Output {
                 None,
             )?;
         }
-        host::kernel(
-            &self.what.plan.tracking_attr(),
-            self.tracking_id(),
-            &mut self.file,
-        )?;
+        // What ran already stands in the file that all are joined into.
+        let alone = !self.is_part();
+        if alone {
+            host::kernel(
+                &self.what.plan.tracking_attr(),
+                self.tracking_id(),
+                &mut self.file,
+            )?;
+        }
         // The command has not begun.
-        if self.what.target != Target::Command || self.part != 1 {
+        if alone && (self.what.target != Target::Command || self.part != 1) {
             self.processes()?;
         }
         self.file.record(&FinishedInit, None)?;
@@ -245,7 +321,8 @@ impl Output {
         }
         self.part += 1;
         self.path = name_of(&self.base, self.part);
-        let (file, sync) = open(&self.path, &self.what, self.limits, self.part)?;
+        let file = File::create(&self.path).map_err(|e| cannot_create(&self.path, &e))?;
+        let (file, sync) = open(file, &self.path, &self.what, self.limits, self.part)?;
         self.file = file;
         self.sync = Some(sync);
         self.times = None;
@@ -255,16 +332,48 @@ impl Output {
     /// Has everything on its disk that was written until now.
     pub fn durable(&mut self) -> Result<()> {
         self.file.checkpoint()?;
-        // What cannot be synchronised, as a pipe, is as safe as it gets.
-        match rustix::fs::fdatasync(self.file.get_ref()) {
-            Err(e) if e != rustix::io::Errno::INVAL && e != rustix::io::Errno::ROFS => {
-                Err(Error::failed(format!(
-                    "cannot write {} to its disk: {e}",
-                    self.path.display()
-                )))
+        to_disk(self.file.get_ref(), &self.path)
+    }
+
+    /// Ends a file that cannot be written any more: it is cut at the end of the last whole record. There may be room for the rest
+    /// again then; else a piece of trace makes room, as without its index and its counters the whole trace is worth less. What
+    /// it does then, as the end of a sentence.
+    pub fn salvage(&mut self, counts: impl Fn(&mut Writer<File>) -> Result<()>) -> String {
+        // Of one of several that can be written, and is only not to be gone on with, nothing is cut.
+        let _ = self.file.checkpoint();
+        let features = self.features("cut");
+        let file = &mut self.file;
+        let mut saved = Ok(0);
+        let mut finished = false;
+        for room in [0, ROOM] {
+            saved = file.salvage(room, |file, len| file.set_len(len));
+            self.counted &= room == 0;
+            finished = saved.is_ok()
+                && (self.counted || counts(file).is_ok())
+                && file.try_finish(&features).is_ok();
+            if finished {
+                break;
             }
-            _ => Ok(()),
         }
+        match (&saved, finished) {
+            (Ok(len), true) => format!("holds what was recorded until then ({})", bytes(*len)),
+            (Ok(len), false) => format!(
+                "holds what was recorded until then ({}), without the sections that describe the machine",
+                bytes(*len)
+            ),
+            (Err(_), _) => "holds what cannot be told".to_owned(),
+        }
+    }
+}
+
+/// Has all of a file on its disk.
+pub(crate) fn to_disk(file: &File, path: &Path) -> Result<()> {
+    // What cannot be synchronised, as a pipe, is as safe as it gets.
+    match rustix::fs::fdatasync(file) {
+        Err(e) if e != rustix::io::Errno::INVAL && e != rustix::io::Errno::ROFS => Err(
+            Error::failed(format!("cannot write {} to its disk: {e}", path.display())),
+        ),
+        _ => Ok(()),
     }
 }
 
@@ -273,13 +382,17 @@ fn cannot_create(path: &Path, e: &io::Error) -> Error {
 }
 
 fn open(
+    file: File,
     path: &Path,
     what: &Description,
     limits: Limits,
     part: u32,
 ) -> Result<(Writer<File>, Sync)> {
-    let file = File::create(path).map_err(|e| cannot_create(path, &e))?;
-    let sync = Sync::start(&file, limits.sync, limits.verbose);
+    let said = match &what.apart {
+        Some(_) => format!("{}: ", path.display()),
+        None => String::new(),
+    };
+    let sync = Sync::start(&file, limits.sync, limits.verbose.then_some(said));
     let events: Vec<_> = what
         .events
         .iter()
@@ -357,6 +470,12 @@ impl Tape for Output {
     }
 
     fn turn(&mut self) -> Result<()> {
+        if let Some((sum, counted)) = &mut self.together {
+            let now = self.file.position();
+            sum.fetch_add(now.saturating_sub(*counted), Ordering::Relaxed);
+            *counted = now;
+            return Ok(());
+        }
         let long = |limit| self.file.position() >= limit;
         // A file that holds nothing but its beginning would be followed by another such, for ever.
         if self.limits.part.is_some_and(long) && self.content != 0 && !self.is_over() {
@@ -430,6 +549,9 @@ fn features(
     if limits.parts {
         notes.push(("part", part.to_string()));
     }
+    if let Some(apart) = &what.apart {
+        notes.extend(apart.notes());
+    }
     if limits.level.is_some() {
         notes.push((NOTE, "zstd".to_owned()));
     }
@@ -459,7 +581,7 @@ struct Sync {
 }
 
 impl Sync {
-    fn start(file: &File, period: Duration, verbose: bool) -> Self {
+    fn start(file: &File, period: Duration, said: Option<String>) -> Self {
         let file = if period.is_zero() {
             None
         } else {
@@ -471,8 +593,8 @@ impl Sync {
                 while stopped.recv_timeout(period) == Err(mpsc::RecvTimeoutError::Timeout) {
                     // What cannot be synchronised (a pipe, a full disk) shows when it is written.
                     let len = file.metadata().map_or(0, |meta| meta.len());
-                    if file.sync_data().is_ok() && verbose {
-                        eprintln!("auxrec: {len} bytes are on the disk");
+                    if let (Ok(()), Some(name)) = (file.sync_data(), &said) {
+                        eprintln!("auxrec: {name}{len} bytes are on the disk");
                     }
                 }
                 let _ = file.sync_all();

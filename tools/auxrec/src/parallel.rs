@@ -12,7 +12,7 @@
 //!
 //! A batch holds whole records and whole pieces of trace, so that batches of different rings may follow each other in any
 //! order. `FINISHED_ROUND` promises readers that what comes after it is not older than what came before the one before: so
-//! one is written when every thread has begun a pass after the last.
+//! one is written when every thread has ended a pass that it began after the last.
 
 use std::io::Write;
 use std::ops::Range;
@@ -21,6 +21,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{sync_channel, Receiver, RecvTimeoutError, Sender, SyncSender};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::{Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 use perfdata::Auxtrace;
@@ -39,6 +40,16 @@ const HEARTBEAT: Duration = Duration::from_millis(250);
 /// Length of a piece of trace, unless its decoder has to have it whole: it stands in one batch.
 pub(crate) const PIECE: usize = 256 * 1024;
 
+/// Where a thread drains its rings to.
+pub(crate) trait Lane {
+    /// What takes what is in them.
+    type To: Sink;
+    /// A pass over all of them begins.
+    fn begin(&mut self) -> Result<&mut Self::To>;
+    /// It has ended; whether there was anything, and whether a heartbeat was due.
+    fn end(&mut self, any: bool, due: bool) -> Result<()>;
+}
+
 enum Op {
     Records(Vec<u8>, Option<Times>),
     Piece(Auxtrace, Vec<u8>),
@@ -49,7 +60,7 @@ enum Op {
 /// What a thread hands over at once.
 pub(crate) struct Batch {
     thread: usize,
-    /// The round in which the pass began.
+    /// The round that the thread has passed.
     round: u64,
     op: Option<Op>,
 }
@@ -66,7 +77,7 @@ struct Shared<'a, T> {
 /// What is only done by one at a time.
 struct Desk<'a, T> {
     file: &'a mut T,
-    /// The round of the newest pass of each thread of which something is in the file.
+    /// The newest round in which each thread has begun a pass that is in the file.
     seen: Vec<u64>,
     current: u64,
     dirty: bool,
@@ -100,7 +111,7 @@ impl<'a, T: Tape> Shared<'a, T> {
         self.desk.try_lock().ok()
     }
 
-    /// Something of a thread is in the file, or (not `any`) there was nothing in a pass of this round.
+    /// Something of a thread is in the file, or (not `any`) all of a pass is that it began in this round.
     fn wrote(
         &self,
         desk: &mut Desk<'a, T>,
@@ -130,7 +141,10 @@ impl<'a, T: Tape> Shared<'a, T> {
 /// A sink that writes what it can, and hands the rest to the writer.
 struct Queue<'s, 'f, T> {
     thread: usize,
+    /// The round in which the last pass that is over began.
     round: u64,
+    /// That in which the one began that is not.
+    now: u64,
     shared: &'s Shared<'f, T>,
     over: &'s UnixStream,
     /// Whether anything may go into the file without the writer.
@@ -158,6 +172,7 @@ impl<'s, 'f, T: Tape> Queue<'s, 'f, T> {
         Self {
             thread,
             round: 0,
+            now: 0,
             shared,
             over,
             direct,
@@ -190,17 +205,6 @@ impl<'s, 'f, T: Tape> Queue<'s, 'f, T> {
         self.direct.then(|| self.shared.free()).flatten()
     }
 
-    /// Nothing was in a pass.
-    fn pass(&self) -> Result<()> {
-        match self.free() {
-            Some(mut desk) => {
-                self.shared
-                    .wrote(&mut desk, self.thread, self.round, false, self.over)
-            }
-            None => self.send(None),
-        }
-    }
-
     /// So much of a piece has gone into the file.
     fn paid(&mut self, len: usize) -> Result<()> {
         self.owed = self
@@ -219,6 +223,31 @@ impl<'s, 'f, T: Tape> Queue<'s, 'f, T> {
 /// The writer has ended; why, it says itself.
 fn gone() -> Error {
     Error::failed("the file cannot be written")
+}
+
+impl<T: Tape> Lane for Queue<'_, '_, T> {
+    type To = Self;
+
+    fn begin(&mut self) -> Result<&mut Self> {
+        // Before the pass: what comes from now on is not older than what was written before this round began.
+        self.now = self.shared.round.load(Ordering::Acquire);
+        Ok(self)
+    }
+
+    fn end(&mut self, _any: bool, _due: bool) -> Result<()> {
+        if self.now == self.round {
+            return Ok(());
+        }
+        // Not before: of a ring that comes later in the pass what is older than this round may be written only then.
+        self.round = self.now;
+        match self.free() {
+            Some(mut desk) => {
+                self.shared
+                    .wrote(&mut desk, self.thread, self.round, false, self.over)
+            }
+            None => self.send(None),
+        }
+    }
 }
 
 impl<T: Tape> Sink for Queue<'_, '_, T> {
@@ -295,6 +324,84 @@ impl Rotate<'_> {
     }
 }
 
+/// How many rings a thread has, of so many that so many threads drain.
+pub(crate) fn share(rings: usize, threads: usize) -> usize {
+    rings.div_ceil(threads.max(1)).max(1)
+}
+
+fn cannot(e: &std::io::Error) -> Error {
+    Error::failed(format!("cannot start a thread: {e}"))
+}
+
+/// A byte in the first, or its end, is what the second waits for: that the recording is over.
+pub(crate) fn bell() -> Result<(UnixStream, UnixStream)> {
+    let (over, finished) = UnixStream::pair().map_err(|e| cannot(&e))?;
+    // It is said again and again, and nobody may be left who reads it.
+    over.set_nonblocking(true).map_err(|e| cannot(&e))?;
+    Ok((over, finished))
+}
+
+/// The threads that drain.
+pub(crate) struct Crew<'scope> {
+    /// The end of one stops a thread.
+    stops: Vec<UnixStream>,
+    workers: Vec<ScopedJoinHandle<'scope, Result<()>>>,
+}
+
+impl<'scope> Crew<'scope> {
+    /// Starts a thread for each lane, which drains these rings into it.
+    pub fn start<'env, L: Lane>(
+        scope: &'scope Scope<'scope, 'env>,
+        rings: impl Iterator<Item = (&'scope mut [Rings], &'scope mut [Drain])>,
+        mode: Mode,
+        lanes: Vec<impl FnOnce() -> L + Send + 'scope>,
+        over: &'scope UnixStream,
+        wakeups: &'scope AtomicU64,
+    ) -> Result<Self> {
+        let mut crew = Self {
+            stops: Vec::new(),
+            workers: Vec::new(),
+        };
+        for ((rings, drains), lane) in rings.zip(lanes) {
+            let (stop, stopped) = UnixStream::pair().map_err(|e| cannot(&e))?;
+            crew.stops.push(stop);
+            crew.workers.push(scope.spawn(move || {
+                let result = drain(rings, drains, mode, lane(), over, &stopped, wakeups);
+                if result.is_err() {
+                    let _ = { over }.write(&[1]);
+                }
+                result
+            }));
+        }
+        Ok(crew)
+    }
+
+    /// Ends them; the one result of all, with those of others before and after.
+    pub fn end(
+        self,
+        before: impl FnOnce() -> Option<Result<()>>,
+        waited: Result<()>,
+    ) -> Result<()> {
+        drop(self.stops);
+        // All are waited for, whatever the first says.
+        let workers: Vec<_> = self.workers.into_iter().map(joined).collect();
+        let mut results: Vec<_> = before().into_iter().chain(workers).collect();
+        results.push(waited);
+        // One that could not write says why; the others, that they cannot go on.
+        let why = |result: &Result<()>| {
+            matches!(result, Err(Error::File(perfdata::Error::Output { .. })))
+        };
+        let why = results.iter().position(why).unwrap_or(0);
+        results.swap(0, why);
+        results.into_iter().collect()
+    }
+}
+
+fn joined(thread: ScopedJoinHandle<'_, Result<()>>) -> Result<()> {
+    let died = |_| Err(Error::failed("a thread of the recorder died"));
+    thread.join().unwrap_or_else(died)
+}
+
 /// The threads that drain and the one that writes, while `wait` runs; when it returns they end, and the last error, or the
 /// number of wakeups, is what they give.
 ///
@@ -306,72 +413,37 @@ pub(crate) fn run(
     threads: usize,
     mode: Mode,
     file: &mut (impl Tape + Send),
-    wait: impl FnOnce(BorrowedFd<'_>, Rotate<'_>) -> Result<()>,
+    wait: impl FnOnce(BorrowedFd<'_>, Option<Rotate<'_>>) -> Result<()>,
 ) -> Result<u64> {
     let direct = file.takes_all();
-    let each = rings.len().div_ceil(threads.max(1)).max(1);
-    let cannot = |e: std::io::Error| Error::failed(format!("cannot start a thread: {e}"));
-    // A byte in `over`, or its end, stops the waiting; the end of a stream of `stops` stops a thread.
-    let (over, finished) = UnixStream::pair().map_err(cannot)?;
-    // It is said again and again, and nobody may be left who reads it.
-    over.set_nonblocking(true).map_err(cannot)?;
-    let shared = Shared::new(file, rings.len().div_ceil(each));
+    let each = share(rings.len(), threads);
+    let threads = rings.len().div_ceil(each);
+    let (over, finished) = bell()?;
+    let over = &over;
+    let shared = &Shared::new(file, threads);
     let wakeups = AtomicU64::new(0);
     std::thread::scope(|scope| {
         let (to, from) = sync_channel(QUEUE);
         let mut back = Vec::new();
-        let mut stops = Vec::new();
-        let mut workers = Vec::new();
-        for (thread, (rings, drains)) in rings
-            .chunks_mut(each)
-            .zip(drains.chunks_mut(each))
-            .enumerate()
-        {
-            let (stop, stopped) = UnixStream::pair().map_err(cannot)?;
-            let over = over.try_clone().map_err(cannot)?;
+        let mut lanes = Vec::new();
+        for thread in 0..threads {
             let (give, empty) = std::sync::mpsc::channel();
-            let to = to.clone();
             back.push(give);
-            stops.push(stop);
-            let (shared, wakeups) = (&shared, &wakeups);
-            workers.push(scope.spawn(move || {
-                let queue = Queue::new(shared, thread, direct, to, empty, &over);
-                let result = drain(rings, drains, mode, queue, &stopped, wakeups);
-                if result.is_err() {
-                    let _ = (&over).write(&[1]);
-                }
-                result
-            }));
+            let to = to.clone();
+            lanes.push(move || Queue::new(shared, thread, direct, to, empty, over));
         }
+        let rings = rings.chunks_mut(each).zip(drains.chunks_mut(each));
+        let crew = Crew::start(scope, rings, mode, lanes, over, &wakeups)?;
         let rotate = Rotate(to, &shared.waiting);
-        let writer = {
-            let over = over.try_clone().map_err(cannot)?;
-            let shared = &shared;
-            scope.spawn(move || {
-                let result = write(shared, &from, &back, &over);
-                if result.is_err() {
-                    let _ = (&over).write(&[1]);
-                }
-                result
-            })
-        };
-        let waited = wait(finished.as_fd(), rotate);
-        drop(stops);
-        let died = || Error::failed("a thread of the recorder died");
-        // All are waited for, whatever the first says.
-        let mut results: Vec<_> = workers
-            .into_iter()
-            .map(|worker| worker.join().unwrap_or_else(|_| Err(died())))
-            .collect();
-        results.insert(0, writer.join().unwrap_or_else(|_| Err(died())));
-        results.push(waited);
-        // One that could not write says why; the others, that they cannot go on.
-        let why = |result: &Result<()>| {
-            matches!(result, Err(Error::File(perfdata::Error::Output { .. })))
-        };
-        let why = results.iter().position(why).unwrap_or(0);
-        results.swap(0, why);
-        results.into_iter().collect::<Result<()>>()
+        let writer = scope.spawn(move || {
+            let result = write(shared, &from, &back, over);
+            if result.is_err() {
+                let _ = { over }.write(&[1]);
+            }
+            result
+        });
+        let waited = wait(finished.as_fd(), Some(rotate));
+        crew.end(|| Some(joined(writer)), waited)
     })?;
     Ok(wakeups.load(Ordering::Relaxed))
 }
@@ -381,7 +453,8 @@ fn drain(
     rings: &mut [Rings],
     drains: &mut [Drain],
     mode: Mode,
-    mut queue: Queue<'_, '_, impl Tape>,
+    mut lane: impl Lane,
+    mut over: &UnixStream,
     stop: &UnixStream,
     wakeups: &AtomicU64,
 ) -> Result<()> {
@@ -430,21 +503,16 @@ fn drain(
             (false, true) => Again::All,
             (false, false) => Again::Drained,
         };
-        // Before the pass: what comes from now on is not older than what was written before this round began.
-        let now = queue.shared.round.load(Ordering::Acquire);
-        let news = now != queue.round;
-        queue.round = now;
-        let mut sent = false;
+        let to = lane.begin()?;
+        let mut any = false;
         for (rings, drain) in rings.iter_mut().zip(drains.iter_mut()) {
-            let pass = drain.pass(rings, mode, again, &mut queue)?;
-            sent |= pass.any();
+            let pass = drain.pass(rings, mode, again, to)?;
+            any |= pass.any();
             if pass.over {
-                let _ = { queue.over }.write(&[1]);
+                let _ = over.write(&[1]);
             }
         }
-        if news && !sent {
-            queue.pass()?;
-        }
+        lane.end(any, due)?;
     }
     Ok(())
 }
@@ -530,7 +598,7 @@ mod tests {
         }
     }
 
-    impl Tape for Writer<Disk> {
+    impl<W: Write + Seek> Tape for Writer<W> {
         fn round(&mut self) -> Result<()> {
             self.record(&FinishedRound, None)?;
             Ok(Self::flush(self)?)
@@ -577,7 +645,7 @@ mod tests {
                     let mut queue = Queue::new(shared, thread_number, direct, to, empty, over);
                     let mut offset = 0;
                     for pass in 0..passes {
-                        queue.round = shared.round.load(Ordering::Acquire);
+                        queue.begin()?;
                         let size = (pass * 37 % 100 + 1) * 8;
                         queue.piece(&Auxtrace {
                             size,
@@ -589,6 +657,7 @@ mod tests {
                             queue.payload(&(word ^ u64::from(thread)).to_le_bytes())?;
                         }
                         offset += size;
+                        queue.end(true, false)?;
                     }
                     Ok(())
                 }));
@@ -642,6 +711,33 @@ mod tests {
             .map(|record| u64::from_le_bytes(record.body.try_into().unwrap()))
             .collect();
         assert_eq!(numbers, [0, 1, 2]);
+    }
+
+    /// A round is over when all rings of a thread were read, not when the first was.
+    #[test]
+    fn a_round_has_whole_passes() {
+        let file = Disk {
+            room: usize::MAX,
+            file: Cursor::new(Vec::new()),
+        };
+        let mut file = Writer::new(file, &[(Attr::default(), vec![1])]).unwrap();
+        let shared = Shared::new(&mut file, 1);
+        let (over, _finished) = UnixStream::pair().unwrap();
+        let (to, _from) = sync_channel(8);
+        let (_give, empty) = std::sync::mpsc::channel();
+        let mut queue = Queue::new(&shared, 0, true, to, empty, &over);
+        // Of two rings.
+        for _ in 0..2 {
+            queue.begin().unwrap();
+            let round = shared.round.load(Ordering::Relaxed);
+            for _ in 0..2 {
+                let record = [14_u32.to_le_bytes(), [0, 0, 8, 0]].concat();
+                queue.records(&record, None).unwrap();
+                assert_eq!(shared.round.load(Ordering::Relaxed), round);
+            }
+            queue.end(true, false).unwrap();
+            assert_eq!(shared.round.load(Ordering::Relaxed), round + 1);
+        }
     }
 
     #[test]

@@ -12,18 +12,20 @@ use std::time::Duration;
 
 use perfdata::EventDesc;
 
+use crate::apart;
 use crate::control::{Channel, Command};
 use crate::delay::{Delay, Step, Switch as Switching};
 use crate::drain::{self, Again, Drain, OnTruncate, Tape};
 use crate::error::{Error, Result};
 use crate::filter;
 use crate::intel_pt;
+use crate::join::{self, Apart};
 use crate::limits::Limits;
 use crate::live::{Gauge, Live, View};
 use crate::loss::Loss;
 use crate::newcomers::Newcomers;
 use crate::output::{self, Description, Output};
-use crate::parallel::{self, Rotate};
+use crate::parallel::{self, share, Rotate};
 use crate::pmu::{arrange, Pmus};
 use crate::session::{known_sideband, Mode, Plan, Rings, Session, Switch};
 use crate::size::{bytes, check_ring, RingSizes};
@@ -34,9 +36,6 @@ use crate::watch::{Wake, Watch};
 
 /// How often the file's header is brought up to date, and events that are off with nothing to drain are started again.
 const HEARTBEAT: Duration = Duration::from_millis(250);
-
-/// So much of a file that has filled its disk is given up for features, index and counters.
-const ROOM: u64 = 64 * 1024;
 
 /// Areas that are written over and over, and what is written of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -90,6 +89,8 @@ pub struct Options {
     pub on_truncate: OnTruncate,
     /// How many threads drain the rings; [`None`]: one for each ring, and at most one for each CPU.
     pub threads: Option<usize>,
+    /// Whether each of them writes a file of its own, and these are joined at the end.
+    pub apart: bool,
     /// The recording ends when its files together have so many bytes.
     pub max_size: Option<u64>,
     /// How often the file is brought to its disk; zero: never.
@@ -149,6 +150,16 @@ impl Options {
         if self.overwrite && self.snapshot.is_none() {
             return Err(Error::usage(
                 "--overwrite keeps the newest records for snapshots: give -S with it",
+            ));
+        }
+        if self.apart && (self.snapshot.is_some() || samples) {
+            return Err(Error::usage(
+                "--apart is for trace that is written as it comes; what is overwritten (-S, --aux-sample) one thread reads: leave one of them out",
+            ));
+        }
+        if self.apart && self.switch_output.is_some() {
+            return Err(Error::usage(
+                "--apart and --switch-output each make several files: leave one of them out",
             ));
         }
         if self.cgroup.is_some() && !self.target.is_system() {
@@ -251,8 +262,16 @@ impl Options {
         Ok(plan)
     }
 
+    /// How many threads drain so many rings.
+    fn drains(&self, rings: usize) -> usize {
+        let cpus = thread::available_parallelism().map_or(1, NonZero::get);
+        self.threads.unwrap_or(cpus).clamp(1, rings.max(1))
+    }
+
     fn description(&self, session: &Session, online: usize, workload: Option<u32>) -> Description {
         let plan = session.plan();
+        let rings = session.rings().len();
+        let threads = rings.div_ceil(share(rings, self.drains(rings)));
         let event = |number| EventDesc {
             attr: plan.attr(number),
             ids: session.ids(number),
@@ -270,6 +289,11 @@ impl Options {
             target: self.target.clone(),
             workload,
             intel_pt: intel_pt::info(plan, &session.clock()),
+            apart: (self.apart && threads > 1).then(|| Apart {
+                id: format!("{}-{}", sys::wall(), std::process::id()),
+                threads,
+                thread: None,
+            }),
             plan: plan.clone(),
         }
     }
@@ -319,9 +343,13 @@ pub fn record(options: &Options) -> Result<Outcome> {
              nobody will know which thread's trace a CPU's is: record with --per-thread"
         );
     }
+    let description = options.description(&session, online.len(), pid);
+    if options.apart && description.apart.is_none() {
+        eprintln!("auxrec: one thread drains all rings, so nothing is --apart");
+    }
     let output = Output::create(
         &options.output,
-        options.description(&session, online.len(), pid),
+        description,
         output::Limits {
             all: options.max_size,
             parts: options.switch_output.is_some(),
@@ -376,16 +404,15 @@ pub fn record(options: &Options) -> Result<Outcome> {
             .collect(),
         session,
         output,
+        parts: Vec::new(),
         snapshots,
         wakeups: 0,
         missed: Vec::new(),
         begun: false,
-        counted: false,
     };
     let mut desk = desk;
     let result = recording
-        .output
-        .begin()
+        .begin(options)
         .and_then(|()| recording.run(options, workload.as_mut(), &mut desk))
         .and_then(|()| recording.end(options, &mut desk.newcomers));
     // The command is there to be recorded; it does not go on when that has ended.
@@ -394,11 +421,12 @@ pub fn record(options: &Options) -> Result<Outcome> {
     }
     match result {
         Err(error) if !recording.begun => {
+            recording.parts.into_iter().for_each(Output::discard);
             recording.output.discard();
             Err(error)
         }
         result => {
-            let outcome = recording.close(result, desk.status)?;
+            let outcome = recording.close(options, result, desk.status)?;
             for _ in 0..desk.owed {
                 desk.watch.answer();
             }
@@ -543,29 +571,70 @@ impl Desk {
     }
 }
 
+/// Whether a file could not be written.
+fn is_output(result: &Result<()>) -> bool {
+    matches!(result, Err(Error::File(perfdata::Error::Output { .. })))
+}
+
 struct Recording {
     session: Session,
     drains: Vec<Drain>,
     output: Output,
+    /// The files of the threads, of a recording that is apart: each has as many rings as the next.
+    parts: Vec<Output>,
     snapshots: Option<Snapshots>,
     wakeups: u64,
     /// CPUs that have no rings, and what was lost of them.
     missed: Vec<(String, Loss, u64)>,
     /// Whether anything can have been recorded.
     begun: bool,
-    counted: bool,
 }
 
 impl Recording {
+    /// What stands in the files before the first record of the kernel.
+    fn begin(&mut self, options: &Options) -> Result<()> {
+        self.output.begin()?;
+        let Some(threads) = self.output.threads() else {
+            return Ok(());
+        };
+        // Others that are found beside it are to be joined into this one, whatever happens.
+        if options.sync.is_zero() {
+            self.output.checkpoint()?;
+        } else {
+            self.output.durable()?;
+        }
+        self.output.turn()?;
+        let rings = self.session.rings().len();
+        let each = share(rings, threads);
+        for (thread, first) in (0..rings).step_by(each).enumerate() {
+            let part = self.output.apart(thread, &(first..first + each))?;
+            self.parts.push(part);
+        }
+        for part in &mut self.parts {
+            part.begin()?;
+            part.checkpoint()?;
+            part.turn()?;
+        }
+        Ok(())
+    }
+
+    /// The files that the rings are drained into, each with its own.
+    fn files(&mut self) -> Vec<(&mut Output, &[Rings])> {
+        let rings = self.session.rings();
+        if self.parts.is_empty() {
+            return vec![(&mut self.output, rings)];
+        }
+        let each = share(rings.len(), self.parts.len());
+        self.parts.iter_mut().zip(rings.chunks(each)).collect()
+    }
+
     fn run(
         &mut self,
         options: &Options,
         mut workload: Option<&mut Workload>,
         desk: &mut Desk,
     ) -> Result<()> {
-        let rings = self.session.rings().len();
-        let cpus = thread::available_parallelism().map_or(1, NonZero::get);
-        let threads = options.threads.unwrap_or(cpus).clamp(1, rings);
+        let threads = options.drains(self.session.rings().len());
         // A ring that is read only now and then needs no thread; and one ring's thread none for the file, unless ending a file
         // and beginning another, or compressing, keeps it from its ring.
         let alone = match self.session.plan().mode {
@@ -625,26 +694,30 @@ impl Recording {
     ) -> Result<()> {
         let mode = self.session.plan().mode;
         desk.watch.beat(HEARTBEAT)?;
-        let wait = |over: BorrowedFd<'_>, file: Rotate| {
+        let mut wait = |over: BorrowedFd<'_>, file: Option<Rotate>| {
             desk.watch.over(over)?;
             loop {
                 for wake in desk.watch.wait()? {
                     match desk.todo(wake, options, workload.as_deref_mut())? {
                         Todo::Nothing | Todo::Snapshot(_) => {}
                         Todo::End => return Ok(()),
-                        Todo::Rotate => file.rotate()?,
+                        Todo::Rotate => {
+                            if let Some(file) = &file {
+                                file.rotate()?;
+                            }
+                        }
                     }
                 }
             }
         };
-        self.wakeups = parallel::run(
-            self.session.rings_mut(),
-            &mut self.drains,
-            threads,
-            mode,
-            &mut self.output,
-            wait,
-        )?;
+        let (rings, drains) = (self.session.rings_mut(), &mut self.drains);
+        self.wakeups = if self.parts.is_empty() {
+            parallel::run(rings, drains, threads, mode, &mut self.output, wait)?
+        } else {
+            apart::run(rings, drains, mode, &mut self.parts, |over| {
+                wait(over, None)
+            })?
+        };
         Ok(())
     }
 
@@ -721,12 +794,23 @@ impl Recording {
     /// What stands after the last record of the kernel.
     fn end(&mut self, options: &Options, newcomers: &mut Newcomers) -> Result<()> {
         self.session.disable()?;
-        drain::pass(
-            &mut self.session,
-            &mut self.drains,
-            Again::Never,
-            &mut self.output,
-        )?;
+        if self.parts.is_empty() {
+            drain::pass(
+                &mut self.session,
+                &mut self.drains,
+                Again::Never,
+                &mut self.output,
+            )?;
+        }
+        let mode = self.session.plan().mode;
+        let each = share(self.drains.len(), self.parts.len());
+        let rings = self.session.rings_mut().chunks_mut(each);
+        let rings = rings.zip(self.drains.chunks_mut(each));
+        for ((rings, drains), part) in rings.zip(&mut self.parts) {
+            for (rings, drain) in rings.iter_mut().zip(drains) {
+                drain.pass(rings, mode, Again::Never, part)?;
+            }
+        }
         if options.snapshot.is_some_and(|snapshot| snapshot.at_exit) {
             self.snapshot(options, None)?;
         }
@@ -763,61 +847,74 @@ impl Recording {
         if !offline.is_empty() {
             self.output.notes.push(("offline", offline.join(",")));
         }
-        drain::counts(&self.session, &mut self.output.file)?;
-        self.output.flush()?;
-        self.counted = true;
+        let attr = self.session.plan().tracking_attr();
+        let notes = self.output.notes.clone();
+        for (file, rings) in self.files() {
+            file.notes.clone_from(&notes);
+            drain::counts(&attr, rings, &mut file.file)?;
+            file.flush()?;
+            file.counted = true;
+        }
         Ok(())
     }
 
-    /// Ends the file, whatever happened before.
-    fn close(mut self, result: Result<()>, status: Option<i32>) -> Result<Outcome> {
-        let mut features = self.output.features("whole");
-        let result = match result {
-            Err(error @ Error::File(perfdata::Error::Output { .. })) => Err(error),
-            other => self
-                .output
-                .file
-                .try_finish(&features)
-                .map_err(Error::from)
-                .and(other),
-        };
-        if let Err(error) = &result {
-            if matches!(error, Error::File(perfdata::Error::Output { .. })) {
-                let _ = self.session.disable();
-                let name = self.output.path().display().to_string();
-                let what = if error.is_full() {
-                    "there is no space left for it"
-                } else {
-                    "it cannot be written"
-                };
-                // Cut at the end of the last whole record there may be room for the rest again; else a piece of trace makes
-                // room, as without its index and its counters the whole trace is worth less.
-                features = self.output.features("cut");
-                let mut saved = Ok(0);
-                let mut finished = false;
-                let file = &mut self.output.file;
-                for room in [0, ROOM] {
-                    saved = file.salvage(room, |file, len| file.set_len(len));
-                    self.counted &= room == 0;
-                    finished = saved.is_ok()
-                        && (self.counted || drain::counts(&self.session, file).is_ok())
-                        && file.try_finish(&features).is_ok();
-                    if finished {
-                        break;
+    /// Ends the files, whatever happened before, and makes one of those that are apart.
+    fn close(
+        mut self,
+        options: &Options,
+        mut result: Result<()>,
+        status: Option<i32>,
+    ) -> Result<Outcome> {
+        let attr = self.session.plan().tracking_attr();
+        let _ = self.session.disable();
+        let mut held = Vec::new();
+        for (file, rings) in self.files() {
+            if !is_output(&result) {
+                let features = file.features("whole");
+                match file.file.try_finish(&features) {
+                    Ok(()) => {
+                        held.push((file.path().display().to_string(), "is whole".to_owned()));
+                        continue;
                     }
+                    Err(error) => result = Err(error.into()),
                 }
-                let state = match (&saved, finished) {
-                    (Ok(len), true) => format!("it holds what was recorded until then ({})", bytes(*len)),
-                    (Ok(len), false) => format!(
-                        "it holds what was recorded until then ({}), without the sections that describe the machine",
-                        bytes(*len)
-                    ),
-                    (Err(_), _) => "what it holds cannot be told".to_owned(),
-                };
+            }
+            let state = file.salvage(|file| drain::counts(&attr, rings, file));
+            held.push((file.path().display().to_string(), state));
+        }
+        let path = self.output.path().to_owned();
+        let name = path.display();
+        if let (Err(error), true) = (&result, is_output(&result)) {
+            let what = if error.is_full() {
+                "there is no space left for it"
+            } else {
+                "it cannot be written"
+            };
+            if self.parts.is_empty() {
+                let state = held.iter().map(|(_, state)| state.as_str());
+                let state: String = state.collect();
                 return Err(Error::failed(format!(
-                    "{name}: {what} ({error}); {state}. Free some space or choose another place with -o"
+                    "{name}: {what} ({error}); it {state}. Free some space or choose another place with -o"
                 )));
             }
+            let held: Vec<_> = held
+                .iter()
+                .map(|(part, state)| format!("{part} {state}"))
+                .collect();
+            return Err(Error::failed(format!(
+                "{name}: {what} ({error}); {}. Free as much space as these have, and `auxrec recover {name}` joins them; or choose another \
+                 place with -o",
+                held.join(", ")
+            )));
+        }
+        let mut file = self.output.total();
+        if !self.parts.is_empty() {
+            if options.verbose {
+                eprintln!("auxrec: {} files are joined to {name}", self.parts.len());
+            }
+            // Ends what brings them to their disk.
+            self.parts.clear();
+            file = join::join(&path, !options.sync.is_zero())?;
         }
         result?;
         let names = self.session.rings().iter().map(Rings::name);
@@ -828,7 +925,7 @@ impl Recording {
                 .chain(self.missed)
                 .collect(),
             wakeups: self.wakeups,
-            file: self.output.total(),
+            file,
             files: self.output.parts(),
             path: self.output.path().to_owned(),
             snapshots: self.snapshots.map(|s| (s.times, s.blind)),

@@ -8,15 +8,31 @@ use std::path::Path;
 use perfdata::{Feature, Recovered};
 
 use crate::error::{Error, Result};
+use crate::join::{Joined, Whole};
 
 /// What a file's note `ended` says after it.
 pub(crate) const ENDED: &str = "recovered";
 
-/// Finishes a file in its place.
+/// Finishes a file in its place. Of a recording that is apart it joins the files of the threads into it.
 ///
 /// # Errors
 /// If it is no perf.data file, or was cut before its first record, or cannot be written.
-pub fn recover(path: &Path) -> Result<Recovered> {
+pub fn recover(path: &Path) -> Result<Joined> {
+    let cannot = |e: Error| Error::failed(format!("cannot recover {}: {e}", path.display()));
+    match Whole::open(path).map_err(cannot)? {
+        Some(file) => match file.tidy().map_err(cannot)? {
+            Some(tidied) => Ok(tidied),
+            None => file.join(true, true).map_err(cannot),
+        },
+        None => Ok(Joined {
+            found: finish(path)?,
+            ..Joined::default()
+        }),
+    }
+}
+
+/// Finishes one file in its place.
+pub(crate) fn finish(path: &Path) -> Result<Recovered> {
     let name = path.display();
     let mut file = OpenOptions::new()
         .read(true)

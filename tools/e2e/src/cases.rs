@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,6 +13,7 @@ use anyhow::{bail, ensure, Context, Result};
 use auxcore::pattern::{Header, PACKET_UNIT};
 use rustix::process::Signal;
 
+use crate::apart;
 use crate::compress;
 use crate::contract;
 use crate::hostile;
@@ -22,7 +23,7 @@ use crate::minimal;
 use crate::module;
 use crate::overwrite;
 use crate::recorder;
-use crate::recording::{Reader, Recorder, TraceFile};
+use crate::recording::{Disk, Reader, Recorder, TraceFile};
 use crate::sampling;
 use crate::share;
 use crate::soft_pt;
@@ -110,6 +111,7 @@ pub fn all() -> impl Iterator<Item = Case> {
         .chain(compress::ALL)
         .chain(live::ALL)
         .chain(overwrite::ALL)
+        .chain(apart::ALL)
         .chain(share::ALL)
         .map(|(name, steps)| Case {
             name,
@@ -769,54 +771,45 @@ fn max_size(name: &str) -> Result<String> {
 }
 
 /// A disk that is full: the recording ends with a sentence, and the file has what found room, with every byte accounted for.
-fn full_disk(_name: &str) -> Result<String> {
-    let directory = Path::new("/tmp/full-disk");
-    std::fs::create_dir_all(directory)?;
-    let mount = |program: &str, arguments: &[&str]| -> Result<()> {
-        let status = Command::new(program)
-            .args(arguments)
-            .arg(directory)
-            .status()
-            .with_context(|| format!("cannot start {program}"))?;
-        ensure!(status.success(), "{program} {arguments:?}: {status}");
-        Ok(())
-    };
-    mount("mount", &["-t", "tmpfs", "-o", "size=1m", "disk"])?;
-    let result = ["1", "2"]
-        .into_iter()
-        .try_fold(String::new(), |_, threads| {
-            let file = TraceFile::within(directory);
-            let mut arguments = event("rate=2048", 64);
-            arguments.extend(["-a", "--threads", threads].map(String::from));
-            let ended = Recorder::start(file.path(), &arguments)?.wait(Reader::KeepsUp)?;
-            ensure!(
-                ended.status == 1 && ended.errors.contains("there is no space left for it"),
-                "auxrec record: exit status {}: {}",
-                ended.status,
-                ended.errors
-            );
-            let seen = Seen::of(&file)?;
-            seen.is_right()?;
-            ensure!(
-                seen.content.recorded > 1 << 19,
-                "the disk has room for more: {seen}"
-            );
-            released()?;
-            Ok(seen.to_string())
-        });
-    mount("umount", &[])?;
-    result
+fn full_disk(name: &str) -> Result<String> {
+    let mut out = String::new();
+    for threads in ["1", "2"] {
+        let disk = Disk::new(name, "1m")?;
+        let file = TraceFile::within(disk.path());
+        let mut arguments = event("rate=2048", 64);
+        arguments.extend(["-a", "--threads", threads].map(String::from));
+        let ended = Recorder::start(file.path(), &arguments)?.wait(Reader::KeepsUp)?;
+        ensure!(
+            ended.status == 1 && ended.errors.contains("there is no space left for it"),
+            "auxrec record: exit status {}: {}",
+            ended.status,
+            ended.errors
+        );
+        let seen = Seen::of(&file)?;
+        seen.is_right()?;
+        ensure!(
+            seen.content.recorded > 1 << 19,
+            "the disk has room for more: {seen}"
+        );
+        released()?;
+        out = seen.to_string();
+    }
+    Ok(out)
+}
+
+/// Always the same numbers below others, of no pattern: the generator of Numerical Recipes.
+pub fn random() -> impl FnMut(u64) -> u64 {
+    let mut seed: u32 = 1;
+    move |below| {
+        seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        u64::from(seed >> 8) % below
+    }
 }
 
 /// Killed at moments of no choice; what it has written is a recording after `recover`, with every byte right.
 fn killed(name: &str) -> Result<String> {
     const TIMES: u64 = 100;
-    // Always the same moments, of no pattern: the generator of Numerical Recipes.
-    let mut seed: u32 = 1;
-    let mut random = |below: u64| {
-        seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        u64::from(seed >> 8) % below
-    };
+    let mut random = random();
     let mut sum = 0;
     for time in 0..TIMES {
         let file = TraceFile::new(name);

@@ -18,7 +18,7 @@ pub const ALL: [(&str, Steps); 3] = [
 ];
 
 /// Runs auxrec; its exit status, and what it wrote.
-fn auxrec(arguments: &[&str]) -> Result<(Option<i32>, String)> {
+pub fn auxrec(arguments: &[&str]) -> Result<(Option<i32>, String)> {
     let output = Command::new("auxrec").args(arguments).output()?;
     let text = [output.stdout, output.stderr].concat();
     Ok((
@@ -28,7 +28,7 @@ fn auxrec(arguments: &[&str]) -> Result<(Option<i32>, String)> {
 }
 
 /// The plain file of a compressed one: of it `check` says the same, and it is larger.
-fn plain(file: &TraceFile, name: &str) -> Result<TraceFile> {
+pub fn plain(file: &TraceFile, name: &str) -> Result<TraceFile> {
     let plain = TraceFile::new(&format!("{name} plain"));
     let path = |file: &TraceFile| file.path().display().to_string();
     let (status, text) = auxrec(&["convert", &path(file), &path(&plain)])?;

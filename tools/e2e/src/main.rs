@@ -5,6 +5,7 @@
 //! The cases are a table, in [`cases`]. The oracle is exact: the driver counts what it generates, every packet says which
 //! bytes of its stream it is, and so what the file lacks must be what was lost.
 
+mod apart;
 mod bench;
 mod beside;
 mod cases;

@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{anyhow, bail, Context, Result};
+use anyhow::{anyhow, bail, ensure, Context, Result};
 use rustix::process::{kill_process, Pid, Signal};
 
 /// No recording of a case takes as long, even on a busy machine without hardware virtualisation.
@@ -150,5 +150,46 @@ impl Drop for TraceFile {
     fn drop(&mut self) {
         // It may never have been made.
         let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// A disk in memory, with room for so much; it goes when the case is over.
+pub struct Disk(PathBuf);
+
+impl Disk {
+    /// A name that no other case has, and what it holds, as `1m`.
+    pub fn new(case: &str, size: &str) -> Result<Self> {
+        let directory = Path::new("/tmp").join(case.replace([' ', ',', '/'], "-"));
+        std::fs::create_dir_all(&directory)?;
+        let disk = Self(directory);
+        disk.mount(&format!("size={size}"))?;
+        Ok(disk)
+    }
+
+    /// Makes it larger.
+    pub fn grow(&self, size: &str) -> Result<()> {
+        self.mount(&format!("remount,size={size}"))
+    }
+
+    fn mount(&self, options: &str) -> Result<()> {
+        let status = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", options, "disk"])
+            .arg(&self.0)
+            .status()
+            .context("cannot start mount")?;
+        ensure!(status.success(), "mount -o {options}: {status}");
+        Ok(())
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        // Whoever still has a file there would have failed the case.
+        let _ = Command::new("umount").arg(&self.0).status();
     }
 }

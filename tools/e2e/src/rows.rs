@@ -17,7 +17,7 @@ use crate::beside::Case;
 use crate::hostile::switch;
 use crate::hotplug::of_cpu;
 use crate::module;
-use crate::recorder::{size, wait_for, Commander};
+use crate::recorder::{pieces, size, wait_for, Commander};
 use crate::recording::{Ended, Reader, Recorder, TraceFile};
 
 /// All cases.
@@ -175,7 +175,52 @@ fn threads() -> Result<String> {
         ended.errors
     );
     let bytes = Auxrec.records(&[&arguments[..], &["--threads", "2"], &workload].concat())?;
-    Ok(format!("perf refuses; auxrec: {bytes} bytes"))
+    // Each with a file of its own: perf finds what is there in the one that they are joined into.
+    let file = Auxrec.file();
+    let ended = Auxrec.record(&file, &[&arguments[..], &["--apart"], &workload].concat())?;
+    let there: usize = pieces(file.path())?.iter().map(Vec::len).sum();
+    let read = perf_reads(file.path())?;
+    ensure!(
+        ended.status == 0 && there != 0 && read == Some(there),
+        "perf finds {read:?} of {there} pieces: {}",
+        ended.errors
+    );
+    let stats = Command::new("perf")
+        .args(["report", "--stats", "--no-itrace", "-i"])
+        .arg(file.path())
+        .output()?;
+    let says = String::from_utf8_lossy(&stats.stderr).into_owned();
+    ensure!(
+        stats.status.success() && !says.contains("out of order"),
+        "perf report: {}: {says}",
+        stats.status
+    );
+    // And, of a recorder that was killed, in that of each.
+    let recorder = Auxrec.start(&file, &[&arguments[..], &["--apart"]].concat())?;
+    let parts = [0, 1].map(|thread| {
+        let name = format!("{}.t{thread}", file.path().display());
+        PathBuf::from(name)
+    });
+    // By its header, which is what perf goes by.
+    let has = |part: &PathBuf| {
+        let bytes = std::fs::read(part).unwrap_or_default();
+        perfdata::File::parse(&bytes).is_ok_and(|file| file.data_section().1 > 400_000)
+    };
+    let result = wait_for("trace", || Ok(parts.iter().all(has)));
+    recorder.kill()?;
+    let read: Vec<_> = parts.iter().map(|part| perf_reads(part)).collect();
+    for part in parts {
+        std::fs::remove_file(part)?;
+    }
+    result?;
+    let read = read.into_iter().collect::<Result<Vec<_>>>()?;
+    ensure!(
+        matches!(read.as_slice(), [Some(1..), Some(1..)]),
+        "pieces that perf finds in the file of each thread: {read:?}"
+    );
+    Ok(format!(
+        "perf refuses; auxrec: {bytes} bytes; joined, perf finds all {there} pieces; killed, {read:?}"
+    ))
 }
 
 /// perf tells how often, and ends well; auxrec tells for how long, and by its status.

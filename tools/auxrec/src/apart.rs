@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Rings drained by several threads, each into a file of its own, which [`join`](mod@crate::join) makes one of at the end.
+//!
+//! A thread waits for no other, not even for the kernel's lock of a file. What they have in common is a number, that of a
+//! step, which they take together: the next begins when each has begun a pass in this one. So a thread can leave out none, and
+//! one that comes into an even step writes `FINISHED_ROUND`: as often as every other, and between the same steps.
+//!
+//! Why that keeps the promise of `FINISHED_ROUND`, that what comes after it is not older than what came before the one before it.
+//! Step s begins at T(s). Then what a thread reads in passes that begin in step s was written
+//!
+//! - before T(s+2): the last of them is over when the thread begins a pass in step s+1, and T(s+2) is not before each has;
+//! - after T(s-1): else the thread's first pass in step s-1 would have read it.
+//!
+//! Round r is the steps 2r and 2r+1. So what comes before the end of round r-1 was written before T(2r+1), and what comes after
+//! the end of round r after T(2r+1). A round of one step would not do: what comes before the end of step s-1 may be as new as
+//! T(s+1), and what comes after that of step s as old as T(s).
+
+use std::io::Write;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use crate::drain::{Drain, Tape};
+use crate::error::Result;
+use crate::parallel::{bell, share, Crew, Lane};
+use crate::session::{Mode, Rings};
+
+/// Steps that threads take together.
+struct Steps {
+    threads: usize,
+    step: AtomicU64,
+    /// How many threads have not begun a pass in this step.
+    left: AtomicUsize,
+}
+
+impl Steps {
+    fn new(threads: usize) -> Self {
+        Self {
+            threads,
+            step: AtomicU64::new(1),
+            left: AtomicUsize::new(threads),
+        }
+    }
+
+    /// A thread that was in step `last` begins a pass: the step that it is in now.
+    fn enter(&self, last: u64) -> u64 {
+        // With the release below: who comes into a step does so after all have come into the one before.
+        let now = self.step.load(Ordering::Acquire);
+        if now != last && self.left.fetch_sub(1, Ordering::AcqRel) == 1 {
+            // Nobody counts himself again before the step is another.
+            self.left.store(self.threads, Ordering::Relaxed);
+            self.step.store(now + 1, Ordering::Release);
+        }
+        now
+    }
+}
+
+/// A thread's own file.
+struct Own<'a, T> {
+    file: &'a mut T,
+    steps: &'a Steps,
+    step: u64,
+    over: &'a UnixStream,
+}
+
+impl<T: Tape> Lane for Own<'_, T> {
+    type To = T;
+
+    fn begin(&mut self) -> Result<&mut T> {
+        let now = self.steps.enter(self.step);
+        if now != self.step && now % 2 == 0 {
+            self.file.round()?;
+        }
+        self.step = now;
+        Ok(self.file)
+    }
+
+    fn end(&mut self, any: bool, due: bool) -> Result<()> {
+        if due {
+            self.file.checkpoint()?;
+        } else if any {
+            self.file.flush()?;
+        }
+        self.file.turn()?;
+        if self.file.is_over() {
+            let _ = self.over.write(&[1]);
+        }
+        Ok(())
+    }
+}
+
+/// A thread for each file, which drains its share of the rings into it, while `wait` runs; when it returns they end, and the last error, or
+/// the number of wakeups, is what they give.
+///
+/// # Errors
+/// What a file said before anything else; then a thread's error before `wait`'s.
+pub(crate) fn run(
+    rings: &mut [Rings],
+    drains: &mut [Drain],
+    mode: Mode,
+    files: &mut [impl Tape + Send],
+    wait: impl FnOnce(BorrowedFd<'_>) -> Result<()>,
+) -> Result<u64> {
+    let each = share(rings.len(), files.len());
+    let (over, finished) = bell()?;
+    let over = &over;
+    let steps = &Steps::new(files.len());
+    let wakeups = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        let own = |file| {
+            move || Own {
+                file,
+                steps,
+                step: 0,
+                over,
+            }
+        };
+        let lanes = files.iter_mut().map(own).collect();
+        let rings = rings.chunks_mut(each).zip(drains.chunks_mut(each));
+        let crew = Crew::start(scope, rings, mode, lanes, over, &wakeups)?;
+        let waited = wait(finished.as_fd());
+        crew.end(|| None, waited)
+    })?;
+    Ok(wakeups.load(Ordering::Relaxed))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::io::Cursor;
+
+    use perfdata::{
+        Attr, Comm, File, FinishedInit, Flags, Record, RecordType, SampleId, SampleType, Stream,
+        Writer,
+    };
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::join;
+
+    type Memory = Writer<Cursor<Vec<u8>>>;
+
+    fn attr() -> Attr {
+        Attr {
+            flags: Flags::SAMPLE_ID_ALL,
+            sample_type: SampleType::TIME | SampleType::IDENTIFIER,
+            ..Attr::default()
+        }
+    }
+
+    fn file() -> Memory {
+        let mut file = Writer::new(Cursor::new(Vec::new()), &[(attr(), vec![1])]).unwrap();
+        file.record(&FinishedInit, None).unwrap();
+        file
+    }
+
+    fn write(file: &mut Memory, time: u64) {
+        let comm = Comm {
+            pid: 1,
+            tid: 1,
+            exec: false,
+            comm: b"x",
+        };
+        let id = SampleId {
+            id: Some(1),
+            time: Some(time),
+            ..SampleId::default()
+        };
+        file.record(&comm, Some((&id, &attr()))).unwrap();
+    }
+
+    /// What perf relies on (`ordered_events__flush()`): when a round ends it hands on all that is not newer than the newest was when
+    /// the one before it ended. The time that comes after that, if one does.
+    fn late(file: &[u8]) -> Option<u64> {
+        let (mut newest, mut next, mut flushed) = (0, 0, 0);
+        for record in File::parse(file).unwrap().records() {
+            let record: Record<'_> = record.unwrap();
+            if record.kind == RecordType::FINISHED_ROUND {
+                (flushed, next) = (next, newest);
+            } else if let Some(time) = record.time(&attr()) {
+                if time < flushed {
+                    return Some(time);
+                }
+                newest = newest.max(time);
+            }
+        }
+        None
+    }
+
+    /// Where a thread is: before a pass, or before it reads this ring.
+    #[derive(Clone, Copy)]
+    enum At {
+        Outside,
+        Ring(usize),
+    }
+
+    const RINGS: usize = 2;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(200))]
+        /// Threads that are held up anywhere, also between two rings, while records come: joined, nothing comes too late.
+        #[test]
+        fn no_record_comes_too_late(
+            threads in 2_usize..5,
+            moves in prop::collection::vec((0_usize..5, 0_usize..5, 0_usize..RINGS), 0..600),
+        ) {
+            let (over, _finished) = bell().unwrap();
+            let steps = Steps::new(threads);
+            let mut files: Vec<Memory> = (0..threads).map(|_| file()).collect();
+            let mut lanes: Vec<_> = files
+                .iter_mut()
+                .map(|file| Own { file, steps: &steps, step: 0, over: &over })
+                .collect();
+            let mut at = vec![At::Outside; threads];
+            let mut rings = vec![[const { Vec::new() }; RINGS]; threads];
+            let mut clock = 0;
+            for (thread, other, ring) in moves {
+                let (thread, other) = (thread % threads, other % threads);
+                clock += 1;
+                rings[other][ring].push(clock);
+                let lane = &mut lanes[thread];
+                at[thread] = match at[thread] {
+                    At::Outside => {
+                        lane.begin().unwrap();
+                        At::Ring(0)
+                    }
+                    At::Ring(ring) => {
+                        for time in rings[thread][ring].drain(..) {
+                            write(lane.file, time);
+                        }
+                        if ring + 1 < RINGS {
+                            At::Ring(ring + 1)
+                        } else {
+                            lane.end(true, false).unwrap();
+                            At::Outside
+                        }
+                    }
+                };
+            }
+            // At the end all is read, by whoever ends them, and no round follows.
+            for (lane, rings) in lanes.iter_mut().zip(&rings) {
+                rings.iter().flatten().for_each(|time| write(lane.file, *time));
+                lane.file.checkpoint().unwrap();
+            }
+            let parts = files.into_iter().map(|file| Stream::open(file.into_inner()).unwrap());
+            let mut whole = file();
+            join::append_all(parts, &mut whole).unwrap();
+            whole.checkpoint().unwrap();
+            let whole = whole.into_inner().into_inner();
+            let all = File::parse(&whole).unwrap().records().filter(|record| {
+                record.as_ref().unwrap().kind == RecordType::COMM
+            });
+            prop_assert_eq!(u64::try_from(all.count()).unwrap(), clock);
+            prop_assert_eq!(late(&whole), None);
+        }
+    }
+
+    /// Each thread sees each step, once, whoever is fast.
+    #[test]
+    fn steps_are_taken_together() {
+        const THREADS: usize = 3;
+        const STEPS: u64 = 2000;
+        let steps = Steps::new(THREADS);
+        std::thread::scope(|scope| {
+            for _ in 0..THREADS {
+                scope.spawn(|| {
+                    let mut last = 0;
+                    while last < STEPS {
+                        let now = steps.enter(last);
+                        assert!(now == last || now == last + 1, "{now} after {last}");
+                        if now == last {
+                            std::thread::yield_now();
+                        }
+                        last = now;
+                    }
+                });
+            }
+        });
+        assert_eq!(steps.step.load(Ordering::Relaxed), STEPS + 1);
+    }
+}
