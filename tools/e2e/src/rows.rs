@@ -885,6 +885,13 @@ fn other_readers() -> Result<String> {
         std::fs::write(format!("/out/{name}.data"), bytes)?;
         out.push(format!("{name}: {seen}"));
     }
+    // Of a program that those have too who read it elsewhere.
+    let file = TraceFile::new("soft-pt");
+    let event = ["-e", "soft_pt//u", "-m", "16,64", "--"];
+    let arguments = [&event[..], &["/bin/busybox", "true"]].concat();
+    let ended = module::with("soft_pt", || Auxrec.record(&file, &arguments))?;
+    ensure!(ended.status == 0, "soft_pt: {}", ended.errors);
+    std::fs::copy(file.path(), "/out/soft-pt.data")?;
     Ok(format!("bytes of {}", out.join(", ")))
 }
 
