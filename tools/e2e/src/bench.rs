@@ -21,7 +21,7 @@ use crate::hostile::{software, traced, Victim, DUMMY};
 use crate::probe::{bytes, Probe};
 use crate::steps;
 use crate::workload::pin;
-use crate::{module, recorders};
+use crate::{module, parallel, recorders};
 
 /// What to measure.
 #[derive(clap::Args, Debug)]
@@ -46,6 +46,8 @@ enum What {
     Record,
     /// Of these only what a MiB costs.
     Cost,
+    /// How much faster two CPUs are drained than one, by the clock on the wall.
+    Parallel,
     /// An instruction of a program that is traced by single-stepping.
     Steps,
     /// The kernel's memory, while a program is so traced for as many seconds as `--times` says.
@@ -61,13 +63,17 @@ const SINKS: [(&str, u32); 3] = [("direct", 0), ("sg", 1), ("flat", 2)];
 /// If the driver cannot be loaded, or an event cannot be opened.
 pub fn run(args: &Args) -> Result<ExitCode> {
     module::load_all()?;
-    pin(0)?;
+    // That is about several CPUs.
+    if args.what != What::Parallel {
+        pin(0)?;
+    }
     match args.what {
         What::Session => session(args.times)?,
         What::Commit => commits()?,
         What::Loss => losses()?,
         What::Record => recorders::run()?,
         What::Cost => recorders::cost_of_all()?,
+        What::Parallel => parallel::run()?,
         What::Steps => module::with("soft_pt", steps::run)?,
         What::Memory => module::with("soft_pt", || steps::memory(args.times.into()))?,
     }

@@ -24,6 +24,7 @@ mod minimal;
 mod model;
 mod module;
 mod overwrite;
+mod parallel;
 mod probe;
 mod recorder;
 mod recorders;

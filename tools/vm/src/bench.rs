@@ -33,6 +33,8 @@ pub enum Part {
     Driver,
     /// What the recorder costs, and stock perf.
     Recorder,
+    /// Of that only how much faster two CPUs are drained than one.
+    Parallel,
     /// What it costs to step through programs.
     Steps,
 }
@@ -53,6 +55,9 @@ pub fn run(cache: &Cache, part: Option<Part>) -> Result<Vec<String>> {
     }
     if wanted(Part::Recorder) {
         lines.extend(recorder(cache)?);
+    }
+    if wanted(Part::Recorder) || wanted(Part::Parallel) {
+        lines.extend(parallel(cache)?);
     }
     Ok(lines)
 }
@@ -90,6 +95,25 @@ fn recorder(cache: &Cache) -> Result<Vec<String>> {
     let figures = figures.ok_or_else(|| unclear(&cache.build().join("bench/guest")))?;
     progress.end("done");
     Ok(figures.lines())
+}
+
+fn parallel(cache: &Cache) -> Result<Vec<String>> {
+    let kernel = Kernel::prepare(cache, Kind::Lean)?;
+    let built = modules::build(cache, &kernel, Mode::Plain)?;
+    let programs = tools::build(cache)?;
+    let dir = cache.build().join("bench/parallel");
+    let progress = Progress::begin("draining two processors");
+    let mut guest = Guest::new(&kernel, &built.files)?
+        .by_words()
+        .append("kunit.enable=0")
+        .timeout(Duration::from_secs(600));
+    for (name, path) in &programs {
+        guest = guest.program(name, path)?;
+    }
+    let outcome = guest.run(cache, &dir, recorders::Rates::COMMAND, |_| {})?;
+    let rates = recorders::Rates::parse(&outcome.said).ok_or_else(|| unclear(&dir))?;
+    progress.end("done");
+    Ok(rates.lines())
 }
 
 fn driver(cache: &Cache) -> Result<Vec<String>> {

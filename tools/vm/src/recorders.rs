@@ -24,8 +24,9 @@ pub struct Figures {
     copy: [u64; 3],
     perf: Recorder,
     auxrec: Recorder,
-    /// Instructions of each of auxrec's threads for a MiB, the most first: of one ring, and of two drained by a thread each.
-    threads: [Vec<u64>; 2],
+    /// Instructions of each of auxrec's threads for a MiB, the most first: of one ring, of two drained by a thread each, and of these
+    /// with a file for each.
+    threads: [Vec<u64>; 3],
     /// Of watermarks: the part of the area, instructions for a MiB, and at how many MiB per 2^30 instructions it first loses.
     watermarks: Vec<[u64; 3]>,
 }
@@ -68,7 +69,7 @@ impl Figures {
             costs.filter(|costs| !costs.is_empty())
         };
         Some(Self {
-            threads: [threads("1")?, threads("2")?],
+            threads: [threads("1")?, threads("2")?, threads("apart")?],
             copy: three(&lines().find(|w| w.starts_with(&["copy"]))?, 1)?,
             perf: recorder("perf")?,
             auxrec: recorder("auxrec")?,
@@ -108,7 +109,7 @@ impl Figures {
             percent(auxrec.beyond[0], perf.beyond[0]),
             percent(auxrec.loss, perf.loss),
         ));
-        let [one, two] = &self.threads;
+        let [one, two, apart] = &self.threads;
         let most = |threads: &[u64]| threads.first().copied().unwrap_or(0);
         // The kernel lets one thread at a time write into a file.
         let file = auxrec.instructions[0].saturating_sub(auxrec.beyond[0]);
@@ -118,6 +119,12 @@ impl Figures {
             most(two),
             two.iter().sum::<u64>(),
             percent(most(one), most(two).max(file)),
+        ));
+        lines.push(format!(
+            "with a file for each: {} in the busiest thread, {} in all, and no file that both wait for: so at most {} % of the rate of one",
+            most(apart),
+            apart.iter().sum::<u64>(),
+            percent(most(one), most(apart)),
         ));
         for [part, cost, loss] in &self.watermarks {
             let cost = match cost {
@@ -141,12 +148,97 @@ impl Figures {
     }
 }
 
+/// How fast two processors are drained, and one: what `auxe2e bench parallel` says, KiB a second and percent of the rate of one; of both the
+/// median of several runs, the least and the most.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rates([[u64; 6]; Self::NAMES.len()]);
+
+impl Rates {
+    /// What measures it.
+    pub const COMMAND: &str = "auxe2e bench parallel";
+
+    const NAMES: [&str; 6] = [
+        "write-one",
+        "write-two",
+        "write-shared",
+        "drain-one",
+        "drain-two",
+        "drain-apart",
+    ];
+
+    /// From what the guest said; [`None`] if a figure is missing.
+    #[must_use]
+    pub fn parse(said: &str) -> Option<Self> {
+        let mut all = [[0; 6]; Self::NAMES.len()];
+        for (figures, name) in all.iter_mut().zip(Self::NAMES) {
+            let line = said
+                .lines()
+                .find_map(|line| line.strip_prefix(&format!("parallel {name} ")))?;
+            let words: Option<Vec<u64>> = line.split(' ').map(|word| word.parse().ok()).collect();
+            *figures = words?.try_into().ok()?;
+        }
+        Some(Self(all))
+    }
+
+    /// For people.
+    #[must_use]
+    pub fn lines(&self) -> Vec<String> {
+        const WHAT: [&str; 6] = [
+            "a thread that writes memory to a file",
+            "two, with a file each",
+            "two, to one file",
+            "auxrec, one CPU",
+            "two CPUs into one file",
+            "two CPUs, --apart",
+        ];
+        let times = |percent: u64| format!("{}.{:02}", percent / 100, percent % 100);
+        let line = |([rate, least, most, part, low, high], what): (&[u64; 6], &str)| {
+            format!(
+                "{what}: {} MiB/s ({} to {}), {} times the rate of one ({} to {})",
+                rate / 1024,
+                least / 1024,
+                most / 1024,
+                times(*part),
+                times(*low),
+                times(*high),
+            )
+        };
+        self.0.iter().zip(WHAT).map(line).collect()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const RATES: &str = "parallel write-one 1024000 1000000 1100000 100 100 100\nparallel write-two 2048000 2000000 2100000 200 190 210\n\
+        parallel write-shared 1024000 1 2 100 1 2\nparallel drain-one 512000 400000 600000 100 100 100\n\
+        parallel drain-two 522240 500000 530000 102 90 103\nparallel drain-apart 972800 900000 1000000 190 185 195\n";
+
+    #[test]
+    fn rates_are_understood() {
+        let lines = Rates::parse(RATES).unwrap().lines();
+        for (line, says) in [
+            (
+                1,
+                "two, with a file each: 2000 MiB/s (1953 to 2050), 2.00 times",
+            ),
+            (3, "one CPU: 500 MiB/s (390 to 585), 1.00 times"),
+            (
+                4,
+                "510 MiB/s (488 to 517), 1.02 times the rate of one (0.90 to 1.03)",
+            ),
+            (5, "--apart: 950 MiB/s (878 to 976), 1.90 times"),
+        ] {
+            assert!(lines[line].contains(says), "{}", lines[line]);
+        }
+        for line in RATES.lines() {
+            assert_eq!(Rates::parse(&RATES.replace(line, "")), None, "{line}");
+        }
+    }
+
     const SAID: &str = "record copy 1000 990 1010\nrecord perf cost 3000 2900 3100 2500\nrecord auxrec cost 1500 1400 1600 1250\nrecord perf beyond 400 390 410 2500\nrecord auxrec beyond 100 90 110 1250\n\
-        record threads 1 1500 20\nrecord threads 2 1000 100 90 20\nrecord perf loss 100\nrecord auxrec loss 200\nrecord watermark 4 1500 200\nrecord perf blind 1024 1024 9000\nrecord auxrec blind 1024 2048 900\n";
+        record threads 1 1500 20\nrecord threads 2 1000 100 90 20\nrecord threads apart 750 740 10\nrecord perf loss 100\nrecord auxrec loss 200\nrecord watermark 4 1500 200\nrecord perf blind 1024 1024 9000\nrecord auxrec blind 1024 2048 900\n";
 
     #[test]
     fn figures_are_understood() {
@@ -157,8 +249,9 @@ mod tests {
             (2, "1500 instructions a MiB (1400 to 1600), 100 into /dev/null (90 to 110); 1.250 context"),
             (3, "25 % of perf's instructions into /dev/null, and first loses at 200 %"),
             (4, "one ring: 1520 instructions a MiB; two rings and a thread for each: 1000 in the busiest thread, 1210 in all, 1400 of them while no other can write: so at most 107 %"),
-            (5, "1/4 of an area of 1 MiB: 1500 instructions a MiB; first loss at 200"),
-            (6, "1024 KiB of 2048: nothing is traced for 9000 instructions with perf, 900 with auxrec, 10 %"),
+            (5, "with a file for each: 750 in the busiest thread, 1500 in all, and no file that both wait for: so at most 200 %"),
+            (6, "1/4 of an area of 1 MiB: 1500 instructions a MiB; first loss at 200"),
+            (7, "1024 KiB of 2048: nothing is traced for 9000 instructions with perf, 900 with auxrec, 10 %"),
         ] {
             assert!(lines[line].contains(says), "{}", lines[line]);
         }
