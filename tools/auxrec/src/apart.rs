@@ -133,7 +133,7 @@ mod tests {
 
     use perfdata::{
         Attr, Comm, File, FinishedInit, Flags, Record, RecordType, SampleId, SampleType, Stream,
-        Writer,
+        TimePlace, Writer,
     };
     use proptest::prelude::*;
 
@@ -179,7 +179,7 @@ mod tests {
             let record: Record<'_> = record.unwrap();
             if record.kind == RecordType::FINISHED_ROUND {
                 (flushed, next) = (next, newest);
-            } else if let Some(time) = record.time(&attr()) {
+            } else if let Some(time) = record.time(TimePlace::of(&attr())) {
                 if time < flushed {
                     return Some(time);
                 }

@@ -9,12 +9,14 @@ use std::io::{Seek, Write};
 use std::ops::Range;
 use std::sync::Arc;
 
-use perfdata::{Attr, Auxtrace, Event, Flags, Read, RecordType, Records, SampleId, Writer};
+use perfdata::{
+    Attr, Auxtrace, Event, Flags, Read, RecordType, Records, SampleId, TimePlace, Writer,
+};
 
 use crate::error::{Error, Result};
 use crate::live::Gauge;
 use crate::loss::Loss;
-use crate::ring::{pieces, Area};
+use crate::ring::{pieces, steps, Area};
 use crate::session::{Mode, Rings, Session};
 use crate::sys::{self, Mapping};
 
@@ -22,7 +24,7 @@ use crate::sys::{self, Mapping};
 const BOUNCE: usize = 256 * 1024;
 /// An area is written from where it is in steps of this part of it, if that is as much as the buffer. A file may be slow, and
 /// the driver gets the place of a step back only afterwards; but each step costs a call.
-const STRAIGHT: u64 = 8;
+const STRAIGHT: u64 = 4;
 
 /// When events that the kernel has turned off, their area being full, are started again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,6 +56,8 @@ pub enum OnTruncate {
 #[derive(Debug)]
 pub struct Drain {
     attr: Attr,
+    /// Where records of such have their time.
+    time: TimePlace,
     records: Vec<u8>,
     bounce: Vec<u8>,
     /// Whether something said that the kernel has turned an event off, and it was not yet started again.
@@ -154,9 +158,11 @@ impl Drain {
     /// For a pair of rings of this session.
     #[must_use]
     pub fn new(session: &Session) -> Self {
+        // The layout of what ends each record is the same for all events.
+        let attr = session.plan().tracking_attr();
         Self {
-            // The layout of what ends each record is the same for all events.
-            attr: session.plan().tracking_attr(),
+            time: TimePlace::of(&attr),
+            attr,
             records: Vec::new(),
             bounce: vec![0; BOUNCE],
             off: false,
@@ -316,7 +322,7 @@ impl Drain {
         let mut times = None;
         for record in Records::new(bytes, 0) {
             let record = record?;
-            let time = record.time(&self.attr);
+            let time = record.time(self.time);
             if let Some(time) = time {
                 let (first, last) = times.unwrap_or((time, time));
                 times = Some((first.min(time), last.max(time)));
@@ -349,15 +355,14 @@ impl Drain {
             file.piece(&aux)?;
             let (reader, area) = rings.aux();
             let mut at = range.start;
-            let straight = usize::try_from(reader.size() / STRAIGHT).unwrap_or(0);
-            if straight >= BOUNCE {
-                for part in pieces(range.clone(), straight) {
+            let step = reader.size() / STRAIGHT;
+            if usize::try_from(step).is_ok_and(|step| step >= BOUNCE) {
+                for part in steps(range.clone(), step) {
                     let len = usize::try_from(part.end.wrapping_sub(at)).unwrap_or(usize::MAX);
-                    let [first, second] = reader.runs(at, len);
+                    // One step never goes over the area's end.
+                    let [run, _] = reader.runs(at, len);
                     // It takes all of a piece so, or nothing.
-                    if !file.payload_from(area.aux, first)?
-                        || !second.is_empty() && !file.payload_from(area.aux, second)?
-                    {
+                    if !file.payload_from(area.aux, run)? {
                         break;
                     }
                     reader.release(&area, part.end);

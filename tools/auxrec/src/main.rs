@@ -157,7 +157,7 @@ struct Record {
     /// Make the rings smaller where so much memory may not be locked
     #[arg(long)]
     shrink: bool,
-    /// Wake up when so much trace is there: pages, or bytes with a unit [default: a quarter of the AUX area]
+    /// Wake up when so much trace is there: pages, or bytes with a unit [default: 7/16 of the AUX area; a quarter for the Intel PT of a processor]
     #[arg(long, value_name = "SIZE")]
     aux_watermark: Option<String>,
     /// Record everything on these CPUs

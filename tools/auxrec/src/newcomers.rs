@@ -8,12 +8,12 @@
 use std::collections::BTreeMap;
 
 use crate::sys;
-use crate::target::{online_cpus, present_cpus};
+use crate::target::{online_cpus, possible_cpus, present_cpus};
 
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Newcomers {
-    /// CPUs that have rings; [`None`]: no others are of interest.
+    /// CPUs that have rings; [`None`]: no others are of interest, or can be.
     recorded: Option<Vec<u32>>,
     /// When it was looked last, ns.
     looked: u64,
@@ -24,8 +24,11 @@ pub(crate) struct Newcomers {
 impl Newcomers {
     /// From now on.
     pub fn new(recorded: Option<Vec<u32>>) -> Self {
+        // To look costs more than most of what a recorder does when it wakes.
+        let possible = possible_cpus().unwrap_or_default();
+        let others = |recorded: &Vec<u32>| possible.iter().any(|cpu| !recorded.contains(cpu));
         Self {
-            recorded,
+            recorded: recorded.filter(others),
             looked: sys::now(),
             missed: BTreeMap::new(),
         }
@@ -43,6 +46,9 @@ impl Newcomers {
 
     /// Looks which are there, and says so of each once. To be called now and then.
     pub fn look(&mut self) {
+        if self.recorded.is_none() {
+            return;
+        }
         // It could be read when the recording began.
         let online = online_cpus().unwrap_or_default();
         for cpu in self.found(&online, sys::now()) {
@@ -85,8 +91,9 @@ mod tests {
             (None, vec![], vec![]),
         ] {
             let mut newcomers = Newcomers {
+                recorded,
                 looked: 100,
-                ..Newcomers::new(recorded)
+                missed: BTreeMap::new(),
             };
             assert!(newcomers.found(&[0, 1], 110).is_empty());
             assert_eq!(newcomers.found(&[0, 2], 120), new);

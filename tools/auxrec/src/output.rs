@@ -592,8 +592,11 @@ impl Sync {
             thread::spawn(move || {
                 while stopped.recv_timeout(period) == Err(mpsc::RecvTimeoutError::Timeout) {
                     // What cannot be synchronised (a pipe, a full disk) shows when it is written.
-                    let len = file.metadata().map_or(0, |meta| meta.len());
-                    if let (Ok(()), Some(name)) = (file.sync_data(), &said) {
+                    // Its length only if somebody is told.
+                    let len = said
+                        .as_ref()
+                        .map(|_| file.metadata().map_or(0, |meta| meta.len()));
+                    if let (Ok(()), Some(name), Some(len)) = (file.sync_data(), &said, len) {
                         eprintln!("auxrec: {name}{len} bytes are on the disk");
                     }
                 }

@@ -31,7 +31,7 @@ use crate::drain::{Again, Drain, Sink, Tape, Times};
 use crate::error::{Error, Result};
 use crate::session::{Mode, Rings};
 use crate::sys::Mapping;
-use crate::watch::{ticked, ticks};
+use crate::watch::Beat;
 
 /// So many batches wait for the file at most.
 const QUEUE: usize = 64;
@@ -467,7 +467,7 @@ fn drain(
         epoll::add(&poll, fd, data, epoll::EventFlags::IN).map_err(cannot)
     };
     add(stop.as_fd(), STOP)?;
-    let beat = ticks(HEARTBEAT)?;
+    let mut beat = Beat::new(HEARTBEAT)?;
     add(beat.as_fd(), BEAT)?;
     for (token, opened) in (0..).zip(rings.iter().flat_map(Rings::events)) {
         add(opened.event.as_fd(), token)?;
@@ -482,15 +482,13 @@ fn drain(
             Err(e) => return Err(cannot(e)),
         }
         wakeups.fetch_add(1, Ordering::Relaxed);
-        let mut due = false;
+        let due = beat.is_due()?;
         for event in &ready {
             let token = { event.data }.u64();
             let gone = epoll::EventFlags::HUP | epoll::EventFlags::ERR;
             if token == STOP {
                 stopped = true;
-            } else if token == BEAT {
-                due = ticked(&beat);
-            } else if { event.flags }.intersects(gone) {
+            } else if token != BEAT && { event.flags }.intersects(gone) {
                 // A thread that has ended hangs up for good; its rings are read with the others all the same.
                 let mut all = rings.iter().flat_map(Rings::events);
                 if let Some(opened) = usize::try_from(token).ok().and_then(|n| all.nth(n)) {

@@ -27,7 +27,7 @@ use crate::newcomers::Newcomers;
 use crate::output::{self, Description, Output};
 use crate::parallel::{self, share, Rotate};
 use crate::pmu::{arrange, Pmus};
-use crate::session::{known_sideband, Mode, Plan, Rings, Session, Switch};
+use crate::session::{default_watermark, known_sideband, Mode, Plan, Rings, Session, Switch};
 use crate::size::{bytes, check_ring, RingSizes};
 use crate::snapshot::{Blind, Snapshots};
 use crate::sys::{self, Workload};
@@ -61,7 +61,7 @@ pub struct Options {
     pub sizes: RingSizes,
     /// Whether rings may be smaller where so much memory may not be locked.
     pub shrink: bool,
-    /// When the AUX area wakes the recorder, in bytes; [`None`]: a quarter of the area.
+    /// When the AUX area wakes the recorder, in bytes; [`None`]: see `Documentation/recorder.md`.
     pub watermark: Option<usize>,
     /// Who is recorded.
     pub target: Target,
@@ -191,10 +191,8 @@ impl Options {
             return Err(Error::usage("--switch-max-files must be 1 at least"));
         }
         let watermark = match self.watermark {
-            // As perf does for Intel PT: with half of the area, what follows a commit has not room for another half (one
-            // byte always stays free), and a driver would stop before its next wakeup.
-            None => aux / 4,
-            Some(bytes) if (1..=aux).contains(&bytes) => bytes,
+            None => default_watermark(aux, &events),
+            Some(bytes) if (1..=aux).contains(&bytes) => u32::try_from(bytes).unwrap_or(u32::MAX),
             Some(_) => {
                 return Err(Error::usage(format!(
                     "--aux-watermark must be between 1 byte and the AUX area's {aux} bytes"
@@ -235,7 +233,7 @@ impl Options {
         let plan = Plan {
             data,
             aux,
-            watermark: u32::try_from(watermark).unwrap_or(u32::MAX),
+            watermark,
             mode: if self.snapshot.is_some() || samples {
                 Mode::Overwrite
             } else {
@@ -696,8 +694,10 @@ impl Recording {
         desk.watch.beat(HEARTBEAT)?;
         let mut wait = |over: BorrowedFd<'_>, file: Option<Rotate>| {
             desk.watch.over(over)?;
+            let mut wakes = Vec::new();
             loop {
-                for wake in desk.watch.wait()? {
+                desk.watch.wait(&mut wakes)?;
+                for wake in wakes.drain(..) {
                     match desk.todo(wake, options, workload.as_deref_mut())? {
                         Todo::Nothing | Todo::Snapshot(_) => {}
                         Todo::End => return Ok(()),
@@ -728,12 +728,13 @@ impl Recording {
         desk: &mut Desk,
     ) -> Result<()> {
         let mut stop = false;
+        let mut wakes = Vec::new();
         desk.watch.beat(HEARTBEAT)?;
         while !stop {
-            let wakes = desk.watch.wait()?;
+            desk.watch.wait(&mut wakes)?;
             self.wakeups += 1;
             let due = wakes.contains(&Wake::Beat);
-            for wake in wakes {
+            for wake in wakes.drain(..) {
                 if let Wake::Ring(number, gone) = wake {
                     // A thread that has ended hangs up for good; its rings are read with the others all the same.
                     let mut all = self.session.rings().iter().flat_map(Rings::events);

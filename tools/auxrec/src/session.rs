@@ -53,6 +53,30 @@ pub fn known_sideband() -> Flags {
 /// No clock of events takes as long for a step, not even one that goes by the timer's ticks: ns.
 const STEP: u64 = 20_000_000;
 
+/// How much trace in an area of `aux` bytes wakes the recorder, if nothing is said.
+///
+/// As much as there can be: it costs the most to be woken. Behind what has come then there must be room for as much again, and for
+/// what a driver writes beyond it, or the next time the driver finds its place full before it may wake anybody. One byte always
+/// stays free, so half is too much. A quarter where Intel PT is written by a processor: that is interrupted only at the end of a
+/// region of its memory, and `rb_alloc_aux()` makes regions as large as the watermark, or the next power of two.
+pub(crate) fn default_watermark(aux: usize, events: &[(EventSpec, Role)]) -> u32 {
+    let page = sys::page_size();
+    let regions = |event: &EventSpec| {
+        event
+            .pmu
+            .caps
+            .get("topa_output")
+            .is_some_and(|on| on == "1")
+    };
+    let most = aux / 16 * 7;
+    let watermark = if most < page || events.iter().any(|(event, _)| regions(event)) {
+        aux / 4
+    } else {
+        most - most % page
+    };
+    u32::try_from(watermark).unwrap_or(u32::MAX)
+}
+
 /// How the AUX area is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mode {
@@ -183,10 +207,9 @@ impl Plan {
         };
         self.check_overwrite(data)?;
         let smaller = (data, aux) != (self.data, self.aux);
-        let aux_bytes = u32::try_from(aux).unwrap_or(u32::MAX);
         if self.aux != aux {
-            // As the default is: with more of the area a driver would stop before it wakes anybody.
-            self.watermark = self.watermark.min(aux_bytes / 4);
+            // With more of the area a driver might stop before it wakes anybody.
+            self.watermark = self.watermark.min(default_watermark(aux, &self.events));
         }
         (self.data, self.aux) = (data, aux);
         Ok(smaller)

@@ -66,6 +66,14 @@ pub fn present_cpus() -> Result<Vec<u32>> {
     cpus("present")
 }
 
+/// The CPUs that can ever be there.
+///
+/// # Errors
+/// If the kernel does not say.
+pub fn possible_cpus() -> Result<Vec<u32>> {
+    cpus("possible")
+}
+
 fn cpus(state: &str) -> Result<Vec<u32>> {
     let path = format!("/sys/devices/system/cpu/{state}");
     let list = fs::read_to_string(&path)

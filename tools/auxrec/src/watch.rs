@@ -66,7 +66,7 @@ pub(crate) struct Watch {
     steps: VecDeque<(u64, Step)>,
     /// Every so many ns, and when next.
     rotation: Option<(u64, u64)>,
-    beat: Option<OwnedFd>,
+    beat: Option<Beat>,
     ready: Vec<epoll::Event>,
 }
 
@@ -85,26 +85,56 @@ fn signals(of: &[i32]) -> Result<UnixStream> {
     Ok(read)
 }
 
-/// A timer to wait for, which goes off again and again. A time-out of each wait would do too; to set it and to take it back is
-/// a good part of what it costs to wake up.
-pub(crate) fn ticks(period: Duration) -> Result<OwnedFd> {
-    let period = Timespec {
-        tv_sec: i64::try_from(period.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: period.subsec_nanos().into(),
-    };
-    let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
-    let timer = timerfd_create(TimerfdClockId::Monotonic, flags).map_err(cannot)?;
-    let times = Itimerspec {
-        it_interval: period,
-        it_value: period,
-    };
-    timerfd_settime(&timer, TimerfdTimerFlags::empty(), &times).map_err(cannot)?;
-    Ok(timer)
+fn timespec(ns: u64) -> Timespec {
+    Timespec {
+        tv_sec: i64::try_from(ns / 1_000_000_000).unwrap_or(i64::MAX),
+        tv_nsec: i64::try_from(ns % 1_000_000_000).unwrap_or(0),
+    }
 }
 
-/// Whether such a timer has gone off since it was last asked.
-pub(crate) fn ticked(timer: &OwnedFd) -> bool {
-    rustix::io::read(timer, &mut [0; 8]).is_ok()
+/// A timer to wait for, which goes off every so often; but who is awake shortly before does at once what is due then, and is not
+/// woken for it. (A time-out of each wait would do too; to set it and to take it back is a good part of what it costs to wake up.)
+pub(crate) struct Beat {
+    timer: OwnedFd,
+    period: u64,
+    /// From when on it is done by who is awake, ns.
+    due: u64,
+}
+
+impl Beat {
+    /// From now on.
+    pub fn new(period: Duration) -> Result<Self> {
+        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        let mut beat = Self {
+            timer: timerfd_create(TimerfdClockId::Monotonic, flags).map_err(cannot)?,
+            period: u64::try_from(period.as_nanos()).unwrap_or(u64::MAX),
+            due: 0,
+        };
+        beat.is_due()?;
+        Ok(beat)
+    }
+
+    /// Whether the time has come; if so, the next begins. To be asked after each wait.
+    pub fn is_due(&mut self) -> Result<bool> {
+        let now = sys::now();
+        if now < self.due {
+            return Ok(false);
+        }
+        self.due = now.saturating_add(self.period / 4 * 3);
+        let times = Itimerspec {
+            it_interval: timespec(0),
+            it_value: timespec(self.period),
+        };
+        // One that has gone off does not wake anybody any more when it is set anew.
+        timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &times).map_err(cannot)?;
+        Ok(true)
+    }
+}
+
+impl AsFd for Beat {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.timer.as_fd()
+    }
 }
 
 /// How many signals there were, as far as the kernel tells: it joins those that come at once.
@@ -195,9 +225,9 @@ impl Watch {
 
     /// Wakes the recorder every so often, whatever else happens.
     pub fn beat(&mut self, period: Duration) -> Result<()> {
-        let timer = ticks(period)?;
-        self.add(timer.as_fd(), BEAT)?;
-        self.beat = Some(timer);
+        let beat = Beat::new(period)?;
+        self.add(beat.as_fd(), BEAT)?;
+        self.beat = Some(beat);
         Ok(())
     }
 
@@ -213,27 +243,20 @@ impl Watch {
         self.control.as_ref().is_some_and(Control::answers)
     }
 
-    /// Waits for something. Each signal and each command is told of by itself, none is dropped.
-    pub fn wait(&mut self) -> Result<Vec<Wake>> {
+    /// Waits for something, and adds what it was. Each signal and each command is told of by itself, none is dropped.
+    pub fn wait(&mut self, out: &mut Vec<Wake>) -> Result<()> {
         let next = [
             self.steps.front().map(|(at, _)| *at),
             self.rotation.map(|(_, at)| at),
         ];
         let next = next.into_iter().flatten().min();
-        let wait = next.map(|at| {
-            let ns = at.saturating_sub(sys::now());
-            Timespec {
-                tv_sec: i64::try_from(ns / 1_000_000_000).unwrap_or(i64::MAX),
-                tv_nsec: i64::try_from(ns % 1_000_000_000).unwrap_or(0),
-            }
-        });
+        let wait = next.map(|at| timespec(at.saturating_sub(sys::now())));
         self.ready.clear();
         let spare = rustix::buffer::spare_capacity(&mut self.ready);
         match epoll::wait(&self.poll, spare, wait.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(e) => return Err(cannot(e)),
         }
-        let mut out = Vec::new();
         if std::mem::take(&mut self.gone) {
             out.push(Wake::Gone);
         }
@@ -265,11 +288,7 @@ impl Watch {
                     out.extend(commands.into_iter().flatten().map(Wake::Command));
                 }
                 OVER => out.push(Wake::Over),
-                BEAT => {
-                    if self.beat.as_ref().is_some_and(ticked) {
-                        out.push(Wake::Beat);
-                    }
-                }
+                BEAT => {}
                 token if token >= GONE => {
                     let number = usize::try_from(token - GONE).unwrap_or(usize::MAX);
                     if let Some(target) = self.targets.get_mut(number) {
@@ -286,8 +305,13 @@ impl Watch {
                 }
             }
         }
+        if let Some(beat) = &mut self.beat {
+            if beat.is_due()? {
+                out.push(Wake::Beat);
+            }
+        }
         if self.steps.is_empty() && self.rotation.is_none() {
-            return Ok(out);
+            return Ok(());
         }
         let now = sys::now();
         while self.steps.front().is_some_and(|(at, _)| *at <= now) {
@@ -302,6 +326,6 @@ impl Watch {
                 out.push(Wake::Rotate);
             }
         }
-        Ok(out)
+        Ok(())
     }
 }

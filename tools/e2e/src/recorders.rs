@@ -36,8 +36,8 @@ const SPAN: u64 = 64;
 const TIMES: usize = 5;
 /// MiB a second at which nobody loses anything.
 const EASY: u64 = 96;
-/// The parts of an area of a MiB at which the recorder has itself woken.
-const WATERMARKS: [u64; 5] = [32, 16, 8, 4, 2];
+/// The sixteenths of an area of a MiB at which the recorder has itself woken.
+const WATERMARKS: [u64; 6] = [1, 2, 4, 6, 7, 8];
 /// Snapshots of a run.
 const SNAPSHOTS: usize = 5;
 /// So many KiB of an area of so many.
@@ -99,18 +99,23 @@ pub fn cost_of_all() -> Result<()> {
 pub fn run() -> Result<()> {
     cost_of_all()?;
     for recorder in RECORDERS {
-        println!("record {recorder} loss {}", first_loss(recorder, &[])?);
+        let loss = first_loss(recorder, &[])?;
+        println!(
+            "record {recorder} loss {loss} {}",
+            first_loss_beside(recorder, &[])?
+        );
     }
     for part in WATERMARKS {
-        let more = ["--aux-watermark", &format!("{}K", MIB / part / 1024)];
+        let more = ["--aux-watermark", &format!("{}K", MIB / 16 * part / 1024)];
         let loss = first_loss("auxrec", &more)?;
+        let beside = first_loss_beside("auxrec", &more)?;
         // One that loses at that rate has no cost to compare.
         let cost = if loss > EASY {
             costs("auxrec", OUTPUT, "128,256", &more)?[TIMES / 2].instructions
         } else {
             0
         };
-        println!("record watermark {part} {cost} {loss}");
+        println!("record watermark {part} {cost} {loss} {beside}");
     }
     for recorder in RECORDERS {
         for (size, area) in SNAPSHOT_OF {
@@ -390,6 +395,19 @@ fn first_loss(recorder: &str, more: &[&str]) -> Result<u64> {
         }
     }
     Ok(bad)
+}
+
+/// The same while another program wants the processor for good: so the recorder sometimes comes late.
+fn first_loss_beside(recorder: &str, more: &[&str]) -> Result<u64> {
+    let mut other = Command::new("auxe2e")
+        .args(["workload", "spin", "--ms", "1000000000"])
+        .stdout(Stdio::null())
+        .spawn()
+        .context("cannot start a program")?;
+    let loss = first_loss(recorder, more);
+    other.kill()?;
+    other.wait()?;
+    loss
 }
 
 /// For how long a snapshot of so many KiB of an area of so many keeps the unit from tracing, ns: from the commit at which it is

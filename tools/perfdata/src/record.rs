@@ -812,6 +812,21 @@ pub enum Event<'a> {
     Other(RecordType),
 }
 
+/// Where the time is in the records of an event, if they have one: the length of their sample ids, and what is before it there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TimePlace(Option<(usize, usize)>);
+
+impl TimePlace {
+    /// Of this event.
+    #[must_use]
+    pub fn of(attr: &Attr) -> Self {
+        let (all, kind) = (crate::Flags::SAMPLE_ID_ALL, attr.sample_type);
+        let has = attr.flags.contains(all) && kind.contains(SampleType::TIME);
+        let before = SampleId::len(kind & SampleType::TID);
+        Self(has.then(|| (SampleId::len(kind), before)))
+    }
+}
+
 /// A record as it stands in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Record<'a> {
@@ -863,19 +878,12 @@ impl<'a> Record<'a> {
     /// When the kernel wrote it, if that stands in its sample id: what [`sample_id`](Self::sample_id) says too, and for less.
     #[must_use]
     #[inline]
-    pub fn time(&self, attr: &Attr) -> Option<u64> {
-        if self.kind.is_user()
-            || self.kind == RecordType::SAMPLE
-            || !attr.flags.contains(crate::Flags::SAMPLE_ID_ALL)
-            || !attr.sample_type.contains(SampleType::TIME)
-        {
+    pub fn time(&self, place: TimePlace) -> Option<u64> {
+        if self.kind.is_user() || self.kind == RecordType::SAMPLE {
             return None;
         }
-        let before = SampleId::len(attr.sample_type & SampleType::TID);
-        let at = self
-            .body
-            .len()
-            .checked_sub(SampleId::len(attr.sample_type))?;
+        let (len, before) = place.0?;
+        let at = self.body.len().checked_sub(len)?;
         let word = self.body.get(at + before..)?.first_chunk()?;
         Some(u64::from_le_bytes(*word))
     }
@@ -1076,14 +1084,15 @@ impl<'a> Records<'a> {
     #[inline]
     fn step(&mut self) -> Result<Record<'a>> {
         let offset = self.base.saturating_add(to_u64(self.pos));
-        let mut c = Cursor::new(&self.data[self.pos..], offset);
-        let kind = RecordType(c.u32("record header.type")?);
-        let misc = c.u16("record header.misc")?;
-        let at = c.offset();
-        let size = c.u16("record header.size")?;
+        let mut cursor = Cursor::new(&self.data[self.pos..], offset);
+        // In one look: a recorder walks through all that it writes.
+        let [a, b, c, d, e, f, g, h] = cursor.array("record header")?;
+        let kind = RecordType(u32::from_le_bytes([a, b, c, d]));
+        let misc = u16::from_le_bytes([e, f]);
+        let size = u16::from_le_bytes([g, h]);
         let bad = |why| Error::Invalid {
             field: "record header.size",
-            offset: at,
+            offset: offset.saturating_add(6),
             value: u64::from(size),
             why,
         };
@@ -1093,15 +1102,15 @@ impl<'a> Records<'a> {
         if len % 8 != 0 {
             return Err(bad("not a multiple of 8"));
         }
-        let body = c.take(len, "record")?;
+        let body = cursor.take(len, "record")?;
         let payload = if kind == RecordType::AUXTRACE {
             let aux = Auxtrace::decode(&mut Cursor::new(body, offset.saturating_add(8)))?;
             let size = usize::try_from(aux.size).unwrap_or(usize::MAX);
-            c.take(size, "AUXTRACE payload")?
+            cursor.take(size, "AUXTRACE payload")?
         } else {
             &[]
         };
-        self.pos = self.data.len() - c.left();
+        self.pos = self.data.len() - cursor.left();
         Ok(Record {
             offset,
             kind,

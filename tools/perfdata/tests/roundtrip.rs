@@ -9,7 +9,8 @@ use std::io::{Cursor, IoSlice, Seek, SeekFrom, Write};
 use perfdata::{
     Attr, Aux, AuxFlags, Auxtrace, ClockData, Comm, Event, EventDesc, Feature, Features, File,
     FileId, FinishedInit, FinishedRound, Flags, IdIndex, IdIndexEntry, ItraceStart, KernelMmap,
-    Lost, Mmap2, Read, RecordType, Records, SampleId, SampleType, Writer, MISC_SWITCH_OUT,
+    Lost, Mmap2, Read, RecordType, Records, SampleId, SampleType, TimePlace, Writer,
+    MISC_SWITCH_OUT,
 };
 use proptest::prelude::*;
 
@@ -644,7 +645,7 @@ fn read_all(bytes: &[u8]) {
         let _ = file.decode(&record);
         for (attr, _) in file.events() {
             let id = record.sample_id(attr).ok().and_then(|(id, _)| id);
-            assert_eq!(record.time(attr), id.and_then(|id| id.time));
+            assert_eq!(record.time(TimePlace::of(attr)), id.and_then(|id| id.time));
         }
     }
     for section in file.features() {

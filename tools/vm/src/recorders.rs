@@ -2,6 +2,13 @@
 
 //! What recorders cost: the figures of `auxe2e bench record`, `auxrec` beside stock perf, as lines.
 
+/// As many numbers as are wanted, from word `n` on.
+fn numbers<const N: usize>(words: &[&str], n: usize) -> Option<[u64; N]> {
+    let words = words.get(n..n + N)?.iter();
+    let numbers: Option<Vec<u64>> = words.map(|word| word.parse().ok()).collect();
+    numbers?.try_into().ok()
+}
+
 /// What was measured of a recorder.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct Recorder {
@@ -11,8 +18,8 @@ struct Recorder {
     beyond: [u64; 3],
     /// Context switches for 1000 MiB.
     switches: u64,
-    /// MiB per 2^30 instructions at which it first loses.
-    loss: u64,
+    /// MiB per 2^30 instructions at which it first loses, alone and beside a program that is always busy.
+    loss: [u64; 2],
     /// KiB of a snapshot and of the area, and instructions without trace for it.
     blind: Vec<[u64; 3]>,
 }
@@ -27,8 +34,9 @@ pub struct Figures {
     /// Instructions of each of auxrec's threads for a MiB, the most first: of one ring, of two drained by a thread each, and of these
     /// with a file for each.
     threads: [Vec<u64>; 3],
-    /// Of watermarks: the part of the area, instructions for a MiB, and at how many MiB per 2^30 instructions it first loses.
-    watermarks: Vec<[u64; 3]>,
+    /// Of watermarks: sixteenths of the area, instructions for a MiB, and at how many MiB per 2^30 instructions it first loses,
+    /// alone and beside a program that is always busy.
+    watermarks: Vec<[u64; 4]>,
 }
 
 impl Figures {
@@ -41,22 +49,15 @@ impl Figures {
                 .map(|line| line.split_whitespace().collect::<Vec<_>>())
         };
         let number = |words: &[&str], n: usize| words.get(n)?.parse::<u64>().ok();
-        let three = |words: &[&str], n| {
-            Some([
-                number(words, n)?,
-                number(words, n + 1)?,
-                number(words, n + 2)?,
-            ])
-        };
         let recorder = |name: &str| {
             let of = |what: &'static str| lines().filter(move |w| w.starts_with(&[name, what]));
             let cost = of("cost").next()?;
-            let blind = of("blind").map(|w| three(&w, 2));
+            let blind = of("blind").map(|w| numbers(&w, 2));
             Some(Recorder {
-                instructions: three(&cost, 2)?,
-                beyond: three(&of("beyond").next()?, 2)?,
+                instructions: numbers(&cost, 2)?,
+                beyond: numbers(&of("beyond").next()?, 2)?,
                 switches: number(&cost, 5)?,
-                loss: number(&of("loss").next()?, 2)?,
+                loss: numbers(&of("loss").next()?, 2)?,
                 blind: blind
                     .collect::<Option<Vec<_>>>()
                     .filter(|b| !b.is_empty())?,
@@ -70,12 +71,12 @@ impl Figures {
         };
         Some(Self {
             threads: [threads("1")?, threads("2")?, threads("apart")?],
-            copy: three(&lines().find(|w| w.starts_with(&["copy"]))?, 1)?,
+            copy: numbers(&lines().find(|w| w.starts_with(&["copy"]))?, 1)?,
             perf: recorder("perf")?,
             auxrec: recorder("auxrec")?,
             watermarks: lines()
                 .filter(|w| w.starts_with(&["watermark"]))
-                .map(|w| three(&w, 1))
+                .map(|w| numbers(&w, 1))
                 .collect::<Option<Vec<_>>>()
                 .filter(|all| !all.is_empty())?,
         })
@@ -92,7 +93,7 @@ impl Figures {
         )];
         for (name, recorder) in [("perf record", perf), ("auxrec", auxrec)] {
             lines.push(format!(
-                "{name}: {} instructions a MiB ({} to {}), {} into /dev/null ({} to {}); {}.{:03} context switches a MiB; first loss at {} MiB per 1024^3 instructions",
+                "{name}: {} instructions a MiB ({} to {}), {} into /dev/null ({} to {}); {}.{:03} context switches a MiB; first loss at {} MiB per 1024^3 instructions, at {} beside a busy program",
                 recorder.instructions[0],
                 recorder.instructions[1],
                 recorder.instructions[2],
@@ -101,13 +102,15 @@ impl Figures {
                 recorder.beyond[2],
                 recorder.switches / 1000,
                 recorder.switches % 1000,
-                recorder.loss,
+                recorder.loss[0],
+                recorder.loss[1],
             ));
         }
         lines.push(format!(
-            "auxrec has {} % of perf's instructions into /dev/null, and first loses at {} % of its rate",
+            "auxrec has {} % of perf's instructions into /dev/null, and first loses at {} % of its rate, {} % beside a busy program",
             percent(auxrec.beyond[0], perf.beyond[0]),
-            percent(auxrec.loss, perf.loss),
+            percent(auxrec.loss[0], perf.loss[0]),
+            percent(auxrec.loss[1], perf.loss[1]),
         ));
         let [one, two, apart] = &self.threads;
         let most = |threads: &[u64]| threads.first().copied().unwrap_or(0);
@@ -126,13 +129,13 @@ impl Figures {
             apart.iter().sum::<u64>(),
             percent(most(one), most(apart)),
         ));
-        for [part, cost, loss] in &self.watermarks {
+        for [part, cost, loss, beside] in &self.watermarks {
             let cost = match cost {
                 0 => "it loses where the others are measured".to_owned(),
                 cost => format!("{cost} instructions a MiB"),
             };
             lines.push(format!(
-                "auxrec, woken at 1/{part} of an area of 1 MiB: {cost}; first loss at {loss} MiB per 1024^3 instructions"
+                "auxrec, woken at {part}/16 of an area of 1 MiB: {cost}; first loss at {loss} MiB per 1024^3 instructions, at {beside} beside a busy program"
             ));
         }
         for [size, area, ours] in &auxrec.blind {
@@ -238,7 +241,7 @@ mod tests {
     }
 
     const SAID: &str = "record copy 1000 990 1010\nrecord perf cost 3000 2900 3100 2500\nrecord auxrec cost 1500 1400 1600 1250\nrecord perf beyond 400 390 410 2500\nrecord auxrec beyond 100 90 110 1250\n\
-        record threads 1 1500 20\nrecord threads 2 1000 100 90 20\nrecord threads apart 750 740 10\nrecord perf loss 100\nrecord auxrec loss 200\nrecord watermark 4 1500 200\nrecord perf blind 1024 1024 9000\nrecord auxrec blind 1024 2048 900\n";
+        record threads 1 1500 20\nrecord threads 2 1000 100 90 20\nrecord threads apart 750 740 10\nrecord perf loss 100 50\nrecord auxrec loss 200 75\nrecord watermark 7 1500 200 75\nrecord perf blind 1024 1024 9000\nrecord auxrec blind 1024 2048 900\n";
 
     #[test]
     fn figures_are_understood() {
@@ -247,10 +250,10 @@ mod tests {
             (0, "1000 instructions"),
             (1, "3000 instructions a MiB (2900 to 3100), 400 into /dev/null (390 to 410); 2.500 context"),
             (2, "1500 instructions a MiB (1400 to 1600), 100 into /dev/null (90 to 110); 1.250 context"),
-            (3, "25 % of perf's instructions into /dev/null, and first loses at 200 %"),
+            (3, "25 % of perf's instructions into /dev/null, and first loses at 200 % of its rate, 150 % beside"),
             (4, "one ring: 1520 instructions a MiB; two rings and a thread for each: 1000 in the busiest thread, 1210 in all, 1400 of them while no other can write: so at most 107 %"),
             (5, "with a file for each: 750 in the busiest thread, 1500 in all, and no file that both wait for: so at most 200 %"),
-            (6, "1/4 of an area of 1 MiB: 1500 instructions a MiB; first loss at 200"),
+            (6, "7/16 of an area of 1 MiB: 1500 instructions a MiB; first loss at 200 MiB per 1024^3 instructions, at 75 beside"),
             (7, "1024 KiB of 2048: nothing is traced for 9000 instructions with perf, 900 with auxrec, 10 %"),
         ] {
             assert!(lines[line].contains(says), "{}", lines[line]);
