@@ -185,15 +185,16 @@ fn threads() -> Result<String> {
         "perf finds {read:?} of {there} pieces: {}",
         ended.errors
     );
-    let stats = Command::new("perf")
-        .args(["report", "--stats", "--no-itrace", "-i"])
+    // It puts records into order, and says if one comes after the end of a round that it should have come before.
+    let script = Command::new("perf")
+        .args(["script", "--no-itrace", "--show-switch-events", "-i"])
         .arg(file.path())
         .output()?;
-    let says = String::from_utf8_lossy(&stats.stderr).into_owned();
+    let says = String::from_utf8_lossy(&script.stderr).into_owned();
     ensure!(
-        stats.status.success() && !says.contains("out of order"),
-        "perf report: {}: {says}",
-        stats.status
+        script.status.success() && !says.contains("out of order"),
+        "perf script: {}: {says}",
+        script.status
     );
     // And, of a recorder that was killed, in that of each.
     let recorder = Auxrec.start(&file, &[&arguments[..], &["--apart"]].concat())?;

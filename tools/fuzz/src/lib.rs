@@ -16,7 +16,7 @@ use auxrec::delay::{Delay, Switch};
 use auxrec::pmu::{Pmus, Term};
 use auxrec::{check, convert, dump, json, report, size, target};
 use cap::Cap;
-use perfdata::{Feature, Features, File, IndexEntry, RecordType};
+use perfdata::{Feature, Features, File, IndexEntry, RecordType, Stream};
 
 mod seeds;
 
@@ -95,11 +95,31 @@ pub fn file(input: &[u8]) {
     }
 }
 
-/// Finishes a file; what comes of it is a file that is finished, whose records can all be read, and its front is the old one.
+/// How many records come of a file that is read from its beginning to its end, with as many bytes of payload; [`None`] if it cannot be.
+fn streamed(input: &[u8]) -> Option<(u64, u64)> {
+    let mut stream = Stream::open(Cursor::new(input)).ok()?;
+    let _ = black_box(stream.features());
+    let (mut records, mut trace) = (0, 0);
+    let mut payload = [0; 1000];
+    while stream.record().ok()?.is_some() {
+        records += 1;
+        loop {
+            match stream.payload(&mut payload).ok()? {
+                0 => break,
+                len => trace += u64::try_from(len).unwrap_or(u64::MAX),
+            }
+        }
+    }
+    Some((records, trace))
+}
+
+/// Finishes a file; what comes of it is a file that is finished, whose records can all be read, and its front is the old one. And
+/// what is read as it comes is the same.
 ///
 /// # Panics
 /// If it is not.
 pub fn recover(input: &[u8]) {
+    black_box(streamed(input));
     let mut bytes = Cursor::new(input.to_vec());
     let cut = |file: &mut Cursor<Vec<u8>>, len: u64| {
         file.get_mut()
@@ -127,14 +147,16 @@ pub fn recover(input: &[u8]) {
         // Features that the recorder left and that make no sense are no reason to lose the records.
         Err(e) => panic!("it cannot be read: {e}"),
     };
-    let records: u64 = file
-        .records()
-        .map(|record| match record {
-            Ok(_) => 1,
+    let (mut records, mut trace) = (0, 0);
+    for record in file.records() {
+        match record {
+            Ok(record) => trace += u64::try_from(record.payload.len()).unwrap_or(u64::MAX),
             Err(e) => panic!("a record cannot be read: {e}"),
-        })
-        .sum();
+        }
+        records += 1;
+    }
     assert_eq!(records, found.records);
+    assert_eq!(streamed(&out), Some((records, trace)));
     assert_eq!(
         file.feature(Feature::AUXTRACE)
             .map_or(0, |s| s.index().map_or(0, |i| i.len())),
