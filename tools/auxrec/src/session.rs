@@ -1013,6 +1013,14 @@ impl Rings {
         (&mut self.aux, area)
     }
 
+    /// The AUX area, to look at.
+    pub fn area(&self) -> AuxArea<'_> {
+        AuxArea {
+            base: &self.base,
+            aux: &self.aux_map,
+        }
+    }
+
     /// Starts the events that write trace again, after the kernel has turned one off for want of room.
     ///
     /// The kernel says that there is no room, and wakes the reader, *before* it turns the event off: that comes by an

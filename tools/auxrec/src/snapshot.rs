@@ -2,6 +2,7 @@
 
 //! Snapshots: what AUX areas that are written over and over hold at a moment.
 
+use std::io;
 use std::ops::Range;
 
 use crate::drain::{Drain, Tape};
@@ -21,10 +22,8 @@ pub struct Blind {
 
 /// What taking snapshots needs and keeps.
 ///
-/// Ring after ring its events are switched off, it is copied into memory that is there already, and its events are switched on
-/// again: so each CPU is blind for the time of one copy of its own ring, and never for that of another's, or of the file's.
-/// If a ring has room for twice a snapshot or more, it is copied while the unit goes on, and then each CPU is blind only for
-/// the time in which the kernel says where its head is.
+/// Ring after ring is copied into memory that is there already, most of it while its unit goes on: see [`hold`]. So a CPU is blind
+/// only while its own ring's head is found, and what is overwritten first is copied; never for another's, or for the file.
 #[derive(Debug)]
 pub(crate) struct Snapshots {
     /// So much of each ring.
@@ -92,72 +91,165 @@ impl Snapshots {
     }
 }
 
-/// Copies the newest bytes of a ring; which ones, and for how long nothing was traced.
-fn hold(rings: &mut Rings, size: u64, buffer: &mut [u8]) -> std::io::Result<(Range<u64>, u64)> {
-    let newest = |rings: &mut Rings| {
-        let (reader, area) = rings.aux();
-        reader.snapshot(&area, size)
-    };
-    let copy = |rings: &mut Rings, range: &Range<u64>, buffer: &mut [u8]| {
-        let (reader, area) = rings.aux();
-        let len = usize::try_from(range.end - range.start).unwrap_or(0);
-        if let Some(buffer) = buffer.get_mut(..len) {
-            reader.copy(&area, range.start, buffer);
-        }
-    };
-    let all = rings.aux().0.size();
-    let ((range, copied), first) = rings.pause(|rings| {
-        let range = newest(rings);
-        // A head that has gone beyond the ring's length is one that only grows, and will say how far the unit has come.
-        let now = size > all / 2 || range.end <= all;
-        if now {
-            copy(rings, &range, buffer);
-        }
-        (range, now)
-    })?;
-    if copied {
-        return Ok((range, first));
-    }
-    copy(rings, &range, buffer);
-    // The head is that at which the unit was stopped, and the call that stopped it came after the copy: what was overwritten
-    // meanwhile lies a ring's length before it.
-    let (range, second) = rings.pause(|rings| {
-        if !is_overwritten(&range, rings.aux().1.head(), all) {
-            return range;
-        }
-        let range = newest(rings);
-        copy(rings, &range, buffer);
-        range
-    })?;
-    Ok((range, first + second))
+/// Between the unit and what is copied while it goes on there is this part of the ring.
+const AHEAD: u64 = 8;
+
+/// A ring that is overwritten, and its unit.
+trait Unit {
+    /// Length of the ring.
+    fn size(&self) -> u64;
+    /// How far the unit had come when it was stopped last.
+    fn head(&self) -> u64;
+    /// Positions of so many of the newest bytes, or of all there are.
+    fn newest(&self, most: u64) -> Range<u64>;
+    /// Copies what is at position `from`.
+    fn copy(&self, from: u64, out: &mut [u8]);
+    /// Runs `still` while the unit stands still, and says for how long at most that was, ns.
+    fn pause<T>(&mut self, still: impl FnOnce(&mut Self) -> T) -> io::Result<(T, u64)>;
 }
 
-/// Whether a ring of `size` bytes, now that its head is there, has something else at these positions.
-fn is_overwritten(range: &Range<u64>, head: u64, size: u64) -> bool {
-    head.saturating_sub(size) > range.start
+impl Unit for Rings {
+    fn size(&self) -> u64 {
+        self.aux.size()
+    }
+
+    fn head(&self) -> u64 {
+        self.area().head()
+    }
+
+    fn newest(&self, most: u64) -> Range<u64> {
+        self.aux.snapshot(&self.area(), most)
+    }
+
+    fn copy(&self, from: u64, out: &mut [u8]) {
+        self.aux.copy(&self.area(), from, out);
+    }
+
+    fn pause<T>(&mut self, still: impl FnOnce(&mut Self) -> T) -> io::Result<(T, u64)> {
+        Rings::pause(self, still)
+    }
+}
+
+/// Copies the newest bytes of a ring to the front of `buffer`; which ones, and for how long nothing was traced.
+///
+/// The unit is stopped, and then its head is there. It will overwrite the oldest bytes first: of these as many are copied at once as
+/// it takes to have an [`AHEAD`]th of the ring between it and the others. Those are copied while it goes on. Then it is stopped again,
+/// and its head tells whether it came as far as them; if so, the newest bytes are copied while it stands still.
+fn hold(ring: &mut impl Unit, most: u64, buffer: &mut [u8]) -> io::Result<(Range<u64>, u64)> {
+    let size = ring.size();
+    let ((range, first), stopped) = ring.pause(|ring| {
+        let range = ring.newest(most);
+        let len = range.end - range.start;
+        // One that has not gone beyond the ring's length may be one that never does, and would not tell.
+        let first = if range.end <= size {
+            len
+        } else {
+            (size / AHEAD).saturating_sub(size - len).min(len)
+        };
+        copy(ring, range.start..range.start + first, &range, buffer);
+        (range, first)
+    })?;
+    if first == range.end - range.start {
+        return Ok((range, stopped));
+    }
+    copy(ring, range.start + first..range.end, &range, buffer);
+    let (range, again) = ring.pause(|ring| {
+        // What is not in the ring any more lies a ring's length before the head.
+        if ring.head().saturating_sub(size) <= range.start + first {
+            return range;
+        }
+        let range = ring.newest(most);
+        copy(ring, range.clone(), &range, buffer);
+        range
+    })?;
+    Ok((range, stopped + again))
+}
+
+/// Copies what is at these positions to where it is in the snapshot, which has those of `all`.
+fn copy(ring: &impl Unit, part: Range<u64>, all: &Range<u64>, buffer: &mut [u8]) {
+    let place = |at: u64| usize::try_from(at - all.start).unwrap_or(usize::MAX);
+    if let Some(out) = buffer.get_mut(place(part.start)..place(part.end)) {
+        ring.copy(part.start, out);
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::cell::Cell;
+
+    use proptest::prelude::*;
+
     use super::*;
 
-    #[test]
-    fn overwritten_is_what_lies_a_ring_before_the_head() {
-        for (range, head, overwritten) in [
-            (0..0, 0, false),
-            (0..64, 64, false),
-            (0..64, 256, false),
-            (0..64, 257, true),
-            (1000..1064, 1064, false),
-            (1000..1064, 1256, false),
-            (1000..1064, 1257, true),
-            (1000..1064, u64::MAX, true),
-        ] {
-            assert_eq!(
-                is_overwritten(&range, head, 256),
-                overwritten,
-                "{range:?}, {head}"
-            );
+    const SIZE: u64 = 256;
+
+    /// The unit writes at each position of all that it ever writes the same byte.
+    fn byte(at: u64) -> u8 {
+        u8::try_from(at * 7 % 251).unwrap()
+    }
+
+    /// A ring whose unit writes so many bytes each time that 16 were copied.
+    struct Model {
+        head: Cell<u64>,
+        speed: u64,
+        still: bool,
+        /// How many bytes were copied while it stood still.
+        copied: Cell<u64>,
+    }
+
+    impl Unit for Model {
+        fn size(&self) -> u64 {
+            SIZE
+        }
+
+        fn head(&self) -> u64 {
+            assert!(self.still, "the kernel tells only then");
+            self.head.get()
+        }
+
+        fn newest(&self, most: u64) -> Range<u64> {
+            let head = self.head();
+            head - head.min(most).min(SIZE)..head
+        }
+
+        fn copy(&self, from: u64, out: &mut [u8]) {
+            for (at, out) in (from..).zip(out) {
+                let head = self.head.get();
+                // The newest that was written there.
+                *out = byte(head - 1 - (head - 1 - at) % SIZE);
+                if self.still {
+                    self.copied.set(self.copied.get() + 1);
+                } else if at % 16 == 0 {
+                    self.head.set(head + self.speed);
+                }
+            }
+        }
+
+        fn pause<T>(&mut self, still: impl FnOnce(&mut Self) -> T) -> io::Result<(T, u64)> {
+            self.still = true;
+            let out = still(self);
+            self.still = false;
+            Ok((out, 1))
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_snapshot_is_whole(head in 1_u64..2000, most in 1_u64..=SIZE, speed in 0_u64..40) {
+            let mut ring = Model { head: Cell::new(head), speed, still: false, copied: Cell::new(0) };
+            let mut buffer = vec![0; usize::try_from(most).unwrap()];
+            let (range, _) = hold(&mut ring, most, &mut buffer).unwrap();
+            prop_assert_eq!(range.end - range.start, most.min(head));
+            prop_assert!((head..=ring.head.get()).contains(&range.end));
+            for (at, got) in range.clone().zip(&buffer) {
+                prop_assert_eq!(*got, byte(at), "{} of {:?}", at, range);
+            }
+            // Of a ring that has gone round, only what the unit comes to first, if it is slower than the copy.
+            if head > SIZE && speed < 2 {
+                prop_assert!(ring.copied.get() <= SIZE / AHEAD);
+            }
         }
     }
 }
