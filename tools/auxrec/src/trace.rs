@@ -192,6 +192,9 @@ fn id_index(file: &File<'_>) -> Vec<Index> {
         .collect()
 }
 
+/// So many CPUs may come while a recording lasts; a file that names more is not to fill the memory.
+const NEWCOMERS: usize = 64;
+
 /// What one file says of the recording.
 struct About {
     events: Vec<perfdata::EventDesc>,
@@ -344,7 +347,12 @@ impl<'a> Trace<'a> {
             return;
         };
         let missed = offline.iter().filter(|(cpu, _)| !cpus.contains(cpu));
-        for (idx, (cpu, ns)) in (next..=u32::MAX).zip(missed) {
+        let count = missed.clone().count();
+        if count > NEWCOMERS {
+            let problem = format!("the notes name {count} CPUs that have no ring");
+            self.problems.push(problem);
+        }
+        for (idx, (cpu, ns)) in (next..=u32::MAX).zip(missed.take(NEWCOMERS)) {
             let ring = self.ring(idx);
             ring.cpu = Some(*cpu);
             ring.loss.offline = *ns;

@@ -102,7 +102,11 @@ fn recording(overwrite: bool, finished: bool, compressed: bool) -> perfdata::Res
                 clock: 3,
             },
         )
-        .notes(&[note("aux_size", "8192"), note("mode", mode)]);
+        .notes(&[
+            note("aux_size", "8192"),
+            note("mode", mode),
+            note("offline", "1:5000,7:9"),
+        ]);
     let mut file = Writer::with_spare(
         Cursor::new(Vec::new()),
         &[(attr.clone(), vec![9])],

@@ -6,9 +6,11 @@
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
+use std::io::Cursor;
 use std::path::Path;
 
 use fuzz::{run, seeds, Target, TARGETS};
+use perfdata::{Attr, Features, Writer};
 
 /// One test, as all share one counting allocator.
 #[test]
@@ -85,6 +87,15 @@ fn record(kind: u32, body: &[u64]) -> Vec<u8> {
     out
 }
 
+/// A file whose notes name so many CPUs.
+fn offline(cpus: u32) -> Vec<u8> {
+    let cpus: Vec<_> = (0..cpus).map(|cpu| format!("{cpu}:1")).collect();
+    let mut features = Features::new();
+    features.notes(&[("offline", cpus.join(","))]);
+    let file = Writer::new(Cursor::new(Vec::new()), &[(Attr::default(), vec![7])]).unwrap();
+    file.finish(&features).unwrap().into_inner()
+}
+
 fn greedy() -> Vec<(&'static str, Vec<u8>)> {
     const COUNT: usize = 20_000;
     let one = attr(104, 0);
@@ -117,6 +128,8 @@ fn greedy() -> Vec<(&'static str, Vec<u8>)> {
             "many records, many pieces",
             file(&one, &[index, [aux, piece].concat().repeat(COUNT)].concat()),
         ),
+        ("CPUs that were never recorded", offline(64)),
+        ("more CPUs than there are", offline(200_000)),
         (
             "a piece of all the memory that there is",
             file(&one, &record(71, &[u64::MAX & !7, 0, 0, 0, 0])),
