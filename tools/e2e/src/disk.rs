@@ -21,13 +21,20 @@ use crate::recording::{Recorder, TraceFile};
 #[derive(clap::Subcommand, Debug)]
 pub enum Part {
     /// Record until the power goes, and say what is safe: `safe STREAM SNAPSHOTS`.
-    Record,
+    Record {
+        /// One recorder whose threads have a file each: `safe FIRST SECOND`, in bytes.
+        #[arg(long)]
+        apart: bool,
+    },
     /// See that what was said to be safe is there after it, and readable.
     Verify {
-        /// Bytes of the stream's file.
+        /// The recorder was one whose threads have a file each.
+        #[arg(long)]
+        apart: bool,
+        /// Bytes of the stream's file, or the first thread's.
         stream: u64,
-        /// Snapshots.
-        snapshots: usize,
+        /// Snapshots, or bytes of the second thread's file.
+        second: u64,
     },
     /// Record more than a slow disk can take.
     Slow,
@@ -46,7 +53,7 @@ pub fn run(part: &Part) -> Result<ExitCode> {
     let options = match part {
         // Each write waits for the disk.
         Part::Slow => "sync",
-        Part::Record | Part::Verify { .. } => "defaults",
+        Part::Record { .. } | Part::Verify { .. } => "defaults",
     };
     let status = Command::new("mount")
         .args(["-t", "ext4", "-o", options, "/dev/vda", DISK])
@@ -54,8 +61,19 @@ pub fn run(part: &Part) -> Result<ExitCode> {
     ensure!(status.success(), "cannot mount the disk: {status}");
     module::load_all()?;
     let seen = match part {
-        Part::Record => record(),
-        Part::Verify { stream, snapshots } => verify(*stream, *snapshots),
+        Part::Record { apart: false } => record(),
+        Part::Record { apart: true } => record_apart(),
+        Part::Verify {
+            apart,
+            stream,
+            second,
+        } => {
+            if *apart {
+                verify_apart([*stream, *second])
+            } else {
+                verify(*stream, usize::try_from(*second)?)
+            }
+        }
         Part::Slow => slow(),
     }?;
     println!("{seen}");
@@ -64,30 +82,79 @@ pub fn run(part: &Part) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// One recorder that writes all trace, and says with `-v` how much of it is on the disk; and one that takes snapshots, and
-/// answers when they are. Neither ends.
-fn record() -> Result<String> {
-    let arguments = with("rate=2048", 64, &["-C", "0", "-v", "-o", STREAM]);
+/// Starts a recorder that writes all trace, and does not end: of which files it says that so much is on the disk; one that is alone
+/// has no name there.
+fn stream(target: &[&str]) -> Result<impl Iterator<Item = (String, u64)>> {
+    let more = [target, &["-v", "-o", STREAM]].concat();
     let mut stream = Command::new("auxrec")
         .arg("record")
-        .args(arguments)
+        .args(with("rate=2048", 64, &more))
         .stdin(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
         .context("cannot start auxrec")?;
     let said = stream.stderr.take().context("no standard error")?;
+    let lines = BufReader::new(said).lines().map_while(Result::ok);
+    Ok(lines.filter_map(|line| {
+        let line = line.strip_prefix("auxrec: ")?;
+        let line = line.strip_suffix(" bytes are on the disk")?;
+        let (name, bytes) = line.rsplit_once(": ").unwrap_or(("", line));
+        Some((name.to_owned(), bytes.parse().ok()?))
+    }))
+}
+
+/// The files of two threads.
+fn parts() -> [String; 2] {
+    [0, 1].map(|thread| format!("{STREAM}.t{thread}"))
+}
+
+fn record_apart() -> Result<String> {
+    let mut safe = [0; 2];
+    for (name, bytes) in stream(&["-a", "--apart"])? {
+        if let Some(thread) = parts().iter().position(|part| *part == name) {
+            safe[thread] = bytes;
+        }
+        if !safe.contains(&0) {
+            println!("safe {} {}", safe[0], safe[1]);
+        }
+    }
+    bail!("it ended")
+}
+
+/// Each file has what was said to be on the disk, and what they are joined into has all that they have.
+fn verify_apart(safe: [u64; 2]) -> Result<String> {
+    let mut sum = 0;
+    for (part, safe) in parts().iter().zip(safe) {
+        let (seen, end) = recovered(part)?;
+        ensure!(
+            end + RECORD >= safe,
+            "{part}: records to {end:#x}, and {safe:#x} were said to be on the disk: {seen}"
+        );
+        sum += seen.content.recorded;
+    }
+    let (seen, _) = recovered(STREAM)?;
+    ensure!(
+        seen.content.recorded == sum && seen.cpus.len() == 2,
+        "{sum} bytes of both threads: {seen}"
+    );
+    let left = parts().into_iter().find(|part| Path::new(part).exists());
+    ensure!(left.is_none(), "{left:?} is still there");
+    std::fs::remove_file(STREAM)?;
+    Ok(format!("of two threads {safe:?} were safe; {seen}"))
+}
+
+/// One recorder that writes all trace, and says with `-v` how much of it is on the disk; and one that takes snapshots, and
+/// answers when they are. Neither ends.
+fn record() -> Result<String> {
+    let said = stream(&["-C", "0"])?;
     let mut commander = Commander::new("snapshots")?;
     let mut arguments = with("rate=2048", 16, &["-C", "1", "-S"]);
     arguments.extend(commander.arguments());
     let _recorder = Recorder::start(Path::new(SNAPSHOTS), &arguments)?;
     let (to, safe) = std::sync::mpsc::channel();
     thread::spawn(move || {
-        for line in BufReader::new(said).lines().map_while(Result::ok) {
-            let bytes = line.strip_prefix("auxrec: ");
-            let bytes = bytes.and_then(|line| line.strip_suffix(" bytes are on the disk"));
-            if let Some(bytes) = bytes.and_then(|bytes| bytes.parse::<u64>().ok()) {
-                let _ = to.send(bytes);
-            }
+        for (_, bytes) in said {
+            let _ = to.send(bytes);
         }
     });
     let mut bytes = 0;

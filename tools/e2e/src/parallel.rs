@@ -28,7 +28,7 @@ const MIB: u64 = 1 << 20;
 const BEFORE: u64 = 16 * MIB;
 const SPAN: u64 = 128 * MIB;
 /// Written at once, as the recorder does with an area of 4 MiB.
-const PIECE: usize = 512 << 10;
+const PIECE: usize = 1 << 20;
 const OUTPUT: &str = "/tmp/parallel.data";
 /// Ticks of 1 MiB, at 8 GiB a second.
 const TERMS: &str = "dry=1,packet=64,burst=256,rate=8388608";

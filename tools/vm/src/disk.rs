@@ -19,7 +19,9 @@ use std::process::Command;
 use std::time::Duration;
 
 /// How often the power goes.
-const CUTS: u32 = 3;
+const CUTS: u32 = 4;
+/// Before which of the cuts threads have a file each.
+const APART: u32 = 1;
 
 /// What a slow disk takes, bytes a second: a sixteenth of what the units write.
 const SLOW: u64 = 1024 * 1024;
@@ -74,10 +76,12 @@ pub fn run(cache: &Cache, dir: &Path, kernel: &Kernel) -> Result<Case> {
     for time in 0..=CUTS {
         seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         let last = time == CUTS;
-        let command = format!(
-            "{verify}{}",
-            if last { "true" } else { "auxe2e disk record" }
-        );
+        let apart = if time == APART { " --apart" } else { "" };
+        let command = if last {
+            format!("{verify}true")
+        } else {
+            format!("{verify}auxe2e disk record{apart}")
+        };
         let cut = (!last).then(|| PowerCut {
             // After the stream was brought to the disk some times, and then at any moment of its next way there.
             line: |line| {
@@ -96,7 +100,7 @@ pub fn run(cache: &Cache, dir: &Path, kernel: &Kernel) -> Result<Case> {
             .rev()
             .find_map(|l| l.strip_prefix("safe "));
         verify = match (safe, last) {
-            (Some(safe), false) => format!("auxe2e disk verify {} && ", safe.trim()),
+            (Some(safe), false) => format!("auxe2e disk verify{apart} {} && ", safe.trim()),
             (_, true) => break,
             (None, false) => {
                 cases.push(
