@@ -22,7 +22,12 @@ pub fn recover(path: &Path) -> Result<Joined> {
     match Whole::open(path).map_err(cannot)? {
         Some(file) => match file.tidy().map_err(cannot)? {
             Some(tidied) => Ok(tidied),
-            None => file.join(true, true).map_err(cannot),
+            None => file.join(true, true).map_err(|e| {
+                Error::failed(format!(
+                    "cannot recover {}: {e}. What its threads have written stays as it is, and it can be done again",
+                    path.display()
+                ))
+            }),
         },
         None => Ok(Joined {
             found: finish(path)?,
