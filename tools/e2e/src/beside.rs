@@ -198,6 +198,11 @@ fn record(run: &Run, program: &str) -> Result<Recorded> {
     if program == "perf" {
         // Build-ids of programs have nothing to do with it, and take long.
         command.args(["-N", "-B"]);
+    } else {
+        // Woken as perf is: where sessions end shows in the bytes.
+        let (_, area) = run.rings.split_once(',').context("no size of the area")?;
+        let quarter = area.parse::<usize>()? / 4;
+        command.args(["--aux-watermark", &quarter.to_string()]);
     }
     command
         .args(["-e", &format!("{name}/{},limit={}/", run.terms, run.limit)])
