@@ -600,7 +600,7 @@ fn targets() -> Result<String> {
     ];
     let mut outcome: Result<Vec<String>> = Ok(Vec::new());
     for target in table {
-        let arguments = ["-e", "intel_pt/rate=2048/", "-m", "64,64"];
+        let arguments = ["-e", "intel_pt/rate=2048/", "-m", "64,512"];
         let arguments = [&arguments[..], target, &spin].concat();
         outcome = outcome.and_then(|mut out| {
             let bytes = [Perf.records(&arguments)?, Auxrec.records(&arguments)?];
