@@ -21,6 +21,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use rustix::thread::{sched_setaffinity, CpuSet};
+
 use crate::drain::{Drain, Tape};
 use crate::error::Result;
 use crate::parallel::{bell, share, Crew, Lane};
@@ -90,6 +92,17 @@ impl<T: Tape> Lane for Own<'_, T> {
     }
 }
 
+/// The CPUs of rings, if they have such. Where they are drained an event is started again without another CPU being interrupted, and
+/// no two of these threads are on one CPU while another is idle; perf's threads (`record --threads`) stay on theirs, too.
+fn cpus(rings: &[Rings]) -> Option<CpuSet> {
+    let mut set = CpuSet::new();
+    for ring in rings {
+        let cpu = usize::try_from(ring.cpu?).ok();
+        set.set(cpu.filter(|cpu| *cpu < CpuSet::MAX_CPU)?);
+    }
+    Some(set)
+}
+
 /// A thread for each file, which drains its share of the rings into it, while `wait` runs; when it returns they end, and the last error, or
 /// the number of wakeups, is what they give.
 ///
@@ -108,15 +121,22 @@ pub(crate) fn run(
     let steps = &Steps::new(files.len());
     let wakeups = AtomicU64::new(0);
     std::thread::scope(|scope| {
-        let own = |file| {
-            move || Own {
-                file,
-                steps,
-                step: 0,
-                over,
+        let shares = rings.chunks(each).map(cpus).collect::<Vec<_>>();
+        let own = |(file, cpus): (_, Option<CpuSet>)| {
+            move || {
+                if let Some(cpus) = cpus {
+                    // Where it may not be, it is elsewhere.
+                    let _ = sched_setaffinity(None, &cpus);
+                }
+                Own {
+                    file,
+                    steps,
+                    step: 0,
+                    over,
+                }
             }
         };
-        let lanes = files.iter_mut().map(own).collect();
+        let lanes = files.iter_mut().zip(shares).map(own).collect();
         let rings = rings.chunks_mut(each).zip(drains.chunks_mut(each));
         let crew = Crew::start(scope, rings, mode, lanes, over, &wakeups)?;
         let waited = wait(finished.as_fd());

@@ -20,6 +20,7 @@ use crate::cases::released;
 use crate::module::counter;
 use crate::recorder::{size, with};
 use crate::recording::Recorder;
+use crate::workload::pin;
 
 /// So often each is measured; the median counts.
 const TIMES: usize = 9;
@@ -27,12 +28,15 @@ const MIB: u64 = 1 << 20;
 /// Of what comes this much passes before, and so much is measured.
 const BEFORE: u64 = 16 * MIB;
 const SPAN: u64 = 128 * MIB;
-/// Written at once, as the recorder does with an area of 4 MiB.
+/// Written at once, as the recorder does with an area of 4 MiB; of these of 16 MiB it writes four times as much.
 const PIECE: usize = 1 << 20;
 const OUTPUT: &str = "/tmp/parallel.data";
 /// Ticks of 1 MiB, at 8 GiB a second.
 const TERMS: &str = "dry=1,packet=64,burst=256,rate=8388608";
-const AREA: u64 = 1024;
+/// Pages of an area.
+const AREA: u64 = 4096;
+/// As long as that: a writer's memory is no more in a cache than a recorder's.
+const LENGTH: usize = 16 * PIECE;
 
 type Measure = fn() -> Result<u64>;
 
@@ -106,19 +110,22 @@ fn write(threads: usize, files: usize) -> Result<u64> {
     let ready = Barrier::new(threads + 1);
     let (start, end) = thread::scope(|scope| {
         let mut writers = Vec::new();
-        for mut out in outs {
+        for (cpu, mut out) in outs.into_iter().enumerate() {
             let ready = &ready;
             writers.push(scope.spawn(move || {
-                let trace = vec![0x55; PIECE];
+                let pinned = pin(cpu);
+                let trace = vec![0x55; LENGTH];
                 ready.wait();
-                (0..each).try_for_each(|_| out.write_all(&trace))
+                pinned?;
+                let mut pieces = trace.chunks(PIECE).cycle().take(each);
+                pieces.try_for_each(|piece| out.write_all(piece).context("cannot write"))
             }));
         }
         ready.wait();
         let start = Instant::now();
         for writer in writers {
             match writer.join() {
-                Ok(written) => written.context("cannot write")?,
+                Ok(written) => written?,
                 Err(_) => bail!("a writer died"),
             }
         }
@@ -134,12 +141,12 @@ fn drain(target: &[&str]) -> Result<u64> {
     let before = lost()?;
     let recorder = Recorder::start(Path::new(OUTPUT), &with(TERMS, AREA, target))?;
     let reaches = |bytes: u64| {
-        for _ in 0..60_000 {
+        for _ in 0..6_000 {
             let sum: u64 = paths().iter().map(|path| size(path)).sum();
             if sum >= bytes {
                 return Ok((sum, Instant::now()));
             }
-            sleep(Duration::from_micros(500));
+            sleep(Duration::from_millis(5));
         }
         bail!("the recorder does not write {bytes} bytes")
     };
