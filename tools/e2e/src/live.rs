@@ -8,13 +8,14 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Context, Result};
+use auxrec::trace::Trace;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::process::{kill_process, Pid, Signal};
 use rustix::pty::{grantpt, openpt, ptsname, unlockpt, OpenptFlags};
 use rustix::termios::{tcgetattr, tcsetwinsize, Winsize};
 
 use crate::cases::{released, Seen, PAGE};
-use crate::recorder::{accounted, end, pieces, size, wait_for, with, Steps};
+use crate::recorder::{accounted, end, size, wait_for, with, Steps};
 use crate::recording::{Ended, Recorder, TraceFile};
 
 /// The cases, by their names.
@@ -178,12 +179,13 @@ fn overwritten(name: &str) -> Result<String> {
     recorder.0.wait()?;
     let seen = Seen::of(&file)?;
     seen.is_right()?;
-    // The kernel shows heads when a snapshot is taken, and the snapshot ends there.
-    for (told, pieces) in before.iter().zip(pieces(file.path())?) {
-        let mut heads = pieces.iter().map(|(at, len)| at + len);
+    // The kernel shows heads when the unit is stopped, for a snapshot, and tells of each.
+    let bytes = std::fs::read(file.path())?;
+    for (told, ring) in before.iter().zip(Trace::read(&bytes)?.rings.values()) {
+        let heads: Vec<_> = ring.records.iter().map(|at| at.aux.offset).collect();
         ensure!(
-            heads.any(|head| head == *told),
-            "{told} bytes were told of, and there are {pieces:x?}"
+            heads.contains(told),
+            "{told} bytes were told of, and heads are {heads:x?}"
         );
     }
     released()?;
