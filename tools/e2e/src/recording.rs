@@ -148,8 +148,12 @@ impl TraceFile {
 
 impl Drop for TraceFile {
     fn drop(&mut self) {
-        // It may never have been made.
+        // They may never have been made.
         let _ = std::fs::remove_file(&self.0);
+        // What a recorder found under this name.
+        let mut old = self.0.clone().into_os_string();
+        old.push(".old");
+        let _ = std::fs::remove_file(old);
     }
 }
 

@@ -494,6 +494,7 @@ fn several_files() -> Result<String> {
     let mut out = Vec::new();
     for tool in [Perf, Auxrec] {
         let file = tool.file();
+        ensure!(parts(file.path())?.is_empty(), "there are files already");
         // An area that is full once is one that perf may never start again.
         let arguments = [&CPU[..4], &["-m", "64,512", "--switch-output"]].concat();
         let recorder = tool.start(&file, &arguments)?;
