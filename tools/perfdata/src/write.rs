@@ -272,9 +272,7 @@ impl<W: Write + Seek> Writer<W> {
         };
         self.write_stage(len, write)?;
         self.owed = owed;
-        if owed == 0 {
-            self.good = self.written;
-        }
+        self.settle();
         Ok(())
     }
 
@@ -291,10 +289,14 @@ impl<W: Write + Seek> Writer<W> {
     /// If the output fails.
     pub fn flush(&mut self) -> Result<()> {
         self.write_stage(0, |out, front, _| out.write(front))?;
-        if self.owed == 0 {
-            self.good = self.written;
-        }
+        self.settle();
         Ok(())
+    }
+
+    /// What was collected is in the output: all of it is whole, but for a piece of trace of which some is still to come.
+    fn settle(&mut self) {
+        let piece = self.index.last().filter(|_| self.owed != 0);
+        self.good = piece.map_or(self.written, |piece| piece.offset);
     }
 
     /// Writes what was collected and, behind it, `len` bytes of which `write` knows.

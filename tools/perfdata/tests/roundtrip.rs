@@ -493,12 +493,15 @@ fn zeros_are_cut_off() {
 
 #[test]
 fn a_full_disk_leaves_what_fits() {
+    /// A piece of trace and the record behind it.
+    const UNIT: u64 = 48 + 256 + 8;
     for room in (400..9000).step_by(40) {
         let disk = Disk {
             inner: Cursor::new(Vec::new()),
             room,
         };
         let mut w = Writer::new(disk, &[(aux_attr(), vec![100])]).unwrap();
+        let begin = w.position();
         let mut done = 0;
         let error = loop {
             let aux = Auxtrace {
@@ -517,11 +520,17 @@ fn a_full_disk_leaves_what_fits() {
             }
         };
         assert!(matches!(error, perfdata::Error::Output { .. }), "{error}");
-        w.salvage(0, |disk, len| {
-            disk.inner.get_mut().truncate(usize::try_from(len).unwrap());
-            Ok(())
-        })
-        .unwrap();
+        let good = w
+            .salvage(0, |disk, len| {
+                disk.inner.get_mut().truncate(usize::try_from(len).unwrap());
+                Ok(())
+            })
+            .unwrap();
+        // Nothing is given up that is whole, also where the piece behind it is not.
+        let room = u64::try_from(room).unwrap();
+        let ends = (0..).flat_map(|n| [begin + n * UNIT, begin + (n + 1) * UNIT - 8]);
+        let last = ends.take_while(|&end| end <= room).last();
+        assert_eq!(good, last.unwrap_or(begin), "{room}");
         let mut finished = w.try_finish(&Features::new());
         if finished.is_err() && done > 2 {
             // A piece given up makes the room that the index needs.
