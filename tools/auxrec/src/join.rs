@@ -661,6 +661,18 @@ mod tests {
         assert!(says.contains("perf.data.t0: record header.size"), "{says}");
         assert!(fs::read(&path).unwrap() == front);
         assert_eq!(there(&path), [true; 2]);
+        // One that is seen only when FILE has got trace already: that is cut off again.
+        let (_directory, path) = recording([Some("whole"); 2]);
+        let part = part_of(&path, 1);
+        let mut bytes = fs::read(&part).unwrap();
+        let file = perfdata::File::parse(&bytes).unwrap();
+        let last = file.records().last().unwrap().unwrap().offset;
+        bytes[usize::try_from(last).unwrap() + 6] = 3;
+        fs::write(&part, &bytes).unwrap();
+        let says = recover::recover(&path).unwrap_err().to_string();
+        assert!(says.contains("perf.data.t1: record header.size"), "{says}");
+        assert!(fs::read(&path).unwrap() == front);
+        assert_eq!(there(&path), [true; 2]);
     }
 
     /// One that has no room says so, and none of the files is worse for it.

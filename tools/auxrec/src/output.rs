@@ -339,7 +339,8 @@ impl Output {
     /// again then; else a piece of trace makes room, as without its index and its counters the whole trace is worth less. What
     /// it does then, as the end of a sentence.
     pub fn salvage(&mut self, counts: impl Fn(&mut Writer<File>) -> Result<()>) -> String {
-        // Of one of several that can be written, and is only not to be gone on with, nothing is cut.
+        // Of one of several that can be written, and is only not to be gone on with, nothing is cut: the rings do not have any more what
+        // it has only collected.
         let _ = self.file.checkpoint();
         let features = self.features("cut");
         let file = &mut self.file;
@@ -625,11 +626,14 @@ mod tests {
 
     use std::os::unix::fs::FileExt;
 
-    use perfdata::Attr;
+    use perfdata::{Attr, Feature, RecordType};
 
     use super::*;
 
     const PAGES: usize = 4;
+
+    /// A record of 16 bytes.
+    const RECORD: [u8; 16] = [14, 0, 0, 0, 0, 0, 16, 0, 1, 2, 3, 4, 5, 6, 7, 8];
 
     fn to_u64(n: usize) -> u64 {
         u64::try_from(n).unwrap()
@@ -651,8 +655,7 @@ mod tests {
         let events = [(Attr::default(), vec![1])];
         let mut file = Writer::new(output.reopen().unwrap(), &events).unwrap();
         let begin = usize::try_from(file.position()).unwrap();
-        // A record of 16 bytes.
-        let told = [14, 0, 0, 0, 0, 0, 16, 0, 1, 2, 3, 4, 5, 6, 7, 8].repeat(told / 16);
+        let told = RECORD.repeat(told / RECORD.len());
         file.raw(&told).unwrap();
         file.auxtrace(&Auxtrace {
             size: to_u64(len - 8),
@@ -701,5 +704,56 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// The disk is full for the file of one thread. That of another can be written, and has records that were read from the ring and not
+    /// written yet: they are in it before it is ended.
+    #[test]
+    fn what_was_collected_is_in_a_file_that_is_not_gone_on_with() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("perf.data");
+        let what = Description {
+            plan: Plan::default(),
+            events: vec![EventDesc {
+                attr: Attr::default(),
+                ids: vec![1],
+                name: "pattern//".to_owned(),
+            }],
+            index: Vec::new(),
+            cmdline: Vec::new(),
+            online: 1,
+            target: Target::Command,
+            workload: None,
+            intel_pt: None,
+            apart: Some(Apart {
+                id: "1-2".to_owned(),
+                threads: 2,
+                thread: None,
+            }),
+        };
+        let whole = Output::create(&path, what, Limits::default()).unwrap();
+        let mut part = whole.apart(0, &(0..1)).unwrap();
+        part.begin().unwrap();
+        let aux = Auxtrace {
+            size: 8,
+            ..Auxtrace::default()
+        };
+        Sink::piece(&mut part, &aux).unwrap();
+        Sink::payload(&mut part, &[7; 8]).unwrap();
+        Sink::records(&mut part, &RECORD.repeat(3), None).unwrap();
+        let said = part.salvage(|_| Ok(()));
+        assert!(
+            said.starts_with("holds what was recorded until then"),
+            "{said}"
+        );
+
+        let bytes = fs::read(part.path()).unwrap();
+        let file = perfdata::File::parse(&bytes).unwrap();
+        let kinds = file.records().map(|record| record.unwrap().kind);
+        let (told, trace) = (RecordType::SWITCH, RecordType::AUXTRACE);
+        let want = [RecordType::FINISHED_INIT, trace, told, told, told];
+        assert_eq!(kinds.collect::<Vec<_>>(), want);
+        let notes = file.feature(Feature::NOTES).unwrap().notes().unwrap();
+        assert!(notes.contains(&("ended".to_owned(), "cut".to_owned())));
     }
 }
