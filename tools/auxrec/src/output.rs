@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 use std::fs::{self, File};
-use std::io::{self, IoSlice, Seek, Write};
+use std::io::{self, Cursor, IoSlice, Seek, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,9 +29,6 @@ use crate::session::{Mode, Plan};
 use crate::size::bytes;
 use crate::sys::{self, Mapping};
 use crate::target::{descendants, process_of, processes, threads, Target};
-
-/// So much of a file that has filled its disk is given up for features, index and counters.
-const ROOM: u64 = 64 * 1024;
 
 /// What every file of a recording says of it.
 #[derive(Debug, Clone)]
@@ -99,8 +96,8 @@ pub(crate) struct Output {
     pack: Option<Pack>,
     /// Bytes in the files of all threads, of a recording that is apart; and how many of these are counted in it.
     together: Option<(Arc<AtomicU64>, u64)>,
-    /// Whether the counters are in it.
-    pub counted: bool,
+    /// Where the counters begin, when they are written.
+    pub counters: Option<u64>,
 }
 
 /// `FILE.0001` and so on.
@@ -132,7 +129,7 @@ impl Output {
             fs::rename(&path, &name).map_err(cannot)?;
             old = Some(PathBuf::from(name));
         }
-        let file = File::create(&path).map_err(cannot)?;
+        let file = create(&path).map_err(cannot)?;
         let together = what.apart.as_ref().map(|_| (Arc::default(), 0));
         let mut new = Self::open(file, path, what, limits, together)?;
         new.base = base.to_owned();
@@ -143,7 +140,12 @@ impl Output {
     /// The file of this thread, which has these of the rings, beside one that was begun.
     pub fn apart(&self, thread: usize, rings: &Range<usize>) -> Result<Self> {
         let path = part_of(&self.path, thread);
-        let file = File::create_new(&path).map_err(|e| match e.kind() {
+        let new = File::options()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(&path);
+        let file = new.map_err(|e| match e.kind() {
             io::ErrorKind::AlreadyExists => Error::failed(format!(
                 "{} is there already, a part of a recording that was not joined: `auxrec recover {}` joins it, or move it away",
                 path.display(),
@@ -187,7 +189,7 @@ impl Output {
             sync: Some(sync),
             pack: limits.level.map(Pack::new).transpose()?,
             together,
-            counted: false,
+            counters: None,
         })
     }
 
@@ -321,7 +323,7 @@ impl Output {
         }
         self.part += 1;
         self.path = name_of(&self.base, self.part);
-        let file = File::create(&self.path).map_err(|e| cannot_create(&self.path, &e))?;
+        let file = create(&self.path).map_err(|e| cannot_create(&self.path, &e))?;
         let (file, sync) = open(file, &self.path, &self.what, self.limits, self.part)?;
         self.file = file;
         self.sync = Some(sync);
@@ -336,35 +338,59 @@ impl Output {
     }
 
     /// Ends a file that cannot be written any more: it is cut at the end of the last whole record. There may be room for the rest
-    /// again then; else a piece of trace makes room, as without its index and its counters the whole trace is worth less. What
+    /// again then; else the last records make room, as without its index and its counters the whole trace is worth less. What
     /// it does then, as the end of a sentence.
-    pub fn salvage(&mut self, counts: impl Fn(&mut Writer<File>) -> Result<()>) -> String {
+    pub fn salvage(
+        &mut self,
+        counts: impl Fn(&mut Writer<Cursor<Vec<u8>>>) -> Result<()>,
+    ) -> String {
         // Of one of several that can be written, and is only not to be gone on with, nothing is cut: the rings do not have any more what
         // it has only collected.
         let _ = self.file.checkpoint();
         let features = self.features("cut");
+        let most = self.counters.unwrap_or(u64::MAX);
         let file = &mut self.file;
-        let mut saved = Ok(0);
+        let cut = |file: &mut File, len| file.set_len(len);
+        let mut saved = file.salvage(most, cut);
         let mut finished = false;
-        for room in [0, ROOM] {
-            saved = file.salvage(room, |file, len| file.set_len(len));
-            self.counted &= room == 0;
-            finished = saved.is_ok()
-                && (self.counted || counts(file).is_ok())
-                && file.try_finish(&features).is_ok();
-            if finished {
-                break;
-            }
+        if let (&Ok(at), Ok(counters)) = (&saved, collected(counts)) {
+            let whole = file
+                .raw(&counters)
+                .and_then(|()| file.try_finish(&features))
+                .map(|()| at)
+                .or_else(|_| file.finish_over(at, &counters, &features, cut));
+            finished = whole.is_ok();
+            // What `recover` finishes has no counters: they are for a file that says that it was cut.
+            saved = whole.or_else(|_| file.salvage(at, cut));
         }
         match (&saved, finished) {
             (Ok(len), true) => format!("holds what was recorded until then ({})", bytes(*len)),
             (Ok(len), false) => format!(
-                "holds what was recorded until then ({}), without the sections that describe the machine",
+                "holds what was recorded until then ({}), without the sections that describe the machine: \
+                 `auxrec recover` writes them when there is room",
                 bytes(*len)
             ),
             (Err(_), _) => "holds what cannot be told".to_owned(),
         }
     }
+}
+
+/// The records that `counts` writes.
+fn collected(counts: impl Fn(&mut Writer<Cursor<Vec<u8>>>) -> Result<()>) -> Result<Vec<u8>> {
+    let mut records = Writer::resume(Cursor::default(), 0, 0)?;
+    counts(&mut records)?;
+    records.flush()?;
+    Ok(records.into_inner().into_inner())
+}
+
+/// An empty file that can also be read, for when it is full.
+fn create(path: &Path) -> io::Result<File> {
+    File::options()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .open(path)
 }
 
 /// Has all of a file on its disk.
@@ -706,13 +732,8 @@ mod tests {
         }
     }
 
-    /// The disk is full for the file of one thread. That of another can be written, and has records that were read from the ring and not
-    /// written yet: they are in it before it is ended.
-    #[test]
-    fn what_was_collected_is_in_a_file_that_is_not_gone_on_with() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("perf.data");
-        let what = Description {
+    fn description() -> Description {
+        Description {
             plan: Plan::default(),
             events: vec![EventDesc {
                 attr: Attr::default(),
@@ -730,7 +751,16 @@ mod tests {
                 threads: 2,
                 thread: None,
             }),
-        };
+        }
+    }
+
+    /// The disk is full for the file of one thread. That of another can be written, and has records that were read from the ring and not
+    /// written yet: they are in it before it is ended.
+    #[test]
+    fn what_was_collected_is_in_a_file_that_is_not_gone_on_with() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("perf.data");
+        let what = description();
         let whole = Output::create(&path, what, Limits::default()).unwrap();
         let mut part = whole.apart(0, &(0..1)).unwrap();
         part.begin().unwrap();
@@ -741,7 +771,10 @@ mod tests {
         Sink::piece(&mut part, &aux).unwrap();
         Sink::payload(&mut part, &[7; 8]).unwrap();
         Sink::records(&mut part, &RECORD.repeat(3), None).unwrap();
-        let said = part.salvage(|_| Ok(()));
+        // Some of the counters were written: they do not stand there twice.
+        part.counters = Some(part.file.position());
+        part.file.record(&FinishedRound, None).unwrap();
+        let said = part.salvage(|file| Ok(file.record(&FinishedRound, None)?));
         assert!(
             said.starts_with("holds what was recorded until then"),
             "{said}"
@@ -751,9 +784,35 @@ mod tests {
         let file = perfdata::File::parse(&bytes).unwrap();
         let kinds = file.records().map(|record| record.unwrap().kind);
         let (told, trace) = (RecordType::SWITCH, RecordType::AUXTRACE);
-        let want = [RecordType::FINISHED_INIT, trace, told, told, told];
+        let counter = RecordType::FINISHED_ROUND;
+        let want = [RecordType::FINISHED_INIT, trace, told, told, told, counter];
         assert_eq!(kinds.collect::<Vec<_>>(), want);
         let notes = file.feature(Feature::NOTES).unwrap().notes().unwrap();
         assert!(notes.contains(&("ended".to_owned(), "cut".to_owned())));
+    }
+
+    /// The last records make room for the end of a file, which is read for that, also that of one thread.
+    #[test]
+    fn the_end_of_a_file_in_the_place_of_records() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("perf.data");
+        let whole = Output::create(&path, description(), Limits::default()).unwrap();
+        let part = whole.apart(0, &(0..1)).unwrap();
+        for mut file in [whole, part] {
+            Sink::records(&mut file, &RECORD.repeat(4000), None).unwrap();
+            file.flush().unwrap();
+            let full = file.file.position();
+            let features = file.features("cut");
+            let at = file
+                .file
+                .finish_over(full, &RECORD, &features, |file, len| file.set_len(len))
+                .unwrap();
+            let bytes = fs::read(file.path()).unwrap();
+            assert!(to_u64(bytes.len()) <= full && full < to_u64(bytes.len() + RECORD.len()));
+            let there = perfdata::File::parse(&bytes).unwrap();
+            assert!(there.is_finished());
+            let last = there.records().last().unwrap().unwrap();
+            assert_eq!(last.offset, at);
+        }
     }
 }

@@ -852,9 +852,9 @@ impl Recording {
         let notes = self.output.notes.clone();
         for (file, rings) in self.files() {
             file.notes.clone_from(&notes);
+            file.counters = Some(file.file.position());
             drain::counts(&attr, rings, &mut file.file)?;
             file.flush()?;
-            file.counted = true;
         }
         Ok(())
     }

@@ -2,13 +2,14 @@
 
 //! Writing a file.
 
-use std::io::{self, IoSlice, Seek, SeekFrom, Write};
+use std::io::{self, BufReader, IoSlice, Read, Seek, SeekFrom, Write};
 
 use crate::attr::Attr;
-use crate::bytes::to_u64;
+use crate::bytes::{to_u64, Cursor};
 use crate::feature::{Features, IndexEntry};
 use crate::record::{Auxtrace, Encode, RecordType, Records, SampleId};
 use crate::recover::spare_bytes;
+use crate::stream::read_error;
 use crate::{Error, Result, HEADER_LEN, MAGIC};
 
 /// Where the header says how long the data section is.
@@ -384,34 +385,20 @@ impl<W: Write + Seek> Writer<W> {
         self.patch(DATA_SIZE_AT, &(self.good - self.data).to_le_bytes())
     }
 
-    /// After the output failed: goes back to the end of the last record that is whole, or, to free `room` bytes, to before
-    /// the last record of trace that leaves as much; says so in the header, and hands the output to `truncate` with the
-    /// length to which to cut it. The writer can go on from there; [`finish`](Self::finish) may well find the room that it
-    /// needs.
+    /// After the output failed: goes back to the end of the last record that is whole, or to `most`, where one ends, if that is before
+    /// it; says so in the header, and hands the output to `truncate` with the length to which to cut it. The writer can go on from
+    /// there; [`finish`](Self::finish) may well find the room that it needs.
     ///
     /// # Errors
     /// If not even the header can be written.
     pub fn salvage(
         &mut self,
-        room: u64,
+        most: u64,
         truncate: impl FnOnce(&mut W, u64) -> io::Result<()>,
     ) -> Result<u64> {
-        self.stage.clear();
-        self.owed = 0;
-        if room != 0 {
-            let end = self.good.saturating_sub(room);
-            let pieces = self.index.iter().map(|piece| piece.offset);
-            self.good = pieces
-                .chain(self.parts.iter().copied())
-                .filter(|&offset| offset <= end)
-                .max()
-                .unwrap_or(self.data);
-        }
-        self.good = self.good.max(self.data);
-        self.written = self.good;
-        let good = self.good;
-        self.index.retain(|entry| entry.offset < good);
-        self.parts.retain(|&part| part < good);
+        let good = self.good.min(most).max(self.data);
+        self.go_back(good);
+        self.patch(FEATURES_AT, &[0; 32])?;
         truncate(&mut self.out, self.base + good).map_err(|reason| Error::Output {
             offset: good,
             reason,
@@ -419,6 +406,23 @@ impl<W: Write + Seek> Writer<W> {
         self.patch(DATA_SIZE_AT, &(good - self.data).to_le_bytes())?;
         self.failed = false;
         Ok(good)
+    }
+
+    /// Goes on at `good`; gives the index of what is behind it.
+    fn go_back(&mut self, good: u64) -> Vec<IndexEntry> {
+        self.stage.clear();
+        self.owed = 0;
+        self.written = good;
+        self.good = good;
+        self.parts.retain(|&part| part < good);
+        let kept = self.index.partition_point(|entry| entry.offset < good);
+        self.index.split_off(kept)
+    }
+
+    /// Where records of trace begin.
+    fn trace(&self) -> impl Iterator<Item = u64> + '_ {
+        let pieces = self.index.iter().map(|piece| piece.offset);
+        pieces.chain(self.parts.iter().copied())
     }
 
     /// Ends the data section and writes the features, the index of AUXTRACE records among them. The output is given back.
@@ -441,13 +445,101 @@ impl<W: Write + Seek> Writer<W> {
     /// If the output fails.
     pub fn try_finish(&mut self, features: &Features) -> Result<()> {
         self.checkpoint()?;
+        let (tail, bits) = self.tail(features);
+        self.write_all(&tail)?;
+        self.patch(FEATURES_AT, &bits)
+    }
+
+    /// The features with the index, as they stand behind what is written.
+    fn tail(&self, features: &Features) -> (Vec<u8>, [u8; 32]) {
         let mut features = features.clone();
         if !self.index.is_empty() {
             features.index(&self.index);
         }
-        let (tail, bits) = write_features(&features, self.written);
-        self.write_all(&tail)?;
-        self.patch(FEATURES_AT, &bits)
+        write_features(&features, self.written)
+    }
+}
+
+impl<W: Read + Write + Seek> Writer<W> {
+    /// After [`try_finish`](Self::try_finish) found no room: puts the records `last`, features and index over the last of the records
+    /// before `most`, where one ends, and over as few as that takes; then hands the output to `truncate`, as
+    /// [`salvage`](Self::salvage) does. Gives where `last` begins.
+    ///
+    /// # Errors
+    /// If it would leave no record, or no trace of a file that has some, or if the output fails even so. Nothing is lost then:
+    /// [`salvage`](Self::salvage) finds all that was whole.
+    pub fn finish_over(
+        &mut self,
+        most: u64,
+        last: &[u8],
+        features: &Features,
+        truncate: impl FnOnce(&mut W, u64) -> io::Result<()>,
+    ) -> Result<u64> {
+        // The index only gets shorter.
+        let room = to_u64(last.len() + self.tail(features).0.len());
+        let at = self.record_end(most.min(self.written.saturating_sub(room)))?;
+        let traced = self.trace().next().is_some();
+        if at == self.data || traced && !self.trace().any(|piece| piece < at) {
+            return Err(Error::Unwritable {
+                what: "the end of a file",
+                why: "what makes room for it is all there is",
+            });
+        }
+
+        // What is written over is put back if it fails: nobody else can have taken its room.
+        let good = self.good;
+        let mut old = vec![0; usize::try_from(room.min(good - at)).unwrap_or(usize::MAX)];
+        self.out
+            .seek(SeekFrom::Start(self.base + at))
+            .and_then(|_| self.out.read_exact(&mut old))
+            .and_then(|_| self.out.seek(SeekFrom::Start(self.base + at)))
+            .map_err(|reason| read_error(at, reason))?;
+        let index = self.go_back(at);
+        self.failed = false;
+        let result = self.raw(last).and_then(|()| self.try_finish(features));
+        if let Err(error) = result {
+            self.failed = true;
+            if patch_at(&mut self.out, self.base + at, &old, self.base + good).is_ok() {
+                self.good = good;
+                self.index.extend(index);
+            }
+            return Err(error);
+        }
+        // No reader looks behind the features.
+        let _ = truncate(&mut self.out, self.base + self.written);
+        Ok(at)
+    }
+
+    /// Where the last record ends that ends at `most` or before.
+    fn record_end(&mut self, most: u64) -> Result<u64> {
+        let most = most.min(self.good);
+        let begin = self.trace().filter(|&piece| piece <= most).max();
+        let mut at = begin.unwrap_or(self.data);
+        let mut input = BufReader::with_capacity(STAGE, &mut self.out);
+        input
+            .seek(SeekFrom::Start(self.base + at))
+            .map_err(|reason| read_error(at, reason))?;
+        while at < most {
+            let failed = |reason| read_error(at, reason);
+            let mut header = [0; 8];
+            input.read_exact(&mut header).map_err(failed)?;
+            let [a, b, c, d, _, _, size @ ..] = header;
+            let size = u16::from_le_bytes(size);
+            let mut body = vec![0; usize::from(size).saturating_sub(8)];
+            input.read_exact(&mut body).map_err(failed)?;
+            let mut payload = 0;
+            if RecordType(u32::from_le_bytes([a, b, c, d])) == RecordType::AUXTRACE {
+                payload = Auxtrace::decode(&mut Cursor::new(&body, at + 8))?.size;
+            }
+            let end = at + u64::from(size) + payload;
+            if size < 8 || end > most {
+                break;
+            }
+            let skip = i64::try_from(payload).unwrap_or(i64::MAX);
+            input.seek_relative(skip).map_err(failed)?;
+            at = end;
+        }
+        Ok(at)
     }
 }
 

@@ -4,13 +4,15 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+use std::cell::Cell;
 use std::io::{Cursor, IoSlice, Seek, SeekFrom, Write};
+use std::rc::Rc;
 
 use perfdata::{
-    Attr, Aux, AuxFlags, Auxtrace, ClockData, Comm, Event, EventDesc, Feature, Features, File,
-    FileId, FinishedInit, FinishedRound, Flags, IdIndex, IdIndexEntry, ItraceStart, KernelMmap,
-    Lost, Mmap2, Read, RecordType, Records, SampleId, SampleType, TimePlace, Writer,
-    MISC_SWITCH_OUT,
+    Attr, Aux, AuxFlags, Auxtrace, AuxtraceZstd, ClockData, Comm, Encode, Event, EventDesc,
+    Feature, Features, File, FileId, FinishedInit, FinishedRound, Flags, IdIndex, IdIndexEntry,
+    ItraceStart, KernelMmap, Lost, Mmap2, Read, RecordType, Records, SampleId, SampleType,
+    TimePlace, Writer, MISC_SWITCH_OUT,
 };
 use proptest::prelude::*;
 
@@ -357,13 +359,38 @@ fn a_killed_recorder_leaves_its_records() {
 struct Disk {
     inner: Cursor<Vec<u8>>,
     room: usize,
+    /// After so many more it refuses one write, wherever that is to.
+    refuses: Rc<Cell<Option<usize>>>,
+}
+
+impl Disk {
+    fn new(room: usize) -> Self {
+        Self {
+            inner: Cursor::new(Vec::new()),
+            room,
+            refuses: Rc::default(),
+        }
+    }
+
+    fn cut(&mut self, len: u64) -> std::io::Result<()> {
+        self.inner.get_mut().truncate(usize::try_from(len).unwrap());
+        Ok(())
+    }
+}
+
+impl std::io::Read for Disk {
+    fn read(&mut self, bytes: &mut [u8]) -> std::io::Result<usize> {
+        std::io::Read::read(&mut self.inner, bytes)
+    }
 }
 
 impl Write for Disk {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         let at = usize::try_from(self.inner.position()).unwrap();
         let n = bytes.len().min(self.room.saturating_sub(at));
-        if n == 0 {
+        let refuses = self.refuses.get();
+        self.refuses.set(refuses.and_then(|n| n.checked_sub(1)));
+        if n == 0 || refuses == Some(0) {
             return Err(std::io::ErrorKind::StorageFull.into());
         }
         self.inner.write(&bytes[..n])
@@ -496,10 +523,7 @@ fn a_full_disk_leaves_what_fits() {
     /// A piece of trace and the record behind it.
     const UNIT: u64 = 48 + 256 + 8;
     for room in (400..9000).step_by(40) {
-        let disk = Disk {
-            inner: Cursor::new(Vec::new()),
-            room,
-        };
+        let disk = Disk::new(room);
         let mut w = Writer::new(disk, &[(aux_attr(), vec![100])]).unwrap();
         let begin = w.position();
         let mut done = 0;
@@ -520,12 +544,7 @@ fn a_full_disk_leaves_what_fits() {
             }
         };
         assert!(matches!(error, perfdata::Error::Output { .. }), "{error}");
-        let good = w
-            .salvage(0, |disk, len| {
-                disk.inner.get_mut().truncate(usize::try_from(len).unwrap());
-                Ok(())
-            })
-            .unwrap();
+        let good = w.salvage(u64::MAX, Disk::cut).unwrap();
         // Nothing is given up that is whole, also where the piece behind it is not.
         let room = u64::try_from(room).unwrap();
         let ends = (0..).flat_map(|n| [begin + n * UNIT, begin + (n + 1) * UNIT - 8]);
@@ -533,14 +552,12 @@ fn a_full_disk_leaves_what_fits() {
         assert_eq!(good, last.unwrap_or(begin), "{room}");
         let mut finished = w.try_finish(&Features::new());
         if finished.is_err() && done > 2 {
-            // A piece given up makes the room that the index needs.
-            w.salvage(200, |disk, len| {
-                disk.inner.get_mut().truncate(usize::try_from(len).unwrap());
-                Ok(())
-            })
-            .unwrap();
-            done -= 1;
-            finished = w.try_finish(&Features::new());
+            // Of pieces given up two make the room that the index needs.
+            finished = w
+                .finish_over(good, &[], &Features::new(), Disk::cut)
+                .map(|_| ());
+            assert!(finished.is_ok(), "{room}");
+            done -= 2;
         }
         let bytes = w.get_ref().inner.get_ref();
         let file = File::parse(bytes).unwrap();
@@ -564,6 +581,148 @@ fn a_full_disk_leaves_what_fits() {
             );
         }
     }
+}
+
+/// What is written until the disk is full: so many records of 8 bytes between pieces of trace of so many, in one record each or compressed.
+#[derive(Debug, Clone, Copy)]
+struct Shape {
+    records: usize,
+    piece: Option<(usize, bool)>,
+}
+
+impl Shape {
+    fn write(self, w: &mut Writer<Disk>) -> perfdata::Result<()> {
+        loop {
+            for _ in 0..self.records {
+                w.record(&FinishedRound, None)?;
+            }
+            w.flush()?;
+            let Some((size, packed)) = self.piece else {
+                continue;
+            };
+            let aux = Auxtrace {
+                size: u64::try_from(size).unwrap(),
+                ..Auxtrace::default()
+            };
+            // A record could be made of it.
+            let payload = [FinishedRound::KIND.0.to_le_bytes(), [0, 0, 8, 0]].concat();
+            let payload = payload.repeat(size / 8);
+            if packed {
+                let part = AuxtraceZstd {
+                    aux,
+                    at: 0,
+                    len: u32::try_from(size).unwrap(),
+                    frame: &payload,
+                };
+                w.record(&part, None)?;
+            } else {
+                w.auxtrace(&aux)?;
+                w.payload(&payload)?;
+            }
+        }
+    }
+}
+
+/// Where the records end that are in a file, and whether each is of trace.
+fn ends(bytes: &[u8]) -> Vec<(u64, bool)> {
+    let file = File::parse(bytes).unwrap();
+    let records: Vec<_> = file.records().map(Result::unwrap).collect();
+    let end = |r: &perfdata::Record<'_>| {
+        r.offset + 8 + u64::try_from(r.body.len() + r.payload.len()).unwrap()
+    };
+    let trace = [RecordType::AUXTRACE, RecordType::AUXTRACE_ZSTD];
+    records
+        .iter()
+        .map(|r| (end(r), trace.contains(&r.kind)))
+        .collect()
+}
+
+/// The file is finished, and its index has every piece of trace.
+fn index_is_right(bytes: &[u8]) {
+    let file = File::parse(bytes).unwrap();
+    assert!(file.is_finished());
+    let pieces = file.records().map(Result::unwrap);
+    let pieces = pieces.filter(|r| r.kind == RecordType::AUXTRACE);
+    let index = file.feature(Feature::AUXTRACE);
+    let index = index.map_or(Vec::new(), |section| section.index().unwrap());
+    let places: Vec<_> = index.iter().map(|entry| entry.offset).collect();
+    assert_eq!(places, pieces.map(|r| r.offset).collect::<Vec<_>>());
+}
+
+/// Not even the features have room: no record goes that need not, and none if that does not finish the file.
+#[test]
+fn a_full_disk_loses_nothing_for_nothing() {
+    let shapes = [
+        (1, None),
+        (500, Some((16, false))),
+        (100, Some((1600, false))),
+        (100, Some((1600, true))),
+        (3, Some((4000, false))),
+        (100, Some((4000, true))),
+        (0, Some((64, false))),
+    ];
+    let mut features = Features::new();
+    features.notes(&[("ended", "x".repeat(300))]);
+    let events = [(aux_attr(), vec![100])];
+    let mut empty = Writer::new(Disk::new(usize::MAX), &events).unwrap();
+    let data = empty.position();
+    empty.try_finish(&features).unwrap();
+    let tail = empty.position() - data;
+    let last = raw_record(RecordType::FINISHED_ROUND, 7, &[]).repeat(5);
+
+    let (mut over, mut not, mut refused) = (0, 0, 0);
+    for ((records, piece), room) in shapes
+        .into_iter()
+        .flat_map(|shape| (1000..6000).step_by(88).map(move |room| (shape, room)))
+    {
+        for refuses in (0..12).map(Some).chain([None]) {
+            let said = format!("{records}, {piece:?}, {room}, {refuses:?}");
+            let disk = Disk::new(room);
+            let fault = disk.refuses.clone();
+            let mut w = Writer::new(disk, &events).unwrap();
+            Shape { records, piece }.write(&mut w).unwrap_err();
+            let good = w.salvage(u64::MAX, Disk::cut).unwrap();
+            let whole = ends(w.get_ref().inner.get_ref());
+            if w.raw(&last).and_then(|()| w.try_finish(&features)).is_ok() {
+                continue;
+            }
+
+            let pieces = u64::try_from(whole.iter().filter(|(_, trace)| *trace).count()).unwrap();
+            let indexed = pieces != 0 && piece.is_some_and(|(_, packed)| !packed);
+            let index = if indexed { 24 + 16 * pieces } else { 0 };
+            let room = u64::try_from(room - last.len()).unwrap() - tail - index;
+            let kept: Vec<_> = whole.iter().filter(|(end, _)| *end <= room).collect();
+            let traced = pieces == 0 || kept.iter().any(|(_, trace)| *trace);
+
+            fault.set(refuses);
+            let result = w.finish_over(good, &last, &features, Disk::cut);
+            let hit = refuses.is_some() && fault.take().is_none();
+            assert_eq!(
+                result.is_ok(),
+                !kept.is_empty() && traced && !hit,
+                "{said}: {result:?}"
+            );
+            if result.is_err() {
+                assert_eq!(w.salvage(good, Disk::cut).unwrap(), good, "{said}");
+                let (_, bytes) = recovered(w.get_ref().inner.get_ref()).unwrap();
+                assert_eq!(ends(&bytes), whole, "{said}");
+                // It can be gone on with.
+                if w.finish_over(good, &[], &features, Disk::cut).is_ok() {
+                    index_is_right(w.get_ref().inner.get_ref());
+                }
+                refused += usize::from(hit);
+                not += usize::from(!hit);
+                continue;
+            }
+            let bytes = w.get_ref().inner.get_ref();
+            let there = ends(bytes);
+            assert_eq!(there.len(), kept.len() + 5, "{said}");
+            assert!(there.iter().zip(kept).all(|(a, b)| a == b), "{said}");
+            index_is_right(bytes);
+            over += 1;
+        }
+    }
+    assert!(over > 0 && not > 0 && refused > 0);
 }
 
 #[test]
