@@ -611,7 +611,7 @@ mod cases {
             assert_eq!(bench.paddings().len(), 5);
             for padding in bench.paddings() {
                 let mut pads = Seen::new();
-                pads.read(&padding.bytes)?;
+                pads.read(padding.bytes)?;
                 assert_eq!(pads.overhead, PAGE - 384);
             }
             bench.del();

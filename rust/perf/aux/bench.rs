@@ -223,7 +223,7 @@ impl<T: Pmu> Bench<T> {
             pmu: KBox::new(Opaque::zeroed(), GFP_KERNEL)?,
             state: None,
             ring: KBox::new(
-                UnsafeCell::new(Ring::new(size, watermark, setup.mode)),
+                UnsafeCell::new(Ring::new(size, watermark, setup.mode)?),
                 GFP_KERNEL,
             )?,
             memory,
@@ -541,23 +541,18 @@ impl<T: Pmu> Bench<T> {
         }
 
         let size = (size & !7).min(self.ring().size().get());
-        let mut sampled = Sampled {
-            bytes: KVec::with_capacity(size, GFP_KERNEL)?,
-            size: size.try_into()?,
-        };
+        let len = u64::try_from(size)?;
+        // What is not written stays zero, as perf fills it up.
+        let mut bytes = KVec::from_elem(0, size, GFP_KERNEL)?;
+        let mut sampled = Sampled::new(&mut bytes);
 
         self.on_cpu(|bench, cpu| {
             let (record, event) = (sampled.as_record(), bench.event());
 
             // SAFETY: The event is one of `shared`; in what stands for `snapshot_aux()`.
-            unsafe {
-                bench
-                    .unit
-                    .snapshot(&bench.shared, event, record, sampled.size, cpu)
-            }
+            unsafe { bench.unit.snapshot(&bench.shared, event, record, len, cpu) }
         });
-        sampled.bytes.resize(size, 0, GFP_KERNEL)?;
-        Ok(sampled.bytes)
+        Ok(bytes)
     }
 
     /// The timer's interval is over; false if none was set. What has become of the timer then is
@@ -633,7 +628,7 @@ impl<T: Pmu> Bench<T> {
     }
 
     /// What was [skipped](super::Session::skip) so far, the oldest first.
-    pub fn paddings(&self) -> &[Padding] {
+    pub fn paddings(&self) -> impl ExactSizeIterator<Item = Padding<'_>> {
         self.ring().paddings()
     }
 

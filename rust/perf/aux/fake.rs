@@ -75,12 +75,12 @@ impl Record {
 }
 
 /// What a driver has [skipped](super::Session::skip).
-#[derive(Debug)]
-pub struct Padding {
+#[derive(Clone, Copy, Debug)]
+pub struct Padding<'a> {
     /// The position of its first byte.
     pub offset: u64,
     /// What the ring held there when perf was told, and so the reader.
-    pub bytes: KVec<u8>,
+    pub bytes: &'a [u8],
 }
 
 /// What perf would complain of, or ought to.
@@ -102,19 +102,45 @@ pub enum Complaint {
     FreedOpen,
     /// A sample was given more than it has room for.
     SampleTooLong,
-    /// There was no memory for a [`Record`]: the test itself has a problem.
+    /// There was no room for a [`Record`] or a [`Padding`]: the test itself has a problem.
     NoMemory,
     /// The event's CPU went offline: as above.
     Offline,
 }
 
+/// How many records there is room for, and how many bytes of padding. All of it is made with the
+/// ring: what is written by callbacks is written where even a raw lock may be held.
+const MOST_RECORDS: usize = 1024;
+const MOST_PADDING: usize = 32 * 1024;
+
 /// A sample that is being written: what stands for the handle of its record.
-pub(super) struct Sampled {
-    pub(super) bytes: KVec<u8>,
-    pub(super) size: u64,
+pub(super) struct Sampled<'a> {
+    room: &'a mut [u8],
+    len: usize,
 }
 
-impl Sampled {
+impl<'a> Sampled<'a> {
+    /// Nothing yet, of as many bytes as there are.
+    pub(super) fn new(room: &'a mut [u8]) -> Self {
+        Self { room, len: 0 }
+    }
+
+    /// How many bytes there are.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// False if there is no room.
+    fn push(&mut self, byte: u8) -> bool {
+        let place = self.room.get_mut(self.len);
+
+        place.is_some_and(|place| {
+            *place = byte;
+            self.len += 1;
+            true
+        })
+    }
+
     /// The sample as what perf passes. It must not be looked at meanwhile.
     pub(super) fn as_record(&mut self) -> NonNull<bindings::perf_output_handle> {
         NonNull::from(self).cast()
@@ -135,15 +161,17 @@ pub(super) struct Ring {
     private: *mut c_void,
     pages: Option<Pages>,
     records: KVec<Record>,
-    paddings: KVec<Padding>,
+    /// Position and length of each, whose bytes are in `padded`, one behind the other.
+    paddings: KVec<(u64, usize)>,
+    padded: KVec<u8>,
     disabled: bool,
     complaint: Option<Complaint>,
 }
 
 impl Ring {
     /// An empty ring that is not mapped.
-    pub(super) fn new(size: Size, watermark: u64, mode: Mode) -> Self {
-        Self {
+    pub(super) fn new(size: Size, watermark: u64, mode: Mode) -> Result<Self> {
+        Ok(Self {
             head: Pos::new(0),
             tail: Pos::new(0),
             wakeup: Pos::new(0),
@@ -155,11 +183,12 @@ impl Ring {
             unmapping: false,
             private: ptr::null_mut(),
             pages: None,
-            records: KVec::new(),
-            paddings: KVec::new(),
+            records: KVec::with_capacity(MOST_RECORDS, GFP_KERNEL)?,
+            paddings: KVec::with_capacity(MOST_RECORDS, GFP_KERNEL)?,
+            padded: KVec::with_capacity(MOST_PADDING, GFP_KERNEL)?,
             disabled: false,
             complaint: None,
-        }
+        })
     }
 
     pub(super) fn head(&self) -> Pos {
@@ -196,8 +225,15 @@ impl Ring {
         &self.records
     }
 
-    pub(super) fn paddings(&self) -> &[Padding] {
-        &self.paddings
+    pub(super) fn paddings(&self) -> impl ExactSizeIterator<Item = Padding<'_>> {
+        let mut rest: &[u8] = &self.padded;
+
+        self.paddings.iter().map(move |&(offset, len)| {
+            let (bytes, behind) = rest.split_at_checked(len).unwrap_or_default();
+
+            rest = behind;
+            Padding { offset, bytes }
+        })
     }
 
     /// The end of a transaction on another CPU has it that none is open, as the real one's does.
@@ -329,7 +365,7 @@ impl Ring {
                 size: len,
                 flags,
             };
-            let pushed = self.records.push(record, GFP_ATOMIC);
+            let pushed = self.records.push_within_capacity(record);
             self.complain_if(pushed.is_err(), Complaint::NoMemory);
         }
         if truncated {
@@ -346,10 +382,8 @@ impl Ring {
             return Err(ENOSPC);
         }
 
-        let padding = self.padding(len);
-        match padding.map(|padding| self.paddings.push(padding, GFP_ATOMIC)) {
-            Ok(Ok(())) => (),
-            _ => self.complain(Complaint::NoMemory),
+        if self.note_padding(len).is_err() {
+            self.complain(Complaint::NoMemory);
         }
         self.head = self.head.advance(len);
         if self.wake_up() {
@@ -361,17 +395,14 @@ impl Ring {
         Ok(())
     }
 
-    /// What the reader would see if it looked at the next `len` bytes now.
-    fn padding(&self, len: u64) -> Result<Padding> {
-        let mut bytes = KVec::new();
-
+    /// Keeps what the reader would see if it looked at the next `len` bytes now.
+    fn note_padding(&mut self, len: u64) -> Result {
         for way in 0..len {
-            bytes.push(self.byte(self.head.advance(way))?, GFP_ATOMIC)?;
+            let byte = self.byte(self.head.advance(way))?;
+            self.padded.push_within_capacity(byte).or(Err(ENOMEM))?;
         }
-        Ok(Padding {
-            offset: self.head.get(),
-            bytes,
-        })
+        let padding = (self.head.get(), usize::try_from(len)?);
+        self.paddings.push_within_capacity(padding).or(Err(ENOMEM))
     }
 
     /// What the ring's memory has at `position` now.
@@ -389,21 +420,22 @@ impl Ring {
     }
 
     /// As `perf_output_copy_aux()`, which knows offsets only: an empty range is the whole ring.
-    fn copy(&mut self, sampled: &mut Sampled, from: Pos, to: Pos) -> Result<u64> {
+    fn copy(&mut self, sampled: &mut Sampled<'_>, from: Pos, to: Pos) -> Result<u64> {
         let end = self.size.offset(to);
         let mut at = from;
         let mut copied = 0;
+        let mut fits = true;
 
         self.complain_if(!self.open, Complaint::NotOpen);
         loop {
-            sampled.bytes.push(self.byte(at)?, GFP_ATOMIC)?;
+            fits &= sampled.push(self.byte(at)?);
             at = at.advance(1);
             copied += 1;
             if self.size.offset(at) == end {
                 break;
             }
         }
-        self.complain_if(copied > sampled.size, Complaint::SampleTooLong);
+        self.complain_if(!fits, Complaint::SampleTooLong);
         Ok(copied)
     }
 
@@ -487,7 +519,7 @@ impl Sampling for Fake {
         // SAFETY: As in `begin()`, which has set the event.
         let ring = NonNull::new(handle.0.event).and_then(|event| unsafe { Self::ring(event) });
         // SAFETY: From `Sampled::as_record()`; whoever has called that looks at it only later.
-        let sampled = unsafe { record.cast::<Sampled>().as_mut() };
+        let sampled = unsafe { record.cast::<Sampled<'_>>().as_mut() };
 
         ring.and_then(|ring| match ring.copy(sampled, from, to) {
             Ok(copied) => c_long::try_from(copied).ok(),

@@ -302,10 +302,8 @@ mod tests {
                     unit.follow_pause(event, session.cpu);
                 }
                 _ => {
-                    let mut sampled = Sampled {
-                        bytes: KVec::new(),
-                        size: 64,
-                    };
+                    let mut room = [0; 64];
+                    let mut sampled = Sampled::new(&mut room);
                     let record = sampled.as_record();
 
                     // SAFETY: In what stands for `snapshot_aux()` of an event of `shared`.
@@ -527,10 +525,8 @@ mod tests {
         let mut bench = bench(Teller::new(1000), Mode::Overwrite)?;
         let other = super::tests::bench(Teller::new(1000), Mode::Overwrite)?;
         let event = other.event();
-        let mut sampled = Sampled {
-            bytes: KVec::new(),
-            size: 64,
-        };
+        let mut room = [0; 64];
+        let mut sampled = Sampled::new(&mut room);
 
         assert!(bench.add().is_ok());
         assert!(bench.tick());
@@ -541,7 +537,7 @@ mod tests {
             unsafe { bench.unit.snapshot(&other.shared, event, record, 64, cpu) }
         });
         assert_eq!(copied, Some(0));
-        assert!(sampled.bytes.is_empty());
+        assert_eq!(sampled.len(), 0);
         Ok(())
     }
 
