@@ -77,6 +77,13 @@ pub fn cost_of_all() -> Result<()> {
             );
         }
     }
+    // What it has itself woken at where a processor writes Intel PT.
+    let quarter = costs("auxrec", NOWHERE, "128,1024", &["--aux-watermark", "1M"])?;
+    println!(
+        "record auxrec quarter {} {}",
+        quarter[TIMES / 2].instructions,
+        quarter[TIMES / 2].switches
+    );
     for (name, rings, more) in [
         ("1", 1, None),
         ("2", 2, None),
