@@ -4,7 +4,7 @@
 # cache (${XDG_CACHE_HOME:-~/.cache}/auxpmu).
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench fuzz check litmus kbuild kunit e2e matrix beside disk exact break modules tools shell guest programs rust-analyzer kernels update clean clean-cache
+.PHONY: help demo test bench fuzz check litmus kbuild kunit e2e matrix beside disk exact break debug modules tools shell guest programs rust-analyzer kernels update clean clean-cache
 
 ROOT := tools/vm/root.sh
 # A profile of its own: auxvm only waits for others, and the first call waits for its build.
@@ -28,6 +28,7 @@ help:
 	@echo '  make disk           recordings onto a disk that is slow, and one whose machine loses its power'
 	@echo '  make exact          what decoders show of soft_pt'"'"'s trace is what programs executed; CASE="name|other" for some programs'
 	@echo '  make break          defects put into pattern on purpose: rows of the matrix must name them'
+	@echo '  make debug          kunit and e2e on a kernel with lockdep, KASAN and kmemleak, whose allocations are made to fail; CASE="name|other"'
 	@echo '  make bench          what a session of an event and recording cost, in guest instructions; PART=driver, steps or recorder for one of them,'
 	@echo '                      PART=parallel for how fast two processors are drained'
 	@echo '  make fuzz           the parsers of files and options under libFuzzer; SECONDS=60 for each'
@@ -44,7 +45,7 @@ help:
 	@echo '  make clean          remove what this checkout built'
 	@echo '  make clean-cache    remove the build root and the kernels too'
 	@echo
-	@echo '  KERNEL=stock|lean   only this kernel         KVER=7.3   another kernel version'
+	@echo '  KERNEL=stock|lean|debug   only this kernel         KVER=7.3   another kernel version'
 	@echo '  make KDIR=/lib/modules/$$(uname -r)/build modules   with your own kernel and your own tools'
 
 test:
@@ -52,6 +53,10 @@ test:
 
 check:
 	@$(AUXVM) test --suite host
+
+# Not a part of `test`: the kernel takes a quarter of an hour to build, and everything takes several times as long.
+debug:
+	@KERNEL=debug $(AUXVM) test --suite kunit --suite e2e $(CASES)
 
 litmus kbuild kunit matrix beside disk exact break:
 	@$(AUXVM) test --suite $@ $(CASES)

@@ -34,6 +34,16 @@ done
 echo "auxvm: guest is up" >/dev/console
 sh /etc/command </dev/null >/dev/vport0p1 2>&1
 echo $? >/out/.status
+# Where the kernel looks for memory that nobody knows of any more: what is younger than five seconds it does not tell, and
+# what it finds in one scan only it may have met on its way. It and lockdep give up when they have trouble of their own.
+leaks=/sys/kernel/debug/kmemleak
+if [ -e $leaks ]; then
+	sleep 6
+	{ echo scan >$leaks && echo scan >$leaks && cat $leaks; } >/dev/console || echo "BUG: kmemleak is off" >/dev/console
+fi
+if [ -e /proc/lockdep_stats ]; then
+	grep -q 'debug_locks: *1$' /proc/lockdep_stats || echo "BUG: lockdep is off" >/dev/console
+fi
 # A tar that fails leaves a stream without the status, which the host takes as a failure.
 tar -C /out -cf - . >/dev/vport0p2
 sync

@@ -10,7 +10,7 @@ use crate::accel::Accel;
 use crate::cache::{self, Cache};
 use crate::cpio::Archive;
 use crate::error::{Error, OnFile, Result};
-use crate::kernel::Kernel;
+use crate::kernel::{Kernel, Kind};
 use crate::ktap::{self, Case};
 use crate::splat::{self, Splat};
 use crate::step::Log;
@@ -28,6 +28,16 @@ const BUSYBOX: &str = "/bin/busybox";
 /// Memory of a guest; an ordinary machine runs two side by side.
 const MEMORY: &str = "768M";
 
+/// The same where the kernel keeps a shadow of all memory, and a note of each piece of it.
+const MEMORY_DEBUG: &str = "2048M";
+
+fn memory(kernel: &Kernel) -> &'static str {
+    match kernel.kind {
+        Kind::Stock | Kind::Lean => MEMORY,
+        Kind::Debug => MEMORY_DEBUG,
+    }
+}
+
 /// Where the root file system of an interactive guest is put together, in our own mount namespace.
 const SHARED: &str = "/run/guest-root";
 
@@ -38,6 +48,15 @@ const PERIOD: Duration = Duration::from_millis(50);
 /// that the timer ticks within 10 ms of the boot is not looked at.
 const KERNEL_LINE: &str =
     "console=ttyS0 panic=-1 tsc=reliable rcupdate.rcu_cpu_stall_timeout=60 watchdog_thresh=30 printk.devkmsg=on random.trust_cpu=on no_timer_check";
+
+/// What a kernel is told besides. While `identify_cpu()` has the processor's features cleared, KASAN takes an address of
+/// five levels for none, and says so if an interrupt comes.
+fn kernel_line(kernel: &Kernel) -> String {
+    match kernel.kind {
+        Kind::Stock | Kind::Lean => KERNEL_LINE.to_owned(),
+        Kind::Debug => format!("{KERNEL_LINE} no5lvl"),
+    }
+}
 
 /// A guest to boot.
 pub struct Guest<'a> {
@@ -292,7 +311,7 @@ impl<'a> Guest<'a> {
             cache,
             self.kernel,
             &console,
-            &format!("{KERNEL_LINE}{}", self.append),
+            &format!("{}{}", kernel_line(self.kernel), self.append),
             self.counting.as_ref(),
         )?;
         qemu.arg("-initrd").arg(&initramfs);
@@ -559,7 +578,7 @@ fn qemu(
         "-nodefaults",
         "-no-user-config",
     ]);
-    qemu.args(["-display", "none", "-no-reboot", "-m", MEMORY]);
+    qemu.args(["-display", "none", "-no-reboot", "-m", memory(kernel)]);
     match counting {
         Some(counting) => qemu.args(counting.args()),
         None => qemu
@@ -674,11 +693,14 @@ pub fn shell(
         std::thread::sleep(Duration::from_millis(20));
     }
     eprintln!("Booting the {} kernel; leave the guest with ctrl-D, end it at once with ctrl-A x. The console's log is {}.", kernel.kind, console.display());
-    let mut qemu = qemu(cache, kernel, &console, KERNEL_LINE, None)?;
+    let mut qemu = qemu(cache, kernel, &console, &kernel_line(kernel), None)?;
     qemu.arg("-initrd").arg(&initramfs);
     qemu.args([
         "-object",
-        &format!("memory-backend-memfd,id=mem,size={MEMORY},share=on"),
+        &format!(
+            "memory-backend-memfd,id=mem,size={},share=on",
+            memory(kernel)
+        ),
         "-numa",
         "node,memdev=mem",
     ]);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Prepares the kernels: `stock`, Debian's own image with its Rust metadata rebuilt, and `lean`, built from the same
-//! source with KUnit.
+//! Prepares the kernels: `stock`, Debian's own image with its Rust metadata rebuilt, `lean`, built from the same
+//! source with KUnit, and `debug`, which is lean with the kernel's checkers.
 
 use crate::archive::{mirror, Archive};
 use crate::cache::{hash, Cache};
@@ -17,11 +17,16 @@ use std::process::Command;
 /// The options of the lean kernel.
 const LEAN_CONFIG: &str = include_str!("../lean.config");
 
-/// What the lean kernel has beyond Debian's source: patches that are meant for the kernel itself.
-const LEAN_PATCHES: [&str; 3] = [
+/// What the debug kernel has beyond them.
+const DEBUG_CONFIG: &str = include_str!("../debug.config");
+
+/// What kernels that are built here have beyond Debian's source: patches that are meant for the kernel itself. The last shows only
+/// where allocations are made to fail.
+const PATCHES: [&str; 4] = [
     include_str!("../../../Documentation/patches/0001-perf-core-Fill-up-AUX-samples-that-a-PMU-cuts-short.patch"),
     include_str!("../../../Documentation/patches/0002-perf-core-Export-perf_output_copy_aux.patch"),
     include_str!("../../../Documentation/patches/0003-perf-core-Read-the-state-to-inherit-under-child_mutex.patch"),
+    include_str!("../../../Documentation/patches/0004-perf-core-Free-the-array-of-AUX-pages-if-there-is-no-page.patch"),
 ];
 
 /// Changed when this file makes something else of the same packages.
@@ -77,11 +82,31 @@ pub enum Kind {
     Stock,
     /// Built with LLVM, small, with KUnit and cheap debugging options.
     Lean,
+    /// The lean one with lockdep, KASAN and whatever else looks for faults, at any price.
+    Debug,
 }
 
 impl Kind {
-    /// Both.
-    pub const ALL: [Self; 2] = [Self::Stock, Self::Lean];
+    /// Those that suites run on if none is asked for.
+    pub const USUAL: [Self; 2] = [Self::Stock, Self::Lean];
+
+    /// The patches of one that is built from source.
+    fn patches(self) -> &'static [&'static str] {
+        match self {
+            Self::Stock => &[],
+            Self::Lean => &PATCHES[..3],
+            Self::Debug => &PATCHES,
+        }
+    }
+
+    /// The options of one that is built from source.
+    fn options(self) -> String {
+        match self {
+            Self::Stock => String::new(),
+            Self::Lean => LEAN_CONFIG.to_owned(),
+            Self::Debug => [LEAN_CONFIG, DEBUG_CONFIG].concat(),
+        }
+    }
 }
 
 impl fmt::Display for Kind {
@@ -89,6 +114,7 @@ impl fmt::Display for Kind {
         f.write_str(match self {
             Self::Stock => "stock",
             Self::Lean => "lean",
+            Self::Debug => "debug",
         })
     }
 }
@@ -100,8 +126,9 @@ impl std::str::FromStr for Kind {
         match text {
             "stock" => Ok(Self::Stock),
             "lean" => Ok(Self::Lean),
+            "debug" => Ok(Self::Debug),
             other => Err(format!(
-                "there is no kernel \"{other}\": stock and lean are"
+                "there is no kernel \"{other}\": stock, lean and debug are"
             )),
         }
     }
@@ -128,11 +155,12 @@ impl Kernel {
         let release = resolve(cache)?;
         let mut parts = vec![RECIPE, cache.root_hash(), &release.version, &release.abi];
         parts.extend(NOT_UNPACKED);
+        let options = kind.options();
         match kind {
             Kind::Stock => parts.extend(GUEST_MODULES),
-            Kind::Lean => {
-                parts.push(LEAN_CONFIG);
-                parts.extend(LEAN_PATCHES);
+            Kind::Lean | Kind::Debug => {
+                parts.push(&options);
+                parts.extend(kind.patches());
             }
         }
         let name = format!("kernel-{kind}-{}", hash(parts));
@@ -145,7 +173,7 @@ impl Kernel {
             };
             match kind {
                 Kind::Stock => maker.stock(),
-                Kind::Lean => maker.lean(),
+                Kind::Lean | Kind::Debug => maker.built(kind),
             }
         })?;
         Ok(Self { kind, dir, release })
@@ -195,7 +223,7 @@ fn make_args(kind: Kind, release: &Release) -> Vec<String> {
             args
         }
         // The kernel runs no x32 programs where llvm-objcopy would have to convert its vDSO.
-        Kind::Lean => vec!["LLVM=1".to_owned(), "OBJCOPY=objcopy".to_owned()],
+        Kind::Lean | Kind::Debug => vec!["LLVM=1".to_owned(), "OBJCOPY=objcopy".to_owned()],
     }
 }
 
@@ -423,15 +451,20 @@ impl Maker<'_> {
         Ok(())
     }
 
-    fn lean(&self) -> Result<()> {
-        let log = Log::create(&self.cache.log("kernel-lean.log"))?;
-        let source = self.patched_source(&log)?;
-        let progress = Progress::begin("building the lean kernel (8 minutes on two cores)");
+    /// Builds one from source.
+    fn built(&self, kind: Kind) -> Result<()> {
+        let log = Log::create(&self.cache.log(&format!("kernel-{kind}.log")))?;
+        let source = self.patched_source(&log, kind.patches())?;
+        let minutes = if kind == Kind::Debug { 15 } else { 8 };
+        let progress = Progress::begin(&format!(
+            "building the {kind} kernel ({minutes} minutes on two cores)"
+        ));
         let build = self.temporary.join("build");
         fs::create_dir(&build).on("make", &build)?;
-        self.make(&log, &source, Kind::Lean, "tinyconfig")?;
-        let fragment = self.temporary.join("lean.config");
-        fs::write(&fragment, LEAN_CONFIG).on("write", &fragment)?;
+        self.make(&log, &source, kind, "tinyconfig")?;
+        let options = kind.options();
+        let fragment = self.temporary.join("fragment.config");
+        fs::write(&fragment, &options).on("write", &fragment)?;
         log.run(
             "merging the configuration",
             Command::new(source.join("scripts/kconfig/merge_config.sh"))
@@ -441,16 +474,16 @@ impl Maker<'_> {
                 .arg(build.join(".config"))
                 .arg(&fragment),
         )?;
-        self.make(&log, &source, Kind::Lean, "olddefconfig")?;
-        let lost = config_lost(LEAN_CONFIG, &read(&build.join(".config"))?);
+        self.make(&log, &source, kind, "olddefconfig")?;
+        let lost = config_lost(&options, &read(&build.join(".config"))?);
         if !lost.is_empty() {
             return Err(Error::Other(format!(
-                "tools/vm/lean.config asks for what kernel {} does not give: {}",
+                "the options of the {kind} kernel in tools/vm ask for what kernel {} does not give: {}",
                 self.release.version,
                 lost.join("; ")
             )));
         }
-        self.make(&log, &source, Kind::Lean, "bzImage modules")?;
+        self.make(&log, &source, kind, "bzImage modules")?;
         let image = build.join("arch/x86/boot/bzImage");
         fs::copy(&image, self.temporary.join("vmlinuz")).on("copy", &image)?;
         self.finish(&build)?;
@@ -458,7 +491,7 @@ impl Maker<'_> {
         Ok(())
     }
 
-    /// The unpacked source, which both kernels share.
+    /// The unpacked source, which all kernels share.
     fn source(&self, log: &Log) -> Result<PathBuf> {
         let version = &self.release.version;
         let package = self
@@ -499,10 +532,12 @@ impl Maker<'_> {
     }
 
     /// A second tree of the source, with the patches; it shares the files that they leave alone.
-    fn patched_source(&self, log: &Log) -> Result<PathBuf> {
+    fn patched_source(&self, log: &Log, patches: &[&str]) -> Result<PathBuf> {
         let source = self.source(log)?;
         let unpatched = source.display().to_string();
-        let parts = [RECIPE, &unpatched].into_iter().chain(LEAN_PATCHES);
+        let parts = [RECIPE, &unpatched]
+            .into_iter()
+            .chain(patches.iter().copied());
         let name = format!("source-patched-{}", hash(parts));
         self.cache.entry(&name, |temporary, _| {
             // patch replaces a file by another one, so the links to the first tree stay as they are.
@@ -513,14 +548,14 @@ impl Maker<'_> {
                     .arg(source.join("."))
                     .arg(temporary),
             )?;
-            for (number, patch) in (1..).zip(LEAN_PATCHES) {
+            for (number, patch) in (1..).zip(patches) {
                 let file = temporary.join(format!("{number:04}.patch"));
                 fs::write(&file, patch).on("write", &file)?;
                 let mut command = Command::new("patch");
                 command.args(["-p1", "--forward", "--fuzz=0", "-i"]);
                 command.arg(&file).current_dir(temporary);
                 log.run(
-                    &format!("patching the lean kernel's source ({number:04})"),
+                    &format!("patching the kernel's source ({number:04})"),
                     &mut command,
                 )?;
             }
@@ -709,7 +744,7 @@ mod tests {
 
     #[test]
     fn kinds_have_names() {
-        for kind in Kind::ALL {
+        for kind in [Kind::Stock, Kind::Lean, Kind::Debug] {
             assert_eq!(kind.to_string().parse(), Ok(kind));
         }
         assert!("other".parse::<Kind>().is_err());

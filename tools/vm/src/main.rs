@@ -28,19 +28,19 @@ struct Args {
 enum Verb {
     /// Prepare kernels, and print where they are
     Kernel {
-        /// Which: stock, lean
+        /// Which: stock, lean, debug
         #[arg(required = true)]
         kinds: Vec<Kind>,
     },
     /// Build the modules
     Modules {
-        /// Against which kernel: stock, lean
+        /// Against which kernel: stock, lean, debug
         #[arg(long, env = "KERNEL")]
         kernel: Option<Kind>,
     },
     /// Write rust-project.json for rust-analyzer
     RustAnalyzer {
-        /// Against which kernel: stock, lean
+        /// Against which kernel: stock, lean, debug
         #[arg(long, env = "KERNEL")]
         kernel: Option<Kind>,
     },
@@ -51,7 +51,7 @@ enum Verb {
         /// Only these layers: host, litmus, kbuild, kunit, e2e, matrix, beside, disk, exact, break
         #[arg(long)]
         suite: Vec<Suite>,
-        /// Only this kernel: stock, lean
+        /// Only this kernel: stock, lean, debug
         #[arg(long, env = "KERNEL")]
         kernel: Option<Kind>,
         /// Only cases with this in their names, or, behind a bar, with that
@@ -63,7 +63,7 @@ enum Verb {
     },
     /// Run a command in a guest with the modules in /modules (load them with auxload), and give its exit status
     Guest {
-        /// Which kernel: stock, lean
+        /// Which kernel: stock, lean, debug
         #[arg(long, env = "KERNEL")]
         kernel: Option<Kind>,
         /// How many seconds it may take
@@ -87,13 +87,13 @@ enum Verb {
     },
     /// Boot a guest on the terminal, with the modules loaded
     Shell {
-        /// Which kernel: stock, lean
+        /// Which kernel: stock, lean, debug
         #[arg(long, env = "KERNEL")]
         kernel: Option<Kind>,
     },
     /// Record a trace in a guest, check it and draw it: build/demo/
     Demo {
-        /// In which kernel: stock, lean
+        /// In which kernel: stock, lean, debug
         #[arg(long, env = "KERNEL")]
         kernel: Option<Kind>,
     },
@@ -260,5 +260,5 @@ fn in_guest(cache: &Cache, mut guest: Guest<'_>, command: &str) -> Result<ExitCo
 }
 
 fn kinds(one: Option<Kind>) -> Vec<Kind> {
-    one.map_or_else(|| Kind::ALL.to_vec(), |kind| vec![kind])
+    one.map_or_else(|| Kind::USUAL.to_vec(), |kind| vec![kind])
 }

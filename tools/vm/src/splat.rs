@@ -47,6 +47,15 @@ const ALLOWED: &[Allowed] = &[
                  two events write to one ring: of two PMUs, both redirected to a third event, or the children of one that \
                  is inherited. It is refused there, before any driver is asked.",
     },
+    Allowed {
+        texts: &["warn_alloc+", " dup_task_struct+"],
+        reason: "The end-to-end cases in which the kernel is made to fail its allocations: it tells of the stack of a task that \
+                 cannot be made.",
+    },
+    Allowed {
+        texts: &["warn_alloc+", " load_module+"],
+        reason: "The same: it tells of the memory of a module that is being loaded. No driver runs yet.",
+    },
 ];
 
 /// How many lines after the first belong to one report.

@@ -130,7 +130,7 @@ pub fn run(cache: &Cache, plan: &Plan) -> Result<Counts> {
             Suite::Host => host(cache, &dir),
             Suite::Litmus => litmus(cache, &mut kernels, plan),
             Suite::Kbuild => kbuild(cache, &dir, &mut kernels, plan),
-            Suite::Kunit => kunit(cache, &dir, &mut kernels),
+            Suite::Kunit => kunit(cache, &dir, &mut kernels, plan),
             Suite::E2e => end_to_end(cache, &dir, &mut kernels, plan, &CASES),
             Suite::Matrix => end_to_end(cache, &dir, &mut kernels, plan, &MATRIX),
             Suite::Beside => beside(cache, &dir, &mut kernels, plan),
@@ -170,6 +170,14 @@ pub fn run(cache: &Cache, plan: &Plan) -> Result<Counts> {
 fn exact_kernel(plan: &Plan) -> Kind {
     match plan.kernels[..] {
         [kind] => kind,
+        _ => Kind::Lean,
+    }
+}
+
+/// Stock kernels have no KUnit, so it is the lean one unless only the debug one is asked for.
+fn kunit_kernel(plan: &Plan) -> Kind {
+    match plan.kernels[..] {
+        [Kind::Debug] => Kind::Debug,
         _ => Kind::Lean,
     }
 }
@@ -520,16 +528,29 @@ fn rust_analyzer(cache: &Cache, kernel: &Kernel) -> Case {
     }
 }
 
-fn kunit(cache: &Cache, dir: &Path, kernels: &mut Kernels<'_>) -> Result<Case> {
-    let kernel = kernels.get(Kind::Lean)?;
+fn kunit(cache: &Cache, dir: &Path, kernels: &mut Kernels<'_>, plan: &Plan) -> Result<Case> {
+    let kernel = kernels.get(kunit_kernel(plan))?;
     let built = modules::build(cache, &kernel, Mode::Plain)?;
-    let progress = Progress::begin("KUnit in the lean kernel");
+    let progress = Progress::begin(&format!("KUnit in the {} kernel", kernel.kind));
     let modules = [built.files, built.tests].concat();
-    let guest = Guest::new(&kernel, &modules)?.script("run", include_str!("../guest/kunit.sh"));
+    let guest = Guest::new(&kernel, &modules)?
+        .timeout(patience(&kernel, KUNIT_TIME))
+        .script("run", include_str!("../guest/kunit.sh"));
     let outcome = guest.run(cache, &dir.join("kunit"), "run", |_| {})?;
     let suite = outcome.suite("kunit");
     progress.end(&ended(&suite, &outcome));
     Ok(suite)
+}
+
+/// Time allowed for all suites of the modules.
+const KUNIT_TIME: Duration = Duration::from_secs(120);
+
+/// What takes so long at most on an ordinary kernel takes longer on one that looks at each access of memory.
+fn patience(kernel: &Kernel, time: Duration) -> Duration {
+    match kernel.kind {
+        Kind::Stock | Kind::Lean => time,
+        Kind::Debug => time * 5,
+    }
 }
 
 /// A run of `auxe2e` in a guest of each kernel.
@@ -672,6 +693,12 @@ fn on_kernel(
         .map(|c| format!("'{}'", c.replace('\'', "'\\''")))
         .collect();
     let command = format!("{} {}", what.command, quoted.join(" "));
+    let timeout = patience(kernel, what.timeout);
+    // There a driver is loaded some hundred times, and its suites would run each time.
+    let quiet = match kernel.kind {
+        Kind::Stock | Kind::Lean => "",
+        Kind::Debug => "kunit.enable=0",
+    };
     let live = |line: &str| {
         if line.trim_start().starts_with("not ok") {
             println!("{name}: {}", line.trim());
@@ -683,11 +710,12 @@ fn on_kernel(
         return Ok(Case::suite(&name, vec![Case::skip("all", reason)]));
     }
     let outcome = if plan.vng && !what.perf {
-        vng::run(&dir, kernel, modules, programs, &command, what.timeout)?
+        vng::run(&dir, kernel, modules, programs, &command, timeout)?
     } else {
         let mut guest = Guest::new(kernel, modules)?
-            .timeout(what.timeout)
+            .timeout(timeout)
             .append(what.append)
+            .append(quiet)
             .shared();
         for (program, path) in programs {
             guest = guest.program(program, path)?;
