@@ -15,6 +15,7 @@ mod contract;
 mod counting;
 mod disk;
 mod exact;
+mod failing;
 mod hostile;
 mod hotplug;
 mod ktap;
