@@ -12,8 +12,12 @@ use std::time::{Duration, Instant};
 use anyhow::{anyhow, bail, ensure, Context, Result};
 use rustix::process::{kill_process, Pid, Signal};
 
+use crate::failing;
+
 /// No recording of a case takes as long, even on a busy machine without hardware virtualisation.
-const TIMEOUT: Duration = Duration::from_secs(60);
+fn timeout() -> Duration {
+    Duration::from_secs(if failing::debug() { 300 } else { 60 })
+}
 
 /// How fast the recorder reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,7 +79,7 @@ impl Recorder {
 
     /// Waits for its end.
     pub fn wait(mut self, reader: Reader) -> Result<Ended> {
-        let end = Instant::now() + TIMEOUT;
+        let end = Instant::now() + timeout();
         let mut errors = self.child.stderr.take().context("no standard error")?;
         // Read as it comes, so that a recorder with much to say does not wait for us.
         let errors = thread::spawn(move || {
@@ -91,7 +95,7 @@ impl Recorder {
                 self.signal(Signal::CONT)?;
                 self.signal(Signal::KILL)?;
                 self.child.wait()?;
-                bail!("auxrec did not end in {} s", TIMEOUT.as_secs());
+                bail!("auxrec did not end in {} s", timeout().as_secs());
             }
             match reader {
                 Reader::KeepsUp => thread::sleep(Duration::from_millis(5)),
