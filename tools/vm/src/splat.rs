@@ -53,8 +53,8 @@ const ALLOWED: &[Allowed] = &[
                  cannot be made.",
     },
     Allowed {
-        texts: &["warn_alloc+", " load_module+"],
-        reason: "The same: it tells of the memory of a module that is being loaded. No driver runs yet.",
+        texts: &["warn_alloc+", " kernel_read_file+"],
+        reason: "The same: it tells of the memory that a module's file is read into. No driver runs yet.",
     },
 ];
 
