@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 #![cfg(CONFIG_KUNIT = "y")]
 
-//! Tests of `pattern`: what its sinks do, to the byte; `pmu_kunit.rs` explains how such tests are
+//! Tests of `pattern`: what its sinks do, to the byte; `pmu_kunit` explains how such tests are
 //! written.
 
 use super::Pattern;

@@ -243,7 +243,7 @@ mod tests {
         let text = r#"{"crates": [
             {"display_name": "kernel", "root_module": "/k/rust/kernel/lib.rs", "deps": [], "env": {}},
             {"display_name": "perf", "root_module": "rust/perf.rs", "deps": [{"crate": 0, "name": "kernel"}], "env": {}},
-            {"display_name": "pattern", "root_module": "samples/pattern.rs", "deps": [], "env": {}},
+            {"display_name": "pattern", "root_module": "samples/pattern/pattern.rs", "deps": [], "env": {}},
             {"display_name": "auxcore", "root_module": "rust/auxcore/auxcore.rs", "deps": [], "env": {}}
         ]}"#;
         let done = complete_project(text, Path::new("/c"), Path::new("/c/build/m")).unwrap();
@@ -258,7 +258,7 @@ mod tests {
         assert_eq!(names(1), ["kernel", "auxcore"]);
         assert_eq!(names(2), ["auxcore", "perf"]);
         assert!(names(3).is_empty());
-        assert_eq!(done["crates"][2]["root_module"], "/c/samples/pattern.rs");
+        assert_eq!(done["crates"][2]["root_module"], "/c/samples/pattern/pattern.rs");
         assert_eq!(
             done["crates"][1]["env"]["RUST_PERF_OBJTREE"],
             "/c/build/m/rust"

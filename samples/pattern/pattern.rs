@@ -39,19 +39,12 @@ use perf::{
     Registration, //
 };
 
-#[path = "pattern/broken.rs"]
 mod broken;
-#[path = "pattern/config.rs"]
 mod config;
-#[path = "pattern/fault.rs"]
 mod fault;
-#[path = "pattern/sink.rs"]
 mod sink;
-#[path = "pattern/stream.rs"]
 mod stream;
-#[path = "pattern/tests.rs"]
 mod tests;
-#[path = "pattern/unit.rs"]
 mod unit;
 
 use config::{

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 #![cfg(CONFIG_KUNIT = "y")]
 
-//! Tests of `minimal`; `pmu_kunit.rs` explains how such tests are written.
+//! Tests of `minimal`; `pmu_kunit` explains how such tests are written.
 
 use super::Minimal;
 use kernel::prelude::*;

@@ -33,7 +33,7 @@ use perf::{
     Pmu, //
 };
 
-mod pmu_minimal_test;
+mod tests;
 
 perf::module_pmu! {
     type: Minimal,
