@@ -18,11 +18,11 @@
 //! The event's counter is the number of instructions traced.
 //!
 //! ```text
-//! soft_pt.rs          the PMU: terms, capabilities, sessions
-//! soft_pt/tracer.rs   from traps and crossings to what the encoder is told
-//! soft_pt/ranges.rs   the addresses that are traced
-//! soft_pt/ring.rs     where the encoder's packets go
-//! soft_pt/unit.rs     what a unit of this kind says that it can
+//! soft_pt.rs  the PMU: terms, capabilities, sessions
+//! tracer.rs   from traps and crossings to what the encoder is told
+//! ranges.rs   the addresses that are traced
+//! ring.rs     where the encoder's packets go
+//! unit.rs     what a unit of this kind says that it can
 //! ```
 
 use auxcore::pt::Encoder;
@@ -41,13 +41,9 @@ use perf::{
     Registration, //
 };
 
-#[path = "soft_pt/ranges.rs"]
 mod ranges;
-#[path = "soft_pt/ring.rs"]
 mod ring;
-#[path = "soft_pt/tracer.rs"]
 mod tracer;
-#[path = "soft_pt/unit.rs"]
 mod unit;
 
 use ranges::Ranges;
