@@ -13,17 +13,13 @@
 //! - [`table`]: where a unit that writes by itself may write: regions, interrupts, stops.
 //! - [`lap`]: what to take from a buffer that a unit goes round in.
 //! - [`pattern`]: the stream that the `pattern` driver writes and `auxrec check` verifies.
-//! - [`pt`]: Intel PT packets, written in software.
-//! - [`insn`]: what a branch trace has to know of x86 instructions.
 
 // Kbuild passes `no_std` itself and sets `MODULE`.
 #![cfg_attr(not(any(MODULE, test)), no_std)]
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
-pub mod insn;
 pub mod lap;
 pub mod pattern;
-pub mod pt;
 pub mod ring;
 pub mod table;

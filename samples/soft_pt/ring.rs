@@ -2,7 +2,7 @@
 
 //! Where packets go: into the AUX ring, with the processor's clock.
 
-use auxcore::pt::{
+use intel_pt::{
     Full,
     Output, //
 };

@@ -25,7 +25,7 @@
 //! unit.rs     what a unit of this kind says that it can
 //! ```
 
-use auxcore::pt::Encoder;
+use intel_pt::Encoder;
 use kernel::prelude::*;
 use perf::{
     aux,
@@ -93,7 +93,7 @@ impl Pmu for SoftPt {
     const NR_FILTERS: u32 = ranges::MAX as u32;
 
     type Config = unit::Config;
-    type Event = auxcore::pt::Config;
+    type Event = intel_pt::Config;
     type Buffer = Encoder;
     type Run = Tracer;
 

@@ -20,7 +20,7 @@ use crate::{
     ranges::Ranges,
     ring::Ring, //
 };
-use auxcore::{
+use intel_pt::{
     insn::{
         Far,
         Insn,
@@ -28,11 +28,9 @@ use auxcore::{
         Mode,
         LEN_MAX, //
     },
-    pt::{
-        Encoder,
-        Full,
-        Step, //
-    },
+    Encoder,
+    Full,
+    Step, //
 };
 use perf::{
     context::Cpu,

@@ -135,6 +135,12 @@ pub fn rust_analyzer(cache: &Cache, kernel: &Kernel) -> Result<PathBuf> {
     Ok(project)
 }
 
+/// The crates that modules link, and their roots. None uses another; the framework uses `auxcore` only.
+const LIBRARIES: [(&str, &str); 2] = [
+    ("auxcore", "rust/auxcore/auxcore.rs"),
+    ("intel_pt", "rust/intel_pt/intel_pt.rs"),
+];
+
 /// What the kernel's generator cannot know: that crates of the modules use each other, and where the generated bindings are.
 ///
 /// # Errors
@@ -160,18 +166,23 @@ fn complete_project(text: &str, checkout: &Path, built: &Path) -> Result<String,
             .ok_or_else(|| format!("it has no crate {}", root.display()))
     };
     let perf = index(crates, "rust/perf.rs")?;
-    let auxcore = index(crates, "rust/auxcore/auxcore.rs")?;
+    let mut libraries = Vec::new();
+    for (name, root) in LIBRARIES {
+        libraries.push((index(crates, root)?, name));
+    }
     for (i, c) in crates.iter_mut().enumerate() {
         let Some(root) = root_of(c).filter(|root| root.starts_with(checkout)) else {
             continue;
         };
         c["root_module"] = json!(root);
-        let mut deps = Vec::new();
-        if i != auxcore {
-            deps.push(json!({"crate": auxcore, "name": "auxcore"}));
-            if i != perf {
-                deps.push(json!({"crate": perf, "name": "perf"}));
-            }
+        let is_library = libraries.iter().any(|(library, _)| *library == i);
+        let mut deps: Vec<Value> = libraries
+            .iter()
+            .filter(|(_, name)| !is_library && (i != perf || *name == "auxcore"))
+            .map(|(library, name)| json!({"crate": library, "name": name}))
+            .collect();
+        if !is_library && i != perf {
+            deps.push(json!({"crate": perf, "name": "perf"}));
         }
         if let Some(list) = c.get_mut("deps").and_then(Value::as_array_mut) {
             list.append(&mut deps);
@@ -244,7 +255,8 @@ mod tests {
             {"display_name": "kernel", "root_module": "/k/rust/kernel/lib.rs", "deps": [], "env": {}},
             {"display_name": "perf", "root_module": "rust/perf.rs", "deps": [{"crate": 0, "name": "kernel"}], "env": {}},
             {"display_name": "pattern", "root_module": "samples/pattern/pattern.rs", "deps": [], "env": {}},
-            {"display_name": "auxcore", "root_module": "rust/auxcore/auxcore.rs", "deps": [], "env": {}}
+            {"display_name": "auxcore", "root_module": "rust/auxcore/auxcore.rs", "deps": [], "env": {}},
+            {"display_name": "intel_pt", "root_module": "rust/intel_pt/intel_pt.rs", "deps": [], "env": {}}
         ]}"#;
         let done = complete_project(text, Path::new("/c"), Path::new("/c/build/m")).unwrap();
         let done: Value = serde_json::from_str(&done).unwrap();
@@ -256,9 +268,13 @@ mod tests {
         };
         assert!(names(0).is_empty());
         assert_eq!(names(1), ["kernel", "auxcore"]);
-        assert_eq!(names(2), ["auxcore", "perf"]);
+        assert_eq!(names(2), ["auxcore", "intel_pt", "perf"]);
         assert!(names(3).is_empty());
-        assert_eq!(done["crates"][2]["root_module"], "/c/samples/pattern/pattern.rs");
+        assert!(names(4).is_empty());
+        assert_eq!(
+            done["crates"][2]["root_module"],
+            "/c/samples/pattern/pattern.rs"
+        );
         assert_eq!(
             done["crates"][1]["env"]["RUST_PERF_OBJTREE"],
             "/c/build/m/rust"

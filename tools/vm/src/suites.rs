@@ -16,6 +16,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+/// The crates that kbuild builds into modules, and cargo as members of the tools' workspace.
+const SHARED: [&str; 2] = ["rust/auxcore", "rust/intel_pt"];
+
 /// A layer of tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Suite {
@@ -286,7 +289,7 @@ fn host(cache: &Cache, dir: &Path) -> Result<Case> {
         "-D",
         "warnings",
     ];
-    // auxcore lies beside the kernel's configuration, but is a member of the tools.
+    // The shared crates lie beside the kernel's configuration, but are members of the tools.
     let mut clippy = cargo(&clippy);
     clippy.env("CLIPPY_CONF_DIR", &tools);
     cases.push(check(&dir, "clippy", &mut clippy)?);
@@ -340,9 +343,12 @@ fn is_shell(path: &Path) -> bool {
 
 fn is_kernel_rust(path: &Path) -> bool {
     let rust = path.extension().is_some_and(|e| e == "rs");
-    // auxcore is a member of the tools' workspace, and is formatted with it.
-    rust && (path.starts_with("rust") && !path.starts_with("rust/auxcore")
-        || path.starts_with("samples"))
+    rust && (path.starts_with("rust") || path.starts_with("samples")) && !is_shared(path)
+}
+
+/// Whether it is of a [`SHARED`] crate, which is formatted with the workspace.
+fn is_shared(path: &Path) -> bool {
+    SHARED.iter().any(|dir| path.starts_with(dir))
 }
 
 /// A rule that every file must keep: `broken` says how one breaks it.
@@ -383,9 +389,9 @@ fn lacks_spdx(path: &Path, text: &str) -> Option<String> {
     Some("the first line must be SPDX-License-Identifier: GPL-2.0 (kernel side) or GPL-2.0 OR MIT (tools)".to_owned())
 }
 
-/// Samples show that drivers need no `unsafe`, and auxcore is the ground that both sides trust.
+/// Samples show that drivers need no `unsafe`, and the shared crates are the ground that both sides trust.
 fn has_unsafe(path: &Path, text: &str) -> Option<String> {
-    if !(path.starts_with("samples") || path.starts_with("rust/auxcore"))
+    if !(path.starts_with("samples") || is_shared(path))
         || path.extension().is_none_or(|e| e != "rs")
     {
         return None;
@@ -769,6 +775,10 @@ mod tests {
                 true,
             ),
             (
+                has_unsafe(Path::new("rust/intel_pt/a.rs"), "unsafe { x() }\n"),
+                true,
+            ),
+            (
                 has_unsafe(
                     Path::new("samples/a.rs"),
                     "// unsafe\n#![deny(unsafe_code)]\nlet not_unsafe = 1;\n",
@@ -782,6 +792,22 @@ mod tests {
         ];
         for (i, (complaint, broken)) in cases.iter().enumerate() {
             assert_eq!(complaint.is_some(), *broken, "{i}: {complaint:?}");
+        }
+    }
+
+    /// `cargo fmt` formats the shared crates, rustfmt the rest of the kernel side.
+    #[test]
+    fn each_file_is_formatted_once() {
+        let table = [
+            ("rust/perf.rs", true),
+            ("samples/a/a.rs", true),
+            ("rust/auxcore/ring.rs", false),
+            ("rust/intel_pt/insn.rs", false),
+            ("tools/vm/src/main.rs", false),
+            ("rust/Makefile", false),
+        ];
+        for (path, kernel_side) in table {
+            assert_eq!(is_kernel_rust(Path::new(path)), kernel_side, "{path}");
         }
     }
 

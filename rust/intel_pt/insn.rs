@@ -138,7 +138,7 @@ impl Insn {
     /// # Examples
     ///
     /// ```
-    /// use auxcore::insn::{Insn, Kind, Mode};
+    /// use intel_pt::insn::{Insn, Kind, Mode};
     ///
     /// // jne -2; nop
     /// let insn = Insn::decode(&[0x75, 0xfe, 0x90], Mode::Bits64).unwrap();
@@ -168,7 +168,7 @@ impl Insn {
     /// # Examples
     ///
     /// ```
-    /// use auxcore::insn::{Insn, Mode};
+    /// use intel_pt::insn::{Insn, Mode};
     ///
     /// // add rax, rbx; pushf
     /// assert!(Insn::is_plain(&[0x48, 0x01, 0xd8], Mode::Bits64));

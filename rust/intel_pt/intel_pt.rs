@@ -24,10 +24,21 @@
 //! While tracing is on, [`CLOSE_MAX`] bytes are kept free behind it, so that
 //! [`disable`](Encoder::disable) finds room always, and a full ring ends as cleanly as any other.
 //!
+//! [`insn`] reads x86 instructions as far as such a trace has to know them.
+//!
+//! The crate is `no_std`, calls no kernel function, allocates nothing and has no `unsafe`. No
+//! function panics. It is built by kbuild into each module that uses it, and by cargo for tools.
+//!
 //! Reference: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 3, "Intel
 //! Processor Trace".
 
+// Kbuild passes `no_std` itself and sets `MODULE`.
+#![cfg_attr(not(any(MODULE, test)), no_std)]
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]
+
 mod encoder;
+pub mod insn;
 mod packet;
 
 pub use self::{
