@@ -2,9 +2,9 @@
 
 //! What both ends of an AUX ring must agree on.
 //!
-//! The kernel fills an AUX ring, user space drains it; they share positions, sizes and, where the
-//! trace unit is our own, a packet format. Those rules are written once, here, and built twice: by
-//! kbuild into `rust_perf.ko` and by cargo for the recorder and its tests.
+//! The kernel fills an AUX ring, user space drains it; they share positions and sizes. Those rules
+//! are written once, here, and built twice: by kbuild into `rust_perf.ko` and by cargo for the
+//! recorder and its tests.
 //!
 //! The crate is `no_std`, calls no kernel function, allocates nothing and has no `unsafe`. No
 //! function panics: what may be out of range is an [`Option`] or a [`Result`].
@@ -12,7 +12,6 @@
 //! - [`ring`]: positions, sizes, free space, and the split of a range at the end of the ring.
 //! - [`table`]: where a unit that writes by itself may write: regions, interrupts, stops.
 //! - [`lap`]: what to take from a buffer that a unit goes round in.
-//! - [`pattern`]: the stream that the `pattern` driver writes and `auxrec check` verifies.
 
 // Kbuild passes `no_std` itself and sets `MODULE`.
 #![cfg_attr(not(any(MODULE, test)), no_std)]
@@ -20,6 +19,5 @@
 #![deny(missing_docs)]
 
 pub mod lap;
-pub mod pattern;
 pub mod ring;
 pub mod table;

@@ -5,10 +5,10 @@
 
 use auxcore::{
     lap::Take,
-    pattern::BLOCK_LEN,
     ring::Size, //
 };
 use kernel::prelude::*;
+use pattern_codec::BLOCK_LEN;
 use perf::aux::{
     Loss,
     Mode,

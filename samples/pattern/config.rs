@@ -3,12 +3,12 @@
 //! What an event asks of the unit.
 
 use super::fault::Fault;
-use auxcore::pattern::PACKET_UNIT;
 use core::num::NonZero;
 use kernel::{
     prelude::*,
     time::Delta, //
 };
+use pattern_codec::PACKET_UNIT;
 
 perf::format! {
     /// What an event asks of the unit. Every 0 is a default.

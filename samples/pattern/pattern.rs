@@ -5,7 +5,7 @@
 //! A timer is its clock; at every tick it writes packets through a table of regions, as a unit in
 //! hardware would, and raises its interrupt where the table says. Where it writes, the event says:
 //! straight into the AUX ring, or into bounce memory of two shapes. What it writes is described in
-//! `auxcore::pattern`: every byte can be verified, and what is lost shows as an exact number of
+//! `pattern_codec`: every byte can be verified, and what is lost shows as an exact number of
 //! bytes. What shall go wrong can be asked for. So it is the ground truth for a recorder, and the
 //! test of the framework. `Documentation/abi.md` has the terms.
 //!

@@ -22,7 +22,6 @@ use auxcore::{
         Lap,
         Shape, //
     },
-    pattern::PACKET_UNIT,
     ring::{
         Pos,
         Size, //
@@ -40,6 +39,7 @@ use kernel::{
     page::PAGE_SIZE,
     prelude::*, //
 };
+use pattern_codec::PACKET_UNIT;
 use perf::aux::{
     Bounce,
     Format,

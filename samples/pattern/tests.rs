@@ -5,7 +5,11 @@
 //! written.
 
 use super::Pattern;
-use auxcore::pattern::{
+use kernel::{
+    prelude::*,
+    sync::atomic::Atomic, //
+};
+use pattern_codec::{
     lost_before,
     verify_payload,
     Follow,
@@ -13,10 +17,6 @@ use auxcore::pattern::{
     Piece,
     Reader,
     HEADER_LEN, //
-};
-use kernel::{
-    prelude::*,
-    sync::atomic::Atomic, //
 };
 use perf::{
     aux::Mode,

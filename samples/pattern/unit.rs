@@ -10,20 +10,18 @@ use super::{
     },
     stream::Stream, //
 };
-use auxcore::{
-    pattern::{
-        Header,
-        Kind,
-        BLOCK_LEN,
-        PACKET_UNIT, //
-    },
-    table::{
-        Entry,
-        Table,
-        Walker, //
-    }, //
+use auxcore::table::{
+    Entry,
+    Table,
+    Walker, //
 };
 use kernel::prelude::*;
+use pattern_codec::{
+    Header,
+    Kind,
+    BLOCK_LEN,
+    PACKET_UNIT, //
+};
 use perf::{
     aux::Loss,
     clock, //

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context, Result};
-use auxcore::pattern::{Header, PACKET_UNIT};
+use pattern_codec::{Header, PACKET_UNIT};
 use rustix::process::Signal;
 
 use crate::apart;

@@ -17,8 +17,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context, Result};
-use auxcore::pattern::{verify_payload, Header, HEADER_LEN};
 use auxrec::sys::{page_size, Event, Field, Mapping};
+use pattern_codec::{verify_payload, Header, HEADER_LEN};
 use perfdata::{Attr, Flags, Read, SampleType};
 
 use crate::module;

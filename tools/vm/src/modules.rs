@@ -136,9 +136,10 @@ pub fn rust_analyzer(cache: &Cache, kernel: &Kernel) -> Result<PathBuf> {
 }
 
 /// The crates that modules link, and their roots. None uses another; the framework uses `auxcore` only.
-const LIBRARIES: [(&str, &str); 2] = [
+const LIBRARIES: [(&str, &str); 3] = [
     ("auxcore", "rust/auxcore/auxcore.rs"),
     ("intel_pt", "rust/intel_pt/intel_pt.rs"),
+    ("pattern_codec", "samples/pattern/codec/pattern_codec.rs"),
 ];
 
 /// What the kernel's generator cannot know: that crates of the modules use each other, and where the generated bindings are.
@@ -256,7 +257,8 @@ mod tests {
             {"display_name": "perf", "root_module": "rust/perf.rs", "deps": [{"crate": 0, "name": "kernel"}], "env": {}},
             {"display_name": "pattern", "root_module": "samples/pattern/pattern.rs", "deps": [], "env": {}},
             {"display_name": "auxcore", "root_module": "rust/auxcore/auxcore.rs", "deps": [], "env": {}},
-            {"display_name": "intel_pt", "root_module": "rust/intel_pt/intel_pt.rs", "deps": [], "env": {}}
+            {"display_name": "intel_pt", "root_module": "rust/intel_pt/intel_pt.rs", "deps": [], "env": {}},
+            {"display_name": "pattern_codec", "root_module": "samples/pattern/codec/pattern_codec.rs", "deps": [], "env": {}}
         ]}"#;
         let done = complete_project(text, Path::new("/c"), Path::new("/c/build/m")).unwrap();
         let done: Value = serde_json::from_str(&done).unwrap();
@@ -268,7 +270,7 @@ mod tests {
         };
         assert!(names(0).is_empty());
         assert_eq!(names(1), ["kernel", "auxcore"]);
-        assert_eq!(names(2), ["auxcore", "intel_pt", "perf"]);
+        assert_eq!(names(2), ["auxcore", "intel_pt", "pattern_codec", "perf"]);
         assert!(names(3).is_empty());
         assert!(names(4).is_empty());
         assert_eq!(

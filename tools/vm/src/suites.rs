@@ -17,7 +17,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// The crates that kbuild builds into modules, and cargo as members of the tools' workspace.
-const SHARED: [&str; 2] = ["rust/auxcore", "rust/intel_pt"];
+const SHARED: [&str; 3] = ["rust/auxcore", "rust/intel_pt", "samples/pattern/codec"];
 
 /// A layer of tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -803,6 +803,7 @@ mod tests {
             ("samples/a/a.rs", true),
             ("rust/auxcore/ring.rs", false),
             ("rust/intel_pt/insn.rs", false),
+            ("samples/pattern/codec/read.rs", false),
             ("tools/vm/src/main.rs", false),
             ("rust/Makefile", false),
         ];

@@ -26,6 +26,15 @@
 //!
 //! A barrier is one unit long, its `pos` is that of the packet behind it, and the first word of its
 //! payload is the number of bytes lost before it. All other words of payload are 0.
+//!
+//! The crate is `no_std`, calls no kernel function, allocates nothing and has no `unsafe`. No
+//! function panics. It is built by kbuild into `pattern.ko`, whose unit writes the stream, and by
+//! cargo for `auxrec check`, which verifies it.
+
+// Kbuild passes `no_std` itself and sets `MODULE`.
+#![cfg_attr(not(any(MODULE, test)), no_std)]
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]
 
 mod read;
 
@@ -118,7 +127,7 @@ impl core::error::Error for DecodeError {}
 /// # Examples
 ///
 /// ```
-/// use auxcore::pattern::{Header, Kind};
+/// use pattern_codec::{Header, Kind};
 ///
 /// let header = Header {
 ///     len: 64,
@@ -239,7 +248,7 @@ impl Header {
     /// # Examples
     ///
     /// ```
-    /// use auxcore::pattern::{verify_payload, Header, Kind, HEADER_LEN};
+    /// use pattern_codec::{verify_payload, Header, Kind, HEADER_LEN};
     ///
     /// let header = Header { len: 128, kind: Kind::Data, pos: 0, time: 0, stream: 1, cpu: 0, seed: 0, run: 0 };
     /// let packet = [header.block(0), header.block(1)].concat();

@@ -30,7 +30,7 @@ impl Piece<'_> {
 /// # Examples
 ///
 /// ```
-/// use auxcore::pattern::{Header, Kind, Piece, Reader};
+/// use pattern_codec::{Header, Kind, Piece, Reader};
 ///
 /// let header = Header { len: 64, kind: Kind::Data, pos: 64, time: 0, stream: 1, cpu: 0, seed: 0, run: 0 };
 /// let packet = header.block(0);
