@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! How the entries lie in memory.
+
+use super::{entry::ENTRY_LEN, Entry, PAGE};
+use core::num::{NonZeroU64, NonZeroUsize};
+
+/// How the entries lie in the storage, and where the unit finds them.
+///
+/// Table `n` begins at entry `n * capacity` of the storage, and at address `at + n * stride`, where
+/// `stride` is the length of a table, rounded up to a [`PAGE`]. The two agree if `capacity` is a
+/// multiple of 512; for a device it has to be.
+///
+/// # Invariants
+///
+/// - `at` is a multiple of [`PAGE`], and `stride` as above.
+/// - A table has room for a region and the end: for `each` regions, one less than `capacity`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Layout {
+    pub(super) at: u64,
+    pub(super) capacity: NonZeroUsize,
+    each: NonZeroUsize,
+    stride: NonZeroU64,
+    pub(super) largest: u64,
+}
+
+impl Layout {
+    /// Tables of `capacity` entries each, the end included, the first of them at address `at`;
+    /// [`None`] if `at` is no multiple of [`PAGE`], or the capacity is below 2.
+    pub fn new(at: u64, capacity: usize) -> Option<Self> {
+        let stride = u64::try_from(capacity)
+            .ok()?
+            .checked_mul(ENTRY_LEN)?
+            .checked_next_multiple_of(PAGE)?;
+
+        if at & PAGE.wrapping_sub(1) != 0 {
+            return None;
+        }
+        // INVARIANT: Just checked.
+        Some(Self {
+            at,
+            capacity: NonZeroUsize::new(capacity)?,
+            each: NonZeroUsize::new(capacity.checked_sub(1)?)?,
+            stride: NonZeroU64::new(stride)?,
+            largest: Entry::LARGEST,
+        })
+    }
+
+    /// With regions of at most `len` bytes; [`PAGE`] is the least. `INT` and `STOP` can only be at
+    /// the end of a region, and a region at the tail stays unused until all of it has been read: so
+    /// a region should be a fraction of perf's watermark, as far as the unit has the entries.
+    ///
+    /// For linear mode a quarter of the ring is the most that does: of two regions, as perf
+    /// allocates them for a driver that asks for large pieces and leaves the watermark at half the
+    /// ring, the unit is stopped after each, until the reader has been there.
+    #[must_use]
+    pub fn largest(self, len: u64) -> Self {
+        // INVARIANT: The fields that it speaks of stay.
+        Self {
+            largest: len.clamp(PAGE, Entry::LARGEST),
+            ..self
+        }
+    }
+
+    /// How many entries the storage for `count` regions must have.
+    pub fn entries(&self, count: usize) -> Option<usize> {
+        let full = count / self.each;
+        let rest = count % self.each;
+
+        let entries = full.checked_mul(self.capacity.get())?;
+        if rest == 0 {
+            Some(entries)
+        } else {
+            entries.checked_add(rest)?.checked_add(1)
+        }
+    }
+
+    /// The address of table `n`.
+    pub(super) fn table(&self, n: usize) -> Option<u64> {
+        u64::try_from(n)
+            .ok()?
+            .checked_mul(self.stride.get())?
+            .checked_add(self.at)
+    }
+
+    /// The number of the table at `address`, and the bytes beyond its beginning.
+    pub(super) fn locate(&self, address: u64) -> Option<(usize, u64)> {
+        let way = address.checked_sub(self.at)?;
+
+        Some((usize::try_from(way / self.stride).ok()?, way % self.stride))
+    }
+
+    /// Whether entry `index` of the storage is the last one of its table.
+    pub(super) fn is_last(&self, index: usize) -> bool {
+        index % self.capacity == self.each.get()
+    }
+
+    /// The entry in the storage of region `n`; saturates.
+    pub(super) fn index(&self, n: usize) -> usize {
+        n.saturating_add(n / self.each)
+    }
+
+    /// The number of the region whose entry is `index`, unless that is the last one of a table.
+    pub(super) fn region(&self, index: usize) -> Option<usize> {
+        // Cannot overflow: not above `index`.
+        let before = (index / self.capacity).wrapping_mul(self.each.get());
+        let within = index % self.capacity;
+
+        (within < self.each.get()).then(|| before.wrapping_add(within))
+    }
+}
