@@ -48,13 +48,13 @@ mod walker;
 
 pub use self::{
     entry::Entry,
-    layout::Layout,
+    layout::{Layout, Needed},
     marks::{Marks, NoEnd},
     regions::{regions, Chunk, Error},
     walker::{Cursor, Fault, Outcome, Walker},
 };
 
-use self::{entry::ENTRY_LEN, place::Place};
+use self::entry::ENTRY_LEN;
 use crate::ring::{Pos, Size};
 use core::{
     num::NonZeroU64,
@@ -67,43 +67,52 @@ pub const PAGE: u64 = 4096;
 
 /// A chain of tables that go round a ring; see the [module](self).
 ///
-/// If all regions have one length, [`mark`](Self::mark), [`seek`](Self::seek) and
-/// [`position`](Self::position) take the same time however many there are. Else they go from region
-/// to region, as far as the position has moved on since.
+/// No call walks the regions, so the time that a call takes does not depend on where user space has
+/// moved the tail. If all regions have the same length, the region of a position is computed;
+/// otherwise a binary search finds it.
 ///
-/// The storage is what the caller has: `&mut [Entry]`, a vector of the kernel's, or the memory
-/// that a device reads.
+/// # Storage
+///
+/// - `S` holds the entries: `&mut [Entry]`, a vector, or the memory that a device reads.
+/// - `I` holds the offset of each region in the ring, for the search. The device never reads it. It
+///   may be empty if all regions have the same length.
+///
+/// [`Layout::needed`] returns the length of both.
 ///
 /// # Invariants
 ///
-/// As long as the storage gives back what was put into it:
+/// As long as the storage returns what was stored:
 ///
-/// - The entries are laid out as `layout` says: each table full of regions up to its last entry,
-///   but for the last table, and an end behind the last region of each. `last` is that of all.
-/// - The regions follow each other as the ring's memory does, from offset 0 on, and together are
-///   `size`; there are `count`, each of `uniform` bytes if that is given.
-/// - Only the regions at `int` and `stop` have marks, and only if `marked`.
-/// - All places are those of regions.
-pub struct Table<S> {
+/// - The entries are laid out as `layout` says: each table is full of regions up to its last entry,
+///   except for the last table, and an end follows the last region of each table.
+/// - The regions follow each other as the ring's memory does, from offset 0, and add up to `size`.
+///   There are `count` of them, which is not 0.
+/// - If `uniform` is given, each region has that length; otherwise `starts` has an element for each
+///   region, in ascending order.
+/// - Only the regions in `marked` have marks. All region numbers are below `count`.
+pub struct Table<S, I> {
     entries: S,
+    starts: I,
     layout: Layout,
     size: Size,
-    last: Place,
     count: usize,
-    /// With it a place is arithmetic. Without, it is looked for region by region.
     uniform: Option<NonZeroU64>,
-    /// Where the last search for each of them ended: positions only move on, so the next search,
-    /// which begins there, need not go all round the ring.
-    head: Place,
-    int: Place,
-    stop: Place,
-    marked: bool,
+    /// The regions with the marks, if there are any.
+    marked: Option<Marked>,
 }
 
-impl<S: DerefMut<Target = [Entry]>> Table<S> {
-    /// A table for the ring that `chunks` are, one after the other.
+/// The numbers of the regions with marks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Marked {
+    int: usize,
+    stop: usize,
+}
+
+impl<S: DerefMut<Target = [Entry]>, I: DerefMut<Target = [u64]>> Table<S, I> {
+    /// Builds the tables for the ring that `chunks` make up, one after the other.
     pub fn new(
         mut entries: S,
+        mut starts: I,
         layout: Layout,
         chunks: impl IntoIterator<Item = Chunk>,
     ) -> Result<Self, Error> {
@@ -111,7 +120,6 @@ impl<S: DerefMut<Target = [Entry]>> Table<S> {
         let mut tables = 0usize;
         let mut count = 0usize;
         let mut bytes = 0u64;
-        let mut last = Place::FIRST;
         let mut uniform = None;
         let mut put = |index: usize, entry| -> Result<usize, Error> {
             *entries.get_mut(index).ok_or(Error::Storage)? = entry;
@@ -125,11 +133,11 @@ impl<S: DerefMut<Target = [Entry]>> Table<S> {
                 tables = tables.saturating_add(1);
                 index = put(index, end(&layout, tables)?)?;
             }
-            last = Place {
-                index,
-                start: bytes,
-            };
             index = put(index, region)?;
+            // Whether the regions have the same length is known only behind the last.
+            if let Some(start) = starts.get_mut(count) {
+                *start = bytes;
+            }
             uniform = match count {
                 0 => NonZeroU64::new(region.len()),
                 _ => uniform.filter(|len| len.get() == region.len()),
@@ -140,59 +148,59 @@ impl<S: DerefMut<Target = [Entry]>> Table<S> {
         // Round to the first table.
         put(index, end(&layout, 0)?)?;
 
+        if uniform.is_none() && starts.len() < count {
+            return Err(Error::Storage);
+        }
         let size = usize::try_from(bytes).map_err(|_| Error::Size)?;
-        // INVARIANT: So it was built; nothing is marked.
+        // INVARIANT: The loop has built it so, and nothing is marked. No size is 0, so there is a
+        // region.
         Ok(Self {
             entries,
+            starts,
             layout,
             size: Size::new(size).ok_or(Error::Size)?,
-            last,
             count,
             uniform,
-            head: Place::FIRST,
-            int: Place::FIRST,
-            stop: Place::FIRST,
-            marked: false,
+            marked: None,
         })
-    }
-
-    /// Where a unit begins that is to write to position `head` next.
-    pub fn seek(&mut self, head: Pos) -> Cursor {
-        self.head = self.find(self.head, head);
-
-        let table = self.head.index / self.layout.capacity;
-        let entry = self.head.index % self.layout.capacity;
-        Cursor {
-            // Was in an entry, or is the first.
-            table: self.layout.table(table).unwrap_or(self.layout.at),
-            entry: u64::try_from(entry).unwrap_or(0),
-            offset: self.within(self.head, head),
-        }
     }
 }
 
-impl<S: Deref<Target = [Entry]>> Table<S> {
+impl<S: Deref<Target = [Entry]>, I: Deref<Target = [u64]>> Table<S, I> {
     /// The size of the ring.
     pub fn size(&self) -> Size {
         self.size
     }
 
-    /// How many regions it has.
+    /// The number of regions.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// What a unit reads at `address`; [`None`] if there is no entry of a table.
-    pub fn fetch(&self, address: u64) -> Option<u64> {
-        let (table, way) = self.layout.locate(address)?;
-        let entry = usize::try_from(way / ENTRY_LEN).ok()?;
+    /// Where a unit begins that writes to position `head` next.
+    pub fn seek(&self, head: Pos) -> Cursor {
+        let place = self.find(head);
+        let index = self.layout.index(place.region);
 
-        if way % ENTRY_LEN != 0 || entry >= self.layout.capacity.get() {
+        Cursor {
+            // `new()` has computed the same address.
+            table: self
+                .layout
+                .table(index / self.layout.capacity)
+                .unwrap_or(self.layout.at),
+            entry: u64::try_from(index % self.layout.capacity).unwrap_or(0),
+            offset: self.within(place, head),
+        }
+    }
+
+    /// What a unit reads at `address`; [`None`] if no entry of a table is there.
+    pub fn fetch(&self, address: u64) -> Option<u64> {
+        let (table, offset) = self.layout.locate(address)?;
+
+        if offset % ENTRY_LEN != 0 {
             return None;
         }
-        let index = table
-            .checked_mul(self.layout.capacity.get())?
-            .checked_add(entry)?;
+        let index = self.layout.storage_index(table, offset / ENTRY_LEN)?;
 
         self.entries.get(index).copied().map(Entry::bits)
     }
@@ -200,36 +208,29 @@ impl<S: Deref<Target = [Entry]>> Table<S> {
     /// The position that a unit at `cursor` writes to next, if it began at `from` and has written
     /// less than the ring; [`None`] if no unit that follows this table can be there.
     ///
-    /// That is for sure in linear mode. In overwrite mode whoever drives the unit has to count how
-    /// often it went round: by an interrupt, for which no mark here is placed, or by asking often
-    /// enough.
+    /// In linear mode a unit never writes more than that. In overwrite mode the driver must count
+    /// how often the unit went round the ring: by an interrupt, for which no mark is placed here, or
+    /// by reading the cursor often enough.
     pub fn position(&self, from: Pos, cursor: Cursor) -> Option<Pos> {
-        let (table, way) = self.layout.locate(cursor.table)?;
-        let entry = usize::try_from(cursor.entry).ok()?;
+        let (table, offset) = self.layout.locate(cursor.table)?;
 
-        if way != 0 || entry >= self.layout.capacity.get() {
+        if offset != 0 {
             return None;
         }
-        let mut index = table
-            .checked_mul(self.layout.capacity.get())?
-            .checked_add(entry)?;
-        // A unit that has filled the last region of a table may stand at the end of it.
-        if cursor.offset == 0 {
-            if index == self.last.index.checked_add(1)? {
-                index = 0;
-            } else if self.layout.is_last(index) {
-                index = index.checked_add(1)?;
-            }
-        }
+        let index = self.layout.storage_index(table, cursor.entry)?;
+        let place = match self.place(index) {
+            // A unit that has filled the last region of a table may stand at the end of the table.
+            None if cursor.offset == 0 => self.place_behind(index)?,
+            place => place?,
+        };
 
-        let place = self.at(index)?;
-        if cursor.offset > self.entry(place).len() {
+        if cursor.offset > self.entry(place.region).len() {
             return None;
         }
         let offset = Pos::new(place.start.checked_add(cursor.offset)?);
-        let way = self.size.offset(offset.retreat(from.get()));
+        let written = self.size.offset(offset.retreat(from.get()));
 
-        Some(from.advance(u64::try_from(way).ok()?))
+        Some(from.advance(u64::try_from(written).ok()?))
     }
 }
 

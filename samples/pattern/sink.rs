@@ -314,14 +314,14 @@ fn regions<C: Into<table::Chunk>>(
         .ok_or(EINVAL)?
         .largest(largest);
     let chunks = chunks.map(Into::into);
-    let count = table::regions(chunks.clone(), largest).count();
-    let entries = layout.entries(count).ok_or(EINVAL)?;
+    let needed = layout.needed(chunks.clone()).map_err(|_| EINVAL)?;
 
     if plan.fault == Fault::Memory {
         return Err(ENOMEM);
     }
-    let storage = KVVec::from_elem(Entry::default(), entries, GFP_KERNEL)?;
-    Table::new(storage, layout, chunks).map_err(|_| EINVAL)
+    let entries = KVVec::from_elem(Entry::default(), needed.entries, GFP_KERNEL)?;
+    let starts = KVVec::from_elem(0, needed.starts, GFP_KERNEL)?;
+    Table::new(entries, starts, layout, chunks).map_err(|_| EINVAL)
 }
 
 /// Gives the reader padding, so that the session begins at a multiple of what the event asks for.

@@ -28,7 +28,7 @@ use perf::{
 };
 
 /// The table that the unit follows.
-pub(crate) type Regions = Table<KVVec<Entry>>;
+pub(crate) type Regions = Table<KVVec<Entry>, KVVec<u64>>;
 
 /// Bytes lost, for each cause.
 #[derive(Default)]

@@ -2,7 +2,7 @@
 
 //! How the entries lie in memory.
 
-use super::{entry::ENTRY_LEN, Entry, PAGE};
+use super::{entry::ENTRY_LEN, regions, Chunk, Entry, Error, PAGE};
 use core::num::{NonZeroU64, NonZeroUsize};
 
 /// How the entries lie in the storage, and where the unit finds them.
@@ -62,8 +62,24 @@ impl Layout {
         }
     }
 
-    /// How many entries the storage for `count` regions must have.
-    pub fn entries(&self, count: usize) -> Option<usize> {
+    /// The length of the storage that a table for these chunks needs.
+    pub fn needed(&self, chunks: impl IntoIterator<Item = Chunk>) -> Result<Needed, Error> {
+        let (mut count, mut first, mut uniform) = (0usize, None, true);
+
+        for region in regions(chunks, self.largest) {
+            let len = region?.len();
+
+            uniform &= *first.get_or_insert(len) == len;
+            count = count.saturating_add(1);
+        }
+        Ok(Needed {
+            entries: self.entries(count).ok_or(Error::Size)?,
+            starts: if uniform { 0 } else { count },
+        })
+    }
+
+    /// The number of entries in the storage for `count` regions.
+    pub(super) fn entries(&self, count: usize) -> Option<usize> {
         let full = count / self.each;
         let rest = count % self.each;
 
@@ -73,6 +89,17 @@ impl Layout {
         } else {
             entries.checked_add(rest)?.checked_add(1)
         }
+    }
+
+    /// The number in the storage of entry `entry` of table `table`; [`None`] if a table has no such
+    /// entry.
+    pub(super) fn storage_index(&self, table: usize, entry: u64) -> Option<usize> {
+        let entry = usize::try_from(entry).ok()?;
+
+        if entry >= self.capacity.get() {
+            return None;
+        }
+        table.checked_mul(self.capacity.get())?.checked_add(entry)
     }
 
     /// The address of table `n`.
@@ -108,4 +135,13 @@ impl Layout {
 
         (within < self.each.get()).then(|| before.wrapping_add(within))
     }
+}
+
+/// The length of a table's storage; see [`Layout::needed`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Needed {
+    /// How many entries.
+    pub entries: usize,
+    /// How many offsets of regions: 0 if all regions have the same length.
+    pub starts: usize,
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Where in a table a position of the ring is.
+//! The region that holds a position of the ring.
 
 use super::{Entry, Table};
 use crate::ring::Pos;
@@ -9,105 +9,100 @@ use core::ops::Deref;
 /// A region of a table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Place {
-    /// The number of its entry in the storage.
-    pub(super) index: usize,
+    /// The number of the region.
+    pub(super) region: usize,
     /// Its offset in the ring.
     pub(super) start: u64,
 }
 
-impl Place {
-    pub(super) const FIRST: Self = Self { index: 0, start: 0 };
-}
+impl<S: Deref<Target = [Entry]>, I: Deref<Target = [u64]>> Table<S, I> {
+    /// The region that holds `pos`.
+    pub(super) fn find(&self, pos: Pos) -> Place {
+        let offset = self.offset(pos);
 
-impl<S: Deref<Target = [Entry]>> Table<S> {
-    /// The region whose entry is `index`.
-    pub(super) fn at(&self, index: usize) -> Option<Place> {
         if let Some(len) = self.uniform {
-            let n = self.layout.region(index).filter(|n| *n < self.count)?;
-            let start = u64::try_from(n).ok()?.checked_mul(len.get())?;
-
-            return Some(Place { index, start });
+            return Place {
+                // The size of the ring is a `usize`, and this is less.
+                region: usize::try_from(offset / len).unwrap_or(usize::MAX),
+                start: offset.saturating_sub(offset % len),
+            };
         }
 
-        // From the head on: the unit is not far, as a rule.
-        let mut place = self.head;
-        for _ in 0..self.count {
-            if place.index == index {
-                return Some(place);
+        // Region `low` begins at or before the offset; region `high` behind it, or is none. The
+        // first region begins at 0.
+        let (mut low, mut high) = (0usize, self.count);
+        while high.saturating_sub(low) > 1 {
+            let middle = low.midpoint(high);
+
+            if self.start(middle) <= offset {
+                low = middle;
+            } else {
+                high = middle;
             }
-            place = self.next(place);
         }
-        None
+        Place {
+            region: low,
+            start: self.start(low),
+        }
     }
 
-    pub(super) fn entry(&self, place: Place) -> Entry {
-        // The type invariants: it is there.
-        self.entries.get(place.index).copied().unwrap_or_default()
+    /// The region whose entry is number `index` of the storage.
+    pub(super) fn place(&self, index: usize) -> Option<Place> {
+        let region = self.layout.region(index).filter(|n| *n < self.count)?;
+
+        Some(Place {
+            region,
+            start: self.start(region),
+        })
     }
 
-    /// How far `pos` is from the beginning of the region at `place`, which holds it.
+    /// The region that follows the end of a table, whose entry is number `index` of the storage.
+    pub(super) fn place_behind(&self, index: usize) -> Option<Place> {
+        let last = self.layout.index(self.count.checked_sub(1)?);
+
+        if index == last.checked_add(1)? {
+            self.place(0)
+        } else {
+            self.place(
+                index
+                    .checked_add(1)
+                    .filter(|_| self.layout.is_last(index))?,
+            )
+        }
+    }
+
+    /// The offset in the ring at which a region begins.
+    fn start(&self, region: usize) -> u64 {
+        match (self.uniform, u64::try_from(region)) {
+            (Some(len), Ok(region)) => region.saturating_mul(len.get()),
+            // The type invariants: there is one.
+            _ => self.starts.get(region).copied().unwrap_or(0),
+        }
+    }
+
+    /// The entry of a region.
+    pub(super) fn entry(&self, region: usize) -> Entry {
+        // The type invariants: there is one.
+        let index = self.layout.index(region);
+
+        self.entries.get(index).copied().unwrap_or_default()
+    }
+
+    /// The region before this one, round the ring.
+    pub(super) fn previous(&self, region: usize) -> usize {
+        // The type invariants: there is a region.
+        match region {
+            0 => self.count.saturating_sub(1),
+            region => region.saturating_sub(1),
+        }
+    }
+
+    /// The distance of `pos` from the beginning of the region at `place`, which holds it.
     pub(super) fn within(&self, place: Place, pos: Pos) -> u64 {
         self.offset(pos).saturating_sub(place.start)
     }
 
     fn offset(&self, pos: Pos) -> u64 {
         pos.get() & self.size.len().wrapping_sub(1)
-    }
-
-    /// The region that holds `pos`, looked for from `place` on if it must be looked for.
-    pub(super) fn find(&self, mut place: Place, pos: Pos) -> Place {
-        let offset = self.offset(pos);
-
-        if let Some(len) = self.uniform {
-            // No more than there are bytes, of which the size is in a `usize`.
-            let n = usize::try_from(offset / len).unwrap_or(usize::MAX);
-
-            return Place {
-                index: self.layout.index(n),
-                start: offset.saturating_sub(offset % len),
-            };
-        }
-
-        for _ in 0..self.count {
-            // Below the start it becomes a huge number.
-            if offset.wrapping_sub(place.start) < self.entry(place).len() {
-                break;
-            }
-            place = self.next(place);
-        }
-        place
-    }
-
-    pub(super) fn next(&self, place: Place) -> Place {
-        if place == self.last {
-            return Place::FIRST;
-        }
-
-        let index = place.index.wrapping_add(1);
-        Place {
-            index: if self.layout.is_last(index) {
-                index.wrapping_add(1)
-            } else {
-                index
-            },
-            start: place.start.saturating_add(self.entry(place).len()),
-        }
-    }
-
-    pub(super) fn previous(&self, place: Place) -> Place {
-        let Some(index) = place.index.checked_sub(1) else {
-            return self.last;
-        };
-
-        let mut previous = Place {
-            index: if self.layout.is_last(index) {
-                index.saturating_sub(1)
-            } else {
-                index
-            },
-            start: 0,
-        };
-        previous.start = place.start.saturating_sub(self.entry(previous).len());
-        previous
     }
 }

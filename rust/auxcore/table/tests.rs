@@ -31,16 +31,19 @@ fn chunks(pages: &[u64], near: impl Fn(usize) -> bool) -> Vec<Chunk> {
     chunks
 }
 
-fn table(chunks: &[Chunk], capacity: usize, largest: u64) -> Table<Vec<Entry>> {
-    let layout = Layout::new(AT, capacity).unwrap().largest(largest);
-    let count = regions(chunks.iter().copied(), largest).count();
-    let storage = vec![Entry::default(); layout.entries(count).unwrap()];
+type Ring = Table<Vec<Entry>, Vec<u64>>;
 
-    Table::new(storage, layout, chunks.iter().copied()).unwrap()
+fn table(chunks: &[Chunk], capacity: usize, largest: u64) -> Ring {
+    let layout = Layout::new(AT, capacity).unwrap().largest(largest);
+    let needed = layout.needed(chunks.iter().copied()).unwrap();
+    let entries = vec![Entry::default(); needed.entries];
+    let starts = vec![0; needed.starts];
+
+    Table::new(entries, starts, layout, chunks.iter().copied()).unwrap()
 }
 
 /// The regions of a table, as a unit finds them: along the ends of the tables.
-fn walk(table: &Table<Vec<Entry>>) -> Vec<Entry> {
+fn walk(table: &Ring) -> Vec<Entry> {
     let mut found = Vec::new();
     let mut address = AT;
 
@@ -85,11 +88,16 @@ fn tables_are_chained_and_closed() {
             assert_eq!(table.count(), built.len());
             assert_eq!(table.size().len() / PAGE, pages(&chunks).len() as u64);
 
-            // One entry less is too little, and says so.
-            let few = layout.entries(built.len()).unwrap() - 1;
-            let mut storage = vec![Entry::default(); few];
-            let short = Table::new(&mut storage[..], layout, chunks.iter().copied());
-            assert_eq!(short.err(), Some(Error::Storage));
+            // Storage that is one element short is refused.
+            let needed = layout.needed(chunks.iter().copied()).unwrap();
+            for (entry, start) in [(1, 0), (0, 1)] {
+                let Some(starts) = needed.starts.checked_sub(start) else {
+                    continue;
+                };
+                let entries = vec![Entry::default(); needed.entries - entry];
+                let short = Table::new(entries, vec![0; starts], layout, chunks.iter().copied());
+                assert_eq!(short.err(), Some(Error::Storage));
+            }
         }
     }
 }
@@ -99,7 +107,15 @@ fn what_cannot_be_built_is_refused() {
     let build = |chunks: &[(u64, u64)]| {
         let layout = Layout::new(AT, 512).unwrap();
         let chunks = chunks.iter().map(|&(address, len)| Chunk { address, len });
-        Table::new(vec![Entry::default(); 512], layout, chunks).err()
+        let needed = layout.needed(chunks.clone());
+        let built = Table::new(vec![Entry::default(); 512], vec![0; 512], layout, chunks);
+
+        // The size of all together is looked at when the table is built.
+        match needed {
+            Err(error) => assert_eq!(built.as_ref().err(), Some(&error)),
+            Ok(needed) => assert!(needed.entries <= 512),
+        }
+        built.err()
     };
 
     assert_eq!(build(&[(0, PAGE), (PAGE, PAGE)]), None);
@@ -117,6 +133,7 @@ fn what_cannot_be_built_is_refused() {
 
     // The tables themselves may lie too high.
     let high = Layout::new((1 << 52) - PAGE, 2).unwrap();
-    let built = Table::new(vec![Entry::default(); 4], high, chunks(&[1, 1], |_| false));
+    let entries = vec![Entry::default(); 4];
+    let built = Table::new(entries, vec![], high, chunks(&[1, 1], |_| false));
     assert_eq!(built.err(), Some(Error::Address));
 }

@@ -49,10 +49,12 @@ pub struct Outcome {
 /// use auxcore::{ring::Pos, table::{Chunk, Entry, Layout, Table, Walker}};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let mut storage = [Entry::default(); 8];
+/// let mut entries = [Entry::default(); 8];
 /// let layout = Layout::new(0x1000, 8).ok_or("misaligned")?;
 /// let chunks = [(0x8000, 8192), (0x2_0000, 8192)].map(|(address, len)| Chunk { address, len });
-/// let mut table = Table::new(&mut storage[..], layout, chunks).map_err(|_| "no table")?;
+/// // Regions of one length: no offsets are needed.
+/// let mut table =
+///     Table::new(&mut entries[..], &mut [][..], layout, chunks).map_err(|_| "no table")?;
 ///
 /// // Ten bytes before the end of the first region; the second is the last one within the room.
 /// let head = Pos::new(8192 - 10);

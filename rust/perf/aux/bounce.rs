@@ -217,9 +217,10 @@ mod tests {
         for bounce in &mut bounces(4 * PAGE_SIZE)? {
             let size = bounce.size();
             let layout = Layout::new(0x1000, 8).ok_or(EINVAL)?;
-            let storage = KVec::from_elem(Entry::default(), 8, GFP_KERNEL)?;
-            let mut table =
-                Table::new(storage, layout, bounce.chunks().map(Into::into)).map_err(|_| EINVAL)?;
+            let entries = KVec::from_elem(Entry::default(), 8, GFP_KERNEL)?;
+            let starts = KVec::from_elem(0, 8, GFP_KERNEL)?;
+            let chunks = bounce.chunks().map(Into::into);
+            let table = Table::new(entries, starts, layout, chunks).map_err(|_| EINVAL)?;
             let mut unit = Walker::new(table.seek(Pos::new(0)));
             let mut pos = 0u64;
 

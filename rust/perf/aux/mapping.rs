@@ -267,10 +267,10 @@ mod tests {
         let pages = unsafe { memory.pages()? };
         let chunks = || pages.chunks().map(table_chunk);
         let layout = Layout::new(0x1000, 512).ok_or(EINVAL)?;
-        let count = super::super::table::regions(chunks(), u64::MAX).count();
-        let entries = layout.entries(count).ok_or(EINVAL)?;
-        let storage = KVec::from_elem(Entry::default(), entries, GFP_KERNEL)?;
-        let mut table = Table::new(storage, layout, chunks()).map_err(|_| EINVAL)?;
+        let needed = layout.needed(chunks()).map_err(|_| EINVAL)?;
+        let entries = KVec::from_elem(Entry::default(), needed.entries, GFP_KERNEL)?;
+        let starts = KVec::from_elem(0, needed.starts, GFP_KERNEL)?;
+        let table = Table::new(entries, starts, layout, chunks()).map_err(|_| EINVAL)?;
 
         // From a byte before the third page, over it, and around the end of the ring.
         let third = Pos::new(5 * pages.size().len() + 2 * 4096 - 1);

@@ -30,7 +30,7 @@ fn model(lens: &[u64], head: u64, room: u64, wakeup: u64) -> Option<Marks> {
 
 /// Marks a session and lets a unit run into them: nothing else happens, nowhere else.
 fn check_session(
-    table: &mut Table<Vec<Entry>>,
+    table: &mut Ring,
     memory: &[u64],
     lens: &[u64],
     (head, room, wakeup): (u64, u64, u64),
@@ -223,7 +223,7 @@ fn clear_lets_the_unit_go_round() {
 
 prop_compose! {
     /// A ring of up to 32 pages in chunks, near and far, its tables and their regions.
-    fn ring()(shift in 1u32..6)(
+    pub(super) fn ring()(shift in 1u32..6)(
         pages in Just(1u64 << shift),
         cuts in prop::collection::vec(any::<bool>(), 1usize << shift),
         near in prop::collection::vec(any::<bool>(), 1usize << shift),

@@ -7,7 +7,7 @@ use super::*;
 /// A unit that has filled the last region of a table, or of all of them, is at the next one.
 #[test]
 fn end_of_a_table_is_a_place() {
-    let mut table = table(&chunks(&[1; 4], |_| false), 3, u64::MAX);
+    let table = table(&chunks(&[1; 4], |_| false), 3, u64::MAX);
 
     // From the beginning to the end of the first table; from byte 7 to the end of the last.
     for (from, len) in [(4 * PAGE, 2 * PAGE), (4 * PAGE + 7, 4 * PAGE - 7)] {
