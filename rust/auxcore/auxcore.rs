@@ -9,15 +9,15 @@
 //! The crate is `no_std`, calls no kernel function, allocates nothing and has no `unsafe`. No
 //! function panics: what may be out of range is an [`Option`] or a [`Result`].
 //!
+//! - [`circular`]: reads a circular buffer that a unit overwrites without stopping.
 //! - [`ring`]: positions, sizes, free space, and the split of a range at the end of the ring.
 //! - [`table`]: where a unit that writes by itself may write: regions, interrupts, stops.
-//! - [`lap`]: what to take from a buffer that a unit goes round in.
 
 // Kbuild passes `no_std` itself and sets `MODULE`.
 #![cfg_attr(not(any(MODULE, test)), no_std)]
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
-pub mod lap;
+pub mod circular;
 pub mod ring;
 pub mod table;

@@ -4,7 +4,7 @@
 //! anything else has none: they are there only where `AUXPMU_BREAK` names one.
 
 use auxcore::{
-    lap::Take,
+    circular::Extent,
     ring::Size, //
 };
 use kernel::prelude::*;
@@ -77,10 +77,10 @@ pub(crate) fn truncated(loss: Loss, mode: Mode) -> Loss {
     }
 }
 
-/// As [`wrap`], of a buffer that was lapped.
-pub(crate) fn lapped(take: &mut Take) {
+/// As [`wrap`], of a buffer that the unit has overwritten.
+pub(crate) fn overwritten(extent: &mut Extent) {
     if cfg!(auxpmu_break = "wrap") {
-        take.lapped = 0;
-        take.barrier = false;
+        extent.overwritten = 0;
+        extent.barrier = false;
     }
 }

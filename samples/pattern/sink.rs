@@ -18,9 +18,9 @@ use super::{
     }, //
 };
 use auxcore::{
-    lap::{
-        Lap,
-        Shape, //
+    circular::{
+        CircularReader,
+        Packets, //
     },
     ring::{
         Pos,
@@ -234,33 +234,34 @@ impl Bounced {
         unit: &mut Unit,
         room: Option<u64>,
     ) {
-        let shape = Shape {
-            packet: stream.plan.packet.into(),
+        let packets = Packets {
+            len: stream.plan.packet.into(),
             barrier: PACKET_UNIT.into(),
         };
         let written = Pos::new(unit.written);
-        let mut take = Lap::new(self.memory.size()).take(written, shape, room, stream.owed());
-        broken::lapped(&mut take);
+        let mut reader = CircularReader::new(self.memory.size());
+        let mut extent = reader.read(written, packets, room, stream.owed());
+        broken::overwritten(&mut extent);
 
-        unit.lost.gap = unit.lost.gap.saturating_add(take.lapped);
-        unit.lost.no_space = unit.lost.no_space.saturating_add(take.capped);
-        if take.len == 0 {
-            if take.lapped != 0 || take.capped != 0 {
+        unit.lost.gap = unit.lost.gap.saturating_add(extent.overwritten);
+        unit.lost.no_space = unit.lost.no_space.saturating_add(extent.no_space);
+        if extent.len == 0 {
+            if extent.overwritten != 0 || extent.no_space != 0 {
                 stream.owe();
             }
             return;
         }
 
-        if take.barrier {
-            let pos = unit.end.wrapping_sub(take.len);
+        if extent.barrier {
+            let pos = unit.end.wrapping_sub(extent.len);
             let barrier = unit.barrier(pos, pos.wrapping_sub(stream.kept()));
             let _ = put(window, &barrier);
         }
-        let copied = self.copy(window, take.from, take.len);
+        let copied = self.copy(window, extent.from, extent.len);
         unit.lost.no_space = unit
             .lost
             .no_space
-            .saturating_add(take.len.saturating_sub(copied));
+            .saturating_add(extent.len.saturating_sub(copied));
         stream.keep(unit.end);
     }
 
