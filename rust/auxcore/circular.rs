@@ -3,8 +3,8 @@
 //! Reads a circular buffer that a unit overwrites without stopping.
 //!
 //! The reader copies the newest bytes, as far as the destination has space for them. Bytes that the
-//! unit has overwritten, or that do not fit, are lost. After a loss the reader puts a barrier packet
-//! in front of what it copies, so that a decoder does not join the two sides of the gap.
+//! unit has overwritten, or that do not fit, are lost. After a loss the reader puts a barrier
+//! packet in front of what it copies, so that a decoder does not join the two sides of the gap.
 //!
 //! C counterpart: `tmc_update_etr_buffer()` in `drivers/hwtracing/coresight/coresight-tmc-etr.c`.
 

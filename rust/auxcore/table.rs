@@ -1,41 +1,48 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A table of regions, in the manner of Intel's ToPA: how a unit that writes to memory by itself is
-//! told where, and where to raise an interrupt and to stop.
+//! A table of regions, as Intel's ToPA: it directs a unit that writes to memory by itself.
 //!
-//! The ring's memory is a list of [`Chunk`]s. [`regions`] cuts it into regions: powers of two, each
-//! aligned to its own size. [`Table::new`] writes an [`Entry`] for each into storage of the
-//! caller's, as one table or as a chain of them; the `END` entry of the last leads to the first, so
-//! that the unit goes round the ring. Before each session [`Table::mark`] places `INT` and `STOP`,
-//! and [`Table::seek`] says what to put in the unit's registers. A [`Walker`] does in software what
-//! the unit does, and [`Table::position`] tells how far either of them has got.
+//! The table holds the address and the length of each region of the ring, and where the unit raises
+//! an interrupt (`INT`) or stops (`STOP`). The parts:
+//!
+//! - [`regions`] cuts the ring's memory, a list of [`Chunk`]s, into regions. The length of a region
+//!   is a power of two, and its address is a multiple of its length.
+//! - [`Table::new`] writes an [`Entry`] for each region into storage that the caller provides, as
+//!   one table or as a chain of tables. The `END` entry of the last table leads to the first one,
+//!   so the unit goes round the ring.
+//! - [`Table::mark`] places `INT` and `STOP` for a transaction. [`Table::clear`] removes them.
+//! - [`Table::seek`] returns the values for the unit's registers. [`Table::position`] converts them
+//!   back to a position of the ring.
+//! - A [`Walker`] is a unit in software that follows a table.
 //!
 //! # Where the marks go
 //!
-//! A unit raises an interrupt or stops when a region is *full*: nowhere but at the end of a region.
-//! So what perf says in bytes is rounded to the ends of regions, of which the session has b1, b2, …
-//! bk, all after the head and within its room:
+//! A unit raises an interrupt, or stops, only where a region is *full*. So positions that perf
+//! gives in bytes are rounded to ends of regions. Let b1, b2, … bk be the ends of regions behind
+//! the head and within the space of the transaction.
 //!
-//! 1. `STOP` is on the region that ends at bk, the last end within the room: rounded **down**, for
-//!    what lies behind is the reader's. `room` is `handle->size`, at most one byte less than the
-//!    ring; that byte stays free even where it is the last one of a region. `pt.c` takes it
-//!    (`pt_buffer_reset_markers()`: "if it's on a page boundary, fill up one more page") and so
-//!    commits one byte more than `handle->size`. Here the size that perf gave holds. It costs the
-//!    last region before a tail that is at the end of one. So with one region the unit is never
-//!    started; with two it is not started again before the reader has read all; from three on it
-//!    writes while the reader reads.
-//! 2. `INT` is on the region that ends at the first b at or after the wakeup point: rounded **up**,
-//!    so that the commit which follows reaches it, and perf wakes the reader. `pt.c` rounds down,
-//!    where a wakeup point inside a page takes two interrupts. A point that is past is due at b1.
-//! 3. `INT` is never later than b(k-1), if there is one: so that the unit is not stopped before
-//!    somebody looked whether the reader has made room. As in `pt.c`.
-//! 4. The region with `STOP` has `INT` too: a unit that stops says so. As in `pt.c`.
-//! 5. No end of a region within the room: the unit cannot be told where to stop, and must not be
-//!    started ([`NoEnd`]). `pt.c` ends such a session as truncated. It happens when the room is
-//!    smaller than the rest of the region; so regions should be small beside the ring:
-//!    [`Layout::largest`].
+//! 1. `STOP` is on the region that ends at bk: rounded **down**, since the bytes behind the space
+//!    belong to the reader. The space is `handle->size`, which is at least one byte less than the
+//!    ring.
+//!    - That byte stays free even if it is the last one of a region. So a tail at the end of a
+//!      region costs the last region before it.
+//!    - With one region, the unit never starts. With two, it starts again only after the reader has
+//!      read everything. With three or more, it writes while the reader reads.
+//!    - `pt.c` differs: `pt_buffer_reset_markers()` fills up one page more there, and commits one
+//!      byte more than `handle->size`.
+//! 2. `INT` is on the region that ends at the first b at or behind the wakeup point: rounded
+//!    **up**, so that the commit after the interrupt reaches the wakeup point, and perf wakes the
+//!    reader. A wakeup point in the past is due at b1. `pt.c` rounds down, and then takes two
+//!    interrupts for a wakeup point inside a page.
+//! 3. `INT` is at b(k-1) at the latest, if there is such an end. So the driver can check for new
+//!    space before the unit stops. As in `pt.c`.
+//! 4. The region with `STOP` has `INT` too: the unit reports that it stopped. As in `pt.c`.
+//! 5. If no region ends within the space, the unit cannot be stopped in time and must not be
+//!    started ([`NoEnd`]). This happens if the space is smaller than the rest of the region, so
+//!    regions should be small compared to the ring: see [`Layout::largest`]. `pt.c` ends such a
+//!    transaction as truncated.
 //!
-//! In overwrite mode there is neither room nor wakeup point: [`Table::clear`].
+//! In overwrite mode there is neither a space nor a wakeup point: see [`Table::clear`].
 //!
 //! C counterpart: `struct topa_entry` and `pt_buffer_*()` in `arch/x86/events/intel/pt.c`.
 
@@ -61,8 +68,8 @@ use core::{
     ops::{Deref, DerefMut},
 };
 
-/// The least length of a region, and the alignment of regions and of tables: a page of the unit's,
-/// whatever the pages of the CPU are.
+/// The page size of the unit, in bytes: the smallest region, and the alignment of regions and
+/// tables. It does not depend on the page size of the CPU.
 pub const PAGE: u64 = 4096;
 
 /// A chain of tables that go round a ring; see the [module](self).
@@ -177,7 +184,7 @@ impl<S: Deref<Target = [Entry]>, I: Deref<Target = [u64]>> Table<S, I> {
         self.count
     }
 
-    /// Where a unit begins that writes to position `head` next.
+    /// The cursor of a unit that writes to position `head` next.
     pub fn seek(&self, head: Pos) -> Cursor {
         let place = self.find(head);
         let index = self.layout.index(place.region);
@@ -209,8 +216,8 @@ impl<S: Deref<Target = [Entry]>, I: Deref<Target = [u64]>> Table<S, I> {
     /// less than the ring; [`None`] if no unit that follows this table can be there.
     ///
     /// In linear mode a unit never writes more than that. In overwrite mode the driver must count
-    /// how often the unit went round the ring: by an interrupt, for which no mark is placed here, or
-    /// by reading the cursor often enough.
+    /// how often the unit went round the ring: by an interrupt, for which no mark is placed here,
+    /// or by reading the cursor often enough.
     pub fn position(&self, from: Pos, cursor: Cursor) -> Option<Pos> {
         let (table, offset) = self.layout.locate(cursor.table)?;
 

@@ -17,14 +17,15 @@ pub(super) const ENTRY_LEN: u64 = 8;
 /// └───────────┴─────────────────────────┴─────┴──────┴───┴──────┴───┴─────┴───┴─────┘
 /// ```
 ///
-/// A region has 4096 << `size` bytes, and its base is a multiple of that. With `END` the base is
-/// the address of the next table, and nothing else is set. That is the layout of Intel's ToPA.
+/// A region has 4096 << `size` bytes, and its base is a multiple of that. An entry with `END` has
+/// no other bit set, and its base is the address of the next table. This is the layout of Intel's
+/// ToPA.
 ///
 /// The default is the region of one page at address 0, for storage that is not filled yet.
 ///
 /// # Invariants
 ///
-/// Only the bits above are set, and the base is aligned as it must be.
+/// Only the bits above are set. The base of a region is a multiple of its length.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[repr(transparent)]
 pub struct Entry(u64);
@@ -37,11 +38,12 @@ impl Entry {
     const SIZE: u64 = 0xf << Self::SIZE_SHIFT;
     const BASE: u64 = (1 << 52) - PAGE;
 
-    /// The greatest length of a region: 128 MiB.
+    /// The length of the longest region, in bytes: 128 MiB.
     pub const LARGEST: u64 = PAGE << (Self::SIZE >> Self::SIZE_SHIFT);
 
-    /// The region of `len` bytes at `base`; [`None`] if the length is no power of two that an entry
-    /// can hold, or the base is no multiple of it, or too high.
+    /// The region of `len` bytes at `base`. [`None`] if the length is not a power of two from
+    /// [`PAGE`] to [`LARGEST`](Self::LARGEST), if the base is not a multiple of it, or if the base
+    /// is 2^52 or more.
     pub const fn region(base: u64, len: u64) -> Option<Self> {
         if !len.is_power_of_two() || len < PAGE || len > Self::LARGEST {
             return None;
@@ -58,7 +60,8 @@ impl Entry {
         Some(Self(base | (size as u64) << Self::SIZE_SHIFT))
     }
 
-    /// The end of a table: go on in the table at `next`. [`None`] if no table can be there.
+    /// The end of a table, which leads to the table at address `next`. [`None`] if `next` is not a
+    /// multiple of [`PAGE`], or is 2^52 or more.
     pub const fn end(next: u64) -> Option<Self> {
         if next & !Self::BASE != 0 {
             return None;
@@ -68,7 +71,7 @@ impl Entry {
         Some(Self(next | Self::END))
     }
 
-    /// The entry that these bits are; [`None`] if they are none.
+    /// The entry with these bits. [`None`] if they violate the layout.
     ///
     /// # Examples
     ///
@@ -96,7 +99,7 @@ impl Entry {
         }
     }
 
-    /// The bits, as the unit reads them: little endian on a device.
+    /// The bits of the entry. A device reads them in little endian.
     #[inline]
     pub const fn bits(self) -> u64 {
         self.0
@@ -108,7 +111,7 @@ impl Entry {
         self.0 & Self::BASE
     }
 
-    /// The length of the region, in bytes; of no meaning for the end of a table.
+    /// The length of the region, in bytes. It has no meaning for the end of a table.
     #[inline]
     #[allow(clippy::len_without_is_empty)]
     pub const fn len(self) -> u64 {

@@ -5,16 +5,17 @@
 use super::{entry::ENTRY_LEN, regions, Chunk, Entry, Error, PAGE};
 use core::num::{NonZeroU64, NonZeroUsize};
 
-/// How the entries lie in the storage, and where the unit finds them.
+/// The place of each table, in the storage and in the address space of the unit.
 ///
 /// Table `n` begins at entry `n * capacity` of the storage, and at address `at + n * stride`, where
-/// `stride` is the length of a table, rounded up to a [`PAGE`]. The two agree if `capacity` is a
-/// multiple of 512; for a device it has to be.
+/// `stride` is the length of a table rounded up to a multiple of [`PAGE`]. If a device reads the
+/// storage itself, `capacity` must be a multiple of 512: then the two agree.
 ///
 /// # Invariants
 ///
-/// - `at` is a multiple of [`PAGE`], and `stride` as above.
-/// - A table has room for a region and the end: for `each` regions, one less than `capacity`.
+/// - `at` is a multiple of [`PAGE`], and `stride` is as above.
+/// - `each`, the number of regions in a full table, is `capacity` - 1, since the last entry is the
+///   end. It is at least 1.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Layout {
     pub(super) at: u64,
@@ -25,8 +26,8 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Tables of `capacity` entries each, the end included, the first of them at address `at`;
-    /// [`None`] if `at` is no multiple of [`PAGE`], or the capacity is below 2.
+    /// Tables of `capacity` entries each, including the end. The first one is at address `at`.
+    /// [`None`] if `at` is not a multiple of [`PAGE`], or if `capacity` is less than 2.
     pub fn new(at: u64, capacity: usize) -> Option<Self> {
         let stride = u64::try_from(capacity)
             .ok()?
@@ -46,16 +47,18 @@ impl Layout {
         })
     }
 
-    /// With regions of at most `len` bytes; [`PAGE`] is the least. `INT` and `STOP` can only be at
-    /// the end of a region, and a region at the tail stays unused until all of it has been read: so
-    /// a region should be a fraction of perf's watermark, as far as the unit has the entries.
+    /// Limits regions to `len` bytes, or to a [`PAGE`] if that is more.
     ///
-    /// For linear mode a quarter of the ring is the most that does: of two regions, as perf
-    /// allocates them for a driver that asks for large pieces and leaves the watermark at half the
-    /// ring, the unit is stopped after each, until the reader has been there.
+    /// `INT` and `STOP` can only be at the end of a region, and the unit does not use a region
+    /// until the reader has read all of it. So a region should be a fraction of perf's watermark,
+    /// if the unit can hold that many entries.
+    ///
+    /// In linear mode a region should have a quarter of the ring at most. With two regions the unit
+    /// stops at the end of each, until the reader has read it. That is what a driver gets that asks
+    /// perf for large chunks and keeps the default watermark.
     #[must_use]
     pub fn largest(self, len: u64) -> Self {
-        // INVARIANT: The fields that it speaks of stay.
+        // INVARIANT: No field that it mentions changes.
         Self {
             largest: len.clamp(PAGE, Entry::LARGEST),
             ..self
@@ -110,24 +113,28 @@ impl Layout {
             .checked_add(self.at)
     }
 
-    /// The number of the table at `address`, and the bytes beyond its beginning.
+    /// The number of the table at `address`, and the offset of `address` in it.
     pub(super) fn locate(&self, address: u64) -> Option<(usize, u64)> {
-        let way = address.checked_sub(self.at)?;
+        let offset = address.checked_sub(self.at)?;
 
-        Some((usize::try_from(way / self.stride).ok()?, way % self.stride))
+        Some((
+            usize::try_from(offset / self.stride).ok()?,
+            offset % self.stride,
+        ))
     }
 
-    /// Whether entry `index` of the storage is the last one of its table.
+    /// Whether entry `index` of the storage is the last entry of its table.
     pub(super) fn is_last(&self, index: usize) -> bool {
         index % self.capacity == self.each.get()
     }
 
-    /// The entry in the storage of region `n`; saturates.
+    /// The number in the storage of the entry of region `n`. Saturates.
     pub(super) fn index(&self, n: usize) -> usize {
         n.saturating_add(n / self.each)
     }
 
-    /// The number of the region whose entry is `index`, unless that is the last one of a table.
+    /// The number of the region whose entry is `index`. [`None`] if that is the last entry of a
+    /// table.
     pub(super) fn region(&self, index: usize) -> Option<usize> {
         // Cannot overflow: not above `index`.
         let before = (index / self.capacity).wrapping_mul(self.each.get());

@@ -21,8 +21,9 @@ pub struct Marks {
 pub struct NoEnd;
 
 impl<S: DerefMut<Target = [Entry]>, I: Deref<Target = [u64]>> Table<S, I> {
-    /// Places `INT` and `STOP` for a transaction at `head` with `space` bytes, in which perf wants to
-    /// wake the reader at `wakeup`, and returns where they are. The [module](super) has the rules.
+    /// Places `INT` and `STOP` for a transaction at `head` with `space` bytes, in which perf wants
+    /// to wake the reader at `wakeup`, and returns where they are. The [module](super) has the
+    /// rules.
     ///
     /// The unit must not be running. If it fails, no region is marked.
     pub fn mark(&mut self, head: Pos, space: u64, wakeup: Pos) -> Result<Marks, NoEnd> {

@@ -4,33 +4,34 @@
 
 use super::{Entry, PAGE};
 
-/// A piece of the ring's memory, at an address that the unit understands.
+/// A contiguous piece of the ring's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Chunk {
-    /// Where it begins: a multiple of [`PAGE`].
+    /// Its address as the unit sees it: a multiple of [`PAGE`].
     pub address: u64,
-    /// How many bytes it has: a multiple of [`PAGE`], not 0.
+    /// Its length in bytes: a multiple of [`PAGE`], not 0.
     pub len: u64,
 }
 
-/// Why no table was built.
+/// Why a table was not built.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Error {
-    /// A chunk is empty, or its address or its length is no multiple of [`PAGE`].
+    /// A chunk is empty, or its address or its length is not a multiple of [`PAGE`].
     Unaligned,
-    /// An address is higher than an entry can hold: 2^52 or more.
+    /// An address does not fit into an entry: it is 2^52 or more.
     Address,
-    /// The chunks together are no power of two.
+    /// The length of all chunks together is not a power of two.
     Size,
-    /// There is less storage than entries.
+    /// The storage is too short: see [`Layout::needed`](super::Layout::needed).
     Storage,
 }
 
-/// The regions of chunks that follow each other in the ring.
+/// Cuts chunks, given in the order of the ring, into regions without marks.
 ///
-/// Chunks that follow each other in memory too are taken together, and then cut: each region is the
-/// longest there can be at its place, but not longer than `largest`. To be had twice: to count, and
-/// to build.
+/// Chunks that are adjacent in memory are joined first. Each region is the longest that its address
+/// and the joined chunks allow, and has at most `largest` bytes.
+///
+/// The iterator yields an error for a chunk that no table can hold.
 pub fn regions(
     chunks: impl IntoIterator<Item = Chunk>,
     largest: u64,
@@ -46,10 +47,11 @@ pub fn regions(
 
 struct Regions<I> {
     chunks: core::iter::Fuse<I>,
-    /// What is left of the chunks that were taken together.
+    /// The address of what remains of the joined chunks.
     run: u64,
+    /// The length of what remains.
     left: u64,
-    /// The chunk after that, if it was looked at.
+    /// The next chunk, which is not adjacent to them, if it was already read.
     ahead: Option<Chunk>,
     largest: u64,
 }
@@ -68,7 +70,7 @@ impl<I: Iterator<Item = Chunk>> Regions<I> {
         })
     }
 
-    /// Takes chunks together until it is clear how long the next region is; false at the end.
+    /// Joins chunks until the length of the next region is known. Returns false at the end.
     fn gather(&mut self) -> Result<bool, Error> {
         if self.left == 0 {
             let next = match self.ahead.take() {

@@ -4,44 +4,43 @@
 
 use super::{entry::ENTRY_LEN, Entry};
 
-/// A unit's place in a table, as its registers have it.
+/// The registers of a unit: its place in a table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cursor {
     /// The address of the table.
     pub table: u64,
     /// The number of the entry in that table.
     pub entry: u64,
-    /// How much of the entry's region is written. All of it if the unit stopped there.
+    /// Bytes written to the region of the entry. If the unit stopped there: its length.
     pub offset: u64,
 }
 
-/// What a unit that met it cannot go on from.
+/// Why a unit cannot continue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
-    /// There is no entry at this address.
+    /// No entry is at this address.
     Fetch(u64),
-    /// These bits are no entry.
+    /// These bits are not an entry.
     Entry(u64),
-    /// A table that has no region, or a place beyond the end of its region.
+    /// The table has no region, or the cursor is behind the end of its region.
     Cursor,
 }
 
-/// What came of a [`Walker::write`].
+/// The result of a [`Walker::write`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[must_use]
 pub struct Outcome {
-    /// Bytes that were written: all, unless it is stopped.
+    /// Bytes written: fewer than asked if the unit has stopped.
     pub written: u64,
-    /// Whether an interrupt was raised.
+    /// Whether the unit has raised an interrupt.
     pub int: bool,
-    /// Whether the unit is stopped now.
+    /// Whether the unit has stopped.
     pub stopped: bool,
 }
 
-/// A unit that writes where a table says, in software: the data path of a driver that has no
-/// hardware, or of a model of one.
+/// A unit in software that follows a table: for a driver without hardware, or for a device model.
 ///
-/// It sees of a table what hardware sees: the bits of its entries, by their address.
+/// It reads the table as hardware does: the bits of entries, by address.
 ///
 /// # Examples
 ///
@@ -56,7 +55,7 @@ pub struct Outcome {
 /// let mut table =
 ///     Table::new(&mut entries[..], &mut [][..], layout, chunks).map_err(|_| "no table")?;
 ///
-/// // Ten bytes before the end of the first region; the second is the last one within the room.
+/// // Ten bytes before the end of the first region. The second is the last one within the space.
 /// let head = Pos::new(8192 - 10);
 /// let marks = table.mark(head, 9000, head).map_err(|_| "no end")?;
 /// assert_eq!(marks.int, Pos::new(8192));
@@ -80,7 +79,7 @@ pub struct Walker {
 }
 
 impl Walker {
-    /// A unit that is started at `cursor`.
+    /// A unit that starts at `cursor`.
     pub const fn new(cursor: Cursor) -> Self {
         Self {
             cursor,
@@ -88,20 +87,20 @@ impl Walker {
         }
     }
 
-    /// Where it is.
+    /// Where the unit is.
     pub const fn cursor(&self) -> Cursor {
         self.cursor
     }
 
-    /// Whether it has met a `STOP`.
+    /// Whether the unit has stopped at a `STOP`.
     pub const fn is_stopped(&self) -> bool {
         self.stopped
     }
 
-    /// Writes the next `len` bytes: `store` is given the address and the length of each piece.
-    /// `fetch` reads an entry of a table.
+    /// Writes the next `len` bytes. `fetch` returns the bits of the entry at an address. `store`
+    /// gets the address and the length of each contiguous piece.
     ///
-    /// A unit that is stopped writes nothing; `len` bytes are lost but for [`Outcome::written`].
+    /// A unit that has stopped writes nothing. So `len` - [`Outcome::written`] bytes are lost.
     pub fn write(
         &mut self,
         len: u64,
@@ -112,22 +111,23 @@ impl Walker {
 
         while outcome.written < len && !self.stopped {
             let region = self.region(&mut fetch)?;
-            let room = region
+            let space = region
                 .len()
                 .checked_sub(self.cursor.offset)
                 .ok_or(Fault::Cursor)?;
-            let now = room.min(len.saturating_sub(outcome.written));
+            let now = space.min(len.saturating_sub(outcome.written));
 
             if now != 0 {
                 store(region.base().saturating_add(self.cursor.offset), now);
-                // Neither overflows: at most `len`, and at most the region's.
+                // Neither overflows: at most `len`, and at most the length of the region.
                 outcome.written = outcome.written.wrapping_add(now);
                 self.cursor.offset = self.cursor.offset.wrapping_add(now);
             }
-            if now == room {
-                // A unit that begins at the end of a region has not filled it.
-                outcome.int |= room != 0 && region.has_int();
-                self.stopped = room != 0 && region.has_stop();
+            if now == space {
+                // A unit that starts at the end of a region does not fill it, so the marks do not
+                // count.
+                outcome.int |= space != 0 && region.has_int();
+                self.stopped = space != 0 && region.has_stop();
                 if !self.stopped {
                     self.cursor.entry = self.cursor.entry.saturating_add(1);
                     self.cursor.offset = 0;
@@ -139,15 +139,15 @@ impl Walker {
         Ok(outcome)
     }
 
-    /// The region it is at, if need be in the next table.
+    /// The region at the cursor, which moves on to the next table if it is at the end of one.
     fn region(&mut self, fetch: &mut impl FnMut(u64) -> Option<u64>) -> Result<Entry, Fault> {
-        // A second end in a row would be a table without a region.
+        // Two ends in a row are a table without a region.
         for _ in 0..2 {
             let address = self
                 .cursor
                 .entry
                 .checked_mul(ENTRY_LEN)
-                .and_then(|way| way.checked_add(self.cursor.table))
+                .and_then(|offset| offset.checked_add(self.cursor.table))
                 .ok_or(Fault::Cursor)?;
             let bits = fetch(address).ok_or(Fault::Fetch(address))?;
             let entry = Entry::from_bits(bits).ok_or(Fault::Entry(bits))?;

@@ -129,8 +129,8 @@ fn marks_are_exact() {
     }
 }
 
-/// How often a unit in a ring of so many regions can be started while nothing is read: it is started
-/// at the head, and commits at its interrupt.
+/// How often a unit in a ring of so many regions can be started while nothing is read: it is
+/// started at the head, and commits at its interrupt.
 #[test]
 fn few_regions_are_few_sessions() {
     for (count, sessions) in [(1u64, 0), (2, 1), (3, 2), (4, 2), (8, 3)] {
