@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! From what a thread does to packets.
+//! Encodes the execution of a thread.
 
 use super::packet::{Address, Group, Tnt};
 use crate::insn::{Insn, Kind, Mode};
@@ -8,63 +8,64 @@ use crate::insn::{Insn, Kind, Mode};
 /// The longest instruction, in bytes.
 const LEN_MAX: u64 = 15;
 
-/// Kept free while tracing is on, in bytes: `TNT`, `FUP` and `TIP.PGD`.
+/// The space in bytes that stays free while tracing is on: for `TNT`, `FUP` and `TIP.PGD`.
 pub const CLOSE_MAX: usize = 8 + 9 + 1;
 
-/// There is no room for what an event writes.
+/// There is no space for the packets of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Full;
 
 impl core::fmt::Display for Full {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str("there is no room for the packets")
+        f.write_str("there is no space for the packets")
     }
 }
 
 impl core::error::Error for Full {}
 
-/// Where packets go, and the clock that they are stamped with.
+/// The destination of packets, and the clock of their time stamps.
 pub trait Output {
-    /// Writes all of `bytes` if at least `keep` bytes are free behind them; else writes nothing.
+    /// Writes all of `bytes` if at least `keep` bytes stay free behind them. Writes nothing
+    /// otherwise.
     fn write(&mut self, bytes: &[u8], keep: usize) -> Result<(), Full>;
 
     /// The time stamp counter.
     fn tsc(&mut self) -> u64;
 }
 
-/// What a trace is to hold.
+/// The contents of a trace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Config {
-    /// `TSC` packets.
+    /// Whether there are `TSC` packets.
     pub tsc: bool,
-    /// Returns that go where their call wanted them cost a bit. Not every decoder can do that.
+    /// Whether a return to the address behind its call is a bit in a `TNT`. Not every decoder
+    /// supports that.
     pub ret_compression: bool,
-    /// Bytes between one `PSB` and the next; 0 is none but the first.
+    /// Bytes between two `PSB`s. 0: only the first one.
     pub psb_period: u64,
-    /// The ratio that `CBR` packets tell, where there are such.
+    /// The core-to-bus ratio in `CBR` packets. [`None`]: no such packets.
     pub cbr: Option<u8>,
 }
 
-/// One instruction executed.
+/// An executed instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Step {
-    /// What stood at `from`.
+    /// The instruction.
     pub insn: Insn,
     /// Its address.
     pub from: u64,
-    /// The address of what comes next.
+    /// The address of the next instruction.
     pub to: u64,
-    /// The mode that it comes in.
+    /// The mode of the next instruction.
     pub mode: Mode,
 }
 
-/// Why a thread went where it did.
+/// Why a thread is at an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Cause {
-    /// The instruction does that.
+    /// The instruction leads there.
     Instruction,
-    /// The instruction does no such thing: the trace says that something came in between, before
-    /// the instruction was executed.
+    /// The instruction does not lead there: the trace has an asynchronous event before it.
     Elsewhere,
 }
 
@@ -82,7 +83,7 @@ struct Calls {
 }
 
 impl Calls {
-    /// As many as Intel's unit remembers.
+    /// As many as Intel's trace unit keeps.
     const MAX: usize = 64;
 
     const EMPTY: Self = Self {
@@ -95,7 +96,7 @@ impl Calls {
         if let Some(place) = self.addresses.get_mut(self.top) {
             *place = address;
         }
-        // INVARIANT: Both are cut.
+        // INVARIANT: `top` is reduced, and `len` is limited.
         self.top = self.top.wrapping_add(1) % Self::MAX;
         self.len = self.len.saturating_add(1).min(Self::MAX);
     }
@@ -124,7 +125,7 @@ impl Calls {
     }
 }
 
-/// What a decoder knows at this point of the trace.
+/// The state of a decoder at this point of the trace.
 #[derive(Clone, Copy, Debug)]
 struct State {
     tnt: Tnt,
@@ -134,11 +135,11 @@ struct State {
     since_psb: u64,
 }
 
-/// Writes the trace of one thread of execution: a CPU's, or a task's.
+/// Writes the trace of one thread of execution: of a CPU, or of a task.
 ///
-/// Every event either writes all of its packets, or fails with [`Full`] and did not happen: what
-/// follows is to begin where it began. Most end there with [`disable`](Encoder::disable), which
-/// finds room always.
+/// Each call writes all of its packets, or writes nothing and fails with [`Full`]. After a failure
+/// the trace is where it was before the call. Most callers then end it with
+/// [`disable`](Encoder::disable), which always has space.
 #[derive(Clone, Debug)]
 pub struct Encoder {
     config: Config,
@@ -162,15 +163,16 @@ impl Encoder {
         }
     }
 
-    /// Whether tracing is on: after [`enable`](Self::enable), before what ends it.
+    /// Whether tracing is on: after [`enable`](Self::enable), until a call ends it.
     pub const fn is_on(&self) -> bool {
         self.state.on
     }
 
-    /// Begins a trace that can be read without what was written before. Tracing is off then.
+    /// Begins a trace that a decoder can read without the packets before it. Tracing is off
+    /// afterwards.
     ///
-    /// With `lost` it says that something is missing in front of it, which a decoder reports as an
-    /// error; where the ring's own records tell of the loss it would be told twice.
+    /// `lost`: trace is missing before it, and a decoder is to report that as an error. The records
+    /// of the ring may report the same loss; then it is reported twice.
     pub fn begin(&mut self, lost: bool, output: &mut impl Output) -> Result<(), Full> {
         let mut group = Group::new();
         let mut state = State {
@@ -188,7 +190,7 @@ impl Encoder {
         Ok(())
     }
 
-    /// Tracing begins at `ip`, in `mode`. Where it is on already, nothing happens.
+    /// Tracing begins at `ip`, in `mode`. Does nothing if tracing is on.
     pub fn enable(&mut self, ip: u64, mode: Mode, output: &mut impl Output) -> Result<(), Full> {
         if self.state.on {
             return Ok(());
@@ -208,12 +210,12 @@ impl Encoder {
         mode_exec(&mut group, &mut state, mode);
         group.address(Address::Pge, ip, &mut state.last_ip);
         self.write(&group, state, output)?;
-        // A decoder that keeps what was there may; nothing here builds on it.
+        // A decoder may keep older calls or not: the encoder does not depend on it.
         self.calls.clear();
         Ok(())
     }
 
-    /// An instruction was executed. While tracing is off, nothing happens.
+    /// An instruction was executed. Does nothing if tracing is off.
     pub fn step(&mut self, step: &Step, output: &mut impl Output) -> Result<Cause, Full> {
         let Step { insn, from, to, .. } = *step;
         let next = insn.next(from);
@@ -240,7 +242,7 @@ impl Encoder {
             }
             Kind::IndirectCall => {
                 let forgotten = self.tip(to, step.mode, output)?;
-                // Behind the packet of the call, a `PSB` has made decoders forget it too.
+                // A `PSB` behind the packet makes a decoder forget this call too.
                 if !forgotten {
                     self.calls.push(next);
                 }
@@ -252,7 +254,7 @@ impl Encoder {
                     self.calls.pop();
                 } else {
                     self.tip(to, step.mode, output)?;
-                    // perf takes the call's address for used up, libipt does not: build on neither.
+                    // Decoders differ: perf drops the address of the call here, libipt keeps it.
                     self.calls.clear();
                 }
                 Ok(Cause::Instruction)
@@ -274,8 +276,8 @@ impl Encoder {
         }
     }
 
-    /// Something took the thread from `from`, which was not executed, to `to`, and it is traced
-    /// there too.
+    /// An asynchronous event took the thread from `from`, whose instruction was not executed, to
+    /// `to`, and tracing stays on. Does nothing if tracing is off.
     pub fn interrupt(
         &mut self,
         from: u64,
@@ -299,20 +301,20 @@ impl Encoder {
         Ok(())
     }
 
-    /// Tracing ends before the instruction at `ip`. Where it is off already, nothing happens.
+    /// Tracing ends before the instruction at `ip`. Does nothing if tracing is off.
     ///
-    /// Finds room always, unless the output did not keep what it was asked to.
+    /// Fails only if the [`Output`] has not kept the space that it was asked to keep.
     pub fn disable(&mut self, ip: u64, output: &mut impl Output) -> Result<(), Full> {
         self.close(Some(ip), None, output)
     }
 
-    /// Tracing ends with the far transfer that was executed last: a system call, say.
+    /// Tracing ends with the far transfer that was executed last, such as a system call.
     pub fn far(&mut self, output: &mut impl Output) -> Result<(), Full> {
         self.close(None, None, output)
     }
 
-    /// Tracing ends with the branch to `to` that was executed last, and that is told of nowhere
-    /// else: it left the addresses that are traced.
+    /// Tracing ends with the branch to `to` that was executed last and left the traced addresses.
+    /// The branch is not reported to [`step`](Self::step).
     pub fn leave(&mut self, to: u64, output: &mut impl Output) -> Result<(), Full> {
         self.close(None, Some(to), output)
     }
@@ -342,7 +344,7 @@ impl Encoder {
         self.write(&group, state, output)
     }
 
-    /// A branch of which one bit is to be told.
+    /// Adds the bit of a branch.
     fn branch(&mut self, taken: bool, to: u64, output: &mut impl Output) -> Result<Cause, Full> {
         let mut state = self.state;
 
@@ -358,7 +360,7 @@ impl Encoder {
         Ok(Cause::Instruction)
     }
 
-    /// As [`finish`](Self::finish).
+    /// Writes a `TIP`. Returns what [`finish`](Self::finish) returns.
     fn tip(&mut self, to: u64, mode: Mode, output: &mut impl Output) -> Result<bool, Full> {
         let mut group = Group::new();
         let mut state = self.state;
@@ -369,9 +371,8 @@ impl Encoder {
         self.finish(group, state, to, output)
     }
 
-    /// Writes a group after which the thread is at `ip`: the place for a `PSB`, as a decoder that
-    /// has read it has followed the thread to there and no further. Whether there is one, so that
-    /// the calls before it are forgotten.
+    /// Writes a group after which a decoder has followed the thread to `ip` exactly, so that a
+    /// `PSB` can follow. Returns whether one does; then decoders forget the calls before it.
     fn finish(
         &mut self,
         mut group: Group,

@@ -1,21 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! x86 instructions, as far as a branch trace has to know them: how long they are, and where they
-//! can lead.
+//! Classifies x86 instructions: their length, and where control goes after them.
 //!
-//! [`Insn::decode`] reads one. It knows what runs in user mode, up to AVX-512 and AVX10, XOP and
-//! 3DNow!; what it does not know (APX, say) is [`None`], and then the caller has
-//! [`Insn::UNKNOWN`]. It does not say whether an instruction is valid: what the processor refuses
-//! is never executed.
+//! [`Insn::decode`] reads one instruction. It covers user mode up to AVX-512 and AVX10, XOP and
+//! 3DNow!. It returns [`None`] for others, such as APX, for which [`Insn::UNKNOWN`] stands. It does
+//! not check whether an instruction is valid, since a processor does not execute an invalid one.
 //!
-//! Processors differ in one thing that matters here: with an operand size prefix on a near branch
-//! in 64-bit mode, Intel's ignore the prefix, and so does this.
+//! With an operand size prefix on a near branch in 64-bit mode, processors of Intel ignore the
+//! prefix, and so does this decoder. Processors of AMD do not.
 
 mod decoder;
 
 use self::decoder::Decoder;
 
-/// How the processor reads instructions.
+/// The mode in which the processor decodes instructions.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Mode {
     /// 64-bit code, `x32` too.
@@ -32,20 +30,20 @@ pub const LEN_MAX: usize = 15;
 pub struct Insn {
     /// Its length in bytes, 1 to [`LEN_MAX`]; 0 for [`Insn::UNKNOWN`].
     pub len: u8,
-    /// What it does to the flow of control.
+    /// Its effect on the flow of control.
     pub kind: Kind,
-    /// The mode that it was read in.
+    /// The mode in which it was decoded.
     pub mode: Mode,
-    /// Whether the instruction pointer is cut to 16 bits by a direct branch.
+    /// Whether a direct branch truncates the instruction pointer to 16 bits.
     narrow: bool,
 }
 
-/// What an instruction does to the flow of control.
+/// The effect of an instruction on the flow of control.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Kind {
-    /// Goes on with the next one.
+    /// The next instruction follows.
     Other,
-    /// Not known to this decoder: what it does has to be seen.
+    /// Not known to this decoder: only execution shows its effect.
     Unknown,
     /// Jcc, JCXZ, JECXZ, JRCXZ, LOOP, LOOPE, LOOPNE.
     Conditional {
@@ -62,9 +60,9 @@ pub enum Kind {
         /// From the end of the instruction to the target.
         displacement: i32,
     },
-    /// Near JMP to what a register or memory holds.
+    /// Near JMP to an address in a register or in memory.
     IndirectJump,
-    /// Near CALL of what a register or memory holds.
+    /// Near CALL of an address in a register or in memory.
     IndirectCall,
     /// Near RET.
     Return,
@@ -73,15 +71,15 @@ pub enum Kind {
     /// INS, OUTS, MOVS, CMPS, STOS, LODS or SCAS with a REP prefix: a single step executes one
     /// iteration, and the address stays the same until the last.
     String,
-    /// PUSHF, PUSHFD, PUSHFQ: writes TF to the stack.
+    /// PUSHF, PUSHFD, PUSHFQ: stores TF to the stack.
     PushFlags,
-    /// POPF, POPFD, POPFQ: takes TF from the stack.
+    /// POPF, POPFD, POPFQ: loads TF from the stack.
     PopFlags,
-    /// MOV SS or POP SS: the trap after it comes one instruction late.
+    /// MOV SS or POP SS: its single-step trap comes one instruction late.
     Shadow,
-    /// CPUID: some hypervisors lose the trap after it.
+    /// CPUID: some hypervisors lose its single-step trap.
     Cpuid,
-    /// XBEGIN: single-stepping aborts the transaction, so the fallback comes next.
+    /// XBEGIN: a single step aborts the transaction, so the fallback follows.
     TransactionBegin {
         /// From the end of the instruction to the fallback.
         displacement: i32,
@@ -101,7 +99,7 @@ pub enum Far {
     Sysret,
     /// INT with its number; INT3 is 3 and INTO is 4.
     Interrupt(u8),
-    /// IRET, IRETD, IRETQ: takes TF from the stack.
+    /// IRET, IRETD, IRETQ: loads TF from the stack.
     InterruptReturn,
     /// Far CALL.
     Call,
@@ -112,7 +110,7 @@ pub enum Far {
 }
 
 impl Kind {
-    /// Whether it is a branch: what comes next need not be the next instruction.
+    /// Whether it is a branch, so that another instruction than the next can follow.
     pub const fn is_branch(self) -> bool {
         matches!(
             self,
@@ -128,7 +126,7 @@ impl Kind {
 }
 
 impl Insn {
-    /// What stands for an instruction that could not be read or is not known.
+    /// Stands for an instruction that could not be read, or that is not known.
     pub const UNKNOWN: Self = Self {
         len: 0,
         kind: Kind::Unknown,
@@ -136,8 +134,8 @@ impl Insn {
         narrow: false,
     };
 
-    /// Reads the instruction that `text` begins with. [`None`] if `text` ends before it does, or
-    /// if it is not known.
+    /// Decodes the instruction at the beginning of `text`. [`None`] if `text` is shorter than the
+    /// instruction, or if the instruction is not known.
     ///
     /// # Examples
     ///
@@ -165,9 +163,9 @@ impl Insn {
         })
     }
 
-    /// Whether the instruction that `text` begins with certainly leaves the flags register's control
-    /// bits alone, and is no load of SS: in its few first bytes, which is quicker than to
-    /// [decode](Self::decode) it. False also if these do not say.
+    /// Whether the instruction at the beginning of `text` certainly neither stores nor loads TF,
+    /// and does not load SS. Reads prefixes and the first opcode byte only, which is faster than
+    /// [`decode`](Self::decode). False if these bytes leave it open.
     ///
     /// # Examples
     ///
@@ -183,8 +181,8 @@ impl Insn {
             match byte {
                 0x26 | 0x2e | 0x36 | 0x3e | 0x64..=0x67 | 0xf0 | 0xf2 | 0xf3 => {}
                 0x40..=0x4f if mode == Mode::Bits64 => {}
-                // POP SS, MOV to a segment register, PUSHF, POPF, IRET, and REX2, behind which is
-                // another opcode.
+                // POP SS, MOV to a segment register, PUSHF, POPF, IRET, and REX2, which has another
+                // opcode behind it.
                 0x17 | 0x8e | 0x9c | 0x9d | 0xcf | 0xd5 => return false,
                 _ => return true,
             }
@@ -192,7 +190,7 @@ impl Insn {
         false
     }
 
-    /// The address behind it, if it stands at `ip`.
+    /// The address behind the instruction, if the instruction is at `ip`.
     pub const fn next(&self, ip: u64) -> u64 {
         // CAST: Widening; `From` is not const.
         #[allow(clippy::as_conversions, clippy::cast_lossless)]
@@ -201,7 +199,7 @@ impl Insn {
         self.cut(next)
     }
 
-    /// Where it leads if it is a direct branch, taken, and stands at `ip`.
+    /// The target of a direct branch at `ip`. [`None`] for other instructions.
     pub const fn target(&self, ip: u64) -> Option<u64> {
         match self.kind {
             Kind::Conditional { displacement }

@@ -1,30 +1,29 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Intel Processor Trace, made in software.
+//! Intel Processor Trace in software.
 //!
-//! An [`Encoder`] is told what a thread does, instruction by instruction, and writes what Intel's
-//! trace unit would: a bit for each conditional branch, an address where the code does not say
-//! where it goes on, and packets that say where tracing begins and ends. Who has the program's
-//! text can follow it with any decoder that is made for Intel PT.
+//! The caller reports each instruction that a thread executes, and an [`Encoder`] writes the
+//! packets that Intel's trace unit would write. A decoder for Intel PT reconstructs the execution
+//! from them and from the program's text.
 //!
-//! | event | packets |
+//! | call | packets |
 //! |---|---|
 //! | [`begin`](Encoder::begin) | `PSB`, `TSC`, `CBR`, `PSBEND`; `OVF` in front after a loss |
 //! | [`enable`](Encoder::enable) | `TSC`, `MODE.Exec`, `TIP.PGE` |
-//! | [`step`](Encoder::step): conditional branch, and return to where its call wanted it | a bit in a `TNT` |
-//! | indirect branch, other return, far transfer | `TIP`; `MODE.Exec` in front where the mode changes |
-//! | what the instruction at hand does not explain | `FUP`, `TIP` |
-//! | all else, direct jumps and calls too | none |
-//! | [`disable`](Encoder::disable): stopped between two instructions | `FUP`, `TIP.PGD` |
-//! | [`far`](Encoder::far): gone by a far transfer, as `syscall` | `TIP.PGD` |
-//! | [`leave`](Encoder::leave): a branch out of what is traced | `TIP.PGD` with an address |
+//! | [`step`](Encoder::step): conditional branch, and return to the address behind its call | a bit in a `TNT` |
+//! | [`step`](Encoder::step): indirect branch, other return, far transfer | `TIP`; `MODE.Exec` in front where the mode changes |
+//! | [`step`](Encoder::step): the instruction does not lead to the next address | `FUP`, `TIP` |
+//! | [`step`](Encoder::step): any other instruction, direct jumps and calls included | none |
+//! | [`disable`](Encoder::disable): tracing stops between two instructions | `FUP`, `TIP.PGD` |
+//! | [`far`](Encoder::far): a far transfer, such as `syscall`, leaves the traced code | `TIP.PGD` |
+//! | [`leave`](Encoder::leave): a branch leaves the traced addresses | `TIP.PGD` with an address |
 //! | [`psb_period`](Config::psb_period) bytes after the last | `PSB`, `TSC`, `CBR`, `MODE.Exec`, `FUP`, `PSBEND`, after a `TNT` or `TIP` |
 //!
-//! What an event writes is one group: it finds room as a whole, or the event did not happen.
-//! While tracing is on, [`CLOSE_MAX`] bytes are kept free behind it, so that
-//! [`disable`](Encoder::disable) finds room always, and a full ring ends as cleanly as any other.
+//! The packets of one call are written as a group: all of them, or none if there is no space. While
+//! tracing is on, [`CLOSE_MAX`] bytes stay free behind them. So [`disable`](Encoder::disable)
+//! always has space, and the trace in a full ring ends like any other.
 //!
-//! [`insn`] reads x86 instructions as far as such a trace has to know them.
+//! [`insn`] classifies x86 instructions.
 //!
 //! The crate is `no_std`, calls no kernel function, allocates nothing and has no `unsafe`. No
 //! function panics. It is built by kbuild into each module that uses it, and by cargo for tools.

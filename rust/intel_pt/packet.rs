@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The packets as bytes.
+//! Packets and their bytes.
 
 use crate::insn::Mode;
 
-/// `PSB`: where a decoder finds its feet.
+/// `PSB`: the packet at which a decoder synchronises.
 pub const PSB: [u8; 16] = [
     0x02, 0x82, 0x02, 0x82, 0x02, 0x82, 0x02, 0x82, 0x02, 0x82, 0x02, 0x82, 0x02, 0x82, 0x02, 0x82,
 ];
 
-/// No [`Group`] is longer, in bytes.
+/// The maximum length of a [`Group`], in bytes.
 pub const GROUP_MAX: usize = 96;
 
 /// A packet that carries an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Address {
-    /// An indirect branch went here.
+    /// The target of an indirect branch.
     Tip,
-    /// Tracing begins here.
+    /// The address at which tracing begins.
     Pge,
-    /// Tracing ends.
+    /// The address at which tracing ends.
     Pgd,
-    /// Something happened here.
+    /// The address of an asynchronous event.
     Fup,
 }
 
@@ -36,14 +36,14 @@ impl Address {
     }
 }
 
-/// Branches of which the trace does not know more than whether they were taken.
+/// Branches for which the trace has one bit each: whether they were taken.
 ///
 /// # Invariants
 ///
 /// At most [`Tnt::MAX`] bits are pending, and `bits` has none above them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Tnt {
-    /// The newest branch is bit 0.
+    /// Bit 0 is the newest branch.
     bits: u64,
     len: u32,
 }
@@ -52,24 +52,24 @@ impl Tnt {
     /// No branches.
     pub const EMPTY: Self = Self { bits: 0, len: 0 };
 
-    /// What a long packet holds.
+    /// The bits in a long packet.
     pub const MAX: u32 = 47;
 
-    /// What a short packet holds.
+    /// The bits in a short packet.
     const SHORT: u32 = 6;
 
-    /// Whether no more can be pushed.
+    /// Whether it holds [`MAX`](Self::MAX) branches.
     pub const fn is_full(self) -> bool {
         self.len >= Self::MAX
     }
 
-    /// Adds a branch; one more than fits pushes the oldest out.
+    /// Adds a branch. Drops the oldest one if it is full.
     pub const fn push(&mut self, taken: bool) {
         // CAST: Widening; `From` is not const.
         #[allow(clippy::as_conversions, clippy::cast_lossless)]
         let bit = taken as u64;
 
-        // INVARIANT: Bits above the `MAX`th are cut off, and the length is bounded.
+        // INVARIANT: The mask clears the bits above the `MAX`th, and the length is limited.
         self.bits = (self.bits << 1 | bit) & mask(Self::MAX);
         if self.len < Self::MAX {
             self.len += 1;
@@ -77,7 +77,7 @@ impl Tnt {
     }
 }
 
-/// Packets that are written together or not at all.
+/// Packets that are written all together, or not at all.
 #[derive(Clone, Copy, Debug)]
 pub struct Group {
     bytes: [u8; GROUP_MAX],
@@ -93,28 +93,28 @@ impl Group {
         }
     }
 
-    /// What was pushed.
+    /// The bytes of the packets.
     pub fn as_bytes(&self) -> &[u8] {
         self.bytes.get(..self.len).unwrap_or(&[])
     }
 
-    /// Whether nothing was pushed.
+    /// Whether there is no packet.
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Adds `bytes`. What does not fit is dropped; no group of the encoder's comes near that.
+    /// Adds `bytes`, or drops them if they do not fit, which happens to no group of the encoder.
     fn push(&mut self, bytes: &[u8]) {
         let end = self.len.saturating_add(bytes.len());
 
         if let Some(place) = self.bytes.get_mut(self.len..end) {
-            // As long as each other; `copy_from_slice()` would ask, and could panic.
+            // Both have the same length. `copy_from_slice()` would check that, and could panic.
             for (to, from) in place.iter_mut().zip(bytes) {
                 *to = *from;
             }
             self.len = end;
         } else {
-            // Not a debug assertion: kernels are built with these, too.
+            // Not a debug assertion: a kernel can be built with those.
             assert!(!cfg!(test), "a group is longer than GROUP_MAX");
         }
     }
@@ -158,8 +158,8 @@ impl Group {
         self.push(&[0x99, bits]);
     }
 
-    /// What is pending in `tnt`, in as few bytes as can be: short packets hold more bits a byte,
-    /// but a long one is one packet for a decoder and not eight.
+    /// Moves the branches of `tnt` to packets: short ones, which have more bits a byte, or a long
+    /// one for more branches than seven short ones hold.
     pub fn tnt(&mut self, tnt: &mut Tnt) {
         let Tnt { bits, mut len } = core::mem::take(tnt);
 
@@ -171,7 +171,7 @@ impl Group {
         }
 
         while len > 0 {
-            // The oldest go first.
+            // Oldest first.
             let now = if len % Tnt::SHORT == 0 {
                 Tnt::SHORT
             } else {
@@ -185,7 +185,7 @@ impl Group {
         }
     }
 
-    /// A packet with an address that is compressed against `last`, the one before.
+    /// A packet whose address is compressed relative to `last`, the address in the packet before.
     pub fn address(&mut self, packet: Address, ip: u64, last: &mut u64) {
         let changed = ip ^ *last;
         let [a, b, c, d, e, f, ..] = ip.to_le_bytes();
@@ -203,7 +203,7 @@ impl Group {
         *last = ip;
     }
 
-    /// A packet with an address that does not build on the one before.
+    /// A packet with a full address.
     pub fn full_address(&mut self, packet: Address, ip: u64) {
         let [a, b, c, d, e, f, g, h] = ip.to_le_bytes();
         let header = |ip_bytes: u8| ip_bytes << 5 | packet.opcode();
@@ -215,7 +215,7 @@ impl Group {
         }
     }
 
-    /// A packet whose address is left out.
+    /// A packet with its address suppressed.
     pub fn no_address(&mut self, packet: Address) {
         self.push(&[packet.opcode()]);
     }

@@ -2,12 +2,12 @@
 
 //! The stream that the `pattern` trace unit writes.
 //!
-//! A stream is a row of packets. Each says where it stands in the stream (`pos`: all bytes that
-//! the unit generated before it, whether they found room or not), so a reader that starts anywhere
-//! can find its feet, and a gap in the positions is the exact number of bytes lost. The payload is
-//! a function of the position, so that every single byte can be verified.
+//! A stream is a sequence of packets. Each packet has its position in the stream: the number of
+//! bytes that the unit generated before it, including those that were lost. So a reader can start
+//! anywhere, and a gap between positions is the exact number of lost bytes. The payload is a
+//! function of the position, so a reader can verify every byte.
 //!
-//! A packet, little endian, its length a multiple of [`PACKET_UNIT`]:
+//! Fields are little endian, and the length of a packet is a multiple of [`PACKET_UNIT`]:
 //!
 //! | offset | type | field | meaning |
 //! |---|---|---|---|
@@ -15,17 +15,18 @@
 //! | 4 | `u16` | len | length of the packet, header included |
 //! | 6 | `u8` | kind | [`Kind`] |
 //! | 7 | `u8` | version | [`VERSION`] |
-//! | 8 | `u64` | pos | position of the packet's first byte in its stream |
-//! | 16 | `u64` | time | `CLOCK_MONOTONIC` when it was made, in ns |
-//! | 24 | `u32` | stream | number of the stream, never 0; a ring may hold packets of several |
-//! | 28 | `u16` | cpu | the CPU that made it |
+//! | 8 | `u64` | pos | position of the packet's first byte in its stream, in bytes |
+//! | 16 | `u64` | time | time of generation: `CLOCK_MONOTONIC`, in ns |
+//! | 24 | `u32` | stream | number of the stream, not 0; a ring can hold packets of several streams |
+//! | 28 | `u16` | cpu | CPU that generated it |
 //! | 30 | `u16` | seed | seed of the payload |
-//! | 32 | `u32` | run | which AUX transaction of its event it was written in, from 0 |
+//! | 32 | `u32` | run | number of the AUX transaction among those of its event, from 0 |
 //! | 36 | `u32` | check | checksum of the 36 bytes before |
-//! | 40 | `u64`s | payload | of data: [`payload_word`] of each word's position |
+//! | 40 | `u64`s | payload | data packets: [`payload_word`] of the position of each word |
 //!
-//! A barrier is one unit long, its `pos` is that of the packet behind it, and the first word of its
-//! payload is the number of bytes lost before it. All other words of payload are 0.
+//! A barrier packet is [`PACKET_UNIT`] bytes long. Its `pos` is that of the packet behind it, and
+//! the first word of its payload is the number of bytes that were lost before it. All other words
+//! of its payload are 0, and so is the payload of padding.
 //!
 //! The crate is `no_std`, calls no kernel function, allocates nothing and has no `unsafe`. No
 //! function panics. It is built by kbuild into `pattern.ko`, whose unit writes the stream, and by
@@ -46,10 +47,10 @@ pub const HEADER_LEN: usize = 40;
 /// The length of every packet is a multiple of this, in bytes.
 pub const PACKET_UNIT: u16 = 64;
 
-/// The same, as lengths of packets are counted.
+/// [`HEADER_LEN`] in the type of packet lengths.
 const HEADER_LEN_U16: u16 = 40;
 
-/// The bytes of a [`Header::block`], as many as [`PACKET_UNIT`].
+/// Length of a [`Header::block`], in bytes: that of [`PACKET_UNIT`].
 pub const BLOCK_LEN: usize = 64;
 
 /// The first four bytes of a packet: "PTRN".
@@ -58,15 +59,15 @@ pub const MAGIC: u32 = u32::from_le_bytes(*b"PTRN");
 /// The version of the format.
 pub const VERSION: u8 = 1;
 
-/// What a packet is there for.
+/// The purpose of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Kind {
     /// Trace.
     Data,
-    /// Put in at the front of what follows a loss; carries no trace and takes up no positions.
+    /// Marks a loss before the packet that follows. It has no trace and advances no position.
     Barrier,
-    /// Fills the ring up to an alignment; carries no trace and takes up no positions.
+    /// Fills the ring up to an alignment. It has no trace and advances no position.
     Pad,
 }
 
@@ -89,7 +90,7 @@ impl Kind {
     }
 }
 
-/// Why bytes are no packet header.
+/// Why bytes are not a packet header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum DecodeError {
@@ -99,11 +100,11 @@ pub enum DecodeError {
     Magic,
     /// The version is not [`VERSION`].
     Version(u8),
-    /// The kind is none that this version knows.
+    /// This version does not know the kind.
     Kind(u8),
-    /// The length is 0 or no multiple of [`PACKET_UNIT`].
+    /// The length is 0 or not a multiple of [`PACKET_UNIT`].
     Len(u16),
-    /// The checksum does not fit the header.
+    /// The checksum does not match the header.
     Check,
 }
 
@@ -144,26 +145,26 @@ impl core::error::Error for DecodeError {}
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
-    /// Length of the packet with its header, in bytes.
+    /// Length of the packet including its header, in bytes.
     pub len: u16,
-    /// What the packet is there for.
+    /// The purpose of the packet.
     pub kind: Kind,
     /// Position of its first byte in the stream, in bytes.
     pub pos: u64,
-    /// When it was made: `CLOCK_MONOTONIC`, in ns.
+    /// Time of generation: `CLOCK_MONOTONIC`, in ns.
     pub time: u64,
     /// Number of its stream.
     pub stream: u32,
-    /// The CPU that made it.
+    /// The CPU that generated it.
     pub cpu: u16,
     /// Seed of the payload.
     pub seed: u16,
-    /// Which AUX transaction of its event it was written in, from 0.
+    /// The number of the AUX transaction among those of its event, from 0.
     pub run: u32,
 }
 
 impl Header {
-    /// The header as bytes, with its checksum.
+    /// The bytes of the header, including the checksum.
     #[inline]
     pub fn encode(&self) -> [u8; HEADER_LEN] {
         let mut bytes = [0; HEADER_LEN];
@@ -175,7 +176,7 @@ impl Header {
         bytes
     }
 
-    /// Reads the header that `bytes` begin with.
+    /// Decodes the header at the beginning of `bytes`.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let magic = bytes.first_chunk().ok_or(DecodeError::Short)?;
         if u32::from_le_bytes(*magic) != MAGIC {
@@ -220,7 +221,7 @@ impl Header {
         })
     }
 
-    /// The header as little-endian words, with its checksum.
+    /// The header as words, including the checksum.
     #[inline]
     fn checked_words(&self) -> [u64; HEADER_LEN / 8] {
         let [a, b, c, d, run] = self.words();
@@ -228,7 +229,7 @@ impl Header {
         [a, b, c, d, run | u64::from(check(&[a, b, c, d, run])) << 32]
     }
 
-    /// The header as little-endian words, the checksum left 0.
+    /// The header as words, with 0 for the checksum.
     #[inline]
     fn words(&self) -> [u64; HEADER_LEN / 8] {
         [
@@ -243,7 +244,7 @@ impl Header {
         ]
     }
 
-    /// The `index`th [`BLOCK_LEN`] bytes of the packet, from 0; the first begins with the header.
+    /// Block `index` of the packet, from 0: [`BLOCK_LEN`] bytes. Block 0 begins with the header.
     ///
     /// # Examples
     ///
@@ -265,8 +266,8 @@ impl Header {
         };
         let mut words = header.iter();
 
-        for (place, way) in block.chunks_exact_mut(8).zip((0..).step_by(8)) {
-            let offset = index.saturating_mul(PACKET_UNIT).saturating_add(way);
+        for (place, within) in block.chunks_exact_mut(8).zip((0..).step_by(8)) {
+            let offset = index.saturating_mul(PACKET_UNIT).saturating_add(within);
             let word = match words.next() {
                 Some(word) => *word,
                 None => self.payload_word(offset),
@@ -277,7 +278,7 @@ impl Header {
         block
     }
 
-    /// The packet, if it is a barrier, in front of which this many bytes are lost.
+    /// The packet of a [barrier](Kind::Barrier) with `lost` bytes lost before it.
     pub fn barrier(&self, lost: u64) -> [u8; BLOCK_LEN] {
         let mut block = self.block(0);
 
@@ -290,7 +291,7 @@ impl Header {
         block
     }
 
-    /// The payload word at byte `offset` of the packet; 0 if it is no data.
+    /// The payload word at byte `offset` of the packet. 0 if it is not a data packet.
     #[inline]
     pub fn payload_word(&self, offset: u16) -> u64 {
         if self.kind != Kind::Data {
@@ -304,7 +305,7 @@ impl Header {
     }
 }
 
-/// The checksum of a header whose own field is 0.
+/// The checksum of a header, computed with 0 in the field of the checksum.
 #[inline]
 fn check(words: &[u64; HEADER_LEN / 8]) -> u32 {
     let sum = words.iter().fold(0, |sum, word| mix(sum ^ word));
@@ -313,7 +314,7 @@ fn check(words: &[u64; HEADER_LEN / 8]) -> u32 {
     u32::from_le_bytes([a, b, c, d])
 }
 
-/// The payload word that stands at position `pos` of a stream.
+/// The payload word at position `pos` of a stream.
 #[inline]
 pub const fn payload_word(seed: u16, stream: u32, pos: u64) -> u64 {
     // CAST: Widening; `From` is not const.
@@ -323,11 +324,11 @@ pub const fn payload_word(seed: u16, stream: u32, pos: u64) -> u64 {
     mix(key ^ pos)
 }
 
-/// Verifies `bytes` against the payload of the packet with this `header`, of which they are the
-/// part from byte `offset` on. Of a barrier the number of bytes lost is taken as it is.
+/// Verifies that `bytes` are the payload, from byte `offset` of the packet, of the packet with this
+/// header. The number of lost bytes in a barrier is not checked.
 ///
-/// The error is the offset in the packet of the first byte that differs, or that no packet of this
-/// length has.
+/// The error is the offset in the packet of the first byte that differs, or that is behind the end
+/// of the packet.
 pub fn verify_payload(header: &Header, offset: u16, bytes: &[u8]) -> Result<(), u16> {
     let mut at = offset;
 
@@ -348,7 +349,7 @@ pub fn verify_payload(header: &Header, offset: u16, bytes: &[u8]) -> Result<(), 
     Ok(())
 }
 
-/// Where in `bytes` the first whole and valid packet header stands.
+/// The offset in `bytes` of the first complete and valid packet header.
 pub fn find_sync(bytes: &[u8]) -> Option<usize> {
     (0..bytes.len()).find(|&at| {
         bytes

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Reading a stream, from anywhere.
+//! Reads a stream from any point.
 
 use super::{find_sync, DecodeError, Header, Kind, HEADER_LEN};
 
-/// What a [`Reader`] comes upon.
+/// A part of the bytes that a [`Reader`] reads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Piece<'a> {
-    /// A packet, whole; its payload is not looked at.
+    /// A complete packet. Its payload is not verified.
     Packet(Header, &'a [u8]),
-    /// The front of a packet, at the end of the bytes.
+    /// The beginning of a packet that goes on behind the end of the bytes.
     Cut(Header, &'a [u8]),
-    /// Bytes that are none, up to the next header or to the end, and why the first of them are none.
+    /// Bytes up to the next header, or to the end, that are no packet, and why the first ones are
+    /// not a header.
     Stray(DecodeError, &'a [u8]),
 }
 
@@ -24,8 +25,8 @@ impl Piece<'_> {
     }
 }
 
-/// Takes bytes apart into packets. After bytes that are none it goes on at the next header: every
-/// header is a synchronisation point.
+/// Splits bytes into packets. After bytes that are no packet it continues at the next header, since
+/// each header is a synchronisation point.
 ///
 /// # Examples
 ///
@@ -34,7 +35,7 @@ impl Piece<'_> {
 ///
 /// let header = Header { len: 64, kind: Kind::Data, pos: 64, time: 0, stream: 1, cpu: 0, seed: 0, run: 0 };
 /// let packet = header.block(0);
-/// // From the middle of a packet on.
+/// // From the middle of a packet.
 /// let bytes = [&packet[10..], &packet[..]].concat();
 /// let pieces: Vec<_> = Reader::new(&bytes).collect();
 ///
@@ -83,38 +84,38 @@ impl<'a> Iterator for Reader<'a> {
     }
 }
 
-/// A packet that is at a position its stream had passed already.
+/// A packet's position is before the end of the packet before it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Behind {
-    /// The position that the stream had come to.
+    /// The end of the packet before it.
     pub reached: u64,
 }
 
-/// Follows the positions of one stream, and tells how many bytes are missing.
+/// Follows the positions of one stream, and counts the bytes that are missing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Follow {
     next: u64,
 }
 
 impl Follow {
-    /// From position `next` on.
+    /// Follows a stream from position `next`.
     pub const fn from(next: u64) -> Self {
         Self { next }
     }
 
-    /// The position that the stream has come to.
+    /// The end of the last packet.
     pub const fn reached(&self) -> u64 {
         self.next
     }
 
-    /// The stream's next packet: how many of its bytes are missing in front of it.
+    /// Adds the next packet of the stream. Returns the number of bytes that are missing before it.
     ///
-    /// After an error the stream goes on behind that packet.
+    /// After an error the stream continues behind that packet.
     pub fn packet(&mut self, header: &Header) -> Result<u64, Behind> {
         let len = match header.kind {
             Kind::Data => header.len.into(),
             Kind::Barrier => 0,
-            // Takes up no position, and tells of none.
+            // Neither advances the position nor shows a gap.
             Kind::Pad => return Ok(0),
         };
         let reached = self.next;
@@ -124,7 +125,7 @@ impl Follow {
     }
 }
 
-/// The bytes lost that a barrier tells of; [`None`] if `packet` is no whole barrier.
+/// The number of lost bytes in a barrier. [`None`] if `packet` is not a complete barrier.
 pub fn lost_before(header: &Header, packet: &[u8]) -> Option<u64> {
     if header.kind != Kind::Barrier {
         return None;

@@ -253,7 +253,8 @@ proptest! {
         prop_assert_eq!(in_file + trace.lost, trace.generated);
     }
 
-    /// From any byte to any other: the packets that are whole between them, no other, no byte twice.
+    /// From any byte to any other: the packets that are whole between them, no other, no byte
+    /// twice.
     #[test]
     fn finds_its_feet_from_anywhere(trace in traces(), a: prop::sample::Index, b: prop::sample::Index) {
         let (a, b) = (a.index(trace.bytes.len() + 1), b.index(trace.bytes.len() + 1));
