@@ -12,6 +12,7 @@
 //!
 //! - [`circular`]: reads a circular buffer that a unit overwrites without stopping.
 //! - [`ring`]: positions, sizes, free space, and the split of a range at the end of the ring.
+//! - [`guard`], [`lifecycle`]: reentrancy from NMI, and what the state of a CPU does next.
 //! - [`table`]: tables of regions, which direct a unit that writes to memory by itself.
 
 // Kbuild passes `no_std` itself and sets `MODULE`.
@@ -20,5 +21,7 @@
 #![deny(missing_docs)]
 
 pub mod circular;
+pub mod guard;
+pub mod lifecycle;
 pub mod ring;
 pub mod table;
