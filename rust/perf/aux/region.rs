@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The part of the ring that a session may write.
+//! The part of the AUX area that a transaction may write.
 
 use super::{
-    bounce::Bounce,
-    buffer::Pages,
-    output::Handle,
+    bounce::BounceMemory,
+    core::Handle,
+    pages::Pages,
     Mode, //
 };
 use crate::bindings;
@@ -16,11 +16,69 @@ use auxcore::ring::{
 use core::ptr;
 use kernel::prelude::*;
 
-/// No room for what was to be written.
+/// There is no space for what was to be written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Full;
 
-/// The part of the ring that a session may write: from the head on.
+/// Where the open transaction may write, and how much of that is written.
+///
+/// # Invariants
+///
+/// In non-overwrite mode `written` is at most `space`, which is less than the AUX area.
+pub(crate) struct Extent {
+    head: Pos,
+    space: u64,
+    wakeup: Pos,
+    written: u64,
+}
+
+impl Extent {
+    /// That of the transaction that is open on `handle`, with nothing written.
+    pub(crate) fn new(handle: &Handle, pages: &Pages) -> Self {
+        // In overwrite mode perf sets neither size nor wakeup, and the area itself limits a write.
+        // In non-overwrite mode perf offers at most one byte less than the area.
+        let space = match pages.mode() {
+            Mode::Linear => handle.space().min(pages.size().len().saturating_sub(1)),
+            Mode::Overwrite => u64::MAX,
+        };
+
+        // INVARIANT: Nothing is written.
+        Self {
+            head: handle.head(),
+            space,
+            wakeup: handle.wakeup(),
+            written: 0,
+        }
+    }
+
+    /// Goes on from where the handle is after a skip. Nothing is written.
+    pub(crate) fn skipped(&mut self, handle: &Handle) {
+        // INVARIANT: Less than the area, as before: the handle has what it had, less the padding.
+        self.space = handle.space().min(self.space);
+        self.head = handle.head();
+        self.wakeup = handle.wakeup();
+        self.written = 0;
+    }
+
+    /// The position of the first byte.
+    pub(crate) fn head(&self) -> Pos {
+        self.head
+    }
+
+    /// Bytes written by [`Writer`]s.
+    pub(crate) fn written(&self) -> u64 {
+        self.written
+    }
+
+    /// `len`, or as much of it as may be written.
+    pub(crate) fn limit(&self, len: u64) -> u64 {
+        len.min(self.space)
+    }
+}
+
+/// The part of the AUX area that the open transaction may write: from the head on.
+///
+/// A view for one callback. It writes to the pages and nowhere else, and only within the space.
 ///
 /// C counterpart: `head`, `size` and `wakeup` of `struct perf_output_handle`.
 ///
@@ -28,37 +86,43 @@ pub struct Full;
 ///
 /// ```
 /// # use kernel::prelude::*;
-/// # use perf::{aux, testing::{Bench, Setup}, Attr, Event, Pmu};
+/// # use perf::{aux, testing::{Bench, Setup}, Attr, AuxPmu, Event, Pmu};
 /// # struct Driver;
 /// # #[vtable]
 /// # impl Pmu for Driver {
 /// #     type Config = ();
 /// #     type Event = ();
-/// #     type Buffer = ();
-/// #     type Run = ();
+/// #     type Count = ();
 /// #     fn event_init(&self, _attr: &Attr<'_, ()>) -> Result {
 /// #         Ok(())
 /// #     }
+/// # }
+/// #
+/// # #[vtable]
+/// # impl AuxPmu for Driver {
+/// #     type Buffer = ();
+/// #     type Trace = ();
 /// #     fn setup_aux(&self, _event: &Event<'_, Self>, _pages: &aux::Pages) -> Result {
 /// #         Ok(())
 /// #     }
-/// fn start(&self, session: &mut aux::Session<'_, Self>) -> Result {
-///     // perf keeps one byte of the ring free, so that a full ring is no empty one.
-///     if session.window.space() != Some(4095) || session.window.reserve(4096).is_ok() {
+/// fn start(&self, transaction: &mut aux::Transaction<'_, Self>) -> Result {
+///     // perf keeps one byte of the area free, so that a full area differs from an empty one.
+///     let mut region = transaction.region();
+///     if region.space() != Some(4095) || region.reserve(4096).is_ok() {
 ///         return Err(EINVAL);
 ///     }
 ///
 ///     // In pieces, as they come. What is not committed does not count.
 ///     for piece in [b"first ", b"second"] {
-///         let mut writer = session.window.reserve(piece.len()).map_err(|_| ENOSPC)?;
+///         let mut writer = region.reserve(piece.len()).map_err(|_| ENOSPC)?;
 ///         writer.put(piece).map_err(|_| ENOSPC)?;
 ///         writer.commit();
 ///     }
-///     let _ = session.window.reserve(100);
+///     let _ = region.reserve(100);
 ///     Ok(())
 /// }
-/// #     fn quiesce(&self, session: &mut aux::Session<'_, Self>, _run: ()) -> aux::Written {
-/// #         aux::Written::by_writer(session.window, aux::Loss::None)
+/// #     fn quiesce(&self, transaction: &mut aux::Transaction<'_, Self>, _run: ()) -> aux::Commit {
+/// #         aux::Commit::written(transaction, aux::Loss::None)
 /// #     }
 /// # }
 /// let mut bench = Bench::new(Driver, &Setup { pages: 1, ..Setup::default() })?;
@@ -68,158 +132,134 @@ pub struct Full;
 /// assert!(bench.read()?.as_slice() == b"first second");
 /// # Ok::<(), Error>(())
 /// ```
-///
-/// # Invariants
-///
-/// - `pages` are those of a ring that is not freed while the window exists.
-/// - In linear mode `written` is at most `space`, which is less than the ring.
-pub struct Window {
-    pages: Pages,
-    head: Pos,
-    mode: Mode,
-    space: u64,
-    wakeup: Pos,
-    written: u64,
+pub struct Region<'a> {
+    pages: &'a Pages,
+    extent: &'a mut Extent,
 }
 
-impl Window {
-    /// # Safety
-    ///
-    /// `pages` must be those of the ring of an open transaction which outlives the window.
-    pub(super) unsafe fn new(pages: Pages, head: Pos, space: u64, wakeup: Pos) -> Self {
-        // Overwrite mode has no end: what limits a write is the ring itself. In linear mode perf
-        // never offers more than one byte less than the ring.
-        let mode = pages.mode();
-        let space = match mode {
-            Mode::Linear => space.min(pages.size().len().saturating_sub(1)),
-            Mode::Overwrite => u64::MAX,
-        };
-
-        // INVARIANT: The pages by the safety requirement; nothing is written yet.
-        Self {
-            pages,
-            head,
-            mode,
-            space,
-            wakeup,
-            written: 0,
-        }
+impl<'a> Region<'a> {
+    /// A view of `extent`, which must be that of a transaction on the area of `pages`.
+    pub(crate) fn new(pages: &'a Pages, extent: &'a mut Extent) -> Self {
+        Self { pages, extent }
     }
 
-    /// Goes on from where the handle of its transaction is now. Nothing may have been written.
-    pub(super) fn begin_at(&mut self, handle: &Handle) {
-        // INVARIANT: Less than the ring, as before: perf gives what it gave, less what was skipped.
-        self.space = handle.space().min(self.space);
-        self.head = handle.head();
-        self.wakeup = handle.wakeup();
-        self.written = 0;
-    }
-
-    /// The position of the window's first byte.
+    /// The position of the region's first byte.
     pub fn head(&self) -> Pos {
-        self.head
+        self.extent.head
     }
 
-    /// The size of the whole ring.
+    /// The size of the whole AUX area, in bytes.
     pub fn size(&self) -> Size {
         self.pages.size()
     }
 
-    /// How user space mapped the ring.
+    /// How user space mapped the AUX area.
     pub fn mode(&self) -> Mode {
-        self.mode
+        self.pages.mode()
     }
 
-    /// How many bytes may be written in all; [`None`] in overwrite mode, where there is no end.
+    /// Bytes that may be written in all; [`None`] in overwrite mode, which has no limit.
     pub fn space(&self) -> Option<u64> {
-        match self.mode {
-            Mode::Linear => Some(self.space),
+        match self.mode() {
+            Mode::Linear => Some(self.extent.space),
             Mode::Overwrite => None,
         }
     }
 
-    /// How many bytes have been written by [`Writer`]s.
+    /// Bytes that [`Writer`]s have written.
     pub fn written(&self) -> u64 {
-        self.written
+        self.extent.written
     }
 
-    /// Whether the wakeup point has been reached, so that user space wants a commit.
+    /// Whether what is written reaches the wakeup position, so that the reader waits for a commit.
     pub fn wakeup_due(&self) -> bool {
-        match self.mode {
+        match self.mode() {
             Mode::Linear => {
-                self.written > 0 && self.head.advance(self.written).reached(self.wakeup)
+                let end = self.extent.head.advance(self.extent.written);
+
+                self.extent.written > 0 && end.reached(self.extent.wakeup)
             }
             Mode::Overwrite => false,
         }
     }
 
-    /// Where user space wants to be woken: a commit that reaches this position does. Perhaps past, or
-    /// beyond the space. [`None`] in overwrite mode, where nobody is woken.
+    /// The wakeup position: a commit that reaches it wakes the reader. It may lie before the head,
+    /// or beyond the space. [`None`] in overwrite mode, which wakes nobody.
     pub fn wakeup(&self) -> Option<Pos> {
-        match self.mode {
-            Mode::Linear => Some(self.wakeup),
+        match self.mode() {
+            Mode::Linear => Some(self.extent.wakeup),
             Mode::Overwrite => None,
         }
     }
 
-    /// Writes `bytes` as a unit in software does, which got `address` from a table: `way` bytes after
-    /// the head, where `address` must be the physical address; else [`EFAULT`]. [`ENOSPC`] beyond the
-    /// [space](Self::space). After an error some of the bytes may have been written.
+    /// Writes `bytes` as a software unit does that got `address` from a table: `offset` bytes after
+    /// the head, where `address` must be the physical address; else [`EFAULT`]. [`ENOSPC`] beyond
+    /// the [space](Self::space). After an error some of the bytes may have been written.
     ///
-    /// A unit in hardware does the same by itself: what is written does not count as
-    /// [written](Self::written), but has to be told by [`Written::new`](super::Written::new).
-    pub fn store(&mut self, way: u64, address: u64, bytes: &[u8]) -> Result {
-        let end = way.checked_add(u64::try_from(bytes.len())?).ok_or(ENOSPC)?;
+    /// A hardware unit does the same by itself. The bytes do not count as
+    /// [written](Self::written): [`Commit::new`](super::Commit::new) reports them.
+    pub fn store(&mut self, offset: u64, address: u64, bytes: &[u8]) -> Result {
+        let end = offset
+            .checked_add(u64::try_from(bytes.len())?)
+            .ok_or(ENOSPC)?;
 
-        if end > self.space {
+        if end > self.extent.space {
             return Err(ENOSPC);
         }
-        let offset = self.size().offset(self.head.advance(way));
+        let offset = self.size().offset(self.extent.head.advance(offset));
         self.pages.store(offset, address, bytes)
     }
 
-    /// Takes the next `len` bytes of the window to write them; [`Full`] if there are fewer, or more
-    /// are asked for than the ring has.
+    /// Reserves the next `len` bytes of the region. [`Full`] if there are fewer, or if `len` exceeds
+    /// the AUX area.
     pub fn reserve(&mut self, len: usize) -> Result<Writer<'_>, Full> {
         let wanted = u64::try_from(len).map_err(|_| Full)?;
 
-        if len > self.size().get() || wanted > self.space.saturating_sub(self.written) {
+        if len > self.size().get() || wanted > self.extent.space.saturating_sub(self.extent.written)
+        {
             return Err(Full);
         }
 
         Ok(Writer {
-            at: self.head.advance(self.written),
+            at: self.extent.head.advance(self.extent.written),
             left: len,
-            window: self,
+            pages: self.pages,
+            extent: self.extent,
         })
     }
 }
 
-/// Writes a part of a [`Window`], across the end of the ring where need be.
+/// Writes a reserved part of a [`Region`], across the end of the AUX area where it wraps.
 ///
-/// What was [`put`](Self::put) counts as written only after [`commit`](Self::commit).
+/// What was [`put`](Self::put) counts as written after [`commit`](Self::commit).
 ///
 /// # Examples
 ///
 /// ```
 /// # use kernel::prelude::*;
-/// # use perf::{aux, testing::{Bench, Setup}, Attr, Event, Pmu};
+/// # use perf::{aux, testing::{Bench, Setup}, Attr, AuxPmu, Event, Pmu};
 /// # struct Driver;
 /// # #[vtable]
 /// # impl Pmu for Driver {
 /// #     type Config = ();
 /// #     type Event = ();
-/// #     type Buffer = ();
-/// #     type Run = ();
+/// #     type Count = ();
 /// #     fn event_init(&self, _attr: &Attr<'_, ()>) -> Result {
 /// #         Ok(())
 /// #     }
+/// # }
+/// #
+/// # #[vtable]
+/// # impl AuxPmu for Driver {
+/// #     type Buffer = ();
+/// #     type Trace = ();
 /// #     fn setup_aux(&self, _event: &Event<'_, Self>, _pages: &aux::Pages) -> Result {
 /// #         Ok(())
 /// #     }
-/// fn start(&self, session: &mut aux::Session<'_, Self>) -> Result {
+/// fn start(&self, transaction: &mut aux::Transaction<'_, Self>) -> Result {
+///     let mut region = transaction.region();
 ///     let mut record = || {
-///         let mut writer = session.window.reserve(12)?;
+///         let mut writer = region.reserve(12)?;
 ///
 ///         // Its fields, one after the other, and not a byte more than was reserved.
 ///         writer.put(&7u64.to_le_bytes())?;
@@ -231,8 +271,8 @@ impl Window {
 ///
 ///     record().map_err(|_: aux::Full| ENOSPC)
 /// }
-/// #     fn quiesce(&self, session: &mut aux::Session<'_, Self>, _run: ()) -> aux::Written {
-/// #         aux::Written::by_writer(session.window, aux::Loss::None)
+/// #     fn quiesce(&self, transaction: &mut aux::Transaction<'_, Self>, _run: ()) -> aux::Commit {
+/// #         aux::Commit::written(transaction, aux::Loss::None)
 /// #     }
 /// # }
 /// let mut bench = Bench::new(Driver, &Setup::default())?;
@@ -245,22 +285,23 @@ impl Window {
 /// ```
 #[must_use]
 pub struct Writer<'a> {
-    window: &'a mut Window,
+    pages: &'a Pages,
+    extent: &'a mut Extent,
     at: Pos,
     left: usize,
 }
 
 impl Writer<'_> {
-    /// Writes `bytes` behind what was put before; [`Full`] if less was reserved, and then nothing
-    /// is written.
+    /// Writes `bytes` behind what was put before. [`Full`] if less is reserved, and then nothing is
+    /// written.
     pub fn put(&mut self, bytes: &[u8]) -> Result<(), Full> {
         self.take(bytes.len())?;
 
-        let split = self.window.size().split(self.at, bytes.len()).ok_or(Full)?;
+        let split = self.pages.size().split(self.at, bytes.len()).ok_or(Full)?;
         let (front, back) = bytes.split_at_checked(split.first.len()).ok_or(Full)?;
 
-        self.window.pages.copy_in(split.first.start, front)?;
-        self.window.pages.copy_in(split.second.start, back)?;
+        self.pages.copy_in(split.first.start, front)?;
+        self.pages.copy_in(split.second.start, back)?;
 
         self.at = self
             .at
@@ -268,30 +309,43 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Writes `len` bytes of `bounce`, from position `pos` on, behind what was put before; [`Full`]
-    /// if less was reserved, or `bounce` has less, and then nothing is written.
+    /// Writes `len` bytes of `bounce`, from position `pos` on, behind what was put before. [`Full`]
+    /// if less is reserved or `bounce` has less, and then nothing is written.
     ///
-    /// What a unit writes to `bounce` meanwhile may or may not be among it.
-    pub fn copy(&mut self, bounce: &Bounce, mut pos: Pos, len: usize) -> Result<(), Full> {
+    /// A unit that writes to `bounce` at the same time may garble the bytes.
+    pub fn copy(&mut self, bounce: &impl BounceMemory, pos: Pos, len: usize) -> Result<(), Full> {
         if len > bounce.size().get() {
             return Err(Full);
         }
+        bounce
+            .read(|at| Some(self.copy_from(at, pos, len)))
+            .unwrap_or(Err(Full))
+    }
+
+    /// `at` must have the guarantees of [`Source::read`](super::bounce::Source::read).
+    fn copy_from(
+        &mut self,
+        at: &dyn Fn(Pos) -> Option<(ptr::NonNull<u8>, usize)>,
+        mut pos: Pos,
+        len: usize,
+    ) -> Result<(), Full> {
         let mut left = len;
         self.take(len)?;
 
         while left > 0 {
-            let offset = self.window.size().offset(self.at);
-            let (to, room) = self.window.pages.at(offset).ok_or(Full)?;
-            let (from, there) = bounce.at(pos).ok_or(Full)?;
-            let now = left.min(room).min(there);
+            let offset = self.pages.size().offset(self.at);
+            let (to, space) = self.pages.at(offset).ok_or(Full)?;
+            let (from, available) = at(pos).ok_or(Full)?;
+            let now = left.min(space).min(available);
 
-            // The function of C, since a unit may write to this memory while it runs: in the
-            // kernel's memory model that garbles bytes, and nothing more.
+            // The C function, since a unit may write to this memory while it runs: in the kernel's
+            // memory model that garbles bytes and nothing more.
             //
             // SAFETY:
-            // - `from` is valid for reads of `there` bytes, by the guarantee of `Bounce::at()`, and
-            //   `to` for writes of `room`, by that of `Pages::at()`: neither is fewer than `now`.
-            // - They do not overlap: a page of perf's and one of the bounce memory's own.
+            // - `from` is valid for reads of `available` bytes by the guarantee of `Source::read()`,
+            //   and `to` for writes of `space` bytes by that of `Pages::at()`. `now` exceeds
+            //   neither.
+            // - They do not overlap: a page of perf's, which is none of the bounce memory's.
             unsafe { bindings::memcpy(to.as_ptr().cast(), from.as_ptr().cast(), now) };
 
             // Cannot overflow: at most what is left.
@@ -303,39 +357,41 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Takes `len` bytes of what was reserved.
+    /// Takes `len` bytes of what is reserved.
     fn take(&mut self, len: usize) -> Result<(), Full> {
         self.left = self.left.checked_sub(len).ok_or(Full)?;
         Ok(())
     }
 
-    /// Whether all that was reserved has been put.
+    /// Whether all that is reserved has been put.
     pub(super) fn is_filled(&self) -> bool {
         self.left == 0
     }
 
     /// Counts what was put as written.
     pub fn commit(self) {
-        // INVARIANT: `reserve()` checked the room for all that `put()` let through.
-        self.window.written = self.at.distance_from(self.window.head);
+        // INVARIANT: `reserve()` checked the space for all that `put()` accepted.
+        self.extent.written = self.at.distance_from(self.extent.head);
     }
 }
 
 impl Pages {
-    /// Copies `bytes` to the ring, from `offset` on; they must end within it.
-    fn copy_in(&mut self, mut offset: usize, mut bytes: &[u8]) -> Result<(), Full> {
+    /// Copies `bytes` to the pages, from `offset` on. They must end within the pages.
+    ///
+    /// To be called for the open transaction on these pages, or for pages of the framework's own.
+    fn copy_in(&self, mut offset: usize, mut bytes: &[u8]) -> Result<(), Full> {
         while !bytes.is_empty() {
-            let (place, room) = self.at(offset).ok_or(Full)?;
-            let (now, rest) = bytes.split_at(room.min(bytes.len()));
+            let (place, space) = self.at(offset).ok_or(Full)?;
+            let (now, rest) = bytes.split_at(space.min(bytes.len()));
 
             // SAFETY:
             // - `now` is valid for reads of its length.
-            // - `place` is valid for writes of `room` bytes, no fewer than that, by the guarantee
-            //   of `Pages::at()`: a page of the ring, which perf keeps until the transaction ends.
-            // - They do not overlap: nobody has a Rust reference to the ring's pages.
+            // - `place` is valid for writes of `space` bytes, no fewer than that, by the guarantee
+            //   of `Pages::at()`.
+            // - They do not overlap: no Rust reference to the pages exists.
             unsafe { ptr::copy_nonoverlapping(now.as_ptr(), place.as_ptr(), now.len()) };
 
-            // Cannot overflow: an offset in the ring.
+            // Cannot overflow: an offset in the pages.
             offset = offset.wrapping_add(now.len());
             bytes = rest;
         }
@@ -343,24 +399,23 @@ impl Pages {
         Ok(())
     }
 
-    /// Copies `bytes` to the ring, from `offset` on, where `address` must be the physical address; else
-    /// [`EFAULT`], perhaps after some of them.
-    pub(super) fn store(
-        &mut self,
-        mut offset: usize,
-        mut address: u64,
-        mut bytes: &[u8],
-    ) -> Result {
+    /// As [`Self::copy_in`], where `address` must be the physical address of `offset`; else
+    /// [`EFAULT`], perhaps after some of the bytes were copied.
+    pub(super) fn store(&self, mut offset: usize, mut address: u64, mut bytes: &[u8]) -> Result {
         while !bytes.is_empty() {
-            let (place, room) = self.at(offset).ok_or(EFAULT)?;
+            let (place, space) = self.at(offset).ok_or(EFAULT)?;
             // SAFETY: The address of a page in the direct mapping of memory.
             let physical = unsafe { bindings::rust_perf_virt_to_phys(place.as_ptr().cast()) };
             if physical != address {
                 return Err(EFAULT);
             }
-            let (now, rest) = bytes.split_at(room.min(bytes.len()));
+            let (now, rest) = bytes.split_at(space.min(bytes.len()));
 
-            // SAFETY: As in `copy_in()`.
+            // SAFETY:
+            // - `now` is valid for reads of its length.
+            // - `place` is valid for writes of `space` bytes, no fewer than that, by the guarantee
+            //   of `Pages::at()`.
+            // - They do not overlap: no Rust reference to the pages exists.
             unsafe { ptr::copy_nonoverlapping(now.as_ptr(), place.as_ptr(), now.len()) };
 
             // Cannot overflow: an offset in the memory, and an address of it.
@@ -373,7 +428,7 @@ impl Pages {
     }
 }
 
-#[kunit_tests(rust_perf_aux_window)]
+#[kunit_tests(rust_perf_aux_region)]
 mod tests {
     use super::*;
     use core::ffi::c_void;
@@ -403,30 +458,34 @@ mod tests {
             let page = self.pages.get(offset / PAGE_SIZE)?;
             let place = ptr::from_ref(page.get(offset % PAGE_SIZE)?);
 
-            // SAFETY: Valid for reads. Volatile, since the window writes through the addresses.
+            // SAFETY: Valid for reads. Volatile, since the region writes through the addresses.
             Some(unsafe { place.read_volatile() })
         }
     }
 
-    /// A window on `memory`, from `head` on.
+    /// The pages of `memory`, and an extent of them from `head` on.
     ///
     /// # Safety
     ///
-    /// `memory` must outlive it.
-    unsafe fn window(
+    /// `memory` must outlive them.
+    unsafe fn area(
         memory: &mut Memory,
         head: u64,
         space: u64,
         wakeup: u64,
         overwrite: bool,
-    ) -> Result<Window> {
+    ) -> Result<(Pages, Extent)> {
         let nr_pages = memory.pages.len().try_into()?;
         // SAFETY: The array holds the addresses of that many pages, which live long enough by the
         // safety requirement.
         let pages = unsafe { Pages::new(memory.addresses.as_mut_ptr(), nr_pages, overwrite)? };
+        let mut handle = Handle::new();
 
-        // SAFETY: As above.
-        Ok(unsafe { Window::new(pages, Pos::new(head), space, Pos::new(wakeup)) })
+        handle.set_head(Pos::new(head));
+        handle.0.size = space.try_into()?;
+        handle.0.wakeup = wakeup.try_into()?;
+        let extent = Extent::new(&handle, &pages);
+        Ok((pages, extent))
     }
 
     struct Case {
@@ -498,14 +557,16 @@ mod tests {
     fn check(case: &Case) -> Result<bool> {
         let mut memory = Memory::new(2)?;
         // SAFETY: `memory` is dropped last.
-        let mut window = unsafe { window(&mut memory, case.head, case.space, 0, case.overwrite)? };
+        let (pages, mut extent) =
+            unsafe { area(&mut memory, case.head, case.space, 0, case.overwrite)? };
+        let mut region = Region::new(&pages, &mut extent);
         let mut model = KVec::from_elem(0u8, 2 * PAGE_SIZE, GFP_KERNEL)?;
         let mut at = case.head;
 
         for (i, &(len, fits)) in (1u8..).zip(case.writes) {
             let bytes = KVec::from_elem(i, len, GFP_KERNEL)?;
 
-            match window.reserve(len) {
+            match region.reserve(len) {
                 Ok(mut writer) if fits => {
                     // In two pieces; a third would be one too many.
                     let (front, back) = bytes.split_at(len / 3);
@@ -528,7 +589,7 @@ mod tests {
             }
         }
 
-        Ok(window.written() == case.written
+        Ok(region.written() == case.written
             && (0..2 * PAGE_SIZE).all(|i| memory.byte(i) == model.get(i).copied()))
     }
 
@@ -545,12 +606,13 @@ mod tests {
         let written = || -> Result<u64> {
             let mut memory = Memory::new(1)?;
             // SAFETY: `memory` is dropped last.
-            let mut window = unsafe { window(&mut memory, 0, 100, 0, false)? };
+            let (pages, mut extent) = unsafe { area(&mut memory, 0, 100, 0, false)? };
+            let mut region = Region::new(&pages, &mut extent);
 
-            if let Ok(mut writer) = window.reserve(10) {
+            if let Ok(mut writer) = region.reserve(10) {
                 writer.put(&[1; 10]).map_err(|_| EINVAL)?;
             }
-            Ok(window.written())
+            Ok(region.written())
         };
 
         assert!(written() == Ok(0));
@@ -572,14 +634,15 @@ mod tests {
             let seen = || -> Result<bool> {
                 let mut memory = Memory::new(1)?;
                 // SAFETY: `memory` is dropped last.
-                let mut window = unsafe { window(&mut memory, head, 4095, wakeup, false)? };
-                let mut writer = window.reserve(len).map_err(|_| EINVAL)?;
+                let (pages, mut extent) = unsafe { area(&mut memory, head, 4095, wakeup, false)? };
+                let mut region = Region::new(&pages, &mut extent);
+                let mut writer = region.reserve(len).map_err(|_| EINVAL)?;
 
                 writer
                     .put([0; 64].get(..len).ok_or(EINVAL)?)
                     .map_err(|_| EINVAL)?;
                 writer.commit();
-                Ok(window.wakeup_due())
+                Ok(region.wakeup_due())
             };
 
             assert!(seen() == Ok(due));

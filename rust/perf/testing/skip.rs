@@ -1,28 +1,29 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Padding against a perf that keeps what the reader could see: see
-//! [`Session::skip`](super::Session::skip).
+//! Padding, against a model of perf that keeps what the reader could see: see
+//! [`Transaction::skip`].
 
-use super::{
-    bench::{
-        Bench,
-        Setup, //
-    },
-    Full,
-    Loss,
-    Mode,
-    Next,
-    Pages,
-    Session,
-    Writer,
-    Written, //
-};
 use crate::{
+    aux::{
+        AuxPmu,
+        Commit,
+        Full,
+        Loss,
+        Mode,
+        Next,
+        Pages,
+        Transaction,
+        Writer, //
+    },
     event::{
         Attr,
         Event, //
     },
-    pmu::Pmu, //
+    pmu::Pmu,
+    testing::{
+        Bench,
+        Setup, //
+    }, //
 };
 use kernel::{
     prelude::*,
@@ -56,9 +57,9 @@ fn write(writer: &mut Writer<'_>, byte: u8, len: usize) -> Result<(), Full> {
 }
 
 impl Aligned {
-    fn skip(&self, session: &mut Session<'_, Self>, len: usize) {
+    fn skip(&self, transaction: &mut Transaction<'_, Self>, len: usize) {
         let pad = len.saturating_add_signed(self.more.load(Relaxed));
-        let skipped = session.skip(len, |writer| write(writer, PAD, pad));
+        let skipped = transaction.skip(len, |writer| write(writer, PAD, pad));
 
         self.answer
             .store(skipped.map_or_else(Error::to_errno, |()| 0), Relaxed);
@@ -69,29 +70,34 @@ impl Aligned {
 impl Pmu for Aligned {
     type Config = ();
     type Event = ();
-    type Buffer = ();
-    type Run = ();
+    type Count = ();
 
     fn event_init(&self, _attr: &Attr<'_, ()>) -> Result {
         Ok(())
     }
+}
+
+#[vtable]
+impl AuxPmu for Aligned {
+    type Buffer = ();
+    type Trace = ();
 
     fn setup_aux(&self, _event: &Event<'_, Self>, _pages: &Pages) -> Result {
         Ok(())
     }
 
-    fn start(&self, session: &mut Session<'_, Self>) -> Result {
-        let over = session.window.head().get() & self.align.wrapping_sub(1);
+    fn start(&self, transaction: &mut Transaction<'_, Self>) -> Result {
+        let over = transaction.region().head().get() & self.align.wrapping_sub(1);
 
         if over != 0 {
-            self.skip(session, usize::try_from(self.align.wrapping_sub(over))?);
+            self.skip(transaction, usize::try_from(self.align.wrapping_sub(over))?);
         }
-        session.set_timer(Delta::from_millis(1));
+        transaction.set_timer(Delta::from_millis(1));
         Ok(())
     }
 
-    fn tick(&self, session: &mut Session<'_, Self>, _run: &mut ()) -> Next {
-        let space = session.window.space().unwrap_or(0);
+    fn tick(&self, transaction: &mut Transaction<'_, Self>, _run: &mut ()) -> Next {
+        let space = transaction.region().space().unwrap_or(0);
         let step = match self.step.load(Relaxed) {
             0 => usize::try_from(space).unwrap_or(0),
             step => step,
@@ -99,27 +105,27 @@ impl Pmu for Aligned {
 
         let before = self.before.load(Relaxed);
         if before != 0 {
-            self.skip(session, before);
+            self.skip(transaction, before);
         }
-        if let Ok(mut writer) = session.window.reserve(step) {
+        if let Ok(mut writer) = transaction.region().reserve(step) {
             // Cannot fail: so much was reserved.
             let _ = write(&mut writer, TRACE, step);
             writer.commit();
         }
         let after = self.after.load(Relaxed);
         if after != 0 {
-            self.skip(session, after);
+            self.skip(transaction, after);
         }
 
-        if session.window.wakeup_due() {
-            Next::Commit
+        if transaction.region().wakeup_due() {
+            Next::Flush
         } else {
             Next::Continue
         }
     }
 
-    fn quiesce(&self, session: &mut Session<'_, Self>, _run: ()) -> Written {
-        Written::by_writer(session.window, Loss::None)
+    fn quiesce(&self, transaction: &mut Transaction<'_, Self>, _run: ()) -> Commit {
+        Commit::written(transaction, Loss::None)
     }
 }
 
@@ -190,7 +196,7 @@ mod cases {
             bench.read()?;
         }
 
-        assert!(bench.complaint().is_none());
+        assert!(bench.violation().is_none());
         assert!(bench.records().iter().all(|record| record.offset % 64 == 0));
         assert_eq!(bench.records().len(), 200);
         assert_eq!(bench.paddings().len(), 199);
@@ -213,7 +219,7 @@ mod cases {
         assert_eq!(bench.answer(), 0);
         assert_eq!(bench.paddings().len(), 1);
         assert_eq!(bench.head(), head + 5000 + 100);
-        assert!(bench.complaint().is_none());
+        assert!(bench.violation().is_none());
         assert!(bench.is_gapless(head));
         Ok(())
     }
@@ -230,7 +236,7 @@ mod cases {
         bench.del();
 
         // One byte was read before, one stays free.
-        assert!(bench.complaint().is_none());
+        assert!(bench.violation().is_none());
         assert_eq!(bench.head(), RING - 1);
         assert!(bench.is_gapless(1));
         Ok(())
@@ -250,7 +256,7 @@ mod cases {
             // 4096 bytes more are due: not before 41 steps of 100.
             assert_eq!(bench.records().len(), usize::from(ticks == 41));
         }
-        assert!(bench.complaint().is_none());
+        assert!(bench.violation().is_none());
         Ok(())
     }
 
@@ -271,7 +277,7 @@ mod cases {
         bench.del();
 
         assert_eq!(bench.head(), 2 * 10 + 100);
-        assert!(bench.complaint().is_none());
+        assert!(bench.violation().is_none());
         assert!(bench.is_gapless(0));
         Ok(())
     }
@@ -289,7 +295,7 @@ mod cases {
 
         assert_eq!(bench.head(), 100);
         assert_eq!(bench.paddings().len(), 0);
-        assert!(bench.complaint().is_none());
+        assert!(bench.violation().is_none());
         Ok(())
     }
 
@@ -305,7 +311,7 @@ mod cases {
 
         assert_eq!(bench.head(), 101);
         assert_eq!(bench.paddings().len(), 0);
-        assert!(bench.complaint().is_none());
+        assert!(bench.violation().is_none());
         Ok(())
     }
 
@@ -327,7 +333,7 @@ mod cases {
         assert_eq!(bench.answer(), 0);
         assert_eq!(bench.head(), RING + 64);
         bench.del();
-        assert!(bench.complaint().is_none());
+        assert!(bench.violation().is_none());
         assert!(bench.is_gapless(RING + 1));
         Ok(())
     }
@@ -348,7 +354,7 @@ mod cases {
             assert_eq!(bench.head(), 100);
             assert_eq!(bench.byte(0), Some(TRACE));
             assert_eq!(bench.paddings().len(), 0);
-            assert!(bench.complaint().is_none());
+            assert!(bench.violation().is_none());
         }
         Ok(())
     }

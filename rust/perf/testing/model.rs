@@ -1,25 +1,34 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A stand-in for perf's half of the ring, for KUnit.
+//! A model of perf's side of the AUX area, for KUnit.
 //!
-//! It keeps the rules of `kernel/events/ring_buffer.c` that a driver can run into, and breaks them
-//! where a test asks it to. A call that the real one would answer with a splat or a leak, or not at
-//! all, is a [`Complaint`].
+//! It keeps the rules of `kernel/events/ring_buffer.c` that a driver can break, and misbehaves where
+//! a test asks for it. A call that perf would answer with a warning or a leak, or not at all, is a
+//! [`Violation`].
 
-use super::{
-    buffer::Pages,
-    output::{
-        Handle,
-        Output,
-        Refusal, //
+use crate::{
+    aux::{
+        core::{
+            Core,
+            Handle,
+            Refusal, //
+        },
+        sample::Sampling,
+        Mode,
+        Pages, //
     },
-    sample::Sampling,
-    Mode, //
+    bindings, //
 };
-use crate::bindings;
-use auxcore::ring::{
-    Pos,
-    Size, //
+use auxcore::{
+    guard::{
+        Guard,
+        Pending,
+        Word, //
+    },
+    ring::{
+        Pos,
+        Size, //
+    }, //
 };
 use core::{
     ffi::c_void,
@@ -28,7 +37,15 @@ use core::{
         NonNull, //
     }, //
 };
-use kernel::prelude::*;
+use kernel::{
+    prelude::*,
+    sync::atomic::{
+        Atomic,
+        Relaxed, //
+    },
+    time::Delta,
+    types::Opaque, //
+};
 
 /// A `PERF_RECORD_AUX`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -66,7 +83,7 @@ impl Record {
         self.has(bindings::PERF_AUX_FLAG_COLLISION)
     }
 
-    /// The number of the [format](super::Format) of the trace.
+    /// The number of the [format](crate::aux::Format) of the trace.
     pub fn format(&self) -> u8 {
         let [_, format, ..] = self.flags.to_le_bytes();
 
@@ -74,7 +91,7 @@ impl Record {
     }
 }
 
-/// What a driver has [skipped](super::Session::skip).
+/// Padding that a driver has [skipped](crate::aux::Transaction::skip).
 #[derive(Clone, Copy, Debug)]
 pub struct Padding<'a> {
     /// The position of its first byte.
@@ -83,9 +100,9 @@ pub struct Padding<'a> {
     pub bytes: &'a [u8],
 }
 
-/// What perf would complain of, or ought to.
+/// A violation of perf's contract.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Complaint {
+pub enum Violation {
     /// A transaction was begun while another was open on the ring.
     Nested,
     /// A transaction was begun on a handle that had one open, which would leak.
@@ -165,7 +182,7 @@ pub(super) struct Ring {
     paddings: KVec<(u64, usize)>,
     padded: KVec<u8>,
     disabled: bool,
-    complaint: Option<Complaint>,
+    violation: Option<Violation>,
 }
 
 impl Ring {
@@ -187,7 +204,7 @@ impl Ring {
             paddings: KVec::with_capacity(MOST_RECORDS, GFP_KERNEL)?,
             padded: KVec::with_capacity(MOST_PADDING, GFP_KERNEL)?,
             disabled: false,
-            complaint: None,
+            violation: None,
         })
     }
 
@@ -236,11 +253,6 @@ impl Ring {
         })
     }
 
-    /// The end of a transaction on another CPU has it that none is open, as the real one's does.
-    pub(super) fn forget_open(&mut self) {
-        self.open = false;
-    }
-
     /// Whether perf has disabled the event.
     pub(super) fn is_disabled(&self) -> bool {
         self.disabled
@@ -251,18 +263,18 @@ impl Ring {
         self.disabled = false;
     }
 
-    /// The first complaint.
-    pub(super) fn complaint(&self) -> Option<Complaint> {
-        self.complaint
+    /// The first violation.
+    pub(super) fn violation(&self) -> Option<Violation> {
+        self.violation
     }
 
-    pub(super) fn complain(&mut self, complaint: Complaint) {
-        self.complaint.get_or_insert(complaint);
+    pub(super) fn violate(&mut self, violation: Violation) {
+        self.violation.get_or_insert(violation);
     }
 
-    fn complain_if(&mut self, is_so: bool, complaint: Complaint) {
+    fn violate_if(&mut self, is_so: bool, violation: Violation) {
         if is_so {
-            self.complain(complaint);
+            self.violate(violation);
         }
     }
 
@@ -290,7 +302,7 @@ impl Ring {
     /// Gives the `aux_priv` that is to be freed, if there is one.
     pub(super) fn end_unmap(&mut self) -> Option<NonNull<c_void>> {
         // `WARN_ON_ONCE(refcount_read(&rb->aux_refcount))`.
-        self.complain_if(self.open, Complaint::FreedOpen);
+        self.violate_if(self.open, Violation::FreedOpen);
         self.pages = None;
 
         NonNull::new(core::mem::replace(&mut self.private, ptr::null_mut()))
@@ -309,16 +321,16 @@ impl Ring {
     }
 
     fn begin(&mut self, handle: &mut Handle) -> Result<NonNull<c_void>, Refusal> {
-        self.complain_if(!handle.0.event.is_null(), Complaint::HandleInUse);
+        self.violate_if(!handle.0.event.is_null(), Violation::HandleInUse);
         if self.unmapping || self.private.is_null() {
             return Err(Refusal::NotMapped);
         }
         if self.open {
             // `WARN_ON_ONCE(nest)`.
-            self.complain(Complaint::Nested);
+            self.violate(Violation::Nested);
             return Err(Refusal::NotMapped);
         }
-        self.complain_if(self.disabled, Complaint::BegunWhileDisabled);
+        self.violate_if(self.disabled, Violation::BegunWhileDisabled);
 
         handle.set_head(self.head);
         handle.0.size = 0;
@@ -343,16 +355,16 @@ impl Ring {
         let overwrite = u64::from(bindings::PERF_AUX_FLAG_OVERWRITE);
         let truncated = flags & u64::from(bindings::PERF_AUX_FLAG_TRUNCATED) != 0;
 
-        self.complain_if(!self.open, Complaint::NotOpen);
+        self.violate_if(!self.open, Violation::NotOpen);
         let (offset, flags) = match self.mode {
             Mode::Overwrite => {
-                self.complain_if(truncated, Complaint::TruncatedOverwrite);
+                self.violate_if(truncated, Violation::TruncatedOverwrite);
                 self.head = handle.head();
                 (self.head, flags | overwrite)
             }
             Mode::Linear => {
                 let offset = self.head;
-                self.complain_if(len > handle.space(), Complaint::TooLong);
+                self.violate_if(len > handle.space(), Violation::TooLong);
                 self.head = self.head.advance(len);
                 (offset, flags)
             }
@@ -366,7 +378,7 @@ impl Ring {
                 flags,
             };
             let pushed = self.records.push_within_capacity(record);
-            self.complain_if(pushed.is_err(), Complaint::NoMemory);
+            self.violate_if(pushed.is_err(), Violation::NoMemory);
         }
         if truncated {
             self.disabled = true;
@@ -377,13 +389,13 @@ impl Ring {
     }
 
     fn skip(&mut self, handle: &mut Handle, len: u64) -> Result {
-        self.complain_if(!self.open, Complaint::NotOpen);
+        self.violate_if(!self.open, Violation::NotOpen);
         if len > handle.space() {
             return Err(ENOSPC);
         }
 
         if self.note_padding(len).is_err() {
-            self.complain(Complaint::NoMemory);
+            self.violate(Violation::NoMemory);
         }
         self.head = self.head.advance(len);
         if self.wake_up() {
@@ -426,7 +438,7 @@ impl Ring {
         let mut copied = 0;
         let mut fits = true;
 
-        self.complain_if(!self.open, Complaint::NotOpen);
+        self.violate_if(!self.open, Violation::NotOpen);
         loop {
             fits &= sampled.push(self.byte(at)?);
             at = at.advance(1);
@@ -435,7 +447,7 @@ impl Ring {
                 break;
             }
         }
-        self.complain_if(!fits, Complaint::SampleTooLong);
+        self.violate_if(!fits, Violation::SampleTooLong);
         Ok(copied)
     }
 
@@ -452,36 +464,61 @@ impl Ring {
     }
 }
 
-/// perf, as far as it exists in tests: the ring of an event is where `event->rb` points.
-pub(super) struct Fake;
+/// A request that an NMI makes in the next callback, before it releases its guard: bits of
+/// [`Pending`].
+static NMI: Atomic<u32> = Atomic::new(0);
 
-impl Fake {
-    /// The ring of an event on a bench.
+/// perf, as far as it exists in tests: the ring buffer of an event is where `event->rb` points.
+pub(crate) struct Model;
+
+impl Model {
+    /// Has an NMI interrupt the next callback.
+    pub(super) fn interrupt_next(pending: Pending) {
+        NMI.store(pending.bits(), Relaxed);
+    }
+
+    /// The ring buffer of an event on a bench.
     ///
     /// # Safety
     ///
-    /// `event` must be live, and its `rb` null or point to a [`Ring`] that nobody else refers to
+    /// `event` must be live, and its `rb` null or point to a [`Ring`] that nothing else refers to
     /// during the lifetime that the caller picks.
-    unsafe fn ring<'a>(event: NonNull<bindings::perf_event>) -> Option<&'a mut Ring> {
+    unsafe fn ring_of<'a>(event: NonNull<bindings::perf_event>) -> Option<&'a mut Ring> {
         // SAFETY: Live by the safety requirement.
         let ring = unsafe { (*event.as_ptr()).rb };
 
         // SAFETY: By the safety requirement.
         unsafe { ring.cast::<Ring>().as_mut() }
     }
+
+    /// The ring buffer that the transaction on `handle` is open on.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Self::ring_of`], of the event that the transaction was begun with.
+    unsafe fn ring_of_handle<'a>(handle: &Handle) -> Option<&'a mut Ring> {
+        // SAFETY: By the safety requirement.
+        NonNull::new(handle.0.event).and_then(|event| unsafe { Self::ring_of(event) })
+    }
 }
 
-impl Output for Fake {
+impl Core for Model {
+    unsafe fn ring(event: NonNull<bindings::perf_event>) -> *mut c_void {
+        // SAFETY: Live by the safety requirement.
+        unsafe { (*event.as_ptr()).rb }.cast()
+    }
+
     unsafe fn begin(
         handle: &mut Handle,
         event: NonNull<bindings::perf_event>,
     ) -> Result<NonNull<c_void>, Refusal> {
-        // SAFETY: The event is on a bench, whose ring nobody refers to during a callback, by the
-        // invariant of `Bench`.
-        let ring = unsafe { Self::ring(event) }.ok_or(Refusal::NoRing)?;
+        // SAFETY: The event is on a bench, whose ring buffer nothing refers to during a callback, by
+        // the invariant of `Bench`.
+        let ring = unsafe { Self::ring_of(event) }.ok_or(Refusal::NotMapped)?;
         let private = ring.begin(handle)?;
 
         handle.0.event = event.as_ptr();
+        handle.0.rb = ptr::from_mut(ring).cast();
         Ok(private)
     }
 
@@ -491,40 +528,57 @@ impl Output for Fake {
     }
 
     unsafe fn skip(handle: &mut Handle, len: u64) -> Result {
-        // SAFETY: As in `begin()`, which has set the event.
-        let ring = NonNull::new(handle.0.event).and_then(|event| unsafe { Self::ring(event) });
+        // SAFETY: The event was set by `begin()`; it is on a bench, in a callback.
+        let ring = unsafe { Self::ring_of_handle(handle) };
 
         ring.ok_or(ENOSPC)?.skip(handle, len)
     }
 
     unsafe fn end(handle: &mut Handle, len: u64) {
-        // SAFETY: As in `flag()`.
+        // SAFETY: The union holds integers only; for AUX it is `aux_flags`.
         let flags = *unsafe { handle.0.__bindgen_anon_1.aux_flags.as_ref() };
-        let event = core::mem::replace(&mut handle.0.event, ptr::null_mut());
+        // SAFETY: The event was set by `begin()`; it is on a bench, in a callback.
+        let ring = unsafe { Self::ring_of_handle(handle) };
 
-        // SAFETY: As in `begin()`, which has set the event.
-        if let Some(ring) = NonNull::new(event).and_then(|event| unsafe { Self::ring(event) }) {
+        if let Some(ring) = ring {
             ring.end(handle, len, flags);
+        }
+        handle.0.event = ptr::null_mut();
+    }
+
+    unsafe fn arm(_timer: &Opaque<bindings::hrtimer>, _interval: Delta) {
+        // The test decides when it expires.
+    }
+
+    unsafe fn queue(_work: &Opaque<bindings::irq_work>) {
+        // `Bench::on_cpu()` does the work.
+    }
+
+    fn interrupt<W: Word>(guard: &Guard<W>) {
+        let pending = Pending::from_bits(NMI.xchg(0, Relaxed));
+
+        if pending != Pending::NONE {
+            guard.request(pending);
         }
     }
 }
 
-impl Sampling for Fake {
+impl Sampling for Model {
     unsafe fn copy(
         handle: &mut Handle,
         record: NonNull<bindings::perf_output_handle>,
         from: Pos,
         to: Pos,
     ) -> c_long {
-        // SAFETY: As in `begin()`, which has set the event.
-        let ring = NonNull::new(handle.0.event).and_then(|event| unsafe { Self::ring(event) });
+        // SAFETY: The event was set by `begin()`; it is on a bench, in a callback.
+        let ring = unsafe { Self::ring_of_handle(handle) };
         // SAFETY: From `Sampled::as_record()`; whoever has called that looks at it only later.
         let sampled = unsafe { record.cast::<Sampled<'_>>().as_mut() };
 
         ring.and_then(|ring| match ring.copy(sampled, from, to) {
             Ok(copied) => c_long::try_from(copied).ok(),
             Err(_) => {
-                ring.complain(Complaint::NoMemory);
+                ring.violate(Violation::NoMemory);
                 None
             }
         })

@@ -1,32 +1,28 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A driver with one event, one ring and one CPU, and perf replaced by [`Fake`].
+//! A driver with one event, one AUX area and one CPU, and perf replaced by [`Model`].
 
-use super::{
-    buffer::{
-        Buffer,
-        Live,
-        Mode,
-        Pages, //
-    },
-    fake::{
-        Complaint,
-        Fake,
-        Padding,
-        Record,
-        Ring,
-        Sampled, //
-    },
-    gate::Word,
-    unit::{
-        Shared,
-        Start,
-        Unit, //
-    },
-    Next,
-    Session, //
+use super::model::{
+    Model,
+    Padding,
+    Record,
+    Ring,
+    Sampled,
+    Violation, //
 };
 use crate::{
+    aux::{
+        cpu::{
+            CpuState,
+            Failure, //
+        },
+        AuxPmu,
+        Buffer,
+        Mode,
+        Next,
+        Pages,
+        Transaction, //
+    },
     bindings,
     context,
     event::{
@@ -35,18 +31,17 @@ use crate::{
         Exclude,
         State, //
     },
-    filter::{
-        self,
-        Filters, //
-    },
+    filter,
     format::WORDS,
-    held,
-    pmu::Pmu,
-    stats::Stats, //
+    module_ref,
+    registration::CpuInfo, //
 };
-use auxcore::ring::{
-    Pos,
-    Size, //
+use auxcore::{
+    guard::Pending,
+    ring::{
+        Pos,
+        Size, //
+    }, //
 };
 use core::{
     cell::UnsafeCell,
@@ -60,7 +55,6 @@ use kernel::{
     error::to_result,
     page::PAGE_SIZE,
     prelude::*,
-    sync::Arc,
     time::Delta,
     types::{
         NotThreadSafe,
@@ -87,6 +81,8 @@ pub struct Setup {
     pub watermark: u64,
     /// How the ring is mapped.
     pub mode: Mode,
+    /// Address filters that the PMU is described with.
+    pub filters: u32,
 }
 
 /// An event of a CPU that asks for nothing special, and a linear ring of 4 pages.
@@ -101,6 +97,7 @@ impl Default for Setup {
             pages: 4,
             watermark: 0,
             mode: Mode::Linear,
+            filters: 16,
         }
     }
 }
@@ -114,6 +111,8 @@ pub enum Nmi {
     Pause,
     /// The overflow of a sibling resumes the event.
     Resume,
+    /// The unit raises its interrupt.
+    Interrupt,
 }
 
 /// The pages of a ring, and the array of their addresses, as perf makes them.
@@ -162,36 +161,36 @@ impl Drop for Memory {
     }
 }
 
-/// A driver on the bench: one event of it, one AUX ring and one CPU, that on which the bench was
-/// made.
+/// A driver on the bench: one event, one AUX area, and the CPU on which the bench was made.
 ///
-/// Each method is something that perf, user space or time does to the event. What the driver is
-/// called for runs on the event's CPU in hard interrupt context or with interrupts off, as perf
-/// has it; the rest runs in the test's task.
+/// Each method is an action of perf, of user space or of the hardware on the event. The driver's
+/// callbacks run on the event's CPU in hard interrupt context or with interrupts off, as under perf;
+/// all else runs in the test's task.
 ///
 /// # Invariants
 ///
-/// - `event` is zeroed but for what is set in [`Self::open`] and by the unit: `event.pmu_private`
-///   is `state`, `event.rb` is `ring` and `event.pmu` is `pmu`.
-/// - `ring` is only referred to by [`Fake`] during a callback, and by [`Self`] outside of any.
-/// - Whatever `unit` keeps a pointer to is in a box of its own.
-pub struct Bench<T: Pmu> {
-    pub(super) unit: KBox<Unit<T, Fake>>,
-    pub(super) shared: KBox<Shared<T>>,
+/// - `event` is zeroed but for what is set in [`Self::open`] and by the framework: `event.pmu_private`
+///   is `event_state`, `event.rb` is `ring` and `event.pmu` is `pmu`.
+/// - `ring` is only referred to by [`Model`] during a callback, and by [`Self`] outside of any.
+/// - Whatever `state` keeps a pointer to is in a box of its own.
+pub struct Bench<T: AuxPmu> {
+    // Dropped before the driver, to which it points.
+    pub(super) state: Pin<KBox<CpuState<T, Model>>>,
+    driver: KBox<T>,
     event: KBox<Opaque<bindings::perf_event>>,
     parent: KBox<Opaque<bindings::perf_event>>,
     /// Zeroed: a PMU without a name, and without address filters.
     pmu: KBox<Opaque<bindings::pmu>>,
-    state: Option<KBox<State<T>>>,
+    event_state: Option<KBox<State<T>>>,
     ring: KBox<UnsafeCell<Ring>>,
     memory: Memory,
-    timer: Option<Delta>,
+    filters: usize,
     cpu: u32,
     /// Tests look at it between callbacks, in one task.
     _not_send: NotThreadSafe,
 }
 
-impl<T: Pmu> Bench<T> {
+impl<T: AuxPmu> Bench<T> {
     /// Opens an event of `driver`, and maps its AUX ring.
     ///
     /// The error is the one that the framework or the driver gives in `event_init()` or
@@ -207,27 +206,30 @@ impl<T: Pmu> Bench<T> {
         // callbacks will run there.
         let cpu = unsafe { bindings::raw_smp_processor_id() };
 
-        // INVARIANT: `event` is completed below, before anybody sees it.
+        let driver = KBox::new(driver, GFP_KERNEL)?;
+        let info = CpuInfo {
+            id: ptr::from_ref(&*driver).cast(),
+            itrace: false,
+            filters: false,
+            system: false,
+        };
+        // SAFETY: The driver is in a box, which is dropped after the state.
+        let state = unsafe { CpuState::new(cpu, NonNull::from(&*driver), info) };
+
+        // INVARIANT: `event` is completed below, before a callback sees it.
         let mut bench = Self {
-            unit: KBox::new(Unit::new(cpu), GFP_KERNEL)?,
-            shared: KBox::new(
-                Shared {
-                    driver,
-                    live: Arc::pin_init(Live::new(), GFP_KERNEL)?,
-                    stats: Stats::new(),
-                },
-                GFP_KERNEL,
-            )?,
+            state: KBox::pin_init(state, GFP_KERNEL)?,
+            driver,
             event: KBox::new(Opaque::zeroed(), GFP_KERNEL)?,
             parent: KBox::new(Opaque::zeroed(), GFP_KERNEL)?,
             pmu: KBox::new(Opaque::zeroed(), GFP_KERNEL)?,
-            state: None,
+            event_state: None,
             ring: KBox::new(
                 UnsafeCell::new(Ring::new(size, watermark, setup.mode)?),
                 GFP_KERNEL,
             )?,
             memory,
-            timer: None,
+            filters: usize::try_from(setup.filters)?,
             cpu,
             _not_send: NotThreadSafe,
         };
@@ -269,13 +271,9 @@ impl<T: Pmu> Bench<T> {
         let event = self.event();
         // SAFETY: In what stands for `event_init()`; `attr` is not written any more.
         let attr = unsafe { Attr::<T::Config>::new(event)? };
-        let data = self.shared.driver.event_init(&attr)?;
-        let state = self.state.insert(KBox::new(
-            State {
-                config: attr.into_config(),
-                filters: Filters::new(usize::try_from(T::NR_FILTERS)?)?,
-                data,
-            },
+        let data = self.driver.event_init(&attr)?;
+        let state = self.event_state.insert(KBox::new(
+            State::new(attr.into_config(), self.filters, data)?,
             GFP_KERNEL,
         )?);
 
@@ -294,9 +292,8 @@ impl<T: Pmu> Bench<T> {
         if online && T::HAS_CPU_ONLINE {
             self.driver().cpu_online(self.cpu)?;
         }
-        self.on_cpu(|bench, cpu| bench.unit.set_online(online, cpu));
+        self.on_cpu(|bench, cpu| bench.state.as_ref().set_online(online, cpu));
         if !online {
-            self.timer = None;
             if T::HAS_CPU_OFFLINE {
                 self.driver().cpu_offline(self.cpu);
             }
@@ -323,21 +320,19 @@ impl<T: Pmu> Bench<T> {
         unsafe { &mut *self.ring.get() }
     }
 
-    /// Runs `f` as perf does what it does to an event: on its CPU, with interrupts off. What the
-    /// driver deferred is called right after it.
+    /// Runs `f` as perf does to an event: on its CPU, with interrupts off. What it left to the
+    /// `irq_work` is done right after it.
     pub(super) fn on_cpu<R>(&mut self, f: impl FnOnce(&mut Self, &context::Cpu) -> R) -> Option<R> {
         let cpu = self.cpu;
         let done = on_cpu(cpu, |cpu| {
             let result = f(self, cpu);
 
-            if T::HAS_DEFERRED && self.unit.take_wanted() {
-                self.shared.driver.deferred(cpu);
-            }
+            self.state.as_ref().work(cpu);
             result
         });
 
         if done.is_err() {
-            self.ring_mut().complain(Complaint::Offline);
+            self.ring_mut().violate(Violation::Offline);
         }
         done.ok()
     }
@@ -357,10 +352,11 @@ impl<T: Pmu> Bench<T> {
         let pages = unsafe { Pages::new(self.memory.0.as_mut_ptr(), nr_pages, overwrite)? };
         // SAFETY: `event_init()` has succeeded, or there was no bench.
         let event = unsafe { Event::<T>::from_raw(self.event()) };
-        let data = self.shared.driver.setup_aux(&event, &pages)?;
+        let data = self.driver.setup_aux(&event, &pages)?;
         // SAFETY: The ring forgets it in `unmap()`, before the memory goes.
         let view = unsafe { pages.view() };
-        let private = Buffer::<T>::into_foreign(data, pages, self.shared.live.clone())?;
+        let owner = ptr::from_ref(&*self.driver).cast();
+        let private = Buffer::<T>::into_foreign(data, pages, owner, self.ring.get().cast())?;
 
         self.ring_mut().map(private, view);
         Ok(())
@@ -374,7 +370,7 @@ impl<T: Pmu> Bench<T> {
         if let Some(private) = self.ring_mut().end_unmap() {
             // SAFETY: From `into_foreign()`, in `map()`; no transaction is open, and whoever runs
             // the test keeps the module.
-            unsafe { held::free_aux(private.as_ptr()) };
+            unsafe { module_ref::free_aux(private.as_ptr()) };
         }
     }
 
@@ -385,45 +381,35 @@ impl<T: Pmu> Bench<T> {
     pub fn add(&mut self) -> Result {
         match self.try_add() {
             Some(Ok(())) => Ok(()),
-            Some(Err(Start::Refused(error))) => Err(error),
-            Some(Err(Start::Busy | Start::Foreign)) => Err(EBUSY),
-            Some(Err(_)) | None => Err(EAGAIN),
+            Some(Err(failure)) => Err(Error::from_errno(failure.to_errno())),
+            None => Err(EAGAIN),
         }
     }
 
-    pub(super) fn try_add(&mut self) -> Option<Result<(), Start>> {
+    pub(super) fn try_add(&mut self) -> Option<Result<(), Failure>> {
         self.on_cpu(|bench, cpu| {
-            // SAFETY: The event and `shared` have boxes of their own, and `drop()` deletes the
-            // event before they go. If the bench is forgotten, they stay.
-            let added = unsafe { bench.unit.add(&bench.shared, bench.event(), true, cpu) };
-
-            bench.timer = added?;
-            Ok(())
+            // SAFETY: The event has a box of its own, and `drop()` deletes it before that goes. If
+            // the bench is forgotten, it stays.
+            unsafe { bench.state.as_ref().add(bench.event(), true, cpu) }
         })
     }
 
     /// perf schedules the event out.
     pub fn del(&mut self) {
-        self.on_cpu(|bench, cpu| bench.unit.del(bench.event(), cpu));
-        self.timer = None;
+        self.on_cpu(|bench, cpu| bench.state.as_ref().del(bench.event(), cpu));
     }
 
     /// perf starts the event again that it has stopped; whether there is a session that has begun.
     pub fn start(&mut self) -> bool {
         let before = self.ring().begun();
 
-        self.on_cpu(|bench, cpu| {
-            if let Some(timer) = bench.unit.start(bench.event(), cpu) {
-                bench.timer = Some(timer);
-            }
-        });
+        self.on_cpu(|bench, cpu| bench.state.as_ref().start(bench.event(), cpu));
         self.ring().begun() != before
     }
 
     /// perf stops the event, which stays on its CPU.
     pub fn stop(&mut self) {
-        self.on_cpu(|bench, cpu| bench.unit.stop(bench.event(), cpu));
-        self.timer = None;
+        self.on_cpu(|bench, cpu| bench.state.as_ref().stop(bench.event(), cpu));
     }
 
     /// An overflow of a sibling pauses the event.
@@ -446,7 +432,7 @@ impl<T: Pmu> Bench<T> {
         }
 
         self.set_paused(paused);
-        self.on_cpu(|bench, cpu| bench.unit.follow_pause(bench.event(), cpu));
+        self.on_cpu(|bench, cpu| bench.state.as_ref().follow_pause(bench.event(), cpu));
         Ok(())
     }
 
@@ -456,22 +442,22 @@ impl<T: Pmu> Bench<T> {
         unsafe { bindings::rust_perf_set_aux_paused(self.event().as_ptr(), paused) };
     }
 
-    /// An NMI will break into whatever is done next to the event, be it a start, a tick or a stop:
-    /// the driver's callback is called, and what `nmi` asks for follows when it has returned,
-    /// before interrupts come on again. That is how the driver sees it, wherever in it the NMI broke in.
+    /// An NMI interrupts the next callback, whichever that is. What `nmi` asks for is done when the
+    /// driver's callback has returned, before interrupts come on again.
     ///
     /// [`EOPNOTSUPP`] if the driver cannot pause and is to.
     ///
     /// C counterpart: `perf_event_overflow()` of another event of the group.
     pub fn interrupt(&mut self, nmi: Nmi) -> Result {
         match nmi {
-            Nmi::Stop => self.unit.gate.break_in(Word::STOP),
+            Nmi::Stop => Model::interrupt_next(Pending::STOP),
+            Nmi::Interrupt => Model::interrupt_next(Pending::INTERRUPT),
             Nmi::Pause | Nmi::Resume => {
                 if !T::HAS_PAUSE {
                     return Err(EOPNOTSUPP);
                 }
                 self.set_paused(nmi == Nmi::Pause);
-                self.unit.gate.break_in(Word::PAUSE);
+                Model::interrupt_next(Pending::PAUSE);
             }
         }
         Ok(())
@@ -481,11 +467,11 @@ impl<T: Pmu> Bench<T> {
     /// offset from `mapped`, where the task has mapped the file, if it has.
     ///
     /// As perf does, it stops the event if it runs, and starts it again. The error is the driver's,
-    /// from `filters_validate()`, or [`EOPNOTSUPP`] for more than [`Pmu::NR_FILTERS`], or
+    /// from `filters_validate()`, or [`EOPNOTSUPP`] for more than [`Setup::filters`], or
     /// [`EINVAL`] if that is 0; then the filters stay as they were.
     ///
     /// C counterpart: `PERF_EVENT_IOC_SET_FILTER`.
-    pub fn set_filters(&mut self, wanted: &[filter::Wanted], mapped: Option<u64>) -> Result {
+    pub fn set_filters(&mut self, wanted: &[filter::AddrFilter], mapped: Option<u64>) -> Result {
         if !T::HAS_FILTERS_VALIDATE {
             return Err(EINVAL);
         }
@@ -515,12 +501,12 @@ impl<T: Pmu> Bench<T> {
         let mut list = filter::List::new(raw)?;
         let list = list.head();
         // SAFETY: A list of filters, of our own.
-        let asked = unsafe { filter::wanted(list, usize::try_from(T::NR_FILTERS)?)? };
+        let asked = unsafe { filter::of_list(list, self.filters)? };
         T::filters_validate(&asked)?;
 
         self.stop();
         self.on_cpu(|bench, _| {
-            if let Some(state) = &bench.state {
+            if let Some(state) = &bench.event_state {
                 // SAFETY:
                 // - The list is ours, and there is a range for each filter.
                 // - The event is stopped, and this is its CPU with interrupts off.
@@ -531,10 +517,10 @@ impl<T: Pmu> Bench<T> {
         Ok(())
     }
 
-    /// A sibling takes a sample that shall hold the newest `size` bytes of trace, or as many as the
-    /// ring has; perf takes multiples of 8. What the driver does not give is zeroes.
+    /// A sibling takes a sample of the newest `size` bytes of trace, at most the AUX area; perf takes
+    /// multiples of 8. What the driver does not copy is zeroes.
     ///
-    /// [`EOPNOTSUPP`] if the driver has no [`snapshot`](Pmu::snapshot): perf refuses such siblings.
+    /// [`EOPNOTSUPP`] if the driver has no [`snapshot`](AuxPmu::snapshot): perf refuses such siblings.
     pub fn sample(&mut self, size: usize) -> Result<KVec<u8>> {
         if !T::HAS_SNAPSHOT {
             return Err(EOPNOTSUPP);
@@ -549,43 +535,51 @@ impl<T: Pmu> Bench<T> {
         self.on_cpu(|bench, cpu| {
             let (record, event) = (sampled.as_record(), bench.event());
 
-            // SAFETY: The event is one of `shared`; in what stands for `snapshot_aux()`.
-            unsafe { bench.unit.snapshot(&bench.shared, event, record, len, cpu) }
+            // SAFETY: In what stands for `snapshot_aux()`.
+            unsafe { bench.state.as_ref().snapshot(event, record, len, cpu) }
         });
         Ok(bytes)
     }
 
-    /// The timer's interval is over; false if none was set. What has become of the timer then is
-    /// told by [`Self::timer`].
+    /// The timer's interval is over; false if the driver has asked for none.
     pub fn tick(&mut self) -> bool {
-        if self.timer.is_none() {
-            return false;
-        }
+        let is_set = self.timer().is_some();
 
-        self.timer = self.on_cpu(|bench, cpu| bench.unit.tick(cpu)).flatten();
-        true
+        self.on_cpu(|bench, cpu| {
+            bench.state.as_ref().get_ref().tick(cpu);
+        });
+        is_set
     }
 
-    /// Something that is not perf runs `f` in the session, in the way of
-    /// [`Registration::with_session`](crate::Registration::with_session); what `f` returned.
-    /// [`None`] if no session is open.
-    pub fn with_session<R>(
+    /// The unit raises its interrupt on the event's CPU, as
+    /// [`Entry::interrupt`](crate::interrupt::Entry::interrupt) does.
+    pub fn raise(&mut self) {
+        self.on_cpu(|bench, cpu| bench.state.as_ref().interrupt(cpu));
+    }
+
+    /// Runs `f` in the transaction, as
+    /// [`Entry::with_transaction`](crate::interrupt::Entry::with_transaction); what `f` returned
+    /// besides. [`None`] if no transaction is open.
+    pub fn with_transaction<R>(
         &mut self,
-        f: impl FnOnce(&mut Session<'_, T>, &mut T::Run) -> (Next, R),
+        f: impl FnOnce(&mut Transaction<'_, T>, &mut T::Trace) -> (Next, R),
     ) -> Option<R> {
-        let (timer, result) = self
-            .on_cpu(|bench, cpu| bench.unit.with_session(cpu, f))
-            .flatten()?;
-
-        if timer.is_some() {
-            self.timer = timer;
-        }
-        Some(result)
+        self.on_cpu(|bench, cpu| bench.state.as_ref().with_transaction(cpu, f))
+            .flatten()
     }
 
-    /// The interval of the timer that runs, if one does.
+    /// The interval of the timer that the driver has asked for.
     pub fn timer(&self) -> Option<Delta> {
-        self.timer
+        self.timers().0
+    }
+
+    /// The interval at which the timer is armed. It stays armed when the event stops.
+    pub fn armed(&self) -> Option<Delta> {
+        self.timers().1
+    }
+
+    fn timers(&self) -> (Option<Delta>, Option<Delta>) {
+        on_cpu(self.cpu, |cpu| self.state.timers(cpu)).unwrap_or((None, None))
     }
 
     /// User space reads all that it has not read yet. In linear mode the room is free again, and if
@@ -627,7 +621,7 @@ impl<T: Pmu> Bench<T> {
         self.ring().records()
     }
 
-    /// What was [skipped](super::Session::skip) so far, the oldest first.
+    /// What was [skipped](crate::aux::Transaction::skip) so far, the oldest first.
     pub fn paddings(&self) -> impl ExactSizeIterator<Item = Padding<'_>> {
         self.ring().paddings()
     }
@@ -650,7 +644,7 @@ impl<T: Pmu> Bench<T> {
 
     /// Bytes that the driver has reported lost so far, for whatever cause.
     pub fn lost(&self) -> u64 {
-        let stats = &self.shared.stats;
+        let stats = &self.state.stats;
 
         [&stats.lost_no_space, &stats.lost_gap, &stats.lost_collision]
             .into_iter()
@@ -672,23 +666,23 @@ impl<T: Pmu> Bench<T> {
         self.ring().is_disabled()
     }
 
-    /// The first thing that perf has had to complain of.
-    pub fn complaint(&self) -> Option<Complaint> {
-        self.ring().complaint()
+    /// The first violation of perf's rules.
+    pub fn violation(&self) -> Option<Violation> {
+        self.ring().violation()
     }
 
     /// The driver.
     pub fn driver(&self) -> &T {
-        &self.shared.driver
+        &self.driver
     }
 
     /// What `event_init()` returned.
     pub fn state(&self) -> Option<&T::Event> {
-        self.state.as_ref().map(|state| &state.data)
+        self.event_state.as_ref().map(|state| &state.data)
     }
 }
 
-impl<T: Pmu> Drop for Bench<T> {
+impl<T: AuxPmu> Drop for Bench<T> {
     fn drop(&mut self) {
         self.del();
         self.unmap();

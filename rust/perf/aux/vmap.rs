@@ -1,32 +1,25 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A ring in one piece.
+//! An AUX area in one piece.
 
-use super::{
-    buffer::Pages,
-    window::Full, //
-};
+use super::pages::Pages;
 use crate::bindings;
-use auxcore::ring::{
-    Pos,
-    Size, //
-};
+use auxcore::ring::Size;
 use core::ptr::NonNull;
 use kernel::prelude::*;
 
-/// The pages of a ring, mapped side by side into the kernel's address space.
+/// The pages of an AUX area, mapped contiguously into the kernel's address space, for a unit that
+/// takes virtual addresses.
 ///
-/// Made by [`Pages::map`], kept in [`Pmu::Buffer`](crate::Pmu::Buffer), and so dropped in
-/// `free_aux()`, before perf frees the pages. That is where it belongs, but memory safety does not
-/// hang on it: the mapping has a reference to each page. Kept for longer, it keeps memory that
-/// nobody else looks at any more.
+/// Made by [`Pages::map`] and kept in [`AuxPmu::Buffer`](super::AuxPmu::Buffer), so that it is
+/// dropped in `free_aux()`, before perf frees the pages. Memory safety does not depend on that: the
+/// mapping has a reference to each page, and one that is kept for longer keeps memory that nothing
+/// else uses.
 ///
-/// The ring's memory is shared: with user space, which reads it at any time, perhaps with a unit
-/// that writes to it. There is no way to a `&[u8]` of it. Where in the ring one may write is for
-/// the session's [`Window`](super::Window) to say; a mapping only sees that it stays within the ring.
+/// The driver gets an address for its unit, and no way to write: what software writes goes through
+/// the transaction's [`Region`](super::Region).
 ///
-/// To be dropped in a task, or in an interrupt handler, but not in NMI. So not in a callback on the
-/// event's CPU.
+/// To be dropped in a task or in an interrupt handler, not in NMI.
 ///
 /// C counterpart: `vmap()` and `vunmap()`, as in `arm_spe_pmu`.
 ///
@@ -34,57 +27,61 @@ use kernel::prelude::*;
 ///
 /// ```
 /// # use kernel::prelude::*;
-/// # use perf::{aux, testing::{Bench, Setup}, Attr, Event, Pmu};
+/// # use perf::{aux, testing::{Bench, Setup}, Attr, AuxPmu, Event, Pmu};
 /// # struct Driver;
 /// # #[vtable]
 /// # impl Pmu for Driver {
 /// #     type Config = ();
 /// #     type Event = ();
-/// #     type Run = ();
+/// #     type Count = ();
 /// #     fn event_init(&self, _attr: &Attr<'_, ()>) -> Result {
 /// #         Ok(())
 /// #     }
-/// type Buffer = aux::Mapping;
+/// # }
+/// # #[vtable]
+/// # impl AuxPmu for Driver {
+/// #     type Trace = ();
+/// type Buffer = aux::VirtualMapping;
 ///
-/// fn setup_aux(&self, _event: &Event<'_, Self>, pages: &aux::Pages) -> Result<aux::Mapping> {
+/// fn setup_aux(&self, _event: &Event<'_, Self>, pages: &aux::Pages) -> Result<Self::Buffer> {
 ///     pages.map()
 /// }
 ///
-/// fn start(&self, session: &mut aux::Session<'_, Self>) -> Result {
-///     // Where the window begins, and over the end of the ring where need be.
-///     let head = session.window.head();
-///     session.buffer.copy_in(head, b"trace").map_err(|_| ENOSPC)
-/// }
+/// fn start(&self, transaction: &mut aux::Transaction<'_, Self>) -> Result {
+///     let head = transaction.region().head();
+///     let mapping = transaction.buffer();
+///     let first = mapping.address().addr().get() + mapping.size().offset(head);
+///     # let write_register = |_: usize| ();
 ///
-/// fn quiesce(&self, _session: &mut aux::Session<'_, Self>, _run: ()) -> aux::Written {
-///     // What went through the mapping, the window does not know.
-///     aux::Written::new(5, aux::Published::cpu_stores(), aux::Loss::None)
+///     write_register(first);
+///     Ok(())
 /// }
+/// #     fn quiesce(&self, transaction: &mut aux::Transaction<'_, Self>, _trace: ()) -> aux::Commit {
+/// #         aux::Commit::written(transaction, aux::Loss::None)
+/// #     }
 /// # }
 ///
 /// let mut bench = Bench::new(Driver, &Setup::default())?;
 ///
 /// bench.add()?;
-/// bench.del();
-/// assert!(bench.read()?.as_slice() == b"trace");
 /// # Ok::<(), Error>(())
 /// ```
 ///
 /// # Invariants
 ///
-/// `address` comes from `rust_perf_vmap()`: `size` bytes that are mapped until it is given to
-/// `rust_perf_vunmap()`, which is done once, by `drop()`.
-pub struct Mapping {
+/// `address` is from `rust_perf_vmap()`: `size` bytes that are mapped until `drop()` gives it to
+/// `rust_perf_vunmap()`, once.
+pub struct VirtualMapping {
     address: NonNull<u8>,
     size: Size,
 }
 
 // SAFETY: Memory of the kernel's, which is mapped for all tasks alike.
-unsafe impl Send for Mapping {}
+unsafe impl Send for VirtualMapping {}
 // SAFETY: What takes `&self` does not touch the memory.
-unsafe impl Sync for Mapping {}
+unsafe impl Sync for VirtualMapping {}
 
-impl Mapping {
+impl VirtualMapping {
     pub(super) fn new(pages: &Pages) -> Result<Self> {
         let (addresses, count) = pages.addresses();
         let count = count.try_into()?;
@@ -108,46 +105,22 @@ impl Mapping {
         self.address
     }
 
-    /// The size of the ring.
+    /// The size of the AUX area.
     pub fn size(&self) -> Size {
         self.size
     }
-
-    /// Writes `bytes` from position `pos` on, over the end of the ring where need be. [`Full`] if
-    /// they are more than the ring, and then nothing is written.
-    pub fn copy_in(&mut self, pos: Pos, bytes: &[u8]) -> Result<(), Full> {
-        let split = self.size.split(pos, bytes.len()).ok_or(Full)?;
-        let (front, back) = bytes.split_at_checked(split.first.len()).ok_or(Full)?;
-
-        for (bytes, offset) in [(front, split.first.start), (back, split.second.start)] {
-            // SAFETY: `Size::split()` gives offsets in the ring, at most its size: within the
-            // mapping, by the type invariant, or right behind it.
-            let place = unsafe { self.address.add(offset) };
-
-            // The function of C, since others may read this memory, and a unit write to it, while
-            // it runs: in the kernel's memory model that garbles bytes, and nothing more.
-            //
-            // SAFETY:
-            // - `bytes` is valid for reads of its length.
-            // - `place` is valid for writes of that many: `Size::split()` keeps both ranges in the
-            //   ring, which is mapped by the type invariant.
-            // - They do not overlap: nobody has a Rust reference to the ring's pages.
-            unsafe { bindings::memcpy(place.as_ptr().cast(), bytes.as_ptr().cast(), bytes.len()) };
-        }
-        Ok(())
-    }
 }
 
-impl Drop for Mapping {
+impl Drop for VirtualMapping {
     fn drop(&mut self) {
-        // SAFETY: By the type invariant, and for the last time. Nobody writes through it: that
-        // takes `&mut self`; a unit that was given the address has been quiesced before its session's
-        // buffer is dropped.
+        // SAFETY: Mapped by the type invariant, and unmapped once. The kernel does not write through
+        // it. A unit that got the address is quiesced before the buffer is dropped: the driver's
+        // word.
         unsafe { bindings::rust_perf_vunmap(self.address.as_ptr().cast()) };
     }
 }
 
-#[kunit_tests(rust_perf_aux_pages)]
+#[kunit_tests(rust_perf_aux_vmap)]
 mod tests {
     use super::{
         super::table::{
@@ -157,6 +130,7 @@ mod tests {
         },
         *,
     };
+    use auxcore::ring::Pos;
     use core::ffi::c_void;
     use kernel::page::PAGE_SIZE;
 
@@ -307,51 +281,28 @@ mod tests {
         chunk.into()
     }
 
-    #[test]
-    fn mapping_is_the_ring_in_one_piece() -> Result {
-        // Position, length.
-        let table = [
-            (0, 1),
-            (4095, 2),
-            (2 * 4096 - 10, 4096 + 20),
-            (4 * 4096 - 3, 7),
-            (17 * 4096 - 1, 4 * 4096),
-            (u64::MAX - 99, 200),
-            (5, 0),
-        ];
+    /// Writes a byte through the mapping, as a unit does.
+    fn poke(mapping: &VirtualMapping, offset: usize, byte: u8) {
+        // SAFETY: Within the mapping: the callers go up to its size.
+        let place = unsafe { mapping.address().add(offset) };
 
-        for (pos, len) in table {
-            let mut memory = Memory::new(&[0, 1, 0])?;
-            // SAFETY: `memory` is dropped last.
-            let mut mapping = unsafe { memory.pages()? }.map()?;
-            let size = mapping.size();
-            let mut bytes = KVec::new();
-            for i in 0..len {
-                bytes.push(u8::try_from(i % 251 + 1)?, GFP_KERNEL)?;
-            }
-
-            assert!(mapping.copy_in(Pos::new(pos), &bytes).is_ok());
-            for offset in 0..size.get() {
-                // How far behind `pos` the byte lies, and so which it is.
-                let way = Pos::new(u64::try_from(offset)?).retreat(pos);
-                let expected = bytes.get(size.offset(way)).copied().unwrap_or(0);
-
-                assert_eq!(memory.byte(offset), Some(expected));
-            }
-        }
-        Ok(())
+        // SAFETY: Mapped by the type invariant. Volatile, since it is read through other addresses.
+        unsafe { place.write_volatile(byte) };
     }
 
     #[test]
-    fn mapping_keeps_within_the_ring() -> Result {
-        let mut memory = Memory::new(&[0, 0])?;
+    fn mapping_is_the_area_in_one_piece() -> Result {
+        let mut memory = Memory::new(&[0, 1, 0])?;
         // SAFETY: `memory` is dropped last.
-        let mut mapping = unsafe { memory.pages()? }.map()?;
-        let long = KVec::from_elem(1, 2 * PAGE_SIZE + 1, GFP_KERNEL)?;
+        let mapping = unsafe { memory.pages()? }.map()?;
+        let mark = |offset: usize| u8::try_from(offset % 251 + 1).unwrap_or(0);
 
-        assert!(mapping.copy_in(Pos::new(3), &long) == Err(Full));
-        for offset in 0..2 * PAGE_SIZE {
-            assert_eq!(memory.byte(offset), Some(0));
+        assert_eq!(mapping.size().get(), 4 * PAGE_SIZE);
+        for offset in 0..mapping.size().get() {
+            poke(&mapping, offset, mark(offset));
+        }
+        for offset in 0..mapping.size().get() {
+            assert_eq!(memory.byte(offset), Some(mark(offset)));
         }
         Ok(())
     }
@@ -384,14 +335,15 @@ mod tests {
     fn mapping_that_is_kept_keeps_the_pages() -> Result {
         let mut memory = Memory::new(&[1, 0, 0])?;
         // SAFETY: `memory` is freed below, and the pages are not used after that.
-        let mut mapping = unsafe { memory.pages()? }.map()?;
+        let mapping = unsafe { memory.pages()? }.map()?;
 
         memory.free();
 
         // Had they been freed, one of these would be among the next that are allocated.
         let next = Memory::new(&[0; 64])?;
-        let marks = KVec::from_elem(0x5a, mapping.size().get(), GFP_KERNEL)?;
-        assert!(mapping.copy_in(Pos::new(0), &marks).is_ok());
+        for offset in 0..mapping.size().get() {
+            poke(&mapping, offset, 0x5a);
+        }
         for page in &next.addresses {
             assert!(!memory.addresses.contains(page));
         }

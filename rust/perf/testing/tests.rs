@@ -1,36 +1,35 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The unit's state machine against a perf that misbehaves as the real one may.
+//! The state of a CPU against a perf that does all that the real one may do.
 
 use super::{
-    bench::{
-        Bench,
-        Setup, //
-    },
-    fake::{
-        Fake,
-        Record, //
-    },
-    unit::{
-        Start,
-        Unit, //
-    },
-    Loss,
-    Mode,
-    Next,
-    Pages,
-    Published,
-    Session,
-    Written, //
+    model::Model,
+    Bench,
+    Record,
+    Setup, //
 };
 use crate::{
+    aux::{
+        cpu::{
+            CpuState,
+            Failure, //
+        },
+        AuxPmu,
+        Commit,
+        Loss,
+        Mode,
+        Next,
+        Pages,
+        Transaction, //
+    },
     bindings,
     context,
     event::{
         Attr,
         Event, //
     },
-    pmu::Pmu, //
+    pmu::Pmu,
+    registration::CpuInfo, //
 };
 use core::ptr::{
     self,
@@ -60,7 +59,7 @@ struct Probe {
     nmi: Atomic<u32>,
     /// Whether it pauses, and does not stop.
     nmi_pauses: Atomic<bool>,
-    unit: Atomic<*mut Unit<Probe, Fake>>,
+    state: Atomic<*mut CpuState<Probe, Model>>,
     event: Atomic<*mut bindings::perf_event>,
     /// Bytes for each tick.
     step: Atomic<usize>,
@@ -91,20 +90,23 @@ impl Drop for Counted {
 }
 
 impl Probe {
-    fn nmi_in(&self, place: u32, session: &Session<'_, Self>) {
+    fn nmi_in(&self, place: u32, transaction: &Transaction<'_, Self>) {
         if self.nmi.cmpxchg(place, NOWHERE, Relaxed).is_err() {
             return;
         }
 
-        let (unit, event) = (self.unit.load(Relaxed), self.event.load(Relaxed));
-        // SAFETY: Set by the test to its bench's, and only shared references are made of it.
-        if let (Some(unit), Some(event)) = (unsafe { unit.as_ref() }, NonNull::new(event)) {
+        let (state, event) = (self.state.load(Relaxed), self.event.load(Relaxed));
+        // SAFETY: Set by the test to its bench's, of which only shared references are made.
+        if let (Some(state), Some(event)) = (unsafe { state.as_ref() }, NonNull::new(event)) {
+            // SAFETY: The bench keeps it pinned.
+            let state = unsafe { Pin::new_unchecked(state) };
+
             if self.nmi_pauses.load(Relaxed) {
                 // SAFETY: The test's event, which it does not look at meanwhile.
                 unsafe { bindings::rust_perf_set_aux_paused(event.as_ptr(), true) };
-                unit.follow_pause(event, session.cpu);
+                state.follow_pause(event, transaction.cpu());
             } else {
-                unit.stop(event, session.cpu);
+                state.stop(event, transaction.cpu());
             }
         }
     }
@@ -114,34 +116,39 @@ impl Probe {
 impl Pmu for Probe {
     type Config = ();
     type Event = ();
-    type Buffer = Counted;
-    type Run = bool;
+    type Count = ();
 
     fn event_init(&self, _attr: &Attr<'_, ()>) -> Result {
         Ok(())
     }
+}
+
+#[vtable]
+impl AuxPmu for Probe {
+    type Buffer = Counted;
+    type Trace = bool;
 
     fn setup_aux(&self, _event: &Event<'_, Self>, _pages: &Pages) -> Result<Counted> {
         Ok(Counted(self.freed.clone()))
     }
 
-    fn start(&self, session: &mut Session<'_, Self>) -> Result<bool> {
+    fn start(&self, transaction: &mut Transaction<'_, Self>) -> Result<bool> {
         if self.refuse.load(Relaxed) {
             return Err(ENODEV);
         }
-        self.nmi_in(IN_START, session);
+        self.nmi_in(IN_START, transaction);
         self.started.fetch_add(1, Relaxed);
         self.open.store(false, Relaxed);
-        session.set_timer(Delta::from_millis(1));
+        transaction.set_timer(Delta::from_millis(1));
         Ok(false)
     }
 
-    fn tick(&self, session: &mut Session<'_, Self>, full: &mut bool) -> Next {
-        self.nmi_in(IN_TICK, session);
+    fn tick(&self, transaction: &mut Transaction<'_, Self>, full: &mut bool) -> Next {
+        self.nmi_in(IN_TICK, transaction);
         if !self.open.load(Relaxed) {
             return Next::Continue;
         }
-        match session.window.reserve(self.step.load(Relaxed)) {
+        match transaction.region().reserve(self.step.load(Relaxed)) {
             Ok(mut writer) => {
                 for _ in 0..self.step.load(Relaxed) {
                     // Cannot fail: so much was reserved.
@@ -152,19 +159,19 @@ impl Pmu for Probe {
             Err(_) => *full = true,
         }
 
-        if *full || session.window.wakeup_due() {
-            Next::Commit
+        if *full || transaction.region().wakeup_due() {
+            Next::Flush
         } else {
             Next::Continue
         }
     }
 
-    fn pause(&self, _session: &mut Session<'_, Self>, _full: &mut bool) {
+    fn pause(&self, _transaction: &mut Transaction<'_, Self>, _full: &mut bool) {
         self.gated.fetch_add(1, Relaxed);
         self.open.store(false, Relaxed);
     }
 
-    fn resume(&self, _session: &mut Session<'_, Self>, _full: &mut bool) {
+    fn resume(&self, _transaction: &mut Transaction<'_, Self>, _full: &mut bool) {
         self.gated.fetch_add(1, Relaxed);
         self.open.store(true, Relaxed);
     }
@@ -173,16 +180,16 @@ impl Pmu for Probe {
         self.deferred.fetch_add(1, Relaxed);
     }
 
-    fn quiesce(&self, session: &mut Session<'_, Self>, full: bool) -> Written {
-        self.nmi_in(IN_QUIESCE, session);
+    fn quiesce(&self, transaction: &mut Transaction<'_, Self>, full: bool) -> Commit {
+        self.nmi_in(IN_QUIESCE, transaction);
         self.quiesced.fetch_add(1, Relaxed);
         if self.defers.load(Relaxed) {
-            session.defer();
-            session.defer();
+            transaction.defer();
+            transaction.defer();
         }
 
-        let len = session
-            .window
+        let len = transaction
+            .region()
             .written()
             .saturating_add(self.lie.load(Relaxed));
         let loss = if full {
@@ -190,7 +197,7 @@ impl Pmu for Probe {
         } else {
             Loss::None
         };
-        Written::new(len, Published::cpu_stores(), loss)
+        Commit::new(len, loss)
     }
 }
 
@@ -203,7 +210,7 @@ fn bench(overwrite: bool) -> Result<Bench<Probe>> {
     let driver = Probe {
         nmi: Atomic::new(NOWHERE),
         nmi_pauses: Atomic::new(false),
-        unit: Atomic::new(ptr::null_mut()),
+        state: Atomic::new(ptr::null_mut()),
         event: Atomic::new(ptr::null_mut()),
         step: Atomic::new(1024),
         lie: Atomic::new(0),
@@ -231,8 +238,8 @@ fn bench(overwrite: bool) -> Result<Bench<Probe>> {
     )?;
 
     bench.driver().event.store(bench.event().as_ptr(), Relaxed);
-    let unit = ptr::from_ref(&*bench.unit).cast_mut();
-    bench.driver().unit.store(unit, Relaxed);
+    let state = ptr::from_ref(&*bench.state).cast_mut();
+    bench.driver().state.store(state, Relaxed);
     Ok(bench)
 }
 
@@ -245,7 +252,7 @@ impl Bench<Probe> {
             .load(Relaxed)
             .wrapping_sub(driver.quiesced.load(Relaxed));
 
-        self.complaint().is_none() && running <= 1 && !(self.is_disabled() && running == 1)
+        self.violation().is_none() && running <= 1 && !(self.is_disabled() && running == 1)
     }
 
     /// Whether a tick finds a session that goes on.
@@ -267,7 +274,7 @@ impl Bench<Probe> {
     }
 }
 
-#[kunit_tests(rust_perf_aux_unit)]
+#[kunit_tests(rust_perf_aux_cpu)]
 mod cases {
     use super::*;
 
@@ -399,34 +406,43 @@ mod cases {
         Ok(())
     }
 
-    /// What two CPUs can do to perf's count of transactions, when an event's children write to one
-    /// ring. The second unit stands for that of another CPU.
+    /// Events of two CPUs that write to one AUX area: perf would warn of the second. The second
+    /// state stands for that of another CPU.
     #[test]
-    fn ring_is_written_by_one_unit_at_a_time() -> Result {
+    fn area_is_written_by_one_cpu_at_a_time() -> Result {
         let mut bench = bench(false)?;
-        let unit = KBox::new(Unit::<Probe, Fake>::new(bench.cpu()), GFP_KERNEL)?;
+        let driver = NonNull::from(bench.driver());
+        let info = CpuInfo {
+            id: driver.as_ptr().cast_const().cast(),
+            itrace: false,
+            filters: false,
+            system: false,
+        };
+        // SAFETY: The driver lives as long as the bench, which is dropped after the state.
+        let state = unsafe { CpuState::<Probe, Model>::new(bench.cpu(), driver, info) };
+        let state = KBox::pin_init(state, GFP_KERNEL)?;
         let add = |bench: &mut Bench<Probe>| {
             let event = bench.event();
 
-            // SAFETY: The event and `shared` live to the end of the case; it is deleted before.
-            bench.on_cpu(|bench, cpu| unsafe { unit.add(&bench.shared, event, true, cpu) })
+            // SAFETY: The event lives to the end of the case; it is deleted before.
+            bench.on_cpu(|_, cpu| unsafe { state.as_ref().add(event, true, cpu) })
         };
 
-        bench.on_cpu(|_, cpu| unit.set_online(true, cpu));
+        bench.on_cpu(|_, cpu| state.as_ref().set_online(true, cpu));
         assert!(bench.add().is_ok());
         assert!(bench.ticks());
-        bench.ring_mut().forget_open();
-        assert!(add(&mut bench) == Some(Err(Start::NotMapped)));
-        // What perf has opened for it is ended.
-        assert!(!bench.is_open());
+        assert!(add(&mut bench) == Some(Err(Failure::InUse)));
+        // Nothing was begun, and the transaction of the first goes on.
+        assert!(bench.is_open());
+        assert!(bench.is_sound());
         assert_eq!(bench.driver().started.load(Relaxed), 1);
-        assert_eq!(bench.shared.stats.begin_not_mapped.get(), 1);
+        assert_eq!(state.stats.begin_in_use.get(), 1);
 
         // When the first has ended its own, the second may.
         bench.del();
-        assert!(matches!(add(&mut bench), Some(Ok(_))));
+        assert!(matches!(add(&mut bench), Some(Ok(()))));
         assert_eq!(bench.driver().started.load(Relaxed), 2);
-        bench.on_cpu(|bench, cpu| unit.del(bench.event(), cpu));
+        bench.on_cpu(|bench, cpu| state.as_ref().del(bench.event(), cpu));
         assert!(bench.add().is_ok());
         Ok(())
     }
@@ -440,17 +456,17 @@ mod cases {
         assert!(bench.add().is_ok());
         let added = bench.on_cpu(|bench, cpu| {
             // Nor can it stop or delete what is not its own.
-            bench.unit.stop(event, cpu);
-            bench.unit.del(event, cpu);
-            // SAFETY: The event and `shared` live to the end of the case; it is not added.
-            unsafe { bench.unit.add(&other.shared, event, true, cpu) }
+            bench.state.as_ref().stop(event, cpu);
+            bench.state.as_ref().del(event, cpu);
+            // SAFETY: The event lives to the end of the case; it is not added.
+            unsafe { bench.state.as_ref().add(event, true, cpu) }
         });
-        assert!(added == Some(Err(Start::Busy)));
+        assert!(added == Some(Err(Failure::Busy)));
 
         assert!(bench.ticks());
         bench.stop();
-        let started = bench.on_cpu(|bench, cpu| bench.unit.start(event, cpu).is_some());
-        assert!(started == Some(false) && !bench.is_open());
+        bench.on_cpu(|bench, cpu| bench.state.as_ref().start(event, cpu));
+        assert!(!bench.is_open());
         assert!(bench.is_sound() && other.is_sound());
         Ok(())
     }
@@ -499,10 +515,10 @@ mod cases {
         let stopped = || unsafe { (*event.as_ptr()).hw.state } != 0;
 
         let added = bench.on_cpu(|bench, cpu| {
-            // SAFETY: The event and `shared` live until the bench is dropped, which deletes it.
-            unsafe { bench.unit.add(&bench.shared, event, false, cpu) }
+            // SAFETY: The event lives until the bench is dropped, which deletes it.
+            unsafe { bench.state.as_ref().add(event, false, cpu) }
         });
-        assert!(added == Some(Ok(None)) && stopped() && !bench.is_open());
+        assert!(added == Some(Ok(())) && stopped() && !bench.is_open());
         assert!(bench.start() && !stopped());
         bench.stop();
         assert!(stopped());
@@ -585,7 +601,7 @@ mod cases {
         bench.pause()?;
         bench.resume()?;
 
-        // The second step reached the wakeup point: one more session, and one more resume.
+        // The second step reached the wakeup point: one more transaction, and one more resume.
         assert_eq!(bench.head(), 2 * 1024);
         assert_eq!(bench.driver().gated.load(Relaxed), 4);
         assert!(bench.is_sound());
@@ -631,13 +647,17 @@ mod cases {
         assert!(bench.add().is_ok());
         assert!(bench.ticks());
         assert!(bench.is_sound());
-        assert_eq!(bench.shared.stats.begin_offline.get(), 2);
+        assert_eq!(bench.state.stats.begin_offline.get(), 2);
         Ok(())
     }
 
     /// Writes `len` bytes, and wants them committed.
-    fn write_and_commit(session: &mut Session<'_, Probe>, len: usize, full: &mut bool) -> Next {
-        match session.window.reserve(len) {
+    fn write_and_commit(
+        transaction: &mut Transaction<'_, Probe>,
+        len: usize,
+        full: &mut bool,
+    ) -> Next {
+        match transaction.region().reserve(len) {
             Ok(mut writer) => {
                 for _ in 0..len {
                     // Cannot fail: so much was reserved.
@@ -647,7 +667,7 @@ mod cases {
             }
             Err(_) => *full = true,
         }
-        Next::Commit
+        Next::Flush
     }
 
     #[test]
@@ -655,13 +675,13 @@ mod cases {
         let mut bench = bench(false)?;
 
         // There is none.
-        assert!(bench.with_session(|_, _| (Next::Commit, ())).is_none());
+        assert!(bench.with_transaction(|_, _| (Next::Flush, ())).is_none());
         assert!(bench.add().is_ok());
 
         for round in 1..=10 {
-            let head = bench.with_session(|session, full| {
-                let head = session.window.head().get();
-                (write_and_commit(session, 512, full), head)
+            let head = bench.with_transaction(|transaction, full| {
+                let head = transaction.region().head().get();
+                (write_and_commit(transaction, 512, full), head)
             });
 
             assert_eq!(head, Some((round - 1) * 512));
@@ -673,13 +693,15 @@ mod cases {
         }
 
         // Nothing is committed that is not asked for.
-        assert!(bench.with_session(|_, _| (Next::Continue, ())).is_some());
+        assert!(bench
+            .with_transaction(|_, _| (Next::Continue, ()))
+            .is_some());
         assert_eq!(bench.records().len(), 10);
         // The driver's own clock goes on.
         assert!(bench.ticks());
 
         bench.del();
-        assert!(bench.with_session(|_, _| (Next::Commit, ())).is_none());
+        assert!(bench.with_transaction(|_, _| (Next::Flush, ())).is_none());
         assert!(bench.is_sound());
         assert!(bench.is_gapless());
         Ok(())
@@ -691,7 +713,9 @@ mod cases {
 
         assert!(bench.add().is_ok());
         let wrote = |bench: &mut Bench<Probe>| {
-            bench.with_session(|session, full| (write_and_commit(session, 4096, full), ()))
+            bench.with_transaction(|transaction, full| {
+                (write_and_commit(transaction, 4096, full), ())
+            })
         };
         assert!(wrote(&mut bench).is_some());
         assert!(wrote(&mut bench).is_some());
@@ -713,13 +737,13 @@ mod cases {
     #[test]
     fn others_than_perf_do_not_break_into_a_session() -> Result {
         let mut bench = bench(false)?;
-        let unit = ptr::from_ref(&*bench.unit);
+        let state = ptr::from_ref(&*bench.state);
 
         assert!(bench.add().is_ok());
-        let inner = bench.with_session(|session, _| {
-            // SAFETY: The bench's, of which only shared references are made meanwhile.
-            let unit = unsafe { &*unit };
-            let inner = unit.with_session(session.cpu, |_, _| (Next::Commit, ()));
+        let inner = bench.with_transaction(|transaction, _| {
+            // SAFETY: The bench's, pinned, of which only shared references are made meanwhile.
+            let state = unsafe { Pin::new_unchecked(&*state) };
+            let inner = state.with_transaction(transaction.cpu(), |_, _| (Next::Flush, ()));
 
             (Next::Continue, inner.is_some())
         });
@@ -730,10 +754,10 @@ mod cases {
 
         // An NMI that stops the event is heeded on the way out.
         let event = bench.event();
-        let stopped = bench.with_session(|session, _| {
-            // SAFETY: As above.
-            unsafe { &*unit }.stop(event, session.cpu);
-            (Next::Commit, ())
+        let stopped = bench.with_transaction(|transaction, _| {
+            // SAFETY: The bench's, pinned, of which only shared references are made meanwhile.
+            unsafe { Pin::new_unchecked(&*state) }.stop(event, transaction.cpu());
+            (Next::Flush, ())
         });
         assert!(stopped.is_some());
         assert!(!bench.is_open());
@@ -774,7 +798,7 @@ mod cases {
         bench.ring_mut().begin_unmap();
         assert!(bench.add().is_err());
 
-        let stats = &bench.shared.stats;
+        let stats = &bench.state.stats;
         assert_eq!(stats.bytes.get(), bench.head());
         assert_eq!(stats.begins.get(), stats.commits.get());
         assert_eq!(stats.truncated.get(), 1);
