@@ -32,11 +32,15 @@ use kernel::{
 };
 use perf::{
     aux,
-    pmu::Capabilities,
+    pmu::{
+        Capabilities,
+        Counting,
+        Description, //
+    },
     Attr,
+    AuxPmu,
     Event,
-    Pmu,
-    Registration, //
+    Pmu, //
 };
 
 mod broken;
@@ -80,18 +84,36 @@ fn name() -> Result<&'static CStr> {
     }
 }
 
-#[pin_data]
 struct Module {
-    #[pin]
-    _pmu: Registration<Pattern>,
+    _pmu: aux::Registration<Pattern>,
 }
 
-impl kernel::InPlaceModule for Module {
-    fn init(_module: &'static ThisModule) -> impl PinInit<Self, Error> {
-        try_pin_init!(Self {
-            _pmu <- Registration::new(name()?, Pattern {
-                streams: Atomic::new(0),
-            }),
+impl kernel::Module for Module {
+    fn init(_module: &'static ThisModule) -> Result<Self> {
+        let description = Description::new(name()?)
+            .capabilities(
+                Capabilities::EXCLUSIVE
+                    .and(Capabilities::ITRACE)
+                    .and(Capabilities::NO_EXCLUDE),
+            )
+            .events(perf::attributes! {
+                slow: "rate=0x40",
+                fast: "rate=0x4000,packet=0x10",
+                direct: "sink=0",
+                sg: "sink=1",
+                flat: "sink=2",
+            })
+            .caps(perf::attributes! {
+                format_version: "1",
+                packet_unit: "64",
+                sinks: "direct sg flat",
+            });
+        let driver = Pattern {
+            streams: Atomic::new(0),
+        };
+
+        Ok(Self {
+            _pmu: aux::Registration::new(description, driver)?,
         })
     }
 }
@@ -101,7 +123,7 @@ struct Pattern {
     streams: Atomic<u32>,
 }
 
-/// A session.
+/// A transaction.
 struct Run {
     unit: Unit,
     /// Whether there is room: if not even the padding fits, there is none.
@@ -110,135 +132,130 @@ struct Run {
 
 #[vtable]
 impl Pmu for Pattern {
-    const CAPABILITIES: Capabilities = Capabilities::EXCLUSIVE
-        .and(Capabilities::ITRACE)
-        .and(Capabilities::NO_EXCLUDE);
-
     type Config = Config;
     type Event = Stream;
-    type Buffer = Sink;
-    type Run = Run;
+    type Count = Run;
 
     fn event_init(&self, attr: &Attr<'_, Config>) -> Result<Stream> {
         let plan = Plan::new(attr.config())?;
+        if plan.is_long() && !attr.is_perfmon_capable() {
+            return Err(EACCES);
+        }
         let number = self.streams.fetch_add(1, Relaxed).wrapping_add(1).max(1);
 
         Ok(Stream::new(number, plan))
     }
 
+    fn count_start(&self, counting: &mut Counting<'_, Self>) -> Result<Run> {
+        counting.set_timer(counting.event().plan.tick);
+        Ok(Run {
+            unit: Unit::new(counting.event(), counting.cpu().id())?,
+            room: false,
+        })
+    }
+
+    fn count_tick(&self, counting: &mut Counting<'_, Self>, run: &mut Run) {
+        counting.count(run.unit.count(&counting.event().plan));
+    }
+
+    fn count_stop(&self, counting: &mut Counting<'_, Self>, run: Run) {
+        counting.event().advance(&run.unit);
+    }
+}
+
+#[vtable]
+impl AuxPmu for Pattern {
+    type Buffer = Sink;
+    type Trace = Run;
+
     fn setup_aux(&self, stream: &Event<'_, Self>, pages: &aux::Pages) -> Result<Sink> {
         Sink::new(&stream.plan, pages)
     }
 
-    fn events() -> &'static [perf::sysfs::Attribute] {
-        perf::attributes! {
-            slow: "rate=0x40",
-            fast: "rate=0x4000,packet=0x10",
-            direct: "sink=0",
-            sg: "sink=1",
-            flat: "sink=2",
-        }
-    }
-
-    fn caps() -> &'static [perf::sysfs::Attribute] {
-        perf::attributes! {
-            format_version: "1",
-            packet_unit: "64",
-            sinks: "direct sg flat",
-        }
-    }
-
-    fn start(&self, session: &mut aux::Session<'_, Self>) -> Result<Run> {
-        if session.event.plan.fault == Fault::Start {
+    fn start(&self, transaction: &mut aux::Transaction<'_, Self>) -> Result<Run> {
+        if transaction.event().plan.fault == Fault::Start {
             return Err(EIO);
         }
 
-        let mut unit = Unit::new(session.event, session.cpu.id())?;
-        let room = sink::align(session, &unit).is_ok();
+        let mut unit = Unit::new(transaction.event(), transaction.cpu().id())?;
+        let room = sink::align(transaction, &unit).is_ok();
 
-        session.buffer.seek(session.window, &mut unit, room);
-        session.set_timer(session.event.plan.tick);
+        let parts = transaction.parts();
+
+        parts.buffer.seek(&parts.region, &mut unit, room);
+        transaction.set_timer(transaction.event().plan.tick);
         Ok(Run { unit, room })
     }
 
-    fn tick(&self, session: &mut aux::Session<'_, Self>, run: &mut Run) -> aux::Next {
-        let stream = session.event;
+    fn tick(&self, transaction: &mut aux::Transaction<'_, Self>, run: &mut Run) -> aux::Next {
+        let stream = transaction.event();
         let unit = &mut run.unit;
 
         if unit.paused {
             return aux::Next::Continue;
         }
 
-        let outcome = session.buffer.tick(session.window, &stream.plan, unit);
-        session.count(outcome.generated);
+        let mut parts = transaction.parts();
+        let outcome = parts.buffer.tick(&mut parts.region, &stream.plan, unit);
+        transaction.count(outcome.generated);
 
         let taken = unit.line.take(stream.plan.fault, outcome.raised);
-        match session.window.mode() {
-            _ if outcome.faulted => aux::Next::Commit,
-            aux::Mode::Linear if taken => aux::Next::Commit,
+        match transaction.region().mode() {
+            _ if outcome.faulted => aux::Next::Flush,
+            aux::Mode::Linear if taken => aux::Next::Flush,
             aux::Mode::Overwrite if taken => {
-                session.buffer.take(session.window, stream, unit, run.room);
+                let mut parts = transaction.parts();
+
+                parts.buffer.take(&mut parts.region, stream, unit, run.room);
                 aux::Next::Continue
             }
             _ => aux::Next::Continue,
         }
     }
 
-    fn pause(&self, _session: &mut aux::Session<'_, Self>, run: &mut Run) {
+    fn pause(&self, _transaction: &mut aux::Transaction<'_, Self>, run: &mut Run) {
         run.unit.paused = true;
     }
 
-    fn resume(&self, _session: &mut aux::Session<'_, Self>, run: &mut Run) {
+    fn resume(&self, _transaction: &mut aux::Transaction<'_, Self>, run: &mut Run) {
         run.unit.paused = false;
     }
 
     fn snapshot(
         &self,
-        session: &mut aux::Session<'_, Self>,
+        transaction: &mut aux::Transaction<'_, Self>,
         run: &mut Run,
         sample: aux::Sample<'_>,
-    ) -> aux::Taken {
+    ) -> aux::Copied {
         // The unit writes in `tick()` only, which cannot come meanwhile.
-        let stream = session.event;
-        let len = session
+        let stream = transaction.event();
+        let mut parts = transaction.parts();
+        let len = parts
             .buffer
-            .take(session.window, stream, &mut run.unit, run.room);
+            .take(&mut parts.region, stream, &mut run.unit, run.room);
 
-        sample.take(session, len, aux::Published::cpu_stores())
+        sample.copy(transaction, len)
     }
 
-    fn quiesce(&self, session: &mut aux::Session<'_, Self>, run: Run) -> aux::Written {
+    fn quiesce(&self, transaction: &mut aux::Transaction<'_, Self>, run: Run) -> aux::Commit {
         let Run { mut unit, room } = run;
-        let mode = session.window.mode();
-        let len = session
-            .buffer
-            .take(session.window, session.event, &mut unit, room);
+        let aux::Parts {
+            event,
+            buffer,
+            mut region,
+        } = transaction.parts();
+        let mode = region.mode();
+        let len = buffer.take(&mut region, event, &mut unit, room);
         let len = broken::size(match mode {
             aux::Mode::Linear => len,
-            aux::Mode::Overwrite => broken::wrap(len, session.window.size()),
+            aux::Mode::Overwrite => broken::wrap(len, region.size()),
         });
         let (no_space, gap, collision) = unit.lost.causes();
 
-        session.event.advance(&unit);
-        aux::Written::new(len, broken::published(), broken::truncated(no_space, mode))
+        event.advance(&unit);
+        aux::Commit::new(len, broken::truncated(no_space, mode))
             .and_lost(gap)
             .and_lost(collision)
-            .in_format(session.buffer.format())
-    }
-
-    fn count_start(&self, counting: &mut aux::Counting<'_, Self>) -> Result<Run> {
-        counting.set_timer(counting.event.plan.tick);
-        Ok(Run {
-            unit: Unit::new(counting.event, counting.cpu.id())?,
-            room: false,
-        })
-    }
-
-    fn count_tick(&self, counting: &mut aux::Counting<'_, Self>, run: &mut Run) {
-        counting.count(run.unit.count(&counting.event.plan));
-    }
-
-    fn count_stop(&self, counting: &mut aux::Counting<'_, Self>, run: Run) {
-        counting.event.advance(&run.unit);
+            .in_format(buffer.format())
     }
 }

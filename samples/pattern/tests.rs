@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-#![cfg(CONFIG_KUNIT = "y")]
+#![cfg(CONFIG_RUST_PERF_TESTING)]
 
 //! Tests of `pattern`: what its sinks do, to the byte; `pmu_kunit` explains how such tests are
 //! written.
@@ -325,7 +325,7 @@ mod cases {
                         bench.del();
                         seen.read(&bench.read()?)?;
                         assert!(seen.adds_up(&bench));
-                        assert!(bench.complaint().is_none());
+                        assert!(bench.violation().is_none());
                     }
                 }
             }
@@ -727,7 +727,7 @@ mod cases {
         assert_eq!(seen.data, 2 * PAGE);
         assert_eq!(seen.gaps, 3 * PAGE);
         assert_eq!(bench.lost(), 0);
-        assert!(bench.complaint().is_none());
+        assert!(bench.violation().is_none());
         Ok(())
     }
 

@@ -26,14 +26,16 @@ use kernel::{
 use perf::{
     aux,
     filter,
+    pmu::Description,
     Attr,
+    AuxPmu,
     Event,
     Pmu, //
 };
 
 perf::module_pmu! {
     type: Ramp,
-    pmu: c"ramp",
+    pmu: Description::new(c"ramp").filters(1),
     driver: Ramp,
     name: "pmu_kunit",
     authors: ["The auxpmu authors"],
@@ -63,13 +65,10 @@ struct Ramp;
 
 #[vtable]
 impl Pmu for Ramp {
-    const NR_FILTERS: u32 = 1;
-
     type Config = Config;
     /// The next number.
     type Event = Atomic<u64>;
-    type Buffer = ();
-    type Run = Unit;
+    type Count = ();
 
     fn event_init(&self, attr: &Attr<'_, Config>) -> Result<Atomic<u64>> {
         // There is nothing to be sampled.
@@ -79,6 +78,21 @@ impl Pmu for Ramp {
         Ok(Atomic::new(0))
     }
 
+    /// A filter is a range of numbers; the others are left out.
+    fn filters_validate(filters: &[filter::AddrFilter]) -> Result {
+        match filters {
+            [] => Ok(()),
+            [one] if one.action == filter::Action::Filter && !one.in_file => Ok(()),
+            _ => Err(EOPNOTSUPP),
+        }
+    }
+}
+
+#[vtable]
+impl AuxPmu for Ramp {
+    type Buffer = ();
+    type Trace = Unit;
+
     fn setup_aux(&self, event: &Event<'_, Self>, pages: &aux::Pages) -> Result {
         // A burst must fit, with the byte that perf keeps free.
         if pages.size().len() <= burst(event).saturating_mul(WORD) {
@@ -87,40 +101,31 @@ impl Pmu for Ramp {
         Ok(())
     }
 
-    /// A filter is a range of numbers; the others are left out.
-    fn filters_validate(filters: &[filter::Wanted]) -> Result {
-        match filters {
-            [] => Ok(()),
-            [one] if one.action == filter::Action::Filter && !one.in_file => Ok(()),
-            _ => Err(EOPNOTSUPP),
-        }
-    }
-
-    fn start(&self, session: &mut aux::Session<'_, Self>) -> Result<Unit> {
-        session.set_timer(Delta::from_millis(1));
+    fn start(&self, transaction: &mut aux::Transaction<'_, Self>) -> Result<Unit> {
+        transaction.set_timer(Delta::from_millis(1));
         Ok(Unit {
             paused: true,
             lost: 0,
         })
     }
 
-    fn tick(&self, session: &mut aux::Session<'_, Self>, unit: &mut Unit) -> aux::Next {
+    fn tick(&self, transaction: &mut aux::Transaction<'_, Self>, unit: &mut Unit) -> aux::Next {
         if unit.paused {
             return aux::Next::Continue;
         }
 
-        for _ in 0..burst(session.event) {
-            let number = session.event.fetch_add(1, Relaxed);
-            let mut filters = session.event.filters(session.cpu).iter();
+        for _ in 0..burst(transaction.event()) {
+            let number = transaction.event().fetch_add(1, Relaxed);
+            let mut filters = transaction.filters().iter();
             let passes = |range: Option<(u64, u64)>| {
                 range.is_some_and(|(first, last)| (first..=last).contains(&number))
             };
 
-            session.count(1);
+            transaction.count(1);
             if !filters.all(|filter| passes(filter.range)) {
                 continue;
             }
-            let written = session.window.reserve(8).and_then(|mut writer| {
+            let written = transaction.region().reserve(8).and_then(|mut writer| {
                 writer.put(&number.to_le_bytes())?;
                 writer.commit();
                 Ok(())
@@ -130,28 +135,28 @@ impl Pmu for Ramp {
             }
         }
 
-        if unit.lost > 0 || session.window.wakeup_due() {
-            aux::Next::Commit
+        if unit.lost > 0 || transaction.region().wakeup_due() {
+            aux::Next::Flush
         } else {
             aux::Next::Continue
         }
     }
 
-    fn pause(&self, _session: &mut aux::Session<'_, Self>, unit: &mut Unit) {
+    fn pause(&self, _transaction: &mut aux::Transaction<'_, Self>, unit: &mut Unit) {
         unit.paused = true;
     }
 
-    fn resume(&self, _session: &mut aux::Session<'_, Self>, unit: &mut Unit) {
+    fn resume(&self, _transaction: &mut aux::Transaction<'_, Self>, unit: &mut Unit) {
         unit.paused = false;
     }
 
-    fn quiesce(&self, session: &mut aux::Session<'_, Self>, unit: Unit) -> aux::Written {
+    fn quiesce(&self, transaction: &mut aux::Transaction<'_, Self>, unit: Unit) -> aux::Commit {
         let loss = match unit.lost {
             0 => aux::Loss::None,
             bytes => aux::Loss::NoSpace { bytes: Some(bytes) },
         };
 
-        aux::Written::by_writer(session.window, loss)
+        aux::Commit::written(transaction, loss)
     }
 }
 
@@ -160,6 +165,7 @@ fn burst(event: &Event<'_, Ramp>) -> u64 {
     event.config().burst().max(1)
 }
 
+#[cfg(CONFIG_RUST_PERF_TESTING)]
 #[kunit_tests(pmu_kunit)]
 mod tests {
     use super::*;
@@ -177,6 +183,7 @@ mod tests {
             config: [burst, 0, 0, 0],
             pages: 1,
             watermark: 64,
+            filters: 1,
             ..Setup::default()
         }
     }
@@ -251,7 +258,7 @@ mod tests {
         assert_eq!(next, 3000);
         assert_eq!(bench.head(), 3000 * WORD);
         assert_eq!(bench.counter(), 3000);
-        assert!(bench.complaint().is_none());
+        assert!(bench.violation().is_none());
         Ok(())
     }
 
@@ -274,7 +281,7 @@ mod tests {
         bench.tick();
         bench.del();
         assert!(numbers(&bench.read()?).eq([fits + 1]));
-        assert!(bench.complaint().is_none());
+        assert!(bench.violation().is_none());
         Ok(())
     }
 
@@ -296,7 +303,7 @@ mod tests {
 
         assert!(numbers(&bench.read()?).eq(5000 - PAGE / WORD..5000));
         assert!(bench.records().iter().all(|r| r.is_overwrite()));
-        assert!(bench.complaint().is_none());
+        assert!(bench.violation().is_none());
         Ok(())
     }
 
@@ -316,20 +323,20 @@ mod tests {
         bench.tick();
         bench.del();
         assert_eq!(bench.head(), WORD);
-        assert!(bench.complaint().is_none());
+        assert!(bench.violation().is_none());
         Ok(())
     }
 
     #[test]
     fn filter_lets_its_numbers_through() -> Result {
         let mut bench = Bench::new(Ramp, &setup(10))?;
-        let filter = filter::Wanted {
+        let filter = filter::AddrFilter {
             action: filter::Action::Filter,
             in_file: false,
             offset: 25,
             size: 10,
         };
-        let in_file = filter::Wanted {
+        let in_file = filter::AddrFilter {
             in_file: true,
             ..filter
         };
@@ -348,7 +355,7 @@ mod tests {
 
         assert!(numbers(&bench.read()?).eq(Iterator::chain(0..10, 25..35)));
         assert_eq!(bench.counter(), 100);
-        assert!(bench.complaint().is_none());
+        assert!(bench.violation().is_none());
         Ok(())
     }
 
@@ -358,7 +365,10 @@ mod tests {
         type Call = fn(&mut Bench<Ramp>);
         let calls: [Call; 4] = [
             |bench| assert!(bench.add().is_ok()),
-            |bench| assert!(bench.tick()),
+            // Without effect if the NMI has stopped the event.
+            |bench| {
+                bench.tick();
+            },
             |bench| bench.stop(),
             |bench| bench.del(),
         ];
@@ -379,7 +389,7 @@ mod tests {
                 // The one tick wrote, unless the NMI came before it.
                 let silent = call == 0 && nmi != Nmi::Resume;
                 assert_eq!(bench.head(), if silent { 0 } else { WORD });
-                assert!(bench.complaint().is_none());
+                assert!(bench.violation().is_none());
             }
         }
         Ok(())
@@ -403,7 +413,7 @@ mod tests {
         bench.stop();
         assert!(!bench.start());
         assert!(bench.is_disabled());
-        assert!(bench.complaint().is_none());
+        assert!(bench.violation().is_none());
         Ok(())
     }
 }

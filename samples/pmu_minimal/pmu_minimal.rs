@@ -10,7 +10,7 @@
 //! 12 u32 number   of the tick, from 0 on: those that are missing found no room
 //! ```
 //!
-//! The event's counter is the number of ticks. `Documentation/driver-guide.md` builds this driver
+//! The event's counter is the number of ticks. `Documentation/driver-tutorial.md` builds this driver
 //! step by step.
 //!
 //! ```text
@@ -28,7 +28,9 @@ use kernel::{
 use perf::{
     aux,
     clock,
+    pmu::Description,
     Attr,
+    AuxPmu,
     Event,
     Pmu, //
 };
@@ -37,7 +39,7 @@ mod tests;
 
 perf::module_pmu! {
     type: Minimal,
-    pmu: c"minimal",
+    pmu: Description::new(c"minimal"),
     driver: Minimal,
     name: "pmu_minimal",
     authors: ["The auxpmu authors"],
@@ -60,9 +62,7 @@ impl Pmu for Minimal {
     type Config = Config;
     /// The number of the next tick.
     type Event = Atomic<u32>;
-    type Buffer = ();
-    /// Whether the ring is full.
-    type Run = bool;
+    type Count = ();
 
     fn event_init(&self, attr: &Attr<'_, Config>) -> Result<Atomic<u32>> {
         match attr.config().interval() {
@@ -71,49 +71,58 @@ impl Pmu for Minimal {
             _ => Ok(Atomic::new(0)),
         }
     }
+}
+
+#[vtable]
+impl AuxPmu for Minimal {
+    type Buffer = ();
+    /// Whether the ring is full.
+    type Trace = bool;
 
     fn setup_aux(&self, _event: &Event<'_, Self>, _pages: &aux::Pages) -> Result {
         Ok(())
     }
 
-    fn start(&self, session: &mut aux::Session<'_, Self>) -> Result<bool> {
-        let interval = match session.event.config().interval() {
+    fn start(&self, transaction: &mut aux::Transaction<'_, Self>) -> Result<bool> {
+        let interval = match transaction.event().config().interval() {
             0 => 1000,
             interval => interval.try_into()?,
         };
 
-        session.set_timer(kernel::time::Delta::from_micros(interval));
+        transaction.set_timer(kernel::time::Delta::from_micros(interval));
         Ok(false)
     }
 
-    fn tick(&self, session: &mut aux::Session<'_, Self>, full: &mut bool) -> aux::Next {
-        session.count(1);
-        *full = write_record(session).is_err();
+    fn tick(&self, transaction: &mut aux::Transaction<'_, Self>, full: &mut bool) -> aux::Next {
+        transaction.count(1);
+        *full = write_record(transaction).is_err();
 
-        if *full || session.window.wakeup_due() {
-            aux::Next::Commit
+        if *full || transaction.region().wakeup_due() {
+            aux::Next::Flush
         } else {
             aux::Next::Continue
         }
     }
 
-    fn quiesce(&self, session: &mut aux::Session<'_, Self>, full: bool) -> aux::Written {
+    fn quiesce(&self, transaction: &mut aux::Transaction<'_, Self>, full: bool) -> aux::Commit {
         let loss = match full {
             true => aux::Loss::NoSpace { bytes: Some(16) },
             false => aux::Loss::None,
         };
 
-        aux::Written::by_writer(session.window, loss)
+        aux::Commit::written(transaction, loss)
     }
 }
 
 /// Writes a record, or nothing if it does not fit.
-fn write_record(session: &mut aux::Session<'_, Minimal>) -> Result<(), aux::Full> {
-    let number = session.event.fetch_add(1, Relaxed);
-    let mut writer = session.window.reserve(16)?;
+fn write_record(transaction: &mut aux::Transaction<'_, Minimal>) -> Result<(), aux::Full> {
+    let number = transaction.event().fetch_add(1, Relaxed);
+    let cpu = transaction.cpu().id();
+    let mut region = transaction.region();
+    let mut writer = region.reserve(16)?;
 
     writer.put(&clock::monotonic_fast().to_le_bytes())?;
-    writer.put(&session.cpu.id().to_le_bytes())?;
+    writer.put(&cpu.to_le_bytes())?;
     writer.put(&number.to_le_bytes())?;
     writer.commit();
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-#![cfg(CONFIG_KUNIT = "y")]
+#![cfg(CONFIG_RUST_PERF_TESTING)]
 
 //! Tests of `minimal`; `pmu_kunit` explains how such tests are written.
 
@@ -69,7 +69,7 @@ mod cases {
         }
         assert_eq!(bytes.len(), 160);
         assert_eq!(bench.counter(), 10);
-        assert!(bench.complaint().is_none());
+        assert!(bench.violation().is_none());
         Ok(())
     }
 
@@ -91,7 +91,7 @@ mod cases {
         assert_eq!(bench.head(), 299 * 16);
         let truncated = bench.records().iter().filter(|r| r.is_truncated());
         assert_eq!(truncated.count(), 1);
-        assert!(bench.complaint().is_none());
+        assert!(bench.violation().is_none());
         Ok(())
     }
 }

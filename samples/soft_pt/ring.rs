@@ -7,12 +7,12 @@ use intel_pt::{
     Output, //
 };
 use perf::{
-    aux::Window,
+    aux::Region,
     clock, //
 };
 
-/// The window of a session.
-pub(crate) struct Ring<'a>(pub(crate) &'a mut Window);
+/// The region of a transaction.
+pub(crate) struct Ring<'a>(pub(crate) Region<'a>);
 
 impl Output for Ring<'_> {
     fn write(&mut self, bytes: &[u8], keep: usize) -> Result<(), Full> {

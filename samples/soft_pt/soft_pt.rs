@@ -7,7 +7,7 @@
 //! slowly, but exactly, on any x86-64 processor.
 //!
 //! ```text
-//! # insmod rust_perf.ko; insmod soft_pt.ko intel_pt=1
+//! # insmod rust_perf.ko; insmod rust_stepping.ko; insmod soft_pt.ko intel_pt=1
 //! $ perf record -e intel_pt//u -- gzip -k file
 //! $ perf script --itrace=i1i
 //! ```
@@ -18,29 +18,42 @@
 //! The event's counter is the number of instructions traced.
 //!
 //! ```text
-//! soft_pt.rs  the PMU: terms, capabilities, sessions
-//! tracer.rs   from traps and crossings to what the encoder is told
+//! soft_pt.rs  the PMU and the tracer of tasks, which it joins
+//! tracer.rs   from single steps and transitions to packets
+//! code.rs     a task's code and stack
 //! ranges.rs   the addresses that are traced
 //! ring.rs     where the encoder's packets go
 //! unit.rs     what a unit of this kind says that it can
 //! ```
 
 use intel_pt::Encoder;
-use kernel::prelude::*;
+use kernel::{
+    interrupt::LocalInterruptDisabled,
+    prelude::*, //
+};
 use perf::{
     aux,
+    context::Cpu,
     event::Exclude,
-    pmu::Capabilities,
-    user::{
-        self,
-        Current, //
+    interrupt::Entry,
+    pmu::{
+        Capabilities,
+        Description, //
     },
     Attr,
+    AuxPmu,
     Event,
-    Pmu,
-    Registration, //
+    Pmu, //
+};
+use stepping::{
+    Current,
+    Following,
+    Handle,
+    Transition,
+    Trap, //
 };
 
+mod code;
 mod ranges;
 mod ring;
 mod tracer;
@@ -64,38 +77,60 @@ module! {
     },
 }
 
-#[pin_data]
+/// The tracer goes first: it enters the PMU's transactions.
 struct Module {
-    #[pin]
-    _pmu: Registration<SoftPt>,
+    _steps: stepping::Registration<Steps>,
+    _pmu: aux::Registration<SoftPt>,
 }
 
-impl kernel::InPlaceModule for Module {
-    fn init(_module: &'static ThisModule) -> impl PinInit<Self, Error> {
+impl kernel::Module for Module {
+    fn init(_module: &'static ThisModule) -> Result<Self> {
         let name = if module_parameters::intel_pt.value() {
             c"intel_pt"
         } else {
             c"soft_pt"
         };
+        let description = Description::new(name)
+            .capabilities(Capabilities::EXCLUSIVE.and(Capabilities::ITRACE))
+            .filters(ranges::MAX.try_into()?)
+            .caps(unit::caps());
+        let steps = Handle::new()?;
+        let driver = SoftPt {
+            steps: steps.clone(),
+        };
+        let pmu = aux::Registration::new(description, driver)?;
 
-        try_pin_init!(Self {
-            _pmu <- Registration::new(name, SoftPt),
+        Ok(Self {
+            _steps: stepping::Registration::new(&steps, Steps { pmu: pmu.entry() })?,
+            _pmu: pmu,
         })
     }
 }
 
-struct SoftPt;
+/// The PMU.
+struct SoftPt {
+    steps: Handle<Steps>,
+}
+
+/// An event.
+struct State {
+    config: intel_pt::Config,
+    /// Tasks are followed while there is an event.
+    following: Following,
+}
+
+impl State {
+    /// The task that this CPU goes back to.
+    fn current<'a>(&'a self, cpu: &'a Cpu) -> Option<Current<'a>> {
+        self.following.current(cpu.interrupt_disabled())
+    }
+}
 
 #[vtable]
 impl Pmu for SoftPt {
-    const CAPABILITIES: Capabilities = Capabilities::EXCLUSIVE.and(Capabilities::ITRACE);
-    // CAST: A small constant.
-    const NR_FILTERS: u32 = ranges::MAX as u32;
-
     type Config = unit::Config;
-    type Event = intel_pt::Config;
-    type Buffer = Encoder;
-    type Run = Tracer;
+    type Event = State;
+    type Count = ();
 
     fn event_init(&self, attr: &Attr<'_, unit::Config>) -> Result<Self::Event> {
         let exclude = attr.exclude();
@@ -109,99 +144,129 @@ impl Pmu for SoftPt {
         if exclude != wanted {
             return Err(EOPNOTSUPP);
         }
-        unit::encoder_config(attr.config())
+        Ok(State {
+            config: unit::encoder_config(attr.config())?,
+            following: self.steps.follow()?,
+        })
     }
 
-    fn setup_aux(&self, event: &Event<'_, Self>, _pages: &aux::Pages) -> Result<Encoder> {
-        Ok(Encoder::new(**event))
-    }
-
-    fn filters_validate(filters: &[perf::filter::Wanted]) -> Result {
+    fn filters_validate(filters: &[perf::filter::AddrFilter]) -> Result {
         ranges::validate(filters)
     }
+}
 
-    fn caps() -> &'static [perf::sysfs::Attribute] {
-        unit::caps()
+#[vtable]
+impl AuxPmu for SoftPt {
+    type Buffer = Encoder;
+    type Trace = Tracer;
+
+    fn setup_aux(&self, event: &Event<'_, Self>, _pages: &aux::Pages) -> Result<Encoder> {
+        Ok(Encoder::new(event.config))
     }
 
-    fn start(&self, session: &mut aux::Session<'_, Self>) -> Result<Tracer> {
-        // Whatever wrote to this ring before may have been another event, with other terms.
-        *session.buffer = Encoder::new(**session.event);
+    fn start(&self, transaction: &mut aux::Transaction<'_, Self>) -> Result<Tracer> {
+        // The last event that wrote to this AUX area may have had other terms.
+        *transaction.buffer() = Encoder::new(transaction.event().config);
 
-        Ok(Tracer::new(Ranges::new(session.event.filters(session.cpu))))
+        Ok(Tracer::new(Ranges::new(transaction.filters())))
     }
 
-    fn resume(&self, session: &mut aux::Session<'_, Self>, tracer: &mut Tracer) {
-        tracer.resume(Current::new(session.cpu), session.cpu);
+    fn resume(&self, transaction: &mut aux::Transaction<'_, Self>, tracer: &mut Tracer) {
+        let cpu = transaction.cpu();
+
+        tracer.resume(transaction.event().current(cpu), cpu);
     }
 
-    fn pause(&self, session: &mut aux::Session<'_, Self>, tracer: &mut Tracer) {
-        let task = Current::new(session.cpu);
+    fn pause(&self, transaction: &mut aux::Transaction<'_, Self>, tracer: &mut Tracer) {
+        let cpu = transaction.cpu();
+        let task = transaction.event().current(cpu);
+        let parts = transaction.parts();
+        let stepped = tracer.pause(parts.buffer, &mut Ring(parts.region), task, cpu);
 
-        let ring = &mut Ring(session.window);
-        let stepped = tracer.pause(session.buffer, ring, task, session.cpu);
-        session.count(stepped);
+        transaction.count(stepped);
     }
 
     fn snapshot(
         &self,
-        session: &mut aux::Session<'_, Self>,
+        transaction: &mut aux::Transaction<'_, Self>,
         _tracer: &mut Tracer,
         sample: aux::Sample<'_>,
-    ) -> aux::Taken {
-        // Nothing is written but by callbacks, which cannot come meanwhile.
-        sample.by_writer(session)
+    ) -> aux::Copied {
+        // Only callbacks write, and none comes meanwhile.
+        sample.copy_written(transaction)
     }
 
-    fn step(&self, session: &mut aux::Session<'_, Self>, tracer: &mut Tracer) -> user::Step {
-        let Some(mut task) = Current::new(session.cpu) else {
-            return user::Step::Others;
-        };
-        if !tracer.is_armed() {
-            return user::Step::Others;
-        }
-
-        let stepped = tracer.step(session.buffer, &mut Ring(session.window), &mut task);
-        if stepped != 0 {
-            session.count(stepped);
-        }
-
-        user::Step::Ours(if tracer.is_full() || session.window.wakeup_due() {
-            aux::Next::Commit
-        } else {
-            aux::Next::Continue
-        })
-    }
-
-    fn cross(
+    fn quiesce(
         &self,
-        session: &mut aux::Session<'_, Self>,
-        tracer: &mut Tracer,
-        crossing: user::Crossing,
-    ) -> aux::Next {
-        let task = Current::new(session.cpu);
+        transaction: &mut aux::Transaction<'_, Self>,
+        mut tracer: Tracer,
+    ) -> aux::Commit {
+        let task = transaction.event().current(transaction.cpu());
+        let parts = transaction.parts();
+        let stepped = tracer.leave(parts.buffer, &mut Ring(parts.region), task);
 
-        let ring = &mut Ring(session.window);
-        let stepped = tracer.cross(session.buffer, ring, task, crossing);
-        session.count(stepped);
-
-        // A commit here would begin again, and set the flag that a signal's frame must not show:
-        // the next step commits.
-        aux::Next::Continue
-    }
-
-    fn quiesce(&self, session: &mut aux::Session<'_, Self>, mut tracer: Tracer) -> aux::Written {
-        let task = Current::new(session.cpu);
-
-        let stepped = tracer.leave(session.buffer, &mut Ring(session.window), task);
-        session.count(stepped);
-        aux::Written::by_writer(
-            session.window,
+        transaction.count(stepped);
+        aux::Commit::written(
+            transaction,
             if tracer.is_full() {
                 aux::Loss::NoSpace { bytes: None }
             } else {
                 aux::Loss::None
             },
         )
+    }
+}
+
+/// The tracer of tasks: it writes into the transaction that is open on the CPU.
+struct Steps {
+    pmu: Entry<SoftPt>,
+}
+
+#[vtable]
+impl stepping::Tracer for Steps {
+    fn single_step(&self, task: &mut Current<'_>, _irq: &LocalInterruptDisabled) -> Trap {
+        let step = |transaction: &mut aux::Transaction<'_, SoftPt>, tracer: &mut Tracer| {
+            if !tracer.is_stepping() {
+                return (aux::Next::Continue, Trap::Unclaimed);
+            }
+            // A debugger's step is traced, and the debugger gets its trap.
+            let trap = if tracer.is_armed() {
+                Trap::Claimed
+            } else {
+                Trap::Unclaimed
+            };
+
+            let parts = transaction.parts();
+            let stepped = tracer.step(parts.buffer, &mut Ring(parts.region), task);
+            if stepped != 0 {
+                transaction.count(stepped);
+            }
+            if tracer.is_full() || transaction.region().wakeup_due() {
+                (aux::Next::Flush, trap)
+            } else {
+                (aux::Next::Continue, trap)
+            }
+        };
+
+        self.pmu.with_transaction(step).unwrap_or(Trap::Unclaimed)
+    }
+
+    fn transition(
+        &self,
+        task: Option<Current<'_>>,
+        transition: Transition<'_>,
+        _irq: &LocalInterruptDisabled,
+    ) {
+        self.pmu
+            .with_transaction(|transaction, tracer: &mut Tracer| {
+                let parts = transaction.parts();
+                let ring = &mut Ring(parts.region);
+                let stepped = tracer.transition(parts.buffer, ring, task, transition);
+
+                transaction.count(stepped);
+                // A flush here would begin again, and set the flag that a signal's frame must not show:
+                // the next step flushes.
+                (aux::Next::Continue, ())
+            });
     }
 }
