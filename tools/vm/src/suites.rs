@@ -9,7 +9,10 @@ use crate::kernel::{Kernel, Kind};
 use crate::ktap::{self, Case, Counts};
 use crate::modules::{self, Mode};
 use crate::step::{Log, Progress};
-use crate::{broken, compile_fail, disk, exact, libtest, litmus, panics, readers, tools, vng};
+use crate::{
+    broken, compile_fail, contract, disk, exact, libtest, litmus, panics, readers, template, tools,
+    vng,
+};
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,6 +21,9 @@ use std::time::{Duration, Instant};
 
 /// The crates that kbuild builds into modules, and cargo as members of the tools' workspace.
 const SHARED: [&str; 3] = ["rust/auxcore", "rust/intel_pt", "samples/pattern/codec"];
+
+/// What is built for kernels only.
+const KERNEL_SIDE: [&str; 3] = ["rust", "samples", "Documentation/template"];
 
 /// A layer of tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -254,6 +260,7 @@ fn host(cache: &Cache, dir: &Path) -> Result<Case> {
     let mut cases = vec![
         rule("SPDX", cache, &files, lacks_spdx),
         rule("no unsafe", cache, &files, has_unsafe),
+        contract::check(cache.checkout(), &files),
     ];
     let scripts: Vec<_> = files
         .iter()
@@ -343,7 +350,7 @@ fn is_shell(path: &Path) -> bool {
 
 fn is_kernel_rust(path: &Path) -> bool {
     let rust = path.extension().is_some_and(|e| e == "rs");
-    rust && (path.starts_with("rust") || path.starts_with("samples")) && !is_shared(path)
+    rust && KERNEL_SIDE.iter().any(|dir| path.starts_with(dir)) && !is_shared(path)
 }
 
 /// Whether it is of a [`SHARED`] crate, which is formatted with the workspace.
@@ -389,9 +396,11 @@ fn lacks_spdx(path: &Path, text: &str) -> Option<String> {
     Some("the first line must be SPDX-License-Identifier: GPL-2.0 (kernel side) or GPL-2.0 OR MIT (tools)".to_owned())
 }
 
-/// Samples show that drivers need no `unsafe`, and the shared crates are the ground that both sides trust.
+/// Samples show that drivers need no `unsafe`, hostile drivers what safe code can do; and the shared crates are the ground that both sides trust.
 fn has_unsafe(path: &Path, text: &str) -> Option<String> {
-    if !(path.starts_with("samples") || is_shared(path))
+    let hostile = path.starts_with("rust/hostile") || path.starts_with("rust/hostile_panics");
+    let template = path.starts_with("Documentation/template");
+    if !(path.starts_with("samples") || template || hostile || is_shared(path))
         || path.extension().is_none_or(|e| e != "rs")
     {
         return None;
@@ -435,6 +444,14 @@ fn kbuild(cache: &Cache, dir: &Path, kernels: &mut Kernels<'_>, plan: &Plan) -> 
         compile_fail::run(cache, &kernel)
             .unwrap_or_else(|e| Case::fail("compile-fail", &e.to_string())),
     );
+    for kind in &plan.kernels {
+        let case = kernels
+            .get(*kind)
+            .and_then(|kernel| template::run(cache, dir, &kernel));
+        cases.push(
+            case.unwrap_or_else(|e| Case::fail(&format!("template on {kind}"), &e.to_string())),
+        );
+    }
     Ok(Case::suite("kbuild", cases))
 }
 
@@ -575,7 +592,7 @@ struct EndToEnd {
 const CASES: EndToEnd = EndToEnd {
     name: "e2e",
     command: "auxe2e",
-    timeout: Duration::from_secs(600),
+    timeout: Duration::from_secs(1500),
     perf: false,
     append: "",
 };
@@ -768,10 +785,22 @@ mod tests {
                 true,
             ),
             (
+                has_unsafe(Path::new("Documentation/template/a.rs"), "unsafe { x() }\n"),
+                true,
+            ),
+            (
                 has_unsafe(
                     Path::new("rust/auxcore/a.rs"),
                     "fn a() { let f: unsafe fn(); }",
                 ),
+                true,
+            ),
+            (
+                has_unsafe(Path::new("rust/hostile/a.rs"), "unsafe { x() }\n"),
+                true,
+            ),
+            (
+                has_unsafe(Path::new("rust/hostile_panics/a.rs"), "unsafe { x() }\n"),
                 true,
             ),
             (
@@ -801,6 +830,7 @@ mod tests {
         let table = [
             ("rust/perf.rs", true),
             ("samples/a/a.rs", true),
+            ("Documentation/template/a.rs", true),
             ("rust/auxcore/ring.rs", false),
             ("rust/intel_pt/insn.rs", false),
             ("samples/pattern/codec/read.rs", false),
