@@ -4,7 +4,7 @@
 # cache (${XDG_CACHE_HOME:-~/.cache}/auxpmu).
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench fuzz check litmus kbuild kunit e2e matrix beside disk exact break debug modules tools shell guest programs rust-analyzer kernels update clean clean-cache
+.PHONY: help demo test bench figures fuzz check litmus kbuild kunit e2e matrix beside disk exact break debug modules tools shell guest programs rust-analyzer kernels update clean clean-cache
 
 ROOT := tools/vm/root.sh
 # A profile of its own: auxvm only waits for others, and the first call waits for its build.
@@ -31,6 +31,7 @@ help:
 	@echo '  make debug          kunit and e2e on a kernel with lockdep, KASAN and kmemleak, whose allocations are made to fail; CASE="name|other"'
 	@echo '  make bench          what a session of an event and recording cost, in guest instructions; PART=driver, steps or recorder for one of them,'
 	@echo '                      PART=parallel for how fast two processors are drained'
+	@echo '  make figures        Documentation/figures.md from what was measured last'
 	@echo '  make fuzz           the parsers of files and options under libFuzzer; SECONDS=60 for each'
 	@echo '  make modules        build the modules for both kernels: build/modules/'
 	@echo '  make tools          build the tools for guests'
@@ -64,7 +65,7 @@ litmus kbuild kunit matrix beside disk exact break:
 e2e:
 	@$(AUXVM) test --suite e2e --suite matrix $(CASES)
 
-demo tools shell rust-analyzer update:
+demo tools shell rust-analyzer update figures:
 	@$(AUXVM) $@
 
 bench:

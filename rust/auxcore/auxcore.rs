@@ -1,29 +1,27 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What both ends of an AUX ring must agree on.
+//! Arithmetic of AUX rings.
 //!
-//! The kernel fills an AUX ring, user space drains it; they share positions, sizes and, where the
-//! trace unit is our own, a packet format. Those rules are written once, here, and built twice: by
-//! kbuild into `rust_perf.ko` and by cargo for the recorder and its tests.
+//! The kernel writes to an AUX ring, and user space reads from it. Both must compute positions in
+//! the same way. So kbuild builds this crate into `rust_perf.ko`, and cargo builds it for the
+//! recorder.
 //!
 //! The crate is `no_std`, calls no kernel function, allocates nothing and has no `unsafe`. No
-//! function panics: what may be out of range is an [`Option`] or a [`Result`].
+//! function panics: an argument that can be out of range makes the result an [`Option`] or a
+//! [`Result`].
 //!
+//! - [`circular`]: reads a circular buffer that a unit overwrites without stopping.
 //! - [`ring`]: positions, sizes, free space, and the split of a range at the end of the ring.
-//! - [`table`]: where a unit that writes by itself may write: regions, interrupts, stops.
-//! - [`lap`]: what to take from a buffer that a unit goes round in.
-//! - [`pattern`]: the stream that the `pattern` driver writes and `auxrec check` verifies.
-//! - [`pt`]: Intel PT packets, written in software.
-//! - [`insn`]: what a branch trace has to know of x86 instructions.
+//! - [`guard`], [`lifecycle`]: reentrancy from NMI, and what the state of a CPU does next.
+//! - [`table`]: tables of regions, which direct a unit that writes to memory by itself.
 
 // Kbuild passes `no_std` itself and sets `MODULE`.
 #![cfg_attr(not(any(MODULE, test)), no_std)]
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
-pub mod insn;
-pub mod lap;
-pub mod pattern;
-pub mod pt;
+pub mod circular;
+pub mod guard;
+pub mod lifecycle;
 pub mod ring;
 pub mod table;

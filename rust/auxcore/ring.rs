@@ -2,19 +2,19 @@
 
 //! Positions in a ring, and the arithmetic on them.
 //!
-//! perf's `aux_head` and `aux_tail` count bytes since the ring was made and never go back; the
-//! place of a byte in memory is its position modulo the size. Mixing the two up is the commonest
-//! defect of AUX code, on either side, so they are different types here: only [`Size::offset`]
-//! turns a [`Pos`] into an offset, and a difference of two positions is a length.
+//! perf's `aux_head` and `aux_tail` count bytes since the ring was made, and never decrease. The
+//! offset of a byte in the ring is its position modulo the size. AUX code often mixes up the two,
+//! so they are different types here: only [`Size::offset`] converts a [`Pos`] to an offset, and the
+//! difference of two positions is a length.
 //!
 //! C counterpart: `CIRC_SPACE()` in `include/linux/circ_buf.h` and its use in
 //! `perf_aux_output_begin()`, `kernel/events/ring_buffer.c`.
 
 use core::ops::Range;
 
-/// A position in the stream of all bytes that ever went into a ring, in bytes.
+/// A position in the stream of all bytes that were ever written to a ring, in bytes.
 ///
-/// Counts modulo 2^64, as `aux_head` does; so positions have no order, only distances.
+/// Counts modulo 2^64, as `aux_head` does. So positions have distances, but no order.
 ///
 /// # Examples
 ///
@@ -29,52 +29,52 @@ use core::ops::Range;
 pub struct Pos(u64);
 
 impl Pos {
-    /// The position that `aux_head` or `aux_tail` holds.
+    /// The position for a value of `aux_head` or `aux_tail`.
     #[inline]
     pub const fn new(bytes: u64) -> Self {
         Self(bytes)
     }
 
-    /// The number that `aux_head` or `aux_tail` takes.
+    /// The value for `aux_head` or `aux_tail`.
     #[inline]
     pub const fn get(self) -> u64 {
         self.0
     }
 
-    /// The position `len` bytes further on.
+    /// The position `len` bytes behind this one in the stream.
     #[inline]
     #[must_use]
     pub const fn advance(self, len: u64) -> Self {
         Self(self.0.wrapping_add(len))
     }
 
-    /// The position `len` bytes before.
+    /// The position `len` bytes before this one.
     #[inline]
     #[must_use]
     pub const fn retreat(self, len: u64) -> Self {
         Self(self.0.wrapping_sub(len))
     }
 
-    /// Bytes from `earlier` to `self`, modulo 2^64.
+    /// The number of bytes from `earlier` to `self`, modulo 2^64.
     #[inline]
     pub const fn distance_from(self, earlier: Self) -> u64 {
         self.0.wrapping_sub(earlier.0)
     }
 
-    /// Whether `self` is `other` or lies at most 2^63 bytes after it.
+    /// Whether `self` is at `other`, or less than 2^63 bytes behind it in the stream.
     #[inline]
     pub const fn reached(self, other: Self) -> bool {
         self.distance_from(other) <= u64::MAX / 2
     }
 }
 
-/// Two ranges of offsets that together hold a range of positions: up to the end of the ring, and
-/// on from its beginning. The second is empty unless the range wraps.
+/// The two ranges of offsets that make up a range of positions. The second is empty unless the
+/// range wraps at the end of the ring.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Split {
-    /// Offsets before the end of the ring.
+    /// Offsets up to the end of the ring.
     pub first: Range<usize>,
-    /// Offsets from the beginning of the ring on.
+    /// Offsets from the beginning of the ring.
     pub second: Range<usize>,
 }
 
@@ -87,7 +87,7 @@ pub struct Split {
 pub struct Size(usize);
 
 impl Size {
-    /// A ring of `bytes` bytes; [`None`] if that is no power of two.
+    /// A ring of `bytes` bytes. [`None`] if that is not a power of two.
     #[inline]
     pub const fn new(bytes: usize) -> Option<Self> {
         if bytes.is_power_of_two() {
@@ -104,7 +104,7 @@ impl Size {
         self.0
     }
 
-    /// The size in bytes, as positions count.
+    /// The size in bytes, as a length of positions.
     #[inline]
     #[allow(clippy::as_conversions, clippy::len_without_is_empty)]
     pub const fn len(self) -> u64 {
@@ -112,14 +112,14 @@ impl Size {
         self.0 as u64
     }
 
-    /// What is left of a position when whole rings are taken off.
+    /// The bits of a position that are its offset.
     #[inline]
     const fn mask(self) -> u64 {
         // Cannot overflow: a power of two is not 0.
         self.len().wrapping_sub(1)
     }
 
-    /// The place of `pos` in the ring: below [`Self::get`].
+    /// The offset of `pos` in the ring: less than [`Self::get`].
     #[inline]
     #[allow(clippy::as_conversions)]
     pub const fn offset(self, pos: Pos) -> usize {
@@ -127,11 +127,11 @@ impl Size {
         (pos.get() & self.mask()) as usize
     }
 
-    /// How many bytes a writer at `head` may write when the reader is at `tail`.
+    /// The space in bytes for a writer at `head`, with the reader at `tail`: perf's `CIRC_SPACE()`.
     ///
-    /// One byte always stays free, so that a full ring and an empty one differ: perf's
-    /// `CIRC_SPACE()`. User space owns `tail` and may put anything there: a tail that is ahead of
-    /// the head, or more than the ring behind it, gives 0.
+    /// One byte always stays free, so that a full ring and an empty one differ. User space owns
+    /// `tail`, which can have any value. If it is ahead of the head, or by the ring's size or more
+    /// behind it, the space is 0.
     #[inline]
     pub const fn space(self, head: Pos, tail: Pos) -> u64 {
         let used = head.distance_from(tail);
@@ -143,8 +143,8 @@ impl Size {
         }
     }
 
-    /// Bytes between `tail` and `head`; [`None`] if they are further apart than the ring is long,
-    /// which no correct peer produces.
+    /// The number of bytes between `tail` and `head`. [`None`] if that is more than the size of the
+    /// ring, which no correct peer produces.
     #[inline]
     pub const fn used(self, head: Pos, tail: Pos) -> Option<u64> {
         let used = head.distance_from(tail);
@@ -156,7 +156,8 @@ impl Size {
         }
     }
 
-    /// Where the `len` bytes from `pos` on lie; [`None`] if the ring is shorter than `len`.
+    /// The offsets of the `len` bytes from `pos`. [`None`] if `len` is more than the size of the
+    /// ring.
     ///
     /// # Examples
     ///

@@ -7,14 +7,16 @@
 use kernel::prelude::*;
 use perf::{
     aux,
+    pmu::Description,
     Attr,
+    AuxPmu,
     Event,
     Pmu, //
 };
 
 perf::module_pmu! {
     type: Driver,
-    pmu: c"driver",
+    pmu: Description::new(c"driver"),
     driver: Driver,
     name: "compile_fail",
     authors: ["The auxpmu authors"],
@@ -38,39 +40,46 @@ struct Driver;
 impl Pmu for Driver {
     type Config = Config;
     type Event = ();
-    type Buffer = ();
-    type Run = u64;
+    type Count = ();
 
     fn event_init(&self, _attr: &Attr<'_, Config>) -> Result {
         Ok(())
     }
+}
+
+#[vtable]
+impl AuxPmu for Driver {
+    type Buffer = ();
+    type Trace = u64;
 
     fn setup_aux(&self, _event: &Event<'_, Self>, _pages: &aux::Pages) -> Result {
         Ok(())
     }
 
-    fn start(&self, session: &mut aux::Session<'_, Self>) -> Result<u64> {
-        session.set_timer(kernel::time::Delta::from_millis(1));
+    fn start(&self, transaction: &mut aux::Transaction<'_, Self>) -> Result<u64> {
+        transaction.set_timer(kernel::time::Delta::from_millis(1));
         Ok(0)
     }
 
-    fn tick(&self, session: &mut aux::Session<'_, Self>, run: &mut u64) -> aux::Next {
-        if let Ok(mut writer) = session.window.reserve(8) {
+    fn tick(&self, transaction: &mut aux::Transaction<'_, Self>, run: &mut u64) -> aux::Next {
+        let mut region = transaction.region();
+
+        if let Ok(mut writer) = region.reserve(8) {
             if writer.put(&run.to_le_bytes()).is_ok() {
                 writer.commit();
             }
         }
-        *run = session.window.written();
-        aux::Next::Commit
+        *run = region.written();
+        aux::Next::Flush
     }
 
-    fn pause(&self, _session: &mut aux::Session<'_, Self>, _run: &mut u64) {}
+    fn pause(&self, _transaction: &mut aux::Transaction<'_, Self>, _run: &mut u64) {}
 
-    fn resume(&self, _session: &mut aux::Session<'_, Self>, _run: &mut u64) {}
+    fn resume(&self, _transaction: &mut aux::Transaction<'_, Self>, _run: &mut u64) {}
 
-    fn quiesce(&self, session: &mut aux::Session<'_, Self>, run: u64) -> aux::Written {
+    fn quiesce(&self, transaction: &mut aux::Transaction<'_, Self>, run: u64) -> aux::Commit {
         let loss = aux::Loss::Gap { bytes: Some(run) };
 
-        aux::Written::new(session.window.written(), aux::Published::cpu_stores(), loss)
+        aux::Commit::new(transaction.region().written(), loss)
     }
 }

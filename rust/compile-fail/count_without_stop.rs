@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A driver that counts without a ring, but cannot be stopped then.
+//! A driver that counts, but cannot be stopped then.
 //!
-//! error: a driver that starts without a ring stops without one, and ticks only then
+//! error: a driver that starts counting stops counting, and ticks only then
 
 include!("common/driver.rs");
 
@@ -12,9 +12,14 @@ struct Driver;
 
 #[vtable]
 impl Pmu for Driver {
-    usual!(types, event_init, setup_aux, start, quiesce);
+    usual!(types, event_init);
 
-    fn count_start(&self, _counting: &mut aux::Counting<'_, Self>) -> Result<()> {
+    fn count_start(&self, _counting: &mut perf::pmu::Counting<'_, Self>) -> Result<()> {
         Ok(())
     }
+}
+
+#[vtable]
+impl AuxPmu for Driver {
+    usual!(aux, setup_aux, start, quiesce);
 }

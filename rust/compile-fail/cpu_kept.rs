@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A token of a CPU that is kept beyond the callback.
+//! The token of a CPU, kept beyond the callback.
 //!
-//! error: explicit lifetime required in the type of `session`
+//! error: explicit lifetime required in the type of `transaction`
 
 use perf::{
-    aux::Session,
+    aux::Transaction,
     context::Cpu,
-    Pmu, //
+    AuxPmu, //
 };
 
 /// Keeps the proof that interrupts are off.
-pub fn keep<'a, T: Pmu>(session: &Session<'_, T>) -> &'a Cpu {
-    session.cpu
+pub fn keep<'a, T: AuxPmu>(transaction: &Transaction<'_, T>) -> &'a Cpu {
+    transaction.cpu()
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A token of a CPU that a driver makes.
+//! The token of a CPU, made by a driver.
 //!
 //! error: with struct literal syntax due to private fields
 
@@ -8,5 +8,5 @@ use perf::context::Cpu;
 
 /// Claims that interrupts are off.
 pub fn claim() -> Cpu {
-    Cpu { id: 0, nmi: false }
+    Cpu { id: 0 }
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A driver that defers something, but has no deferred().
+//! A driver that defers work, but has no deferred().
 //!
-//! error: what is deferred needs Pmu::deferred()
+//! error: deferred work needs AuxPmu::deferred()
 
 include!("common/driver.rs");
 
@@ -12,12 +12,15 @@ struct Driver;
 
 #[vtable]
 impl Pmu for Driver {
-    usual!(types, event_init, setup_aux, quiesce);
+    usual!(types, event_init);
+}
 
-    type Run = ();
+#[vtable]
+impl AuxPmu for Driver {
+    usual!(aux, setup_aux, quiesce);
 
-    fn start(&self, session: &mut aux::Session<'_, Self>) -> Result<()> {
-        session.defer();
+    fn start(&self, transaction: &mut aux::Transaction<'_, Self>) -> Result<()> {
+        transaction.defer();
         Ok(())
     }
 }

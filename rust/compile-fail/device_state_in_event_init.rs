@@ -14,7 +14,7 @@ struct Driver {
 
 #[vtable]
 impl Pmu for Driver {
-    usual!(types, setup_aux, start, quiesce);
+    usual!(types);
 
     fn event_init(&self, _attr: &Attr<'_, ()>) -> Result {
         self.mode = 1;

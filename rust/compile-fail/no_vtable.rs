@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A driver without `#[vtable]`: nobody knows its module, so nobody could pin its code.
+//! A driver without `#[vtable]`: its module is not known, so nothing could pin its code.
 //!
 //! error: missing: `USE_VTABLE_ATTR`, `OwnerModule`
 
@@ -11,5 +11,5 @@ no_pmu!();
 struct Driver;
 
 impl Pmu for Driver {
-    usual!(types, event_init, setup_aux, start, quiesce);
+    usual!(types, event_init);
 }

@@ -12,7 +12,12 @@ struct Driver;
 
 #[vtable]
 impl Pmu for Driver {
-    usual!(types, event_init, setup_aux, start, quiesce);
+    usual!(types, event_init);
+}
 
-    fn pause(&self, _session: &mut aux::Session<'_, Self>, _run: &mut ()) {}
+#[vtable]
+impl AuxPmu for Driver {
+    usual!(aux, setup_aux, start, quiesce);
+
+    fn pause(&self, _transaction: &mut aux::Transaction<'_, Self>, _trace: &mut ()) {}
 }

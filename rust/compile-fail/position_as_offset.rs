@@ -4,9 +4,9 @@
 //!
 //! error: the type `[u8]` cannot be indexed by
 
-use perf::aux::Window;
+use perf::aux::Region;
 
 /// The byte at the head, in a copy of the ring.
-pub fn at_head(window: &Window, copy: &[u8]) -> u8 {
-    copy[window.head()]
+pub fn at_head(region: &Region, copy: &[u8]) -> u8 {
+    copy[region.head()]
 }

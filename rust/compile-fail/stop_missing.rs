@@ -12,5 +12,10 @@ struct Driver;
 
 #[vtable]
 impl Pmu for Driver {
-    usual!(types, event_init, setup_aux, start);
+    usual!(types, event_init);
+}
+
+#[vtable]
+impl AuxPmu for Driver {
+    usual!(aux, setup_aux, start);
 }

@@ -2,7 +2,7 @@
 
 //! A driver that sets a timer, but has no tick().
 //!
-//! error: a timer needs Pmu::tick()
+//! error: a timer needs AuxPmu::tick()
 
 include!("common/driver.rs");
 
@@ -12,12 +12,15 @@ struct Driver;
 
 #[vtable]
 impl Pmu for Driver {
-    usual!(types, event_init, setup_aux, quiesce);
+    usual!(types, event_init);
+}
 
-    type Run = ();
+#[vtable]
+impl AuxPmu for Driver {
+    usual!(aux, setup_aux, quiesce);
 
-    fn start(&self, session: &mut aux::Session<'_, Self>) -> Result<()> {
-        session.set_timer(kernel::time::Delta::from_millis(1));
+    fn start(&self, transaction: &mut aux::Transaction<'_, Self>) -> Result<()> {
+        transaction.set_timer(kernel::time::Delta::from_millis(1));
         Ok(())
     }
 }

@@ -6,12 +6,12 @@
 
 use perf::aux::{
     Full,
-    Window, //
+    Region, //
 };
 
 /// Writes to what counts as written already.
-pub fn write(window: &mut Window) -> Result<(), Full> {
-    let mut writer = window.reserve(8)?;
+pub fn write(region: &mut Region<'_>) -> Result<(), Full> {
+    let mut writer = region.reserve(8)?;
 
     writer.commit();
     writer.put(&[0; 8])

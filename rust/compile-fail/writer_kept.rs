@@ -2,17 +2,15 @@
 
 //! A writer that is kept beyond the callback.
 //!
-//! error: lifetime may not live long enough
+//! error: explicit lifetime required in the type of `region`
 
-use perf::{
-    aux::{
-        Session,
-        Writer, //
-    },
-    Pmu, //
+use perf::aux::{
+    Full,
+    Region,
+    Writer, //
 };
 
-/// Keeps a writer to a window that will be gone.
-pub fn keep<T: Pmu>(session: &mut Session<'_, T>) -> Option<Writer<'static>> {
-    session.window.reserve(8).ok()
+/// Keeps a writer for longer than the region.
+pub fn keep<'a>(region: &mut Region<'a>) -> Result<Writer<'a>, Full> {
+    region.reserve(8)
 }

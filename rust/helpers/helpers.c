@@ -2,9 +2,12 @@
 
 #include "helpers.h"
 
+#include <linux/capability.h>
 #include <linux/cpuhotplug.h>
 #include <linux/cpumask.h>
+#include <linux/device.h>
 #include <linux/gfp.h>
+#include <linux/interrupt.h>
 #include <linux/io.h>
 #include <linux/mm.h>
 #include <linux/preempt.h>
@@ -12,6 +15,15 @@
 #include <linux/slab.h>
 #include <linux/sysfs.h>
 #include <linux/vmalloc.h>
+
+#ifdef CONFIG_X86_64
+#include <asm/tsc.h>
+
+u64 rust_perf_tsc(void)
+{
+	return rdtsc_ordered();
+}
+#endif
 
 struct list_head *rust_perf_addr_filters(struct perf_event *event)
 {
@@ -55,6 +67,11 @@ void rust_perf_cpuhp_del(int state, struct hlist_node *node)
 ssize_t rust_perf_cpumask_emit(char *page, const struct cpumask *mask)
 {
 	return sysfs_emit(page, "%*pbl\n", cpumask_pr_args(mask));
+}
+
+ssize_t rust_perf_cpu_emit(char *page, unsigned int cpu)
+{
+	return sysfs_emit(page, "%u\n", cpu);
 }
 
 /* What rb_alloc_aux_page() leaves in the first page of a chunk. */
@@ -101,6 +118,27 @@ void rust_perf_vunmap(void *mapping)
 	vfree(mapping);
 }
 
+/* The node of an event's unit: that of the PMU's device, or of the CPU. */
+int rust_perf_event_node(struct perf_event *event)
+{
+	int node = NUMA_NO_NODE;
+
+	if (event->pmu->parent)
+		node = dev_to_node(event->pmu->parent);
+	if (node == NUMA_NO_NODE && event->cpu >= 0)
+		node = cpu_to_node(event->cpu);
+	return node;
+}
+
+/* A high order may fail: the driver reports that, not the kernel's log. */
+unsigned long rust_perf_alloc_pages(int node, unsigned int order)
+{
+	struct page *page = alloc_pages_node(node, GFP_KERNEL | __GFP_ZERO | __GFP_NOWARN,
+					     order);
+
+	return page ? (unsigned long)page_address(page) : 0;
+}
+
 #ifdef CONFIG_KUNIT
 /* As rb_alloc_aux_page() and the loop in rb_alloc_aux(). */
 bool rust_perf_alloc_chunk(void **addresses, unsigned int order)
@@ -141,6 +179,66 @@ bool rust_perf_in_nmi(void)
 	return in_nmi();
 }
 
+bool rust_perf_may_sleep(void)
+{
+	return in_task() && !irqs_disabled() && !in_atomic();
+}
+
+int rust_perf_irq_set_affinity(unsigned int irq, unsigned int cpu)
+{
+	return cpu < nr_cpu_ids ? irq_set_affinity(irq, cpumask_of(cpu)) : -EINVAL;
+}
+
+static void remote_queue_here(void *work)
+{
+	irq_work_queue(work);
+}
+
+/* Queues an irq_work on another CPU: modules cannot call irq_work_queue_on(). */
+void rust_perf_remote_init(call_single_data_t *remote, struct irq_work *work)
+{
+	INIT_CSD(remote, remote_queue_here, work);
+}
+
+/* With interrupts off, so that the CPU stays online. Calls merge. */
+bool rust_perf_remote_queue(call_single_data_t *remote, unsigned int cpu)
+{
+	if (in_nmi() || !cpu_online(cpu))
+		return false;
+	/* -EBUSY: it is on its way. */
+	smp_call_function_single_async(cpu, remote);
+	return true;
+}
+
+/* Waits for the function, when no CPU calls rust_perf_remote_queue() any more. */
+void rust_perf_remote_sync(call_single_data_t *remote)
+{
+	/* A section with interrupts off is one of RCU: those that call it now. */
+	synchronize_rcu_expedited();
+	while (smp_load_acquire(&remote->node.u_flags) & CSD_FLAG_LOCK)
+		cpu_relax();
+	/* It is unlocked before the function is called. */
+	synchronize_rcu_expedited();
+}
+
+bool rust_perf_perfmon_capable(void)
+{
+	return perfmon_capable();
+}
+
+unsigned long rust_perf_local_irq_save(void)
+{
+	unsigned long flags;
+
+	local_irq_save(flags);
+	return flags;
+}
+
+void rust_perf_local_irq_restore(unsigned long flags)
+{
+	local_irq_restore(flags);
+}
+
 void rust_perf_event_count(struct perf_event *event, u64 n)
 {
 	local64_add(n, &event->count);
@@ -161,9 +259,45 @@ void rust_perf_synchronize_rcu_tasks(void)
 	synchronize_rcu_tasks();
 }
 
-void rust_perf_xa_init(struct xarray *xa)
+void rust_perf_attr_init(struct attribute *attr)
 {
-	xa_init(xa);
+	sysfs_attr_init(attr);
+}
+
+int rust_perf_cpu_to_node(unsigned int cpu)
+{
+	return cpu_possible(cpu) ? cpu_to_node(cpu) : NUMA_NO_NODE;
+}
+
+/* nr_cpu_ids if there is none. */
+unsigned int rust_perf_any_online_but(unsigned int cpu)
+{
+	return cpumask_any_but(cpu_online_mask, cpu);
+}
+
+/* The ring buffers that have an AUX area of ours, by their addresses. */
+static DEFINE_XARRAY(rings);
+
+int rust_perf_ring_store(void *key, void *ring)
+{
+	return xa_insert(&rings, (unsigned long)key, ring, GFP_KERNEL);
+}
+
+void rust_perf_ring_erase(void *key, void *ring)
+{
+	xa_cmpxchg(&rings, (unsigned long)key, ring, NULL, 0);
+}
+
+/* Under RCU, or with interrupts off. */
+void *rust_perf_ring_load(void *key)
+{
+	return xa_load(&rings, (unsigned long)key);
+}
+
+/* An object from kmalloc(). */
+void rust_perf_kfree_rcu(struct rust_perf_rcu *object)
+{
+	kfree_rcu(object, rcu);
 }
 
 void rust_perf_irq_work_init(struct irq_work *work,

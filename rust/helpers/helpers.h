@@ -8,11 +8,73 @@
 #ifndef RUST_PERF_HELPERS_H
 #define RUST_PERF_HELPERS_H
 
+#include <linux/dma-direction.h>
 #include <linux/hrtimer.h>
 #include <linux/irq_work.h>
+#include <linux/list.h>
 #include <linux/perf_event.h>
+#include <linux/smp.h>
+#include <linux/sysfs.h>
 #include <linux/types.h>
+#include <linux/workqueue.h>
 #include <linux/xarray.h>
+
+/* The first field of an object that RCU frees. */
+struct rust_perf_rcu {
+	struct rcu_head rcu;
+};
+
+/* A task that is inside a callback: on its stack. */
+struct rust_perf_callback {
+	struct list_head node;
+	struct task_struct *task;
+};
+
+/* What rust_perf.ko keeps of a registered PMU. */
+struct rust_perf_registration {
+	struct list_head node;
+	struct work_struct work;
+	struct irq_work irq_work;
+	/* 1 when it is decided who calls end(). */
+	atomic_t ending;
+	struct module *module;
+	/* Unregisters the PMU and frees the registration. */
+	void (*end)(struct rust_perf_registration *registration);
+};
+
+/* Memory that a device writes to: see dma.c. */
+struct rust_perf_dma;
+
+/* What a user is charged for: see charge.c. */
+struct rust_perf_charge;
+
+/* A handler of NMIs: see nmi.c. */
+struct rust_perf_nmi {
+	struct list_head node;
+	struct module *module;
+	/* In NMI; whether it is handled. */
+	bool (*handle)(struct rust_perf_nmi *nmi);
+};
+
+void rust_perf_enter_callback(struct rust_perf_callback *callback);
+void rust_perf_leave_callback(struct rust_perf_callback *callback);
+bool rust_perf_may_unregister(void);
+void rust_perf_registry_add(struct rust_perf_registration *registration);
+void rust_perf_registry_del(struct rust_perf_registration *registration);
+int rust_perf_registry_init(void);
+void rust_perf_registry_exit(void);
+void rust_perf_registration_init(struct rust_perf_registration *registration,
+				 struct module *module,
+				 void (*end)(struct rust_perf_registration *registration));
+bool rust_perf_registration_claim(struct rust_perf_registration *registration);
+void rust_perf_registration_end_later(struct rust_perf_registration *registration);
+void rust_perf_attr_init(struct attribute *attr);
+int rust_perf_cpu_to_node(unsigned int cpu);
+unsigned int rust_perf_any_online_but(unsigned int cpu);
+int rust_perf_ring_store(void *key, void *ring);
+void rust_perf_ring_erase(void *key, void *ring);
+void *rust_perf_ring_load(void *key);
+void rust_perf_kfree_rcu(struct rust_perf_rcu *object);
 
 struct list_head *rust_perf_addr_filters(struct perf_event *event);
 bool rust_perf_aux_paused(struct perf_event *event);
@@ -25,11 +87,36 @@ void rust_perf_cpuhp_remove(int state);
 int rust_perf_cpuhp_add(int state, struct hlist_node *node);
 void rust_perf_cpuhp_del(int state, struct hlist_node *node);
 ssize_t rust_perf_cpumask_emit(char *page, const struct cpumask *mask);
+ssize_t rust_perf_cpu_emit(char *page, unsigned int cpu);
 unsigned long rust_perf_page_order(void *address);
 phys_addr_t rust_perf_virt_to_phys(void *address);
 void *rust_perf_vmap(void **addresses, unsigned int nr);
 void rust_perf_vunmap(void *mapping);
+int rust_perf_event_node(struct perf_event *event);
+unsigned long rust_perf_alloc_pages(int node, unsigned int order);
+struct rust_perf_charge *rust_perf_charge(unsigned long pages,
+					  unsigned long ring);
+void rust_perf_uncharge(struct rust_perf_charge *charge);
+struct rust_perf_dma *rust_perf_dma_map(struct device *dev, void **addresses,
+					unsigned int nr,
+					enum dma_data_direction direction);
+struct rust_perf_dma *rust_perf_dma_alloc(struct device *dev, size_t size);
+void rust_perf_dma_free(struct rust_perf_dma *dma);
+void *rust_perf_dma_memory(struct rust_perf_dma *dma);
+void rust_perf_dma_for_each(struct rust_perf_dma *dma,
+			    bool (*each)(void *data, u64 address, u64 len),
+			    void *data);
+bool rust_perf_may_sleep(void);
+int rust_perf_irq_set_affinity(unsigned int irq, unsigned int cpu);
+void rust_perf_remote_init(call_single_data_t *remote, struct irq_work *work);
+bool rust_perf_remote_queue(call_single_data_t *remote, unsigned int cpu);
+void rust_perf_remote_sync(call_single_data_t *remote);
+void rust_perf_dma_sync_for_cpu(struct rust_perf_dma *dma);
+void rust_perf_dma_sync_for_device(struct rust_perf_dma *dma);
 bool rust_perf_in_nmi(void);
+bool rust_perf_perfmon_capable(void);
+unsigned long rust_perf_local_irq_save(void);
+void rust_perf_local_irq_restore(unsigned long flags);
 void rust_perf_event_count(struct perf_event *event, u64 n);
 bool rust_perf_has_branch_stack(struct perf_event *event);
 u64 rust_perf_hrtimer_forward_now(struct hrtimer *timer, ktime_t interval);
@@ -42,30 +129,22 @@ void rust_perf_trace_commit(struct perf_event *event, u64 aux_head, u64 size,
 			    u64 flags);
 void rust_perf_trace_loss(struct perf_event *event, unsigned int cause,
 			  bool known, u64 bytes);
-void rust_perf_xa_init(struct xarray *xa);
 
 #ifdef CONFIG_X86_64
-struct callback_head;
-struct k_sigaction;
-struct notifier_block;
-struct pt_regs;
-struct tracepoint;
-
-struct pt_regs *rust_perf_user_regs(struct task_struct *task);
-struct pt_regs *rust_perf_running_user_regs(void);
-struct pt_regs *rust_perf_current_user_regs(void);
-void rust_perf_note_switch(struct task_struct *prev, struct task_struct *next);
-void rust_perf_forget_switches(void);
-unsigned int rust_perf_user_bits(struct pt_regs *regs);
-bool rust_perf_die_is_user_step(unsigned long event, void *args);
-int rust_perf_die_claim_step(void *args);
-int rust_perf_register_die_notifier(struct notifier_block *block);
-void rust_perf_unregister_die_notifier(struct notifier_block *block);
-struct tracepoint *rust_perf_find_tracepoint(const char *name);
-void rust_perf_tracepoint_synchronize(void);
-bool rust_perf_signal_passes(int sig, struct k_sigaction *ka);
-int rust_perf_task_work_on_return(struct callback_head *work);
 u64 rust_perf_tsc(void);
+#endif
+
+#ifdef CONFIG_X86_LOCAL_APIC
+int rust_perf_nmi_add(struct rust_perf_nmi *nmi);
+void rust_perf_nmi_del(struct rust_perf_nmi *nmi);
+void rust_perf_nmi_module_going(struct module *module);
+#ifdef CONFIG_KUNIT
+void rust_perf_nmi_raise(void);
+#endif
+#else
+static inline void rust_perf_nmi_module_going(struct module *module)
+{
+}
 #endif
 
 #ifdef CONFIG_KUNIT

@@ -21,7 +21,8 @@
 	EM(3, "no_space")			\
 	EM(4, "foreign")			\
 	EM(5, "refused")			\
-	EMe(6, "offline")
+	EM(6, "offline")			\
+	EMe(7, "in_use")
 
 /* What was lost. */
 #define RUST_PERF_LOSSES			\

@@ -1,435 +1,276 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The AUX ring, from a driver's side.
+//! PMUs with an AUX area.
 //!
-//! C counterpart: `perf_aux_output_begin()`, `perf_aux_output_end()`, `perf_aux_output_skip()` and
-//! `perf_aux_output_flag()` in `kernel/events/ring_buffer.c`.
+//! C counterpart: `perf_aux_output_*()` in `kernel/events/ring_buffer.c`, and the callbacks of
+//! `struct pmu` for AUX.
 
 use crate::{
-    bindings,
     context,
     event::Event,
     pmu::Pmu, //
 };
 use kernel::{
-    prelude::*,
-    sync::barrier,
-    time::Delta, //
+    error::VTABLE_DEFAULT_ERROR,
+    prelude::*, //
 };
-use loss::Losses;
 
-#[cfg(CONFIG_KUNIT = "y")]
-#[path = "aux/bench.rs"]
-pub(crate) mod bench;
-#[path = "aux/bounce.rs"]
 mod bounce;
-#[path = "aux/buffer.rs"]
 mod buffer;
-#[cfg(CONFIG_KUNIT = "y")]
-#[path = "aux/fake.rs"]
-pub(crate) mod fake;
-#[path = "aux/gate.rs"]
-mod gate;
-#[path = "aux/loss.rs"]
+pub(crate) mod core;
+pub(crate) mod cpu;
+pub(crate) mod dma;
 mod loss;
-#[path = "aux/mapping.rs"]
-mod mapping;
-#[path = "aux/output.rs"]
-mod output;
-#[path = "aux/sample.rs"]
-mod sample;
-#[cfg(CONFIG_KUNIT = "y")]
-#[path = "aux/skip.rs"]
-mod skip;
-#[path = "aux/slot.rs"]
-mod slot;
-#[cfg(CONFIG_KUNIT = "y")]
-#[path = "aux/tests.rs"]
-mod tests;
-#[path = "aux/unit.rs"]
-mod unit;
-#[path = "aux/window.rs"]
-mod window;
+pub(crate) mod pages;
+mod region;
+mod ring;
+pub(crate) mod sample;
+mod transaction;
+mod vmap;
+mod vtable;
 
 pub use auxcore::table;
-pub use bounce::Bounce;
-pub use buffer::{
+pub use bounce::{
+    Bounce,
+    BounceMemory, //
+};
+pub use dma::{
+    CoherentBounce,
+    DeviceChunk,
+    DmaMapping, //
+};
+pub use loss::Loss;
+pub use pages::{
     Chunk,
     Mode,
     Pages, //
 };
-pub use loss::Loss;
-pub use mapping::Mapping;
-pub use sample::{
-    Sample,
-    Taken, //
-};
-pub use window::{
+pub use region::{
     Full,
-    Window,
+    Region,
     Writer, //
 };
-
-pub(crate) use buffer::{
-    Buffer,
-    Live, //
+pub use sample::{
+    Copied,
+    Sample, //
 };
-pub(crate) use slot::Slot;
-pub(crate) use unit::{
-    Shared,
-    Start, //
-};
-
-/// An open transaction, as a driver's callbacks see it.
-///
-/// It lives for one callback; between callbacks the framework keeps the transaction, on the
-/// event's CPU.
-///
-/// C counterpart: an open `struct perf_output_handle`.
-///
-/// # Examples
-///
-/// ```
-/// # use kernel::prelude::*;
-/// # use perf::{aux, testing::{Bench, Setup}, Attr, Event, Pmu};
-/// # struct Driver;
-/// # #[vtable]
-/// # impl Pmu for Driver {
-/// #     type Config = ();
-/// #     type Event = ();
-/// #     type Buffer = ();
-/// #     type Run = ();
-/// #     fn event_init(&self, _attr: &Attr<'_, ()>) -> Result {
-/// #         Ok(())
-/// #     }
-/// #     fn setup_aux(&self, _event: &Event<'_, Self>, _pages: &aux::Pages) -> Result {
-/// #         Ok(())
-/// #     }
-/// fn start(&self, session: &mut aux::Session<'_, Self>) -> Result {
-///     pr_debug!("{} bytes from {} on", session.window.size().get(), session.window.head().get());
-///     session.count(1);
-///     Ok(())
-/// }
-/// #     fn quiesce(&self, session: &mut aux::Session<'_, Self>, _run: ()) -> aux::Written {
-/// #         aux::Written::by_writer(session.window, aux::Loss::None)
-/// #     }
-/// # }
-/// let mut bench = Bench::new(Driver, &Setup::default())?;
-///
-/// bench.add()?;
-/// assert_eq!(bench.counter(), 1);
-/// # Ok::<(), Error>(())
-/// ```
-pub struct Session<'a, T: Pmu> {
-    /// The event that is traced.
-    pub event: &'a Event<'a, T>,
-    /// What [`Pmu::setup_aux`] returned for this ring.
-    ///
-    /// Exclusive: perf opens one transaction on a ring at a time.
-    pub buffer: &'a mut T::Buffer,
-    /// The part of the ring that may be written.
-    pub window: &'a mut Window,
-    /// The CPU that this runs on, with interrupts off.
-    pub cpu: &'a context::Cpu,
-    timer: &'a mut Option<Delta>,
-    wanted: &'a mut bool,
-    transaction: output::Transaction<'a>,
-}
-
-impl<T: Pmu> Session<'_, T> {
-    /// Has [`Pmu::tick`] called in this interval from now on, in hard interrupt context, until the
-    /// session ends. Intervals that are missed are not made up for.
-    ///
-    /// Every session starts with no timer.
-    pub fn set_timer(&mut self, interval: Delta) {
-        const_assert!(T::HAS_TICK, "a timer needs Pmu::tick()");
-        *self.timer = Some(interval);
-    }
-
-    /// Has [`Pmu::deferred`] called soon, for what must not be done here: to take a lock that is
-    /// not raw, or to wake somebody up. May be asked for in NMI.
-    ///
-    /// C counterpart: `irq_work_queue()`.
-    pub fn defer(&mut self) {
-        const_assert!(T::HAS_DEFERRED, "what is deferred needs Pmu::deferred()");
-        *self.wanted = true;
-    }
-
-    /// Gives the next `len` bytes of the window to the reader as padding, for a unit that begins at
-    /// multiples of something only. `pad` writes them all, in a way that the trace's decoder skips;
-    /// the window then begins behind them, with what perf says is left and with its wakeup point.
-    ///
-    /// Only in linear mode, and while nothing has been written that is not committed: in
-    /// [`Pmu::start`] before the unit runs, or while [`Window::written`] is 0 and the unit has not
-    /// written by itself. No `PERF_RECORD_AUX` tells of padding, but `aux_head` does.
-    ///
-    /// Nothing has happened after an error: [`EOPNOTSUPP`] in overwrite mode, [`EBUSY`] if
-    /// something has been written, [`ENOSPC`] if the window has less space, [`EINVAL`] if `pad`
-    /// wrote less than `len`, or more.
-    ///
-    /// C counterpart: `perf_aux_output_skip()`.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use kernel::prelude::*;
-    /// # use perf::{aux, testing::{Bench, Setup}, Attr, Event, Pmu};
-    /// # struct Driver;
-    /// # #[vtable]
-    /// # impl Pmu for Driver {
-    /// #     type Config = ();
-    /// #     type Event = ();
-    /// #     type Buffer = ();
-    /// #     type Run = ();
-    /// #     fn event_init(&self, _attr: &Attr<'_, ()>) -> Result {
-    /// #         Ok(())
-    /// #     }
-    /// #     fn setup_aux(&self, _event: &Event<'_, Self>, _pages: &aux::Pages) -> Result {
-    /// #         Ok(())
-    /// #     }
-    /// fn start(&self, session: &mut aux::Session<'_, Self>) -> Result {
-    ///     // This unit begins at multiples of 64.
-    ///     let over = usize::try_from(session.window.head().get() % 64)?;
-    ///
-    ///     if over != 0 {
-    ///         session.skip(64 - over, |writer| (over..64).try_for_each(|_| writer.put(&[0x55])))?;
-    ///     }
-    ///     # let mut writer = session.window.reserve(1).map_err(|_| ENOSPC)?;
-    ///     # writer.put(&[1]).map_err(|_| ENOSPC)?;
-    ///     # writer.commit();
-    ///     Ok(())
-    /// }
-    /// #     fn quiesce(&self, session: &mut aux::Session<'_, Self>, _run: ()) -> aux::Written {
-    /// #         aux::Written::by_writer(session.window, aux::Loss::None)
-    /// #     }
-    /// # }
-    /// let mut bench = Bench::new(Driver, &Setup::default())?;
-    ///
-    /// // A byte of trace, then padding up to the next byte of trace.
-    /// for _ in 0..2 {
-    ///     bench.add()?;
-    ///     bench.del();
-    /// }
-    /// assert_eq!(bench.head(), 65);
-    /// assert_eq!(bench.byte(63), Some(0x55));
-    /// # Ok::<(), Error>(())
-    /// ```
-    pub fn skip(
-        &mut self,
-        len: usize,
-        pad: impl FnOnce(&mut Writer<'_>) -> Result<(), Full>,
-    ) -> Result {
-        if self.window.mode() == Mode::Overwrite {
-            return Err(EOPNOTSUPP);
-        }
-        if self.window.written() != 0 {
-            return Err(EBUSY);
-        }
-
-        let mut writer = self.window.reserve(len).map_err(|Full| ENOSPC)?;
-        pad(&mut writer).map_err(|Full| EINVAL)?;
-        if !writer.is_filled() {
-            return Err(EINVAL);
-        }
-
-        // perf publishes `aux_head` at once, without a barrier of its own: (B) stands here, between
-        // the stores of padding and that.
-        let handle = self
-            .transaction
-            .skip(u64::try_from(len)?, Published::cpu_stores())?;
-
-        self.window.begin_at(handle);
-        Ok(())
-    }
-
-    /// Adds `n` to the event's counter, which `read()` and `perf stat` show.
-    pub fn count(&self, n: u64) {
-        self.event.count(n, self.cpu);
-    }
-}
-
-/// A run of the unit without a ring, as a driver's callbacks see it: there is a counter, and nowhere
-/// to write.
-///
-/// It lives for one callback, as a [`Session`] does.
-pub struct Counting<'a, T: Pmu> {
-    /// The event that counts.
-    pub event: &'a Event<'a, T>,
-    /// The CPU that this runs on, with interrupts off.
-    pub cpu: &'a context::Cpu,
-    timer: &'a mut Option<Delta>,
-}
-
-impl<T: Pmu> Counting<'_, T> {
-    /// Has [`Pmu::count_tick`] called in this interval from now on; as [`Session::set_timer`].
-    pub fn set_timer(&mut self, interval: Delta) {
-        const_assert!(T::HAS_COUNT_TICK, "a timer needs Pmu::count_tick()");
-        *self.timer = Some(interval);
-    }
-
-    /// Adds `n` to the event's counter, which `read()` and `perf stat` show.
-    pub fn count(&self, n: u64) {
-        self.event.count(n, self.cpu);
-    }
-}
-
-/// Proof that all that was written to the ring can be seen by other CPUs: barrier (B) of the perf
-/// ring buffer's protocol.
-///
-/// (B) stands between the stores of trace and the store of `aux_head`; it pairs with (C), user
-/// space's load barrier between its load of `aux_head` and its loads of trace. perf leaves it to
-/// the driver, since only the driver knows who stored.
-///
-/// C counterpart: the `smp_wmb()`, or the drain of the unit, in a driver before
-/// `perf_aux_output_end()`.
-///
-/// # Examples
-///
-/// ```
-/// use perf::aux::{Loss, Published, Written};
-///
-/// // A timer function copied 32 bytes.
-/// let by_cpu = Written::new(32, Published::cpu_stores(), Loss::None);
-///
-/// // A unit stored them by DMA: `drain` waits until it says that its buffers are empty.
-/// let drain = || while !is_drained() {};
-/// let by_unit = Written::new(32, Published::device(drain), Loss::None);
-/// # fn is_drained() -> bool { true }
-/// ```
-pub struct Published(());
-
-impl Published {
-    /// A CPU stored the trace, with ordinary stores.
-    #[inline]
-    pub fn cpu_stores() -> Self {
-        // (B): orders the stores of trace or of padding before the store of `aux_head` in
-        // `perf_aux_output_end()` or `perf_aux_output_skip()`. Pairs with (C), the reader's
-        // `smp_rmb()` or load-acquire.
-        barrier::smp_mb(barrier::Write);
-
-        Self(())
-    }
-
-    /// A device stored the trace, and `drain` returns when all of it has reached memory, in an
-    /// order that other CPUs respect.
-    #[inline]
-    pub fn device(drain: impl FnOnce()) -> Self {
-        drain();
-
-        Self(())
-    }
-}
-
-/// What [`Pmu::quiesce`] hands back: how much of the window now holds trace.
-///
-/// C counterpart: the length that `perf_aux_output_end()` takes, and the flags.
-///
-/// # Examples
-///
-/// A unit that copies through the window need not count:
-///
-/// ```
-/// # use kernel::prelude::*;
-/// # use perf::{aux, Attr, Event, Pmu};
-/// # struct Driver;
-/// # #[vtable]
-/// # impl Pmu for Driver {
-/// #     type Config = ();
-/// #     type Event = ();
-/// #     type Buffer = ();
-/// #     type Run = ();
-/// #     fn event_init(&self, _attr: &Attr<'_, ()>) -> Result {
-/// #         Ok(())
-/// #     }
-/// #     fn setup_aux(&self, _event: &Event<'_, Self>, _pages: &aux::Pages) -> Result {
-/// #         Ok(())
-/// #     }
-/// #     fn start(&self, session: &mut aux::Session<'_, Self>) -> Result {
-/// #         let mut writer = session.window.reserve(3).map_err(|_| ENOSPC)?;
-/// #         writer.put(b"abc").map_err(|_| EINVAL)?;
-/// #         writer.commit();
-/// #         Ok(())
-/// #     }
-/// fn quiesce(&self, session: &mut aux::Session<'_, Self>, _run: ()) -> aux::Written {
-///     aux::Written::by_writer(session.window, aux::Loss::Gap { bytes: None })
-/// }
-/// # }
-/// # let mut bench = perf::testing::Bench::new(Driver, &perf::testing::Setup::default())?;
-/// # bench.add()?;
-/// # bench.del();
-/// # assert_eq!(bench.head(), 3);
-/// # assert!(bench.records().iter().all(|record| record.is_partial()));
-/// # Ok::<(), Error>(())
-/// ```
-#[must_use]
-pub struct Written {
-    len: u64,
-    losses: Losses,
-    format: Format,
-    _published: Published,
-}
-
-impl Written {
-    /// The first `len` bytes of the window hold trace.
-    ///
-    /// In linear mode `len` is at most [`Window::space`]; in overwrite mode it is what the unit
-    /// wrote in all, however often that went round.
-    pub fn new(len: u64, published: Published, loss: Loss) -> Self {
-        Self {
-            len,
-            losses: loss.into(),
-            format: Format::default(),
-            _published: published,
-        }
-    }
-
-    /// All that went through the window's [`Writer`]s holds trace.
-    pub fn by_writer(window: &Window, loss: Loss) -> Self {
-        Self::new(window.written(), Published::cpu_stores(), loss)
-    }
-
-    /// And this was lost, too: trace can be lost for more than one reason.
-    pub fn and_lost(self, loss: Loss) -> Self {
-        Self {
-            losses: self.losses.and(loss),
-            ..self
-        }
-    }
-
-    /// The trace is in this format, if the PMU has more than one.
-    pub fn in_format(self, format: Format) -> Self {
-        Self { format, ..self }
-    }
-}
-
-/// A format of trace. The numbers are the PMU's own; the default is 0.
-///
-/// C counterpart: `PERF_AUX_FLAG_PMU_FORMAT_TYPE_MASK`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Format(u8);
-
-impl Format {
-    /// The format with this number.
-    pub const fn new(number: u8) -> Self {
-        Self(number)
-    }
-
-    /// As flags of a record.
-    const fn flags(self) -> u64 {
-        // CAST: Widens. The mask is that of bits 8 to 15.
-        (self.0 as u64) << bindings::PERF_AUX_FLAG_PMU_FORMAT_TYPE_MASK.trailing_zeros()
-    }
-}
-
-/// What is to happen after a [`Pmu::tick`].
-///
-/// C counterpart: none; drivers commit and begin anew in their interrupt handlers.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[must_use]
-pub enum Next {
-    /// Go on in this session.
-    Continue,
-    /// Quiesce, commit, and go on in a new session if there is room: the wakeup point was reached,
-    /// or the window is full.
+pub use transaction::{
     Commit,
+    Format,
+    Next,
+    Parts,
+    Transaction, //
+};
+pub use vmap::VirtualMapping;
+pub use vtable::Aux;
+
+pub(crate) use buffer::Buffer;
+
+/// A registered PMU with an AUX area.
+pub type Registration<T> = crate::registration::Registration<T, Aux>;
+
+/// A PMU with an AUX area.
+///
+/// The framework owns the transaction: it calls [`start`](Self::start) after
+/// `perf_aux_output_begin()`, and `perf_aux_output_end()` after [`quiesce`](Self::quiesce). The
+/// driver owns the hardware.
+///
+/// State lives in three places, and nowhere else: what [`Pmu::event_init`] returns belongs to the
+/// event, what [`setup_aux`](Self::setup_aux) returns to the AUX area, what [`start`](Self::start)
+/// returns to one transaction on one CPU.
+///
+/// C counterpart: `struct pmu`.
+///
+/// # Examples
+///
+/// A unit that writes a byte at every tick. `Documentation/driver-tutorial.md` has a longer one, step
+/// by step.
+///
+/// ```
+/// use kernel::{prelude::*, time::Delta};
+/// use perf::{aux, Attr, AuxPmu, Event, Pmu};
+///
+/// struct Dots;
+///
+/// #[vtable]
+/// impl Pmu for Dots {
+///     type Config = ();
+///     type Event = ();
+///     type Count = ();
+///
+///     fn event_init(&self, _attr: &Attr<'_, ()>) -> Result {
+///         Ok(())
+///     }
+/// }
+///
+/// #[vtable]
+/// impl AuxPmu for Dots {
+///     type Buffer = ();
+///     type Trace = ();
+///
+///     fn setup_aux(&self, _event: &Event<'_, Self>, _pages: &aux::Pages) -> Result {
+///         Ok(())
+///     }
+///
+///     fn start(&self, transaction: &mut aux::Transaction<'_, Self>) -> Result {
+///         transaction.set_timer(Delta::from_millis(1));
+///         Ok(())
+///     }
+///
+///     fn tick(&self, transaction: &mut aux::Transaction<'_, Self>, _trace: &mut ()) -> aux::Next {
+///         let mut region = transaction.region();
+///         let written = region.reserve(1).and_then(|mut writer| {
+///             writer.put(b".")?;
+///             writer.commit();
+///             Ok(())
+///         });
+///
+///         match written {
+///             Ok(()) if !region.wakeup_due() => aux::Next::Continue,
+///             _ => aux::Next::Flush,
+///         }
+///     }
+///
+///     fn quiesce(&self, transaction: &mut aux::Transaction<'_, Self>, _trace: ()) -> aux::Commit {
+///         aux::Commit::written(transaction, aux::Loss::None)
+///     }
+/// }
+///
+/// # use perf::testing::{Bench, Setup};
+/// # let mut bench = Bench::new(Dots, &Setup::default())?;
+/// # bench.add()?;
+/// # assert!(bench.tick() && bench.tick());
+/// # bench.del();
+/// # assert!(bench.read()?.as_slice() == b"..");
+/// # Ok::<(), Error>(())
+/// ```
+#[vtable]
+pub trait AuxPmu: Pmu {
+    /// State of an AUX area. Outlives the event and the PMU if user space keeps the mapping.
+    type Buffer: Send + 'static;
+
+    /// State of a transaction.
+    ///
+    /// Plain data: it may be dropped in NMI, so a type with drop glue is refused at compile time.
+    type Trace: Send;
+
+    /// User space maps an AUX area for `event`.
+    ///
+    /// perf turns every error into [`ENOMEM`].
+    ///
+    /// Context: task, may sleep; `mmap_lock` is held.
+    ///
+    /// C counterpart: `pmu->setup_aux()`. What it returns is dropped in `pmu->free_aux()`.
+    fn setup_aux(&self, event: &Event<'_, Self>, pages: &Pages) -> Result<Self::Buffer>;
+
+    /// The mapping through which the unit writes to the AUX area, if it does so by DMA: see
+    /// [`Pages::map_dma`]. The framework synchronises it before [`start`](Self::start) and after
+    /// [`quiesce`](Self::quiesce).
+    ///
+    /// Context: interrupts off on the event's CPU, under any raw lock, perhaps in NMI.
+    ///
+    /// C counterpart: `dma_sync_sgtable_for_device()` and `dma_sync_sgtable_for_cpu()`.
+    fn dma<'a>(&self, _buffer: &'a Self::Buffer) -> Option<&'a DmaMapping> {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
+
+    /// Starts the unit. It may write to the transaction's region from now on.
+    ///
+    /// Context: interrupts off on the event's CPU, under perf's raw locks: no sleeping, no
+    /// allocation, no `SpinLock`.
+    ///
+    /// C counterpart: `pmu->start()`, after `perf_aux_output_begin()`.
+    fn start(&self, transaction: &mut Transaction<'_, Self>) -> Result<Self::Trace>;
+
+    /// Stops the unit, for good or for a commit, and reports what it wrote.
+    ///
+    /// When this returns, the unit writes no more, and what it has written is in memory.
+    ///
+    /// Context: interrupts off on the event's CPU, under any raw lock, perhaps in NMI.
+    ///
+    /// C counterpart: `pmu->stop()`, before `perf_aux_output_end()`.
+    fn quiesce(&self, transaction: &mut Transaction<'_, Self>, trace: Self::Trace) -> Commit;
+
+    /// The timer that was [set](Transaction::set_timer) has expired.
+    ///
+    /// What one call does must be bounded: user code waits.
+    ///
+    /// Context: hard interrupt on the event's CPU.
+    fn tick(&self, _transaction: &mut Transaction<'_, Self>, _trace: &mut Self::Trace) -> Next {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
+
+    /// The unit has raised its interrupt: see [`Entry`](crate::interrupt::Entry).
+    ///
+    /// Called if a transaction is open on the unit's CPU. Interrupts merge. One that comes when the
+    /// unit was stopped is not reported: [`quiesce`](Self::quiesce) and [`start`](Self::start) leave
+    /// no interrupt pending that the next transaction would take for its own.
+    ///
+    /// Context: interrupts off on the event's CPU, under any raw lock, perhaps in NMI.
+    ///
+    /// C counterpart: the driver's interrupt handler, between its lookup of the open handle and its
+    /// `perf_aux_output_end()` and `begin()`.
+    fn interrupt(
+        &self,
+        _transaction: &mut Transaction<'_, Self>,
+        _trace: &mut Self::Trace,
+    ) -> Next {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
+
+    /// Keeps the unit from tracing, as simply as can be, until [`resume`](Self::resume). The
+    /// transaction stays open.
+    ///
+    /// A driver that has this has [`resume`](Self::resume) too, and perf learns that it can pause:
+    /// `PERF_PMU_CAP_AUX_PAUSE`. Its [`start`](Self::start) leaves the unit paused, and `resume`
+    /// follows unless the event is to be paused.
+    ///
+    /// Context: interrupts off on the event's CPU, under any raw lock, perhaps in NMI.
+    ///
+    /// C counterpart: `pmu->stop()` with `PERF_EF_PAUSE`.
+    fn pause(&self, _transaction: &mut Transaction<'_, Self>, _trace: &mut Self::Trace) {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
+
+    /// Lets the unit trace.
+    ///
+    /// Context: interrupts off on the event's CPU, under any raw lock, perhaps in NMI.
+    ///
+    /// C counterpart: `pmu->start()` with `PERF_EF_RESUME`.
+    fn resume(&self, _transaction: &mut Transaction<'_, Self>, _trace: &mut Self::Trace) {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
+
+    /// What [`Transaction::defer`] asked for, once for all requests since the last call. The
+    /// transaction may have ended since, and the event may be gone.
+    ///
+    /// Context: hard interrupt on the CPU that asked, never NMI; no lock of perf's or of the
+    /// scheduler's is held.
+    ///
+    /// C counterpart: the function of a `struct irq_work`.
+    fn deferred(&self, _cpu: &context::Cpu) {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
+
+    /// A sample of another event asks for the newest trace: reports how far the unit has written, by
+    /// [`Sample::copy`].
+    ///
+    /// The bytes that are copied must not change meanwhile: a unit that writes by itself is stopped
+    /// before and goes on after, unless it is paused. The transaction stays as it is.
+    ///
+    /// perf asks only on kernels that export `perf_output_copy_aux()`; others refuse such samples
+    /// with `EINVAL`. Where no transaction is open, and in an NMI that interrupted a callback, the
+    /// driver is not asked and the sample has zeroes.
+    ///
+    /// Context: interrupts off on the event's CPU, under any raw lock, perhaps in NMI.
+    ///
+    /// C counterpart: `pmu->snapshot_aux()`.
+    fn snapshot(
+        &self,
+        _transaction: &mut Transaction<'_, Self>,
+        _trace: &mut Self::Trace,
+        _sample: Sample<'_>,
+    ) -> Copied {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
 }

@@ -1,41 +1,49 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a callback may rely on.
+//! The context that a callback runs in.
 //!
-//! perf calls a driver in two kinds of context: a task that may sleep (`event_init()`,
-//! `setup_aux()`, `free_aux()`), and one CPU with interrupts off, perhaps in NMI (all others).
-//! The second is a token, [`Cpu`], which only the framework makes and only lends, so that it does
-//! not outlive the callback; whatever needs its guarantees takes a reference to it.
+//! perf calls a driver in two kinds of context. `event_init()`, `setup_aux()` and `free_aux()` run
+//! in a task that may sleep. All other callbacks run on one CPU with interrupts off, under raw
+//! locks or in NMI. The second kind is a token, [`Cpu`]. Only the framework makes it, and a driver
+//! gets a reference that ends with the callback.
 
 use crate::bindings;
-use kernel::types::NotThreadSafe;
+use kernel::{
+    interrupt::LocalInterruptDisabled,
+    types::NotThreadSafe, //
+};
 
-/// Proof of running on one CPU, with interrupts off.
+/// Proof of running on one CPU with interrupts off.
 ///
 /// # Invariants
 ///
-/// While the token exists the code stays on CPU `id`, and nothing but an NMI interrupts it there.
+/// While the token exists, the code stays on CPU `id` and only an NMI interrupts it.
 pub struct Cpu {
     id: u32,
-    nmi: bool,
     _not_send: NotThreadSafe,
 }
 
 impl Cpu {
-    /// Makes the token for the CPU that this runs on.
+    /// Makes the token for the current CPU.
     ///
     /// # Safety
     ///
     /// Local interrupts must be off until the token is dropped.
+    #[inline]
     pub(crate) unsafe fn current() -> Self {
-        // INVARIANT: Interrupts are off by the safety requirement, so the code stays here.
+        // INVARIANT: Interrupts are off by the safety requirement, so the code stays on this CPU.
         Self {
             // SAFETY: Reading the number of the current CPU has no requirements.
             id: unsafe { bindings::raw_smp_processor_id() },
-            // SAFETY: Reading the context has no requirements.
-            nmi: unsafe { bindings::rust_perf_in_nmi() },
             _not_send: NotThreadSafe,
         }
+    }
+
+    /// The kernel's own proof that interrupts are off, for code that knows nothing of perf.
+    #[inline]
+    pub fn interrupt_disabled(&self) -> &LocalInterruptDisabled {
+        // SAFETY: Interrupts are off while `self` exists, by the type invariant.
+        unsafe { LocalInterruptDisabled::assume_disabled() }
     }
 
     /// The number of the CPU.
@@ -44,9 +52,10 @@ impl Cpu {
         self.id
     }
 
-    /// Whether this is an NMI: no lock may be taken, not even a raw one.
+    /// Whether this is an NMI. Not even a raw lock may be taken in one.
     #[inline]
     pub fn is_nmi(&self) -> bool {
-        self.nmi
+        // SAFETY: Reading the context has no requirements.
+        unsafe { bindings::rust_perf_in_nmi() }
     }
 }

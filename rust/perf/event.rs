@@ -8,6 +8,7 @@
 use crate::{
     bindings,
     context,
+    counter,
     filter::{
         Filter,
         Filters, //
@@ -25,7 +26,7 @@ use core::{
 };
 use kernel::prelude::*;
 
-/// What user space wants left out.
+/// What user space excludes.
 ///
 /// C counterpart: `attr.exclude_*`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -66,13 +67,11 @@ pub enum Target {
 ///
 /// ```
 /// # use kernel::prelude::*;
-/// # use perf::{aux, event::{Exclude, Target}, testing::{Bench, Setup}, Attr, Event, Pmu};
+/// # use perf::{aux, event::{Exclude, Target}, testing::{Bench, Setup}, Attr, AuxPmu, Event, Pmu};
 /// # struct Driver;
 /// # #[vtable]
 /// # impl Pmu for Driver {
 /// #     type Config = ();
-/// #     type Buffer = ();
-/// #     type Run = ();
 /// // An event's own state: the period.
 /// type Event = u64;
 ///
@@ -83,14 +82,20 @@ pub enum Target {
 ///     }
 ///     Ok(attr.period())
 /// }
+/// #     type Count = ();
+/// # }
+/// # #[vtable]
+/// # impl AuxPmu for Driver {
+/// #     type Buffer = ();
+/// #     type Trace = ();
 /// #     fn setup_aux(&self, _event: &Event<'_, Self>, _pages: &aux::Pages) -> Result {
 /// #         Ok(())
 /// #     }
-/// #     fn start(&self, _session: &mut aux::Session<'_, Self>) -> Result {
+/// #     fn start(&self, _transaction: &mut aux::Transaction<'_, Self>) -> Result {
 /// #         Ok(())
 /// #     }
-/// #     fn quiesce(&self, session: &mut aux::Session<'_, Self>, _run: ()) -> aux::Written {
-/// #         aux::Written::by_writer(session.window, aux::Loss::None)
+/// #     fn quiesce(&self, transaction: &mut aux::Transaction<'_, Self>, _trace: ()) -> aux::Commit {
+/// #         aux::Commit::written(transaction, aux::Loss::None)
 /// #     }
 /// # }
 ///
@@ -110,7 +115,7 @@ pub struct Attr<'a, C> {
 }
 
 impl<'a, C: format::Config> Attr<'a, C> {
-    /// Takes the attr of an event apart, and refuses what no AUX PMU can do:
+    /// Reads the attr of an event, and refuses what no PMU here can do:
     ///
     /// - a frequency ([`EINVAL`]): perf would stop and restart the trace at every tick;
     /// - a branch stack ([`EOPNOTSUPP`]);
@@ -173,7 +178,7 @@ impl<'a, C: format::Config> Attr<'a, C> {
         *unsafe { self.raw.__bindgen_anon_1.sample_period.as_ref() }
     }
 
-    /// What user space wants left out. Only PMUs without
+    /// What user space excludes. Only PMUs without
     /// [`NO_EXCLUDE`](crate::pmu::Capabilities::NO_EXCLUDE) see anything but the default.
     pub fn exclude(&self) -> Exclude {
         Exclude {
@@ -191,6 +196,25 @@ impl<'a, C: format::Config> Attr<'a, C> {
         self.target
     }
 
+    /// Whether the task that opens the event may observe the whole system: `CAP_PERFMON`.
+    ///
+    /// C counterpart: `perfmon_capable()`.
+    pub fn is_perfmon_capable(&self) -> bool {
+        // SAFETY: `event_init()` runs in the task that opens the event.
+        unsafe { bindings::rust_perf_perfmon_capable() }
+    }
+
+    /// `attr.aux_watermark`: bytes after which the reader is woken; 0 for half the AUX area.
+    pub fn aux_watermark(&self) -> u32 {
+        self.raw.aux_watermark
+    }
+
+    /// `attr.precise_ip`: the skid that user space accepts, 0 to 3.
+    pub fn precise_ip(&self) -> u8 {
+        // CAST: Two bits.
+        self.raw.precise_ip() as u8
+    }
+
     /// Whether this event was made by `fork()` from one that is inherited. It writes into its
     /// parent's ring.
     pub fn is_inherited(&self) -> bool {
@@ -202,11 +226,24 @@ impl<'a, C: format::Config> Attr<'a, C> {
     }
 }
 
-/// What hangs off `event->pmu_private`, from `event_init()` to `destroy()`.
+/// `event->pmu_private`, from `event_init()` to `destroy()`.
 pub(crate) struct State<T: Pmu> {
-    pub(crate) config: T::Config,
+    config: T::Config,
     pub(crate) filters: Filters,
+    pub(crate) counting: counter::Cell<T>,
     pub(crate) data: T::Event,
+}
+
+impl<T: Pmu> State<T> {
+    /// The state of an event that can have `filters` address filters.
+    pub(crate) fn new(config: T::Config, filters: usize, data: T::Event) -> Result<Self> {
+        Ok(Self {
+            config,
+            filters: Filters::new(filters)?,
+            counting: counter::Cell::new(),
+            data,
+        })
+    }
 }
 
 /// An event of the PMU `T`. Dereferences to what [`Pmu::event_init`] returned for it.
@@ -219,7 +256,7 @@ pub struct Event<'a, T: Pmu> {
     _state: PhantomData<&'a State<T>>,
 }
 
-impl<T: Pmu> Event<'_, T> {
+impl<'a, T: Pmu> Event<'a, T> {
     /// # Safety
     ///
     /// `raw` must be an event of this PMU whose `event_init()` has succeeded, and whose
@@ -232,7 +269,7 @@ impl<T: Pmu> Event<'_, T> {
         }
     }
 
-    fn state(&self) -> &State<T> {
+    pub(crate) fn state(&self) -> &'a State<T> {
         // SAFETY: Live by the type invariant.
         let private = unsafe { (*self.raw.as_ptr()).pmu_private };
 
@@ -242,22 +279,24 @@ impl<T: Pmu> Event<'_, T> {
     }
 
     /// The terms that user space gave.
-    pub fn config(&self) -> &T::Config {
+    pub fn config(&self) -> &'a T::Config {
         &self.state().config
     }
 
-    /// The address filters, as the hardware is to have them; at most
-    /// [`Pmu::NR_FILTERS`].
+    /// The address filters, as the hardware needs them.
     ///
-    /// They change only while no session is open: what [`Pmu::start`] takes over stays right.
-    pub fn filters(&self, cpu: &context::Cpu) -> &[Filter] {
-        self.state().filters.get(cpu)
+    /// # Safety
+    ///
+    /// A transaction of the event must be open, or about to be in this callback, for `'a`.
+    pub(crate) unsafe fn filters(&self) -> &'a [Filter] {
+        // SAFETY: By the safety requirement.
+        unsafe { self.state().filters.get() }
     }
 
     /// Adds `n` to the counter.
     pub(crate) fn count(&self, n: u64, _cpu: &context::Cpu) {
-        // SAFETY: Live by the type invariant. The sessions of an event are on its CPU, and `_cpu` is
-        // proof that this is, with interrupts off.
+        // SAFETY: Live by the type invariant. The callbacks of an event run on its CPU, and `_cpu` is
+        // proof that this is one, with interrupts off.
         unsafe { bindings::rust_perf_event_count(self.as_ptr(), n) };
     }
 

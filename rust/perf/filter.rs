@@ -15,53 +15,55 @@
 //!
 //! ```
 //! # use kernel::prelude::*;
-//! # use perf::{aux, filter, testing::{Bench, Setup}, Attr, Event, Pmu};
+//! # use perf::{aux, filter, testing::{Bench, Setup}, Attr, AuxPmu, Event, Pmu};
 //! # struct Driver;
 //! # #[vtable]
 //! # impl Pmu for Driver {
 //! #     type Config = ();
 //! #     type Event = ();
-//! #     type Buffer = ();
+//! #     type Count = ();
 //! #     fn event_init(&self, _attr: &Attr<'_, ()>) -> Result {
 //! #         Ok(())
 //! #     }
-//! #     fn setup_aux(&self, _event: &Event<'_, Self>, _pages: &aux::Pages) -> Result {
-//! #         Ok(())
-//! #     }
-//! const NR_FILTERS: u32 = 2;
-//!
-//! fn filters_validate(filters: &[filter::Wanted]) -> Result {
-//!     if filters.iter().all(|wanted| wanted.action == filter::Action::Filter) {
+//! fn filters_validate(filters: &[filter::AddrFilter]) -> Result {
+//!     if filters.iter().all(|filter| filter.action == filter::Action::Filter) {
 //!         Ok(())
 //!     } else {
 //!         Err(EOPNOTSUPP)
 //!     }
 //! }
 //!
-//! // What the registers are set to; no trace where the file is not mapped yet.
-//! type Run = [Option<(u64, u64)>; 2];
+//! # }
+//! # #[vtable]
+//! # impl AuxPmu for Driver {
+//! #     type Buffer = ();
+//! #     fn setup_aux(&self, _event: &Event<'_, Self>, _pages: &aux::Pages) -> Result {
+//! #         Ok(())
+//! #     }
+//! // The register values; no trace where the file is not mapped yet.
+//! type Trace = [Option<(u64, u64)>; 2];
 //!
-//! fn start(&self, session: &mut aux::Session<'_, Self>) -> Result<Self::Run> {
+//! fn start(&self, transaction: &mut aux::Transaction<'_, Self>) -> Result<Self::Trace> {
 //!     let mut registers = [None; 2];
 //!
-//!     for (register, filter) in registers.iter_mut().zip(session.event.filters(session.cpu)) {
+//!     for (register, filter) in registers.iter_mut().zip(transaction.filters()) {
 //!         *register = filter.range;
 //!     }
-//!     # session.count(registers.iter().flatten().count().try_into()?);
+//!     # transaction.count(registers.iter().flatten().count().try_into()?);
 //!     Ok(registers)
 //! }
-//! #     fn quiesce(&self, session: &mut aux::Session<'_, Self>, _run: Self::Run) -> aux::Written {
-//! #         aux::Written::by_writer(session.window, aux::Loss::None)
+//! #     fn quiesce(&self, transaction: &mut aux::Transaction<'_, Self>, _trace: Self::Trace) -> aux::Commit {
+//! #         aux::Commit::written(transaction, aux::Loss::None)
 //! #     }
 //! # }
 //!
-//! let in_file = filter::Wanted {
+//! let in_file = filter::AddrFilter {
 //!     action: filter::Action::Filter,
 //!     in_file: true,
 //!     offset: 0x1000,
 //!     size: 0x20,
 //! };
-//! let mut bench = Bench::new(Driver, &Setup::default())?;
+//! let mut bench = Bench::new(Driver, &Setup { filters: 2, ..Setup::default() })?;
 //!
 //! bench.set_filters(&[in_file, in_file], Some(0x40_0000))?;
 //! assert!(bench.set_filters(&[in_file; 3], None) == Err(EOPNOTSUPP));
@@ -70,10 +72,7 @@
 //! # Ok::<(), Error>(())
 //! ```
 
-use crate::{
-    bindings,
-    context, //
-};
+use crate::bindings;
 use core::{
     cell::UnsafeCell,
     ptr::NonNull, //
@@ -118,11 +117,11 @@ impl Action {
     }
 }
 
-/// A filter, as user space asks for it.
+/// An address filter, as user space sets it.
 ///
 /// C counterpart: `struct perf_addr_filter`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Wanted {
+pub struct AddrFilter {
     /// What it does.
     pub action: Action,
     /// Whether `offset` counts from the beginning of a file; else it is an address.
@@ -133,7 +132,7 @@ pub struct Wanted {
     pub size: u64,
 }
 
-/// A filter, as the hardware is to have it.
+/// An address filter, as the hardware needs it.
 ///
 /// C counterpart: `struct perf_addr_filter_range`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -169,28 +168,28 @@ unsafe fn iter<'a>(
     })
 }
 
-/// Takes the filters that user space asks for out of perf's list, at most `most`.
+/// The filters of perf's list, at most `max`.
 ///
-/// perf indexes an array of `pmu->nr_addr_filters` entries with them, and leaves the check of their
+/// perf indexes an array of `pmu->nr_addr_filters` entries with them and leaves the check of their
 /// number to the driver: more give [`EOPNOTSUPP`].
 ///
 /// # Safety
 ///
 /// `list` must be what perf passes to `addr_filters_validate()`.
-pub(crate) unsafe fn wanted(
+pub(crate) unsafe fn of_list(
     list: NonNull<bindings::list_head>,
-    most: usize,
-) -> Result<KVec<Wanted>> {
-    let mut wanted = KVec::new();
+    max: usize,
+) -> Result<KVec<AddrFilter>> {
+    let mut filters = KVec::new();
 
     // SAFETY: By the safety requirement; the list is the caller's own.
     for filter in unsafe { iter(list) } {
-        if wanted.len() >= most {
+        if filters.len() >= max {
             return Err(EOPNOTSUPP);
         }
 
-        wanted.push(
-            Wanted {
+        filters.push(
+            AddrFilter {
                 action: Action::from_raw(filter.action).ok_or(EINVAL)?,
                 in_file: !filter.path.dentry.is_null(),
                 offset: filter.offset.try_into()?,
@@ -200,49 +199,52 @@ pub(crate) unsafe fn wanted(
         )?;
     }
 
-    Ok(wanted)
+    Ok(filters)
 }
 
 /// An event's filters, as its hardware is to have them.
 ///
 /// # Invariants
 ///
-/// The list is written in [`Self::sync`] only: before a session of the event begins, on its CPU.
+/// The list is written in [`Self::sync`] only: on the event's CPU, while no transaction of the event
+/// is open.
 pub(crate) struct Filters(UnsafeCell<KVec<Filter>>);
 
-// SAFETY: Written on the event's CPU only, while nobody reads: by the type invariant, and since who
-// reads has a token for that CPU.
+// SAFETY: Written on the event's CPU while no transaction of the event is open, by the type
+// invariant. Read in an open transaction of the event, by the safety requirement of `get()`.
 unsafe impl Sync for Filters {}
 
 impl Filters {
-    /// None yet, with room for `most`.
-    pub(crate) fn new(most: usize) -> Result<Self> {
+    /// None yet, with space for `max`.
+    pub(crate) fn new(max: usize) -> Result<Self> {
         // INVARIANT: Nobody has it yet.
-        Ok(Self(UnsafeCell::new(KVec::with_capacity(
-            most, GFP_KERNEL,
-        )?)))
+        Ok(Self(UnsafeCell::new(KVec::with_capacity(max, GFP_KERNEL)?)))
     }
 
-    /// The filters; in a session.
-    pub(crate) fn get(&self, _cpu: &context::Cpu) -> &[Filter] {
-        // SAFETY: Written only before a session begins, on the event's CPU, by the type invariant;
-        // that is this CPU, and `sync()` is not running on it: who has the token is in a session.
+    /// The filters.
+    ///
+    /// # Safety
+    ///
+    /// A transaction of the event must be open, or about to be in this callback, for as long as the
+    /// slice is used.
+    pub(crate) unsafe fn get(&self) -> &[Filter] {
+        // SAFETY: Not written meanwhile: by the safety requirement and the type invariant.
         unsafe { &*self.0.get() }
     }
 
-    /// Takes over perf's filters and the addresses that it has found for them.
+    /// Takes over perf's filters, with the addresses that perf has resolved.
     ///
     /// # Safety
     ///
     /// - `list` must be the list of the event's filters, locked; `ranges` an array with an entry
     ///   for each.
-    /// - No session of the event may be open, and this must be its CPU, with interrupts off.
+    /// - No transaction of the event may be open, and this must be its CPU, with interrupts off.
     pub(crate) unsafe fn sync(
         &self,
         list: NonNull<bindings::list_head>,
         ranges: *const bindings::perf_addr_filter_range,
     ) {
-        // SAFETY: Nobody reads it: no session is open.
+        // SAFETY: Not read meanwhile: no transaction is open, by the safety requirement.
         let filters = unsafe { &mut *self.0.get() };
         let mut entry = ranges;
         filters.clear();
@@ -255,7 +257,7 @@ impl Filters {
             let range = mapped.then(|| range(found.start, found.size));
 
             if let Some(action) = Action::from_raw(filter.action) {
-                // Fits: `wanted()` has let through as many as there is room for.
+                // Fits: `of_list()` has accepted as many as there is space for.
                 let _ = filters.push_within_capacity(Filter { action, range });
             }
             // SAFETY: In the array, or right behind it.
@@ -336,7 +338,7 @@ mod tests {
         for (n, most, good) in [(0, 0, true), (1, 0, false), (2, 2, true), (3, 2, false)] {
             let mut list = List::new(three.into_iter().take(n))?;
             // SAFETY: A list of filters, of our own.
-            let wanted = unsafe { wanted(list.head(), most) };
+            let wanted = unsafe { of_list(list.head(), most) };
 
             assert_eq!(wanted.is_ok(), good);
             assert!(good || wanted.err() == Some(EOPNOTSUPP));
@@ -349,12 +351,12 @@ mod tests {
         let mut list = List::new([(START, 0x1000, 0, true), (77, 0, 0, false)])?;
 
         // SAFETY: A list of filters, of our own. The second has an action that perf has not.
-        assert!(unsafe { wanted(list.head(), 8) }.err() == Some(EINVAL));
+        assert!(unsafe { of_list(list.head(), 8) }.err() == Some(EINVAL));
 
         let mut list = List::new([(START, 0x1000, 0, true)])?;
         // SAFETY: A list of filters, of our own.
-        let wanted = unsafe { wanted(list.head(), 8)? };
-        let expected = Wanted {
+        let wanted = unsafe { of_list(list.head(), 8)? };
+        let expected = AddrFilter {
             action: Action::Start,
             in_file: true,
             offset: 0x1000,
@@ -383,24 +385,22 @@ mod tests {
             let mut list = List::new([(FILTER, 0, size, in_file)])?;
             let found = bindings::perf_addr_filter_range { start, size };
 
-            // SAFETY: A list of one filter and an array of one range; no session, no other CPU.
+            // SAFETY: A list of one filter and an array of one range; no transaction, no other CPU.
             unsafe { filters.sync(list.head(), &found) };
-            // SAFETY: Only the token of this case, which has no other reader.
-            let cpu = unsafe { context::Cpu::current() };
             let expected = Filter {
                 action: Action::Filter,
                 range,
             };
-            assert!(filters.get(&cpu) == [expected]);
+            // SAFETY: Nothing writes to them meanwhile.
+            assert!(unsafe { filters.get() } == [expected]);
         }
 
         // All taken away.
         let mut list = List::new([])?;
         // SAFETY: As above; no range is looked at.
         unsafe { filters.sync(list.head(), ptr::null()) };
-        // SAFETY: As above.
-        let cpu = unsafe { context::Cpu::current() };
-        assert!(filters.get(&cpu).is_empty());
+        // SAFETY: Nothing writes to them meanwhile.
+        assert!(unsafe { filters.get() }.is_empty());
         Ok(())
     }
 }

@@ -2,9 +2,9 @@
 
 //! CPUs that come and go.
 //!
-//! The framework ends a CPU's session, and lets none begin, before the driver is told that the CPU
-//! goes: what a driver tears down there, no unit of it uses any more. perf itself takes its events
-//! off the CPU later, and finds them stopped.
+//! When a CPU goes offline, the framework ends its transaction and begins none any more. Then it
+//! calls the driver's `cpu_offline()`: by then no unit uses the resources that the driver frees. perf
+//! deletes its events from the CPU later, and finds them stopped.
 //!
 //! C header: [`include/linux/cpuhotplug.h`](srctree/include/linux/cpuhotplug.h)
 
@@ -36,7 +36,7 @@ static STATE: Atomic<i32> = Atomic::new(0);
 pub(crate) struct State(());
 
 impl State {
-    /// Sets it up; there is one at most.
+    /// Sets it up. There is one at most.
     pub(crate) fn new() -> Result<Self> {
         // SAFETY: The callbacks are for nodes of `Node`s, which `Node::add()` alone adds.
         let state = unsafe { bindings::rust_perf_cpuhp_setup(Some(startup), Some(teardown)) };
@@ -55,25 +55,25 @@ impl Drop for State {
     }
 }
 
-/// What is called for a CPU, on that CPU, in a task that may sleep.
+/// Called for a CPU, on that CPU, in a task that may sleep.
 ///
 /// # Safety
 ///
-/// For the caller: the node is that which the functions were given with.
+/// `node` must be the node that has the function.
 pub(crate) type Callback = unsafe fn(node: NonNull<Node>, cpu: u32) -> Result;
 
-/// A PMU's place in the list of those that are told.
+/// A PMU's entry in the list of the hotplug state.
 ///
-/// Pinned, since perf's list goes through it.
+/// Pinned: the list links its entries.
 pub(crate) struct Node {
     node: Opaque<bindings::hlist_node>,
     online: Callback,
     offline: Callback,
 }
 
-// SAFETY: The list that goes through it has a lock of its own.
+// SAFETY: The hotplug core locks the list that links it; the callbacks are not written.
 unsafe impl Send for Node {}
-// SAFETY: As above.
+// SAFETY: The hotplug core locks the list that links it; the callbacks are not written.
 unsafe impl Sync for Node {}
 
 impl Node {
@@ -85,7 +85,7 @@ impl Node {
         }
     }
 
-    /// Has `online` called for each CPU that is online, and both from now on.
+    /// Calls `online` for each CPU that is online, and both functions from now on.
     ///
     /// # Safety
     ///
@@ -94,11 +94,11 @@ impl Node {
         // SAFETY:
         // - The state is set up: this crate's module is there, and it is for the nodes of `Node`s.
         // - The node stays where it is until it is removed, by the safety requirement; so `online`,
-        //   which is called at once, gets the node that it was given with.
+        //   which is called at once, gets the node that has it.
         to_result(unsafe { bindings::rust_perf_cpuhp_add(STATE.load(Relaxed), self.node.get()) })
     }
 
-    /// Has `offline` called for each CPU that is online, and none any more.
+    /// Calls `offline` for each CPU that is online, and neither function any more.
     ///
     /// # Safety
     ///
@@ -140,7 +140,7 @@ unsafe fn call(
         // SAFETY: Added, and so alive.
         let callback = which(unsafe { node.as_ref() });
 
-        // SAFETY: The node that it was given with.
+        // SAFETY: The function is from this node.
         unsafe { callback(node, cpu) }.map(|()| 0)
     })
 }

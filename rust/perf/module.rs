@@ -2,48 +2,51 @@
 
 //! Modules that are one PMU, and nothing else.
 
-/// Declares a module that registers one PMU while it is loaded.
+/// Declares a module that registers one PMU with an AUX area while it is loaded.
 ///
-/// `type` is the type of the driver, `driver` its value, `pmu` the name of the PMU. All that
-/// follows is as in `module!`, without its `type`. A module that is more than one PMU uses
-/// `module!` and holds each [`Registration`](crate::Registration) itself.
+/// `type` is the type of the driver, `driver` its value, `pmu` its
+/// [`Description`](crate::pmu::Description). What follows is as in `module!`, without its `type`. A
+/// module that is more than one PMU uses `module!` and holds each
+/// [`Registration`](crate::aux::Registration) itself.
 ///
 /// # Examples
 ///
 /// ```
 /// # use kernel::prelude::*;
-/// # use perf::{aux, Attr, Event, Pmu};
+/// # use perf::{aux, pmu::Description, Attr, AuxPmu, Event, Pmu};
 /// struct Quiet;
 ///
-/// #[vtable]
-/// impl Pmu for Quiet {
-///     // What it has to have.
-///     # type Config = ();
-///     # type Event = ();
-///     # type Buffer = ();
-///     # type Run = ();
-///     #
-///     # fn event_init(&self, _attr: &Attr<'_, ()>) -> Result {
-///     #     Ok(())
-///     # }
-///     # fn setup_aux(&self, _event: &Event<'_, Self>, _pages: &aux::Pages) -> Result {
-///     #     Ok(())
-///     # }
-///     # fn start(&self, _session: &mut aux::Session<'_, Self>) -> Result {
-///     #     Ok(())
-///     # }
-///     # fn quiesce(&self, session: &mut aux::Session<'_, Self>, _run: ()) -> aux::Written {
-///     #     aux::Written::by_writer(session.window, aux::Loss::None)
-///     # }
-/// }
-///
+/// // `Pmu` and `AuxPmu`.
+/// # #[vtable]
+/// # impl Pmu for Quiet {
+/// #     type Config = ();
+/// #     type Event = ();
+/// #     type Count = ();
+/// #     fn event_init(&self, _attr: &Attr<'_, ()>) -> Result {
+/// #         Ok(())
+/// #     }
+/// # }
+/// # #[vtable]
+/// # impl AuxPmu for Quiet {
+/// #     type Buffer = ();
+/// #     type Trace = ();
+/// #     fn setup_aux(&self, _event: &Event<'_, Self>, _pages: &aux::Pages) -> Result {
+/// #         Ok(())
+/// #     }
+/// #     fn start(&self, _transaction: &mut aux::Transaction<'_, Self>) -> Result {
+/// #         Ok(())
+/// #     }
+/// #     fn quiesce(&self, transaction: &mut aux::Transaction<'_, Self>, _trace: ()) -> aux::Commit {
+/// #         aux::Commit::written(transaction, aux::Loss::None)
+/// #     }
+/// # }
 /// perf::module_pmu! {
 ///     type: Quiet,
-///     pmu: c"quiet",
+///     pmu: Description::new(c"quiet"),
 ///     driver: Quiet,
 ///     name: "quiet",
 ///     authors: ["Author"],
-///     description: "A PMU that is there, and traces nothing",
+///     description: "A PMU that traces nothing",
 ///     license: "GPL",
 /// }
 /// # fn main() {}
@@ -53,18 +56,14 @@
 #[macro_export]
 macro_rules! module_pmu {
     (type: $Driver:ty, pmu: $pmu:expr, driver: $driver:expr, $($module:tt)*) => {
-        #[::kernel::prelude::pin_data]
         struct PmuModule {
-            #[pin]
-            _pmu: $crate::Registration<$Driver>,
+            _pmu: $crate::aux::Registration<$Driver>,
         }
 
-        impl ::kernel::InPlaceModule for PmuModule {
-            fn init(
-                _module: &'static ::kernel::ThisModule,
-            ) -> impl ::pin_init::PinInit<Self, ::kernel::error::Error> {
-                ::kernel::prelude::try_pin_init!(Self {
-                    _pmu <- $crate::Registration::new($pmu, $driver),
+        impl ::kernel::Module for PmuModule {
+            fn init(_module: &'static ::kernel::ThisModule) -> ::kernel::error::Result<Self> {
+                ::core::result::Result::Ok(Self {
+                    _pmu: $crate::aux::Registration::new($pmu, $driver)?,
                 })
             }
         }

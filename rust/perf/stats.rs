@@ -1,18 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a PMU has done, for people: counters in debugfs, `/sys/kernel/debug/perf-NAME/`.
+//! Counters of what happened to a PMU's transactions: `/sys/kernel/debug/perf-NAME/`.
 
 use crate::aux::Loss;
-use core::fmt;
-use kernel::{
-    debugfs::ScopedDir,
-    sync::atomic::{
-        Atomic,
-        Relaxed, //
-    },
+use kernel::sync::atomic::{
+    Atomic,
+    Relaxed, //
 };
 
-/// A number that only grows. May be counted from any context, NMI included.
+/// A counter of one CPU. Only the holder of that CPU's guard adds to it, so no addition is lost;
+/// any CPU reads it.
 pub(crate) struct Counter(Atomic<u64>);
 
 impl Counter {
@@ -20,28 +17,28 @@ impl Counter {
         Self(Atomic::new(0))
     }
 
-    /// Counts `n` more.
+    /// Adds `n`. One writer at a time: not an atomic read-modify-write.
+    #[inline]
     pub(crate) fn add(&self, n: u64) {
+        self.0.store(self.0.load(Relaxed).wrapping_add(n), Relaxed);
+    }
+
+    #[cfg(any(perf_output_copy_aux, CONFIG_RUST_PERF_TESTING))]
+    /// Adds `n`, also in an NMI that interrupted the holder of the guard.
+    pub(crate) fn add_any(&self, n: u64) {
         self.0.fetch_add(n, Relaxed);
     }
 
-    /// The number.
+    /// The value.
     pub(crate) fn get(&self) -> u64 {
         self.0.load(Relaxed)
     }
 }
 
-// How debugfs shows it.
-impl fmt::Debug for Counter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&self.get(), f)
-    }
-}
-
 macro_rules! counters {
     ($($(#[$meta:meta])* $name:ident,)*) => {
-        /// The counters of a PMU, a file each.
-        pub(crate) struct Stats {
+        /// The counters of one CPU.
+        pub struct Stats {
             $($(#[$meta])* pub(crate) $name: Counter,)*
         }
 
@@ -51,17 +48,34 @@ macro_rules! counters {
                     $($name: Counter::new(),)*
                 }
             }
+        }
 
-            /// Makes the files.
-            pub(crate) fn show<'data>(&'data self, dir: &ScopedDir<'data, '_>) {
-                $(dir.read_only_file(::kernel::c_str!(stringify!($name)), &self.$name);)*
-            }
+        /// Makes a debugfs file for each counter, which reads the sum of the CPUs' counters.
+        pub(crate) fn show<'data, S: Sum>(
+            sum: &'data S,
+            dir: &kernel::debugfs::ScopedDir<'data, '_>,
+        ) {
+            $(
+                dir.read_callback_file(
+                    ::kernel::c_str!(stringify!($name)),
+                    sum,
+                    &|sum: &S, f: &mut kernel::fmt::Formatter<'_>| {
+                        writeln!(f, "{}", sum.sum(|stats| stats.$name.get()))
+                    },
+                );
+            )*
         }
     };
 }
 
+/// What has [`Stats`] for each CPU.
+pub(crate) trait Sum: Send + Sync + 'static {
+    /// The sum of a counter over all CPUs.
+    fn sum(&self, counter: fn(&Stats) -> u64) -> u64;
+}
+
 counters! {
-    /// Sessions that were begun.
+    /// Transactions that were begun.
     begins,
     /// Transactions that were committed.
     commits,
@@ -73,39 +87,41 @@ counters! {
     partial,
     /// Commits with `PERF_AUX_FLAG_COLLISION`.
     collision,
-    /// Bytes that drivers reported lost for want of room.
+    /// Bytes that drivers reported lost because the AUX area was full.
     lost_no_space,
     /// Bytes that drivers reported lost for other reasons.
     lost_gap,
     /// Bytes that drivers reported lost in collisions.
     lost_collision,
-    /// Commits that lost a number of bytes that the driver cannot tell.
+    /// Commits that lost a number of bytes that the driver does not know.
     lost_unknown,
-    /// Commits of more than there was room for, cut: a defect of the driver.
+    /// Commits of more bytes than there was space, cut to the space: a defect of the driver.
     overclaimed,
-    /// Begins that failed: no ring at all.
+    /// Failed begins: the event has no ring buffer.
     begin_no_ring,
-    /// Begins that failed: no AUX ring, or one being unmapped, or with a transaction open.
+    /// Failed begins: the ring buffer has no AUX area, or the area is being unmapped.
     begin_not_mapped,
-    /// Begins that failed: the ring was full.
+    /// Failed begins: a transaction is open on the AUX area, on another CPU or of another event.
+    begin_in_use,
+    /// Failed begins: the AUX area was full.
     begin_no_space,
-    /// Begins that failed: the ring is another PMU's.
+    /// Failed begins: the AUX area belongs to another PMU.
     begin_foreign,
-    /// Begins that failed: the driver refused.
+    /// Failed begins: the driver refused.
     begin_refused,
-    /// Begins that failed: the CPU is going offline.
+    /// Failed begins: the CPU is offline.
     begin_offline,
-    /// Adds that failed: another event had the unit.
+    /// Failed adds: another event owned the unit.
     add_busy,
-    /// Samples that asked for trace and got some.
+    /// AUX samples that got trace.
     samples,
-    /// Samples that asked for trace and got zeroes: no session was open, the driver could not
-    /// tell, or an NMI asked that broke into a callback.
+    /// AUX samples that got zeroes: no transaction was open, the driver had no trace, or an NMI
+    /// interrupted a callback.
     samples_missed,
 }
 
 impl Stats {
-    /// Counts what was lost.
+    /// Counts a loss.
     pub(crate) fn lost(&self, loss: Loss) {
         let (counter, bytes) = match loss {
             Loss::None => return,

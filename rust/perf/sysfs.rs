@@ -6,7 +6,11 @@
 
 use crate::bindings;
 use core::ptr;
-use kernel::prelude::*;
+use kernel::{
+    fmt,
+    prelude::*,
+    str::CString, //
+};
 
 /// A read-only file with a fixed text.
 ///
@@ -48,14 +52,70 @@ impl Attribute {
         attr
     }
 
+    /// The name of the file.
+    pub(crate) fn name(&self) -> &CStr {
+        // SAFETY: Set by `new()` from a `&'static CStr`, and never written after.
+        unsafe { CStr::from_char_ptr(self.0.attr.attr.name) }
+    }
+
     fn as_raw(&'static self) -> *mut bindings::attribute {
         // sysfs takes mutable pointers but does not write through them.
         ptr::from_ref(&self.0.attr.attr).cast_mut()
     }
 }
 
-/// Declares files of fixed text, for [`Pmu::events`](crate::Pmu::events) and
-/// [`Pmu::caps`](crate::Pmu::caps).
+/// A read-only file whose text is made at run time.
+///
+/// # Invariants
+///
+/// The pointers in `raw` are to `_name` and `_text`.
+pub(crate) struct OwnedAttribute {
+    raw: KBox<bindings::perf_pmu_events_attr>,
+    name: CString,
+    _text: CString,
+}
+
+// SAFETY: Never written after it was made; the pointers in it are to what it owns.
+unsafe impl Send for OwnedAttribute {}
+// SAFETY: Never written after it was made.
+unsafe impl Sync for OwnedAttribute {}
+
+impl OwnedAttribute {
+    /// The file `name` that reads `text`, with a newline put behind it.
+    pub(crate) fn new(name: &CStr, text: fmt::Arguments<'_>) -> Result<Self> {
+        let name = CString::try_from_fmt(fmt!("{name}"))?;
+        let text = CString::try_from_fmt(text)?;
+        let mut raw: KBox<bindings::perf_pmu_events_attr> =
+            KBox::new(pin_init::zeroed(), GFP_KERNEL)?;
+
+        raw.attr.attr.name = name.as_char_ptr();
+        raw.attr.attr.mode = 0o444;
+        raw.attr.__bindgen_anon_1.show = Some(bindings::perf_event_sysfs_show);
+        raw.event_str = text.as_char_ptr();
+        // SAFETY: The attribute is valid for writes, and nobody else has it.
+        unsafe { bindings::rust_perf_attr_init(&raw mut raw.attr.attr) };
+
+        // INVARIANT: Set above; the strings' memory does not move with the box.
+        Ok(Self {
+            raw,
+            name,
+            _text: text,
+        })
+    }
+
+    /// The name of the file.
+    pub(crate) fn name(&self) -> &CStr {
+        &self.name
+    }
+
+    fn as_raw(&self) -> *mut bindings::attribute {
+        // sysfs takes mutable pointers but does not write through them.
+        ptr::from_ref(&self.raw.attr.attr).cast_mut()
+    }
+}
+
+/// Declares files of fixed text, for [`Description::events`](crate::pmu::Description::events) and
+/// [`Description::caps`](crate::pmu::Description::caps).
 ///
 /// # Examples
 ///
@@ -91,6 +151,8 @@ struct Group {
     _raw: KBox<bindings::attribute_group>,
     // `_raw.attrs` points into this.
     _attrs: KVec<*mut bindings::attribute>,
+    // `_attrs` points into these.
+    _more: KVec<OwnedAttribute>,
 }
 
 /// The directories of a PMU, as `pmu.attr_groups` wants them.
@@ -112,13 +174,21 @@ unsafe impl Sync for Groups {}
 impl Groups {
     /// Makes the directories named, with their files; the name "" is for files beside them.
     /// Directories without files are left out.
-    pub(crate) fn new(dirs: &[(&'static CStr, &'static [Attribute])]) -> Result<Self> {
+    pub(crate) fn new<const N: usize>(
+        dirs: [(&'static CStr, &'static [Attribute], KVec<OwnedAttribute>); N],
+    ) -> Result<Self> {
         let mut groups = KVec::new();
         let mut ptrs = KVec::new();
 
-        for &(name, attributes) in dirs.iter().filter(|(_, files)| !files.is_empty()) {
-            let mut attrs = KVec::with_capacity(attributes.len() + 1, GFP_KERNEL)?;
+        for (name, attributes, more) in dirs {
+            if attributes.is_empty() && more.is_empty() {
+                continue;
+            }
+            let mut attrs = KVec::new();
             for attribute in attributes {
+                attrs.push(attribute.as_raw(), GFP_KERNEL)?;
+            }
+            for attribute in &more {
                 attrs.push(attribute.as_raw(), GFP_KERNEL)?;
             }
             attrs.push(ptr::null_mut(), GFP_KERNEL)?;
@@ -135,6 +205,7 @@ impl Groups {
                 Group {
                     _raw: raw,
                     _attrs: attrs,
+                    _more: more,
                 },
                 GFP_KERNEL,
             )?;

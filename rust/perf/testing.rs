@@ -2,43 +2,47 @@
 
 //! A bench on which a driver is tested, without perf.
 //!
-//! There only is a bench where the kernel has KUnit built in: `CONFIG_KUNIT=y`.
-//! `#[kunit_tests]` leaves its module out anywhere else, and so should whatever uses the bench.
+//! It exists in builds with `CONFIG_RUST_PERF_TESTING` (`make CONFIG_RUST_PERF_TESTING=y modules`,
+//! on a kernel with `CONFIG_KUNIT=y`), and so does what uses it.
 //!
-//! A [`Bench`] is one event of a driver, an AUX ring and a CPU. The ring is a model of perf's, but
-//! the driver runs as it does under perf: through the same state machine, on the event's CPU, with
-//! interrupts off. The test says what perf, user space and time do.
+//! A [`Bench`] is one event of a driver, an AUX area and a CPU. perf is a model, but the driver runs
+//! as it does under perf: through the same state of a CPU, on the event's CPU, with interrupts off.
+//! The test decides what perf, user space and time do.
 //!
 //! ```
 //! # use kernel::{prelude::*, time::Delta};
-//! # use perf::{aux, Attr, Event, Pmu};
+//! # use perf::{aux, Attr, AuxPmu, Event, Pmu};
 //! # struct MyPmu;
 //! # #[vtable]
 //! # impl Pmu for MyPmu {
 //! #     type Config = ();
 //! #     type Event = ();
-//! #     type Buffer = ();
-//! #     type Run = ();
+//! #     type Count = ();
 //! #     fn event_init(&self, _attr: &Attr<'_, ()>) -> Result {
 //! #         Ok(())
 //! #     }
+//! # }
+//! # #[vtable]
+//! # impl AuxPmu for MyPmu {
+//! #     type Buffer = ();
+//! #     type Trace = ();
 //! #     fn setup_aux(&self, _event: &Event<'_, Self>, _pages: &aux::Pages) -> Result {
 //! #         Ok(())
 //! #     }
-//! #     fn start(&self, session: &mut aux::Session<'_, Self>) -> Result {
-//! #         session.set_timer(Delta::from_millis(1));
+//! #     fn start(&self, transaction: &mut aux::Transaction<'_, Self>) -> Result {
+//! #         transaction.set_timer(Delta::from_millis(1));
 //! #         Ok(())
 //! #     }
-//! #     fn tick(&self, session: &mut aux::Session<'_, Self>, _run: &mut ()) -> aux::Next {
-//! #         let _ = session.window.reserve(16).and_then(|mut writer| {
+//! #     fn tick(&self, transaction: &mut aux::Transaction<'_, Self>, _trace: &mut ()) -> aux::Next {
+//! #         let _ = transaction.region().reserve(16).and_then(|mut writer| {
 //! #             writer.put(&[7; 16])?;
 //! #             writer.commit();
 //! #             Ok(())
 //! #         });
 //! #         aux::Next::Continue
 //! #     }
-//! #     fn quiesce(&self, session: &mut aux::Session<'_, Self>, _run: ()) -> aux::Written {
-//! #         aux::Written::by_writer(session.window, aux::Loss::None)
+//! #     fn quiesce(&self, transaction: &mut aux::Transaction<'_, Self>, _trace: ()) -> aux::Commit {
+//! #         aux::Commit::written(transaction, aux::Loss::None)
 //! #     }
 //! # }
 //! use perf::testing::{
@@ -55,7 +59,7 @@
 //!     bench.del();
 //!
 //!     assert_eq!(bench.read()?.len(), 16);
-//!     assert!(bench.complaint().is_none());
+//!     assert!(bench.violation().is_none());
 //!     Ok(())
 //! }
 //! # trace_comes_out()?;
@@ -66,15 +70,20 @@
 //! thread, on the spot and without unwinding, but there interrupts are off. For the same reason
 //! a test that fails keeps what it holds, such as a reference to the module for each mapped ring.
 
-pub use crate::aux::{
-    bench::{
-        Bench,
-        Nmi,
-        Setup, //
-    },
-    fake::{
-        Complaint,
-        Padding,
-        Record, //
-    }, //
+mod bench;
+mod model;
+mod sample;
+mod skip;
+mod tests;
+mod timer;
+
+pub use bench::{
+    Bench,
+    Nmi,
+    Setup, //
+};
+pub use model::{
+    Padding,
+    Record,
+    Violation, //
 };

@@ -4,29 +4,18 @@
 //! anything else has none: they are there only where `AUXPMU_BREAK` names one.
 
 use auxcore::{
-    lap::Take,
-    pattern::BLOCK_LEN,
+    circular::Extent,
     ring::Size, //
 };
 use kernel::prelude::*;
+use pattern_codec::BLOCK_LEN;
 use perf::aux::{
     Loss,
-    Mode,
-    Published, //
+    Mode, //
 };
 
-/// Barrier (B) is left out: the reader may see the length before the bytes. x86 stores in order and
-/// would not show it; see [`StoreBuffer`].
-pub(crate) fn published() -> Published {
-    if cfg!(auxpmu_break = "barrier") {
-        Published::device(|| ())
-    } else {
-        Published::cpu_stores()
-    }
-}
-
-/// Where the newest block of a tick stays, if barrier (B) is left out: to the reader, whom nobody has
-/// wait for it either, as if a processor that need not store in order had it there.
+/// The store buffer of a unit that is not drained when `quiesce()` returns: it keeps the newest block of
+/// a tick, so that the length is published before that block is in memory.
 #[derive(Default)]
 pub(crate) struct StoreBuffer(Option<(u64, u64, [u8; BLOCK_LEN])>);
 
@@ -77,10 +66,10 @@ pub(crate) fn truncated(loss: Loss, mode: Mode) -> Loss {
     }
 }
 
-/// As [`wrap`], of a buffer that was lapped.
-pub(crate) fn lapped(take: &mut Take) {
+/// As [`wrap`], of a buffer that the unit has overwritten.
+pub(crate) fn overwritten(extent: &mut Extent) {
     if cfg!(auxpmu_break = "wrap") {
-        take.lapped = 0;
-        take.barrier = false;
+        extent.overwritten = 0;
+        extent.barrier = false;
     }
 }

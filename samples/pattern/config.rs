@@ -3,12 +3,12 @@
 //! What an event asks of the unit.
 
 use super::fault::Fault;
-use auxcore::pattern::PACKET_UNIT;
 use core::num::NonZero;
 use kernel::{
     prelude::*,
     time::Delta, //
 };
+use pattern_codec::PACKET_UNIT;
 
 perf::format! {
     /// What an event asks of the unit. Every 0 is a default.
@@ -62,6 +62,9 @@ const SHORTEST_TICK: u64 = 20_000;
 /// The most bounce memory, in pages: what the page allocator has in one piece.
 pub(crate) const MOST_BOUNCE: usize = 1024;
 
+/// The most bytes that a tick writes with interrupts off for a user who is not privileged.
+const LONGEST_TICK: u64 = 64 * 1024;
+
 /// What an event asks of the unit, checked.
 pub(crate) struct Plan {
     /// Length of a packet, in bytes.
@@ -86,6 +89,11 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
+    /// Whether a tick keeps user code away for longer than any user may ask for.
+    pub(crate) fn is_long(&self) -> bool {
+        self.burst.saturating_mul(self.packet.get().into()) > LONGEST_TICK
+    }
+
     pub(crate) fn new(config: &Config) -> Result<Self> {
         let packet = u16::try_from(config.packet().max(1))?
             .checked_mul(PACKET_UNIT)

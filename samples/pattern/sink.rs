@@ -18,11 +18,10 @@ use super::{
     }, //
 };
 use auxcore::{
-    lap::{
-        Lap,
-        Shape, //
+    circular::{
+        CircularReader,
+        Packets, //
     },
-    pattern::PACKET_UNIT,
     ring::{
         Pos,
         Size, //
@@ -40,13 +39,14 @@ use kernel::{
     page::PAGE_SIZE,
     prelude::*, //
 };
+use pattern_codec::PACKET_UNIT;
 use perf::aux::{
     Bounce,
     Format,
     Full,
     Mode,
     Pages,
-    Window, //
+    Region, //
 };
 
 /// Where the unit finds its table; it is software, and any address does.
@@ -117,15 +117,15 @@ impl Sink {
         }
     }
 
-    /// Sets the unit to where it is to write in this session. `room`: whether the ring has any.
+    /// Sets the unit to where it is to write in this transaction. `room`: whether the ring has any.
     ///
-    /// The ring's position comes from the window each time, and is kept nowhere.
-    pub(crate) fn seek(&mut self, window: &Window, unit: &mut Unit, room: bool) {
+    /// The position in the AUX area comes from the region each time, and is kept nowhere.
+    pub(crate) fn seek(&mut self, region: &Region<'_>, unit: &mut Unit, room: bool) {
         match self {
             Self::Direct(_) if !room => unit.seek(None),
             Self::Direct(table) => {
-                let head = window.head().advance(window.written());
-                let marked = match window.space().zip(window.wakeup()) {
+                let head = region.head().advance(region.written());
+                let marked = match region.space().zip(region.wakeup()) {
                     Some((space, wakeup)) => table.mark(head, space, wakeup).is_ok(),
                     None => {
                         table.clear();
@@ -152,15 +152,20 @@ impl Sink {
 
     /// A tick of the unit's clock; how many bytes it generated, whether something was lost on purpose,
     /// and whether it wants to be looked after.
-    pub(crate) fn tick(&mut self, window: &mut Window, plan: &Plan, unit: &mut Unit) -> Outcome {
-        let base = window.written();
+    pub(crate) fn tick(
+        &mut self,
+        region: &mut Region<'_>,
+        plan: &Plan,
+        unit: &mut Unit,
+    ) -> Outcome {
+        let base = region.written();
 
         match self {
             Self::Direct(table) => {
                 let mut buffer = broken::StoreBuffer::default();
                 let outcome = unit.tick(plan, table, |way, address, bytes| {
                     buffer.store(way, address, bytes, |way, address, bytes| {
-                        window.store(base.wrapping_add(way), address, bytes)
+                        region.store(base.wrapping_add(way), address, bytes)
                     })
                 });
 
@@ -173,37 +178,37 @@ impl Sink {
                     memory.store(Pos::new(way), address, bytes)
                 });
                 // The driver looks at the write pointer.
-                let head = window.head().advance(base.wrapping_add(unit.written));
+                let head = region.head().advance(base.wrapping_add(unit.written));
 
                 unit.lost.gap = unit.lost.gap.saturating_add(outcome.dropped);
                 outcome.raised |=
-                    unit.written != 0 && window.wakeup().is_some_and(|wakeup| head.reached(wakeup));
+                    unit.written != 0 && region.wakeup().is_some_and(|wakeup| head.reached(wakeup));
                 outcome
             }
         }
     }
 
-    /// Copies what the unit has written into the window, and sets it to where it began; how long the
-    /// trace in the window is now. What is lost is the unit's loss. `room`: whether there is any.
+    /// Copies what the unit has written into the region, and sets it to where it began; how long the
+    /// trace in the region is now. What is lost is the unit's loss. `room`: whether there is any.
     pub(crate) fn take(
         &mut self,
-        window: &mut Window,
+        region: &mut Region<'_>,
         stream: &Stream,
         unit: &mut Unit,
         room: bool,
     ) -> u64 {
-        let room = match window.space() {
+        let room = match region.space() {
             _ if !room => Some(0),
-            space => space.map(|space| space.saturating_sub(window.written())),
+            space => space.map(|space| space.saturating_sub(region.written())),
         };
 
         match self {
-            Self::Direct(_) => return window.written().saturating_add(unit.written),
+            Self::Direct(_) => return region.written().saturating_add(unit.written),
             Self::Sg(bounced) => {
                 let packet = NonZero::<u64>::from(stream.plan.packet);
                 let fits = room.unwrap_or(u64::MAX).min(unit.written);
                 let len = fits.saturating_sub(fits % packet);
-                let copied = bounced.copy(window, Pos::new(0), len);
+                let copied = bounced.copy(region, Pos::new(0), len);
 
                 unit.lost.no_space = unit
                     .lost
@@ -212,11 +217,11 @@ impl Sink {
                 bounced.restart(unit);
             }
             Self::Flat(bounced) => {
-                bounced.take_newest(window, stream, unit, room);
+                bounced.take_newest(region, stream, unit, room);
                 bounced.restart(unit);
             }
         }
-        window.written()
+        region.written()
     }
 }
 
@@ -229,51 +234,52 @@ impl Bounced {
     /// Copies the newest packets, with a barrier in front of what follows a loss.
     fn take_newest(
         &self,
-        window: &mut Window,
+        region: &mut Region<'_>,
         stream: &Stream,
         unit: &mut Unit,
         room: Option<u64>,
     ) {
-        let shape = Shape {
-            packet: stream.plan.packet.into(),
+        let packets = Packets {
+            len: stream.plan.packet.into(),
             barrier: PACKET_UNIT.into(),
         };
         let written = Pos::new(unit.written);
-        let mut take = Lap::new(self.memory.size()).take(written, shape, room, stream.owed());
-        broken::lapped(&mut take);
+        let mut reader = CircularReader::new(self.memory.size());
+        let mut extent = reader.read(written, packets, room, stream.owed());
+        broken::overwritten(&mut extent);
 
-        unit.lost.gap = unit.lost.gap.saturating_add(take.lapped);
-        unit.lost.no_space = unit.lost.no_space.saturating_add(take.capped);
-        if take.len == 0 {
-            if take.lapped != 0 || take.capped != 0 {
+        unit.lost.gap = unit.lost.gap.saturating_add(extent.overwritten);
+        unit.lost.no_space = unit.lost.no_space.saturating_add(extent.no_space);
+        if extent.len == 0 {
+            if extent.overwritten != 0 || extent.no_space != 0 {
                 stream.owe();
             }
             return;
         }
 
-        if take.barrier {
-            let pos = unit.end.wrapping_sub(take.len);
+        if extent.barrier {
+            let pos = unit.end.wrapping_sub(extent.len);
             let barrier = unit.barrier(pos, pos.wrapping_sub(stream.kept()));
-            let _ = put(window, &barrier);
+            let _ = put(region, &barrier);
         }
-        let copied = self.copy(window, take.from, take.len);
+        let copied = self.copy(region, extent.from, extent.len);
         unit.lost.no_space = unit
             .lost
             .no_space
-            .saturating_add(take.len.saturating_sub(copied));
+            .saturating_add(extent.len.saturating_sub(copied));
         stream.keep(unit.end);
     }
 
     /// Copies `len` bytes, from position `pos` on; how many.
-    fn copy(&self, window: &mut Window, mut pos: Pos, len: u64) -> u64 {
-        let most = window.size().len().min(self.memory.size().len());
+    fn copy(&self, region: &mut Region<'_>, mut pos: Pos, len: u64) -> u64 {
+        let most = region.size().len().min(self.memory.size().len());
         let mut left = len;
 
         // In overwrite mode there may be more of it than the ring holds.
         while left != 0 {
             let now = left.min(most);
 
-            if self.copy_piece(window, pos, now).is_err() {
+            if self.copy_piece(region, pos, now).is_err() {
                 break;
             }
             pos = pos.advance(now);
@@ -282,9 +288,9 @@ impl Bounced {
         len.saturating_sub(left)
     }
 
-    fn copy_piece(&self, window: &mut Window, pos: Pos, len: u64) -> Result<(), Full> {
+    fn copy_piece(&self, region: &mut Region<'_>, pos: Pos, len: u64) -> Result<(), Full> {
         let len = usize::try_from(len).map_err(|_| Full)?;
-        let mut writer = window.reserve(len)?;
+        let mut writer = region.reserve(len)?;
 
         writer.copy(&self.memory, pos, len)?;
         writer.commit();
@@ -292,9 +298,9 @@ impl Bounced {
     }
 }
 
-/// Writes `bytes` to the window.
-fn put(window: &mut Window, bytes: &[u8]) -> Result<(), Full> {
-    let mut writer = window.reserve(bytes.len())?;
+/// Writes `bytes` to the region.
+fn put(region: &mut Region<'_>, bytes: &[u8]) -> Result<(), Full> {
+    let mut writer = region.reserve(bytes.len())?;
 
     writer.put(bytes)?;
     writer.commit();
@@ -314,29 +320,33 @@ fn regions<C: Into<table::Chunk>>(
         .ok_or(EINVAL)?
         .largest(largest);
     let chunks = chunks.map(Into::into);
-    let count = table::regions(chunks.clone(), largest).count();
-    let entries = layout.entries(count).ok_or(EINVAL)?;
+    let needed = layout.needed(chunks.clone()).map_err(|_| EINVAL)?;
 
     if plan.fault == Fault::Memory {
         return Err(ENOMEM);
     }
-    let storage = KVVec::from_elem(Entry::default(), entries, GFP_KERNEL)?;
-    Table::new(storage, layout, chunks).map_err(|_| EINVAL)
+    let entries = KVVec::from_elem(Entry::default(), needed.entries, GFP_KERNEL)?;
+    let starts = KVVec::from_elem(0, needed.starts, GFP_KERNEL)?;
+    Table::new(entries, starts, layout, chunks).map_err(|_| EINVAL)
 }
 
-/// Gives the reader padding, so that the session begins at a multiple of what the event asks for.
-/// [`ENOSPC`] without room for it.
-pub(crate) fn align(session: &mut perf::aux::Session<'_, super::Pattern>, unit: &Unit) -> Result {
-    let align = session.event.plan.align;
-    let len = match session.window.head().get() % align {
+/// Pads, so that the transaction begins at a multiple of what the event asks for. [`ENOSPC`] without
+/// space for it.
+pub(crate) fn align(
+    transaction: &mut perf::aux::Transaction<'_, super::Pattern>,
+    unit: &Unit,
+) -> Result {
+    let align = transaction.event().plan.align;
+    let len = match transaction.region().head().get() % align {
         0 => return Ok(()),
         over => usize::try_from(align.get().saturating_sub(over))?,
     };
 
-    if session.window.mode() == Mode::Linear {
-        return session.skip(len, |writer| unit.pad(len, |bytes| writer.put(bytes)));
+    if transaction.region().mode() == Mode::Linear {
+        return transaction.skip(len, |writer| unit.pad(len, |bytes| writer.put(bytes)));
     }
-    let mut writer = session.window.reserve(len).map_err(|Full| ENOSPC)?;
+    let mut region = transaction.region();
+    let mut writer = region.reserve(len).map_err(|Full| ENOSPC)?;
     unit.pad(len, |bytes| writer.put(bytes))
         .map_err(|Full| EINVAL)?;
     writer.commit();

@@ -13,7 +13,7 @@ use kernel::sync::atomic::{
 
 /// An event's trace stream.
 ///
-/// What changes is only written by the session, of which there is one at a time.
+/// What changes is only written by the transaction, of which there is one at a time.
 pub(crate) struct Stream {
     pub(crate) number: u32,
     pub(crate) plan: Plan,
@@ -87,7 +87,7 @@ impl Stream {
         self.owed.store(false, Relaxed);
     }
 
-    /// A session, or a run without a ring, is over.
+    /// A transaction, or a run without a ring, is over.
     pub(crate) fn advance(&self, unit: &Unit) {
         self.pos.store(unit.header.pos, Relaxed);
         self.runs.store(unit.header.run.wrapping_add(1), Relaxed);

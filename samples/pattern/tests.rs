@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
-#![cfg(CONFIG_KUNIT = "y")]
+#![cfg(CONFIG_RUST_PERF_TESTING)]
 
-//! Tests of `pattern`: what its sinks do, to the byte; `pmu_kunit.rs` explains how such tests are
+//! Tests of `pattern`: what its sinks do, to the byte; `pmu_kunit` explains how such tests are
 //! written.
 
 use super::Pattern;
-use auxcore::pattern::{
+use kernel::{
+    prelude::*,
+    sync::atomic::Atomic, //
+};
+use pattern_codec::{
     lost_before,
     verify_payload,
     Follow,
@@ -13,10 +17,6 @@ use auxcore::pattern::{
     Piece,
     Reader,
     HEADER_LEN, //
-};
-use kernel::{
-    prelude::*,
-    sync::atomic::Atomic, //
 };
 use perf::{
     aux::Mode,
@@ -325,7 +325,7 @@ mod cases {
                         bench.del();
                         seen.read(&bench.read()?)?;
                         assert!(seen.adds_up(&bench));
-                        assert!(bench.complaint().is_none());
+                        assert!(bench.violation().is_none());
                     }
                 }
             }
@@ -727,7 +727,7 @@ mod cases {
         assert_eq!(seen.data, 2 * PAGE);
         assert_eq!(seen.gaps, 3 * PAGE);
         assert_eq!(bench.lost(), 0);
-        assert!(bench.complaint().is_none());
+        assert!(bench.violation().is_none());
         Ok(())
     }
 

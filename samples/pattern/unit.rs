@@ -10,27 +10,25 @@ use super::{
     },
     stream::Stream, //
 };
-use auxcore::{
-    pattern::{
-        Header,
-        Kind,
-        BLOCK_LEN,
-        PACKET_UNIT, //
-    },
-    table::{
-        Entry,
-        Table,
-        Walker, //
-    }, //
+use auxcore::table::{
+    Entry,
+    Table,
+    Walker, //
 };
 use kernel::prelude::*;
+use pattern_codec::{
+    Header,
+    Kind,
+    BLOCK_LEN,
+    PACKET_UNIT, //
+};
 use perf::{
     aux::Loss,
     clock, //
 };
 
 /// The table that the unit follows.
-pub(crate) type Regions = Table<KVVec<Entry>>;
+pub(crate) type Regions = Table<KVVec<Entry>, KVVec<u64>>;
 
 /// Bytes lost, for each cause.
 #[derive(Default)]

@@ -5,18 +5,18 @@
 use kernel::prelude::*;
 use perf::filter::{
     Action,
-    Filter,
-    Wanted, //
+    AddrFilter,
+    Filter, //
 };
 
 /// As many as Intel's units have at most.
 pub(crate) const MAX: usize = 4;
 
 /// Whether these can be had: ranges in which to trace, and no addresses at which to start or stop.
-pub(crate) fn validate(wanted: &[Wanted]) -> Result {
-    let can = |wanted: &Wanted| wanted.action == Action::Filter && wanted.size > 0;
+pub(crate) fn validate(filters: &[AddrFilter]) -> Result {
+    let can = |filter: &AddrFilter| filter.action == Action::Filter && filter.size > 0;
 
-    if wanted.iter().all(can) {
+    if filters.iter().all(can) {
         Ok(())
     } else {
         Err(EOPNOTSUPP)

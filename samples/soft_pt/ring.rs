@@ -2,17 +2,17 @@
 
 //! Where packets go: into the AUX ring, with the processor's clock.
 
-use auxcore::pt::{
+use intel_pt::{
     Full,
     Output, //
 };
 use perf::{
-    aux::Window,
+    aux::Region,
     clock, //
 };
 
-/// The window of a session.
-pub(crate) struct Ring<'a>(pub(crate) &'a mut Window);
+/// The region of a transaction.
+pub(crate) struct Ring<'a>(pub(crate) Region<'a>);
 
 impl Output for Ring<'_> {
     fn write(&mut self, bytes: &[u8], keep: usize) -> Result<(), Full> {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! From traps, and from crossings between user code and kernel, to what the encoder is told.
+//! From single steps, and from transitions between user code and the kernel, to packets.
 //!
 //! A task is traced from the first instruction that is seen to be executed: where user code goes on
 //! is certain only then, since a signal or another try of a system call may still come in between.
@@ -17,31 +17,34 @@
 //! the ranges, and no more, unless the next instruction can show or load the trap flag.
 
 use crate::{
+    code::{
+        hide_trap_flag,
+        mode,
+        mode_of,
+        read,
+        return_address,
+        BREAKPOINT,
+        VSYSCALL, //
+    },
     ranges::Ranges,
     ring::Ring, //
 };
-use auxcore::{
+use intel_pt::{
     insn::{
         Far,
         Insn,
         Kind,
-        Mode,
-        LEN_MAX, //
+        Mode, //
     },
-    pt::{
-        Encoder,
-        Full,
-        Step, //
-    },
+    Encoder,
+    Full,
+    Step, //
 };
-use perf::{
-    context::Cpu,
-    user::{
-        Code,
-        Crossing,
-        Current,
-        Regs, //
-    }, //
+use perf::context::Cpu;
+use stepping::{
+    Current,
+    Regs,
+    Transition, //
 };
 
 /// Where the current task is.
@@ -68,6 +71,8 @@ pub(crate) struct Tracer {
     place: Place,
     /// Whether the current task's trap flag is set, by us.
     armed: bool,
+    /// Whether it is set, by a debugger that steps the task: its traps are the debugger's, too.
+    shared: bool,
     /// Whether the ring has been given something to begin with.
     begun: bool,
     /// Whether something found no room.
@@ -83,6 +88,7 @@ impl Tracer {
             ranges,
             place: Place::Outside,
             armed: false,
+            shared: false,
             begun: false,
             full: false,
             paused: true,
@@ -94,6 +100,11 @@ impl Tracer {
         self.armed
     }
 
+    /// Whether traps of the current task are told to the encoder.
+    pub(crate) fn is_stepping(&self) -> bool {
+        self.armed || self.shared
+    }
+
     /// Whether something found no room.
     pub(crate) fn is_full(&self) -> bool {
         self.full
@@ -103,24 +114,33 @@ impl Tracer {
     pub(crate) fn enter(&mut self, regs: &mut Regs<'_>) {
         // What is in the middle of a system call or of a signal comes by its end. Till then its
         // registers can be copied, by clone() or into the signal's frame.
-        if !regs.is_in_syscall() && !regs.is_before_handler() {
+        if !regs.will_transition() {
             self.arm(regs);
         }
     }
 
-    /// Sets the trap flag, unless the program or its debugger has: then it is left to them.
+    /// Sets the trap flag. If the program has, it is left to the program; if its debugger has, steps
+    /// are traced without it.
     fn arm(&mut self, regs: &mut Regs<'_>) {
-        if self.paused {
-            return;
+        if self.set_trap_flag(regs) {
+            self.place = Place::Entering(regs.ip());
         }
+    }
+
+    /// As [`arm`](Self::arm), in the same place; whether the task steps.
+    fn set_trap_flag(&mut self, regs: &mut Regs<'_>) -> bool {
+        if self.paused {
+            return false;
+        }
+        self.shared = !self.armed && regs.debugger_steps();
         if !self.armed {
             self.armed = !regs.trap_flag() && regs.code().is_some();
         }
         if self.armed {
             // Also if it was set before: exec() and signals take it away.
             regs.set_trap_flag(true);
-            self.place = Place::Entering(regs.ip());
         }
+        self.is_stepping()
     }
 
     /// Traces from now on; after an NMI, from when the task next comes back from the kernel: an NMI
@@ -150,6 +170,7 @@ impl Tracer {
 
     /// Takes the trap flag away.
     fn disarm(&mut self, regs: &mut Regs<'_>) {
+        self.shared = false;
         if core::mem::take(&mut self.armed) {
             regs.set_trap_flag(false);
         }
@@ -178,9 +199,10 @@ impl Tracer {
         task: &mut Current<'_>,
     ) -> Result<u64, Full> {
         let to = task.ip();
+        let traced = self.ranges.has(to) && !task.is_trampoline(to);
 
         if let (Place::Passing(_), false) = (self.place, self.paused) {
-            if let (false, Some(code)) = (self.ranges.has(to), task.code()) {
+            if let (false, Some(code)) = (traced, task.code()) {
                 self.place = pass(task, to, mode_of(code));
                 return Ok(0);
             }
@@ -207,7 +229,7 @@ impl Tracer {
             Place::Inside { ip, insn } => (ip, insn),
             Place::Passing(ip) => (ip, None),
         };
-        self.begin_at(encoder, ring, from, mode(task))?;
+        self.begin_at(encoder, ring, from, task)?;
         let insn = insn.or_else(|| read(task, from)).unwrap_or(Insn::UNKNOWN);
         let mut steps = 1;
 
@@ -241,7 +263,7 @@ impl Tracer {
             }
         }
         // Whatever becomes of the trace.
-        if step.insn.kind == Kind::PushFlags {
+        if step.insn.kind == Kind::PushFlags && self.armed {
             hide_trap_flag(task);
         }
         encoder.step(&step, ring)?;
@@ -249,7 +271,14 @@ impl Tracer {
             // Not traced; or a round of an instruction, which counts when it is left.
             steps = 0;
         }
-        self.place = if self.ranges.has(to) {
+        self.place = if mode == Mode::Bits64 && VSYSCALL.contains(&to) {
+            // Not executed: the kernel makes the call, and returns for the program.
+            encoder.disable(to, ring)?;
+            match return_address(task) {
+                Some(ip) => Place::Entering(ip),
+                None => Place::Outside,
+            }
+        } else if traced {
             Place::Inside {
                 ip: to,
                 insn: read(task, to),
@@ -260,7 +289,7 @@ impl Tracer {
         };
 
         match step.insn.kind {
-            Kind::PopFlags | Kind::Far(Far::InterruptReturn) => {
+            Kind::PopFlags | Kind::Far(Far::InterruptReturn) if !self.shared => {
                 self.flags_loaded(encoder, ring, task)?;
             }
             _ => {}
@@ -293,32 +322,92 @@ impl Tracer {
     }
 
     /// The current task leaves user code, or goes back to it; how many instructions it has executed.
-    pub(crate) fn cross(
+    pub(crate) fn transition(
         &mut self,
         encoder: &mut Encoder,
         ring: &mut Ring<'_>,
         task: Option<Current<'_>>,
-        crossing: Crossing,
+        transition: Transition<'_>,
     ) -> u64 {
         let mut steps = 0;
 
-        match (crossing, task) {
-            (Crossing::Syscall, Some(mut task)) => steps = self.called(encoder, ring, &mut task),
-            (Crossing::Return, Some(mut task)) => {
+        match (transition, task) {
+            (Transition::Syscall, Some(mut task)) => steps = self.called(encoder, ring, &mut task),
+            (Transition::Return, Some(mut task)) => {
                 // Refused before the kernel tells of calls: by seccomp, or by a debugger.
                 if self.has_executed(&task) {
                     steps = self.called(encoder, ring, &mut task);
                 }
                 self.arm(&mut task);
             }
-            (Crossing::Handler, Some(mut task)) if !self.is_inside() => self.arm(&mut task),
-            (Crossing::Signal | Crossing::SwitchOut, task) => {
+            (Transition::Handler, Some(mut task)) if !self.is_inside() => self.arm(&mut task),
+            // The place stays: the kernel executes the instruction there.
+            (Transition::Breakpoint, Some(mut task)) => self.disarm(&mut task),
+            (Transition::Probed { from, text }, Some(mut task)) => {
+                let probed = self.probed(encoder, ring, &mut task, from, text);
+
+                self.full |= probed.is_err();
+                steps = probed.unwrap_or(0);
+            }
+            (Transition::Redirected, Some(task)) => {
+                if let Place::Entering(ip) = &mut self.place {
+                    *ip = task.ip();
+                }
+            }
+            (Transition::Signal | Transition::SwitchOut, task) => {
                 steps = self.leave(encoder, ring, task);
             }
-            (Crossing::SwitchIn, Some(mut task)) => self.enter(&mut task),
+            (Transition::SwitchIn, Some(mut task)) => self.enter(&mut task),
             _ => {}
         }
         steps
+    }
+
+    /// The kernel has handled a breakpoint of the task's, at `from`; how many instructions it has
+    /// executed there.
+    fn probed(
+        &mut self,
+        encoder: &mut Encoder,
+        ring: &mut Ring<'_>,
+        task: &mut Current<'_>,
+        from: u64,
+        text: &[u8],
+    ) -> Result<u64, Full> {
+        let insn = Insn::decode(text, mode(task)).filter(|_| text.first() != Some(&BREAKPOINT));
+
+        if self.paused {
+            return Ok(0);
+        }
+        match insn {
+            // Executed, instead of the breakpoint, as if the processor had.
+            Some(probed) if task.ip() != from => {
+                self.place = Place::Inside { ip: from, insn };
+                // A flag that is set is the debugger's, unless the program has just loaded it.
+                self.armed = !task.trap_flag() || probed.kind == Kind::PopFlags;
+                let steps = self.try_step(encoder, ring, task);
+
+                if (self.armed || self.is_inside()) && !self.set_trap_flag(task) {
+                    self.leave_place(encoder, ring);
+                }
+                steps
+            }
+            // To be executed again, or a breakpoint of the program's, whose signal is on its way.
+            _ if self.is_inside() && task.ip().wrapping_sub(from) <= 1 => {
+                self.place = Place::Inside {
+                    ip: from,
+                    insn: None,
+                };
+                if !self.set_trap_flag(task) {
+                    self.leave_place(encoder, ring);
+                }
+                Ok(0)
+            }
+            _ => {
+                self.leave_place(encoder, ring);
+                self.arm(task);
+                Ok(0)
+            }
+        }
     }
 
     fn is_inside(&self) -> bool {
@@ -344,10 +433,18 @@ impl Tracer {
         executed.unwrap_or(0)
     }
 
-    /// Whether the task has executed such an instruction, and that was not told yet: the kernel turns
-    /// interrupts on before it tells.
+    /// Whether the task has executed such an instruction, and no transition has come for that yet: the
+    /// kernel turns interrupts on before, and there is none for calls that are dispatched to user code.
     fn has_called(&self, task: &Current<'_>) -> bool {
-        task.is_syscall() && self.has_executed(task)
+        match self.place {
+            Place::Outside => false,
+            Place::Inside { .. } | Place::Passing(_) => task.entered_by_syscall(),
+            // Else its registers may be those of the call that it returns from.
+            Place::Entering(_) => {
+                task.has_no_result() && self.has_executed(task)
+                    || task.entered_by_syscall() && task.shows_trap_flag()
+            }
+        }
     }
 
     /// Whether the task has executed an instruction since it was last seen.
@@ -377,7 +474,7 @@ impl Tracer {
                     None => task.ip().wrapping_sub(SYSCALL_LEN),
                 };
 
-                self.begin_at(encoder, ring, ip, mode(task))?;
+                self.begin_at(encoder, ring, ip, task)?;
                 (ip, None)
             }
         };
@@ -403,18 +500,23 @@ impl Tracer {
             Some(task) if self.has_called(task) => self.called(encoder, ring, task),
             _ => 0,
         };
+        self.leave_place(encoder, ring);
+
+        match task {
+            Some(mut task) => self.disarm(&mut task),
+            None => (self.armed, self.shared) = (false, false),
+        }
+        steps
+    }
+
+    /// The task is not traced from here on.
+    fn leave_place(&mut self, encoder: &mut Encoder, ring: &mut Ring<'_>) {
         if let Place::Inside { ip, .. } = self.place {
             if encoder.disable(ip, ring).is_err() {
                 self.full = true;
             }
         }
         self.place = Place::Outside;
-
-        match task {
-            Some(mut task) => self.disarm(&mut task),
-            None => self.armed = false,
-        }
-        steps
     }
 
     /// Trace begins at `ip`, if it has not begun and the code there is traced.
@@ -423,16 +525,16 @@ impl Tracer {
         encoder: &mut Encoder,
         ring: &mut Ring<'_>,
         ip: u64,
-        mode: Mode,
+        task: &Current<'_>,
     ) -> Result<(), Full> {
-        if !self.ranges.has(ip) {
+        if !self.ranges.has(ip) || task.is_trampoline(ip) {
             return Ok(());
         }
         if !self.begun {
             encoder.begin(false, ring)?;
             self.begun = true;
         }
-        encoder.enable(ip, mode, ring)
+        encoder.enable(ip, mode(task), ring)
     }
 }
 
@@ -442,26 +544,6 @@ const PEEK: usize = 8;
 
 /// The length of `syscall`, and of `int 0x80`.
 const SYSCALL_LEN: u64 = 2;
-
-fn mode_of(code: Code) -> Mode {
-    match code {
-        Code::Bits64 => Mode::Bits64,
-        Code::Bits32 => Mode::Bits32,
-    }
-}
-
-/// The mode of the task's code.
-fn mode(task: &Current<'_>) -> Mode {
-    task.code().map_or(Mode::Bits64, mode_of)
-}
-
-/// The instruction at `ip`, if it can be read now.
-fn read(task: &Current<'_>, ip: u64) -> Option<Insn> {
-    let mut text = [0; LEN_MAX];
-    let len = task.read(ip, &mut text);
-
-    Insn::decode(text.get(..len)?, mode(task))
-}
 
 /// In user code that is not traced, with the instruction at `ip` the next.
 fn pass(task: &Current<'_>, ip: u64, mode: Mode) -> Place {
@@ -482,16 +564,5 @@ fn can_go_to_itself(insn: &Insn, ip: u64) -> bool {
     match insn.kind {
         Kind::IndirectJump | Kind::IndirectCall | Kind::Return | Kind::String => true,
         _ => insn.target(ip) == Some(ip),
-    }
-}
-
-/// Takes the trap flag out of the flags that the task has pushed.
-fn hide_trap_flag(task: &Current<'_>) {
-    let place = task.sp().wrapping_add(1);
-    let mut byte = [0];
-
-    if task.read(place, &mut byte) == 1 {
-        // If the stack is gone already, there is nothing to see.
-        let _ = task.write(place, &byte.map(|byte| byte & !1));
     }
 }

@@ -41,7 +41,7 @@ perf::format! {
 const PSB_PERIOD_MAX: u64 = 5;
 
 /// What the encoder is to do.
-pub(crate) fn encoder_config(config: &Config) -> Result<auxcore::pt::Config> {
+pub(crate) fn encoder_config(config: &Config) -> Result<intel_pt::Config> {
     let lacking = [
         config.cyc(),
         config.pwr_evt(),
@@ -57,7 +57,7 @@ pub(crate) fn encoder_config(config: &Config) -> Result<auxcore::pt::Config> {
         return Err(EINVAL);
     }
 
-    Ok(auxcore::pt::Config {
+    Ok(intel_pt::Config {
         tsc: config.tsc() != 0,
         ret_compression: config.noretcomp() == 0,
         psb_period: 2048 << config.psb_period(),

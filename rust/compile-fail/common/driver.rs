@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-// What the drivers here have in common: they include this, and `usual!()` what is not to the point.
+// What the drivers here have in common: they include this, and `usual!()` what is beside the point.
 
 use kernel::prelude::*;
+#[allow(unused_imports)]
 use perf::{
     aux,
     Attr,
+    AuxPmu,
     Event,
     Pmu, //
 };
@@ -16,7 +18,7 @@ macro_rules! register {
     () => {
         perf::module_pmu! {
             type: Driver,
-            pmu: c"driver",
+            pmu: perf::pmu::Description::new(c"driver"),
             driver: Driver,
             name: "compile_fail",
             authors: ["The auxpmu authors"],
@@ -49,6 +51,7 @@ macro_rules! no_pmu {
 }
 
 /// Parts of a driver that does nothing.
+#[allow(unused_macros)]
 macro_rules! usual {
     ($($part:ident),*) => {
         $(usual!(@$part);)*
@@ -56,12 +59,16 @@ macro_rules! usual {
     (@types) => {
         type Config = ();
         type Event = ();
-        type Buffer = ();
+        type Count = ();
     };
     (@event_init) => {
         fn event_init(&self, _attr: &Attr<'_, ()>) -> Result {
             Ok(())
         }
+    };
+    (@aux) => {
+        type Buffer = ();
+        type Trace = ();
     };
     (@setup_aux) => {
         fn setup_aux(&self, _event: &Event<'_, Self>, _pages: &aux::Pages) -> Result {
@@ -69,19 +76,17 @@ macro_rules! usual {
         }
     };
     (@start) => {
-        type Run = ();
-
-        fn start(&self, _session: &mut aux::Session<'_, Self>) -> Result<()> {
+        fn start(&self, _transaction: &mut aux::Transaction<'_, Self>) -> Result<()> {
             Ok(())
         }
     };
     (@quiesce) => {
         fn quiesce(
             &self,
-            session: &mut aux::Session<'_, Self>,
-            _run: Self::Run,
-        ) -> aux::Written {
-            aux::Written::by_writer(session.window, aux::Loss::None)
+            transaction: &mut aux::Transaction<'_, Self>,
+            _trace: Self::Trace,
+        ) -> aux::Commit {
+            aux::Commit::written(transaction, aux::Loss::None)
         }
     };
 }

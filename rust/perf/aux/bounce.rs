@@ -2,7 +2,7 @@
 
 //! Memory for units that cannot write to the ring's pages.
 
-use super::buffer::{
+use super::pages::{
     Chunk,
     Pages, //
 };
@@ -19,6 +19,7 @@ use core::{
     }, //
 };
 use kernel::{
+    error::from_err_ptr,
     page::PAGE_SIZE,
     prelude::*, //
 };
@@ -26,14 +27,14 @@ use kernel::{
 /// Bounce memory: where a unit writes that cannot write to the ring itself. What it wrote is
 /// [copied](super::Writer::copy) to the ring.
 ///
-/// Ordinary memory of the kernel's, cached and zeroed. It is made in [`Pmu::setup_aux`], by
-/// [`Pages::bounce_scattered`] or [`Pages::bounce_contiguous`], kept in [`Pmu::Buffer`], and freed
+/// Ordinary memory of the kernel's, cached and zeroed. It is made in [`AuxPmu::setup_aux`], by
+/// [`Pages::bounce_scattered`] or [`Pages::bounce_contiguous`], kept in [`AuxPmu::Buffer`], and freed
 /// when it is dropped. As a unit writes to it at any time, there is no way to a `&[u8]` of it.
 ///
 /// C counterparts: the buffers of `tmc_alloc_etr_buf()` and `hisi_ptt_alloc_trace_buf()`.
 ///
-/// [`Pmu::setup_aux`]: crate::Pmu::setup_aux
-/// [`Pmu::Buffer`]: crate::Pmu::Buffer
+/// [`AuxPmu::setup_aux`]: crate::AuxPmu::setup_aux
+/// [`AuxPmu::Buffer`]: crate::AuxPmu::Buffer
 ///
 /// # Invariants
 ///
@@ -42,6 +43,7 @@ pub struct Bounce {
     pages: Pages,
     // Dropped after `pages`, which look at it.
     _memory: Memory,
+    _charge: Charge,
 }
 
 // SAFETY: Memory of the kernel's, which is mapped for all tasks alike.
@@ -50,16 +52,18 @@ unsafe impl Send for Bounce {}
 unsafe impl Sync for Bounce {}
 
 impl Bounce {
-    /// `size` bytes, in pieces of 2^`order` pages.
-    fn new(size: Size, order: u32) -> Result<Self> {
+    /// `size` bytes for the AUX area `ring`, in pieces of 2^`order` pages.
+    fn new(ring: &Pages, size: Size, order: u32) -> Result<Self> {
         let count = size.get() / PAGE_SIZE;
-        let mut memory = Memory::new(count, order)?;
+        let charge = Charge::new(ring, count)?;
+        let mut memory = Memory::new(count, order, ring.node())?;
 
         // INVARIANT: Nobody touches the array any more, so that it stays where it is.
         Ok(Self {
             // SAFETY: The addresses of `count` pages, which are freed together with `pages`.
             pages: unsafe { Pages::new(memory.addresses.as_mut_ptr(), count.try_into()?, true)? },
             _memory: memory,
+            _charge: charge,
         })
     }
 
@@ -82,14 +86,78 @@ impl Bounce {
 
         self.pages.store(offset, address, bytes)
     }
+}
 
-    /// The address of position `pos`, and how many bytes its page has from there on.
+/// Memory that [`Writer::copy`](super::Writer::copy) reads: [`Bounce`], or
+/// [`CoherentBounce`](super::CoherentBounce).
+pub trait BounceMemory: Source {}
+
+impl<S: Source> BounceMemory for S {}
+
+/// What a [`BounceMemory`] is made of. Drivers cannot implement it.
+pub trait Source {
+    #[doc(hidden)]
+    fn size(&self) -> Size;
+
+    /// Calls `f` with a function for the address of a position, and how many bytes there are from
+    /// there on. [`None`] if the memory is gone.
     ///
     /// # Guarantees
     ///
-    /// The address is valid for reads and writes of that many bytes.
-    pub(super) fn at(&self, pos: Pos) -> Option<(NonNull<u8>, usize)> {
-        self.pages.at(self.size().offset(pos))
+    /// Each address is valid for reads of that many bytes until `f` has returned, and no page of an
+    /// AUX area is among them.
+    #[doc(hidden)]
+    fn read<R>(
+        &self,
+        f: impl FnOnce(&dyn Fn(Pos) -> Option<(NonNull<u8>, usize)>) -> Option<R>,
+    ) -> Option<R>;
+}
+
+impl Source for Bounce {
+    fn size(&self) -> Size {
+        self.pages.size()
+    }
+
+    #[inline]
+    fn read<R>(
+        &self,
+        f: impl FnOnce(&dyn Fn(Pos) -> Option<(NonNull<u8>, usize)>) -> Option<R>,
+    ) -> Option<R> {
+        f(&|pos| self.pages.at(self.pages.size().offset(pos)))
+    }
+}
+
+/// What the user who maps the AUX area is charged for memory beside it.
+///
+/// # Invariants
+///
+/// `0` is from `rust_perf_charge()`, and given back once.
+pub(super) struct Charge(*mut bindings::rust_perf_charge);
+
+// SAFETY: Any task may give it back.
+unsafe impl Send for Charge {}
+// SAFETY: Nothing takes `&self`.
+unsafe impl Sync for Charge {}
+
+impl Charge {
+    /// Charges `pages` pages, as perf charges those of `ring`. [`EPERM`] if the user may not have so
+    /// many; perf turns it into [`ENOMEM`].
+    pub(super) fn new(ring: &Pages, pages: usize) -> Result<Self> {
+        let (_, ring) = ring.addresses();
+        // CAST: A `c_ulong` is as wide as `usize`.
+        //
+        // SAFETY: This is a task that may sleep: drivers see `Pages` in `setup_aux()` only.
+        let charge = unsafe { bindings::rust_perf_charge(pages as c_ulong, ring as c_ulong) };
+
+        // INVARIANT: Just charged.
+        from_err_ptr(charge).map(Self)
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        // SAFETY: From `rust_perf_charge()`, by the type invariant, and given back once.
+        unsafe { bindings::rust_perf_uncharge(self.0) };
     }
 }
 
@@ -105,10 +173,8 @@ struct Memory {
 }
 
 impl Memory {
-    fn new(count: usize, order: u32) -> Result<Self> {
+    fn new(count: usize, order: u32, node: c_int) -> Result<Self> {
         let each = 1usize.checked_shl(order).ok_or(EINVAL)?;
-        // A high order may fail: that is for the driver to tell, and not for the kernel's log.
-        let flags = bindings::GFP_KERNEL | bindings::__GFP_ZERO | bindings::__GFP_NOWARN;
         // INVARIANT: There is no page yet.
         let mut memory = Self {
             addresses: KVVec::with_capacity(count, GFP_KERNEL)?,
@@ -116,8 +182,9 @@ impl Memory {
         };
 
         for _ in (0..count).step_by(each) {
-            // SAFETY: No requirements.
-            let address = unsafe { bindings::get_free_pages_noprof(flags, order) };
+            // SAFETY: A node that is there, or none, by the invariant of `Pages`; this is a task that
+            // may sleep: drivers see `Pages` in `setup_aux()` only.
+            let address = unsafe { bindings::rust_perf_alloc_pages(node, order) };
             let first = ptr::with_exposed_provenance_mut::<c_void>(address);
             let first = NonNull::new(first).ok_or(ENOMEM)?.as_ptr();
 
@@ -150,13 +217,15 @@ impl Drop for Memory {
 impl Pages {
     /// Bounce memory of `size` bytes, in pages that lie anywhere.
     ///
-    /// [`EINVAL`] if that is less than a page, [`ENOMEM`] if there is no such memory. To be called
-    /// from a task that may sleep: in [`Pmu::setup_aux`](crate::Pmu::setup_aux).
+    /// It is charged to the user who maps the AUX area, as the area itself: [`EPERM`] if that exceeds
+    /// `perf_event_mlock_kb` at its default and `RLIMIT_MEMLOCK`, unless he has `CAP_IPC_LOCK`.
+    /// [`EINVAL`] if `size` is less than a page, [`ENOMEM`] if there is no such memory. To be called
+    /// from a task that may sleep: in [`AuxPmu::setup_aux`](crate::AuxPmu::setup_aux).
     pub fn bounce_scattered(&self, size: Size) -> Result<Bounce> {
         if size.get() < PAGE_SIZE {
             return Err(EINVAL);
         }
-        Bounce::new(size, 0)
+        Bounce::new(self, size, 0)
     }
 
     /// As [`Self::bounce_scattered`], but physically contiguous. Its address is a multiple of its
@@ -171,7 +240,7 @@ impl Pages {
         if order > bindings::MAX_PAGE_ORDER {
             return Err(ENOMEM);
         }
-        Bounce::new(size, order)
+        Bounce::new(self, size, order)
     }
 }
 
@@ -179,16 +248,18 @@ impl Pages {
 mod tests {
     use super::{
         super::{
+            core::Handle,
+            region::{
+                Extent,
+                Full,
+                Region, //
+            }, //
             table::{
                 Entry,
                 Layout,
                 Table,
                 Walker, //
             },
-            window::{
-                Full,
-                Window, //
-            }, //
         },
         *,
     };
@@ -217,9 +288,10 @@ mod tests {
         for bounce in &mut bounces(4 * PAGE_SIZE)? {
             let size = bounce.size();
             let layout = Layout::new(0x1000, 8).ok_or(EINVAL)?;
-            let storage = KVec::from_elem(Entry::default(), 8, GFP_KERNEL)?;
-            let mut table =
-                Table::new(storage, layout, bounce.chunks().map(Into::into)).map_err(|_| EINVAL)?;
+            let entries = KVec::from_elem(Entry::default(), 8, GFP_KERNEL)?;
+            let starts = KVec::from_elem(0, 8, GFP_KERNEL)?;
+            let chunks = bounce.chunks().map(Into::into);
+            let table = Table::new(entries, starts, layout, chunks).map_err(|_| EINVAL)?;
             let mut unit = Walker::new(table.seek(Pos::new(0)));
             let mut pos = 0u64;
 
@@ -257,19 +329,21 @@ mod tests {
                 memory.push(page, GFP_KERNEL)?;
             }
             // SAFETY: The addresses of 8 pages, which are dropped last.
-            let ring = unsafe { Pages::new(addresses.as_mut_ptr(), 8, true)? };
+            let area = unsafe { Pages::new(addresses.as_mut_ptr(), 8, true)? };
             let head = Pos::new(7 * 4096 + 100);
-            // SAFETY: As above.
-            let mut window = unsafe { Window::new(ring, head, 0, head) };
+            let mut handle = Handle::new();
+            handle.set_head(head);
+            let mut extent = Extent::new(&handle, &area);
+            let mut region = Region::new(&area, &mut extent);
             let len = size.get();
-            let mut writer = window.reserve(len).map_err(|_| EINVAL)?;
+            let mut writer = region.reserve(len).map_err(|_| EINVAL)?;
 
             assert!(writer.copy(bounce, Pos::new(0), len + 1) == Err(Full));
             let newest = Pos::new(pos).retreat(size.len());
             assert!(writer.copy(bounce, newest, len).is_ok());
             assert!(writer.copy(bounce, newest, 1) == Err(Full));
             writer.commit();
-            assert_eq!(window.written(), size.len());
+            assert_eq!(region.written(), size.len());
 
             for way in 0..size.len() {
                 let offset = usize::try_from((head.get() + way) % (8 * 4096))?;

@@ -5,9 +5,9 @@
 use super::Mode;
 use crate::bindings;
 
-/// What was lost between the start of a session and its end.
+/// What was lost between the start of a transaction and its end.
 ///
-/// The number of bytes is [`None`] where the unit cannot tell.
+/// `bytes` is [`None`] if the unit does not know.
 ///
 /// C counterpart: `PERF_AUX_FLAG_*`; the bytes have none.
 ///
@@ -16,7 +16,7 @@ use crate::bindings;
 /// ```
 /// use perf::aux::Loss;
 ///
-/// /// What a unit's counter of bytes that found no room means.
+/// /// From a unit's counter of bytes that found no space.
 /// fn loss(lost: u64) -> Loss {
 ///     match lost {
 ///         0 => Loss::None,
@@ -32,16 +32,16 @@ use crate::bindings;
 pub enum Loss {
     /// Nothing.
     None,
-    /// Trace is missing, but there is room: the unit overflowed inside, say.
+    /// Trace is missing though there was space, for example because the unit overflowed inside.
     /// `PERF_AUX_FLAG_PARTIAL`.
     Gap {
         /// Bytes lost.
         bytes: Option<u64>,
     },
-    /// The ring was full. `PERF_AUX_FLAG_TRUNCATED`: perf disables the event until user space has
-    /// made room and enables it again.
+    /// The AUX area was full. `PERF_AUX_FLAG_TRUNCATED`: perf disables the event until user space has
+    /// made space and enables it again.
     ///
-    /// A ring in overwrite mode is never full; there this is a [`Loss::Gap`].
+    /// An AUX area in overwrite mode is never full; there this is a [`Loss::Gap`].
     NoSpace {
         /// Bytes lost.
         bytes: Option<u64>,
@@ -83,7 +83,7 @@ impl Losses {
 
         *place = Some(match *place {
             None => bytes,
-            // What one of them cannot tell, both cannot.
+            // A sum with an unknown number is unknown.
             Some(before) => before.zip(bytes).map(|(a, b)| a.saturating_add(b)),
         });
         self

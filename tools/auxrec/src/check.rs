@@ -12,7 +12,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use auxcore::pattern::{self, Behind, Follow, Header, Kind};
+use pattern_codec::{Behind, Follow, Header, Kind};
 use perfdata::{AuxFlags, Feature};
 
 use crate::error::Result;
@@ -373,7 +373,7 @@ fn content(ring: &Ring<'_>, trace: &Trace<'_>, problems: &mut Vec<String>) -> Co
         let mut here = BTreeSet::new();
         if base != 0 && (mode == Mode::Overwrite || trace.partial) {
             // The area begins in the middle of a packet, whose front was overwritten, or is in the file before.
-            at = pattern::find_sync(&bytes).unwrap_or(bytes.len());
+            at = pattern_codec::find_sync(&bytes).unwrap_or(bytes.len());
             cut = len(at);
             if (at == bytes.len() && at != 0) || cut > u64::from(u16::MAX) {
                 wrong(
@@ -390,7 +390,8 @@ fn content(ring: &Ring<'_>, trace: &Trace<'_>, problems: &mut Vec<String>) -> Co
             let header = match Header::decode(rest) {
                 Ok(header) => header,
                 Err(_)
-                    if (trace.recovered || trace.partial) && rest.len() < pattern::HEADER_LEN =>
+                    if (trace.recovered || trace.partial)
+                        && rest.len() < pattern_codec::HEADER_LEN =>
                 {
                     // The piece was cut with the file.
                     out.recorded += len(rest.len());
@@ -400,7 +401,7 @@ fn content(ring: &Ring<'_>, trace: &Trace<'_>, problems: &mut Vec<String>) -> Co
                     // Go on at the next packet, so that one bad place is one problem.
                     let skip = rest
                         .get(1..)
-                        .and_then(pattern::find_sync)
+                        .and_then(pattern_codec::find_sync)
                         .map_or(rest.len(), |n| n + 1);
                     wrong(
                         &mut out,
@@ -445,9 +446,9 @@ fn content(ring: &Ring<'_>, trace: &Trace<'_>, problems: &mut Vec<String>) -> Co
                 }
             }
             let start = at - packet.len();
-            let payload = packet.get(pattern::HEADER_LEN..).unwrap_or(&[]);
-            let offset = u16::try_from(pattern::HEADER_LEN).unwrap_or(0);
-            if let Err(offset) = pattern::verify_payload(&header, offset, payload) {
+            let payload = packet.get(pattern_codec::HEADER_LEN..).unwrap_or(&[]);
+            let offset = u16::try_from(pattern_codec::HEADER_LEN).unwrap_or(0);
+            if let Err(offset) = pattern_codec::verify_payload(&header, offset, payload) {
                 wrong(
                     &mut out,
                     base,
@@ -482,7 +483,7 @@ fn content(ring: &Ring<'_>, trace: &Trace<'_>, problems: &mut Vec<String>) -> Co
                     out.overwritten = out.overwritten.saturating_add(gap - there);
                 }
                 Ok(gap) => {
-                    let told = pattern::lost_before(&header, packet);
+                    let told = pattern_codec::lost_before(&header, packet);
                     if let (Some(told), false) =
                         (told.filter(|told| *told != gap), begins && unseen)
                     {

@@ -6,9 +6,9 @@
 
 use std::io::Cursor;
 
-use auxcore::pattern::{self, Header, Kind};
 use auxrec::check::{check, Findings};
 use auxrec::report::{report, timeline};
+use pattern_codec::{Header, Kind};
 use perfdata::{
     Attr, Aux, AuxFlags, Auxtrace, EventDesc, Features, FinishedInit, Flags, IdIndex, IdIndexEntry,
     Lost, Read, SampleId, SampleType, Writer,
@@ -38,9 +38,9 @@ fn packet(stream: u32, pos: u64, len: u16) -> Vec<u8> {
         run: 0,
     };
     let mut out = header.encode().to_vec();
-    let at = u64::try_from(pattern::HEADER_LEN).unwrap();
+    let at = u64::try_from(pattern_codec::HEADER_LEN).unwrap();
     for offset in (at..u64::from(len)).step_by(8) {
-        out.extend(pattern::payload_word(7, stream, pos + offset).to_le_bytes());
+        out.extend(pattern_codec::payload_word(7, stream, pos + offset).to_le_bytes());
     }
     out
 }

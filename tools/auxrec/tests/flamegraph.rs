@@ -8,9 +8,9 @@ use std::fs;
 use std::io::Cursor;
 use std::path::Path;
 
-use auxcore::insn::{Far, Insn, Kind, Mode};
-use auxcore::pt::{Config, Encoder, Full, Output, Step};
 use auxrec::flamegraph::calls;
+use intel_pt::insn::{Far, Insn, Kind, Mode};
+use intel_pt::{Config, Encoder, Full, Output, Step};
 use perfdata::{
     Attr, Aux, AuxFlags, Auxtrace, AuxtraceInfo, Comm, Features, FileId, FinishedInit, Flags,
     IdIndex, IdIndexEntry, Mmap2, SampleId, SampleType, Writer,

@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{ensure, Context, Result};
-use auxcore::pattern::{self, Header};
 use auxrec::trace::Trace;
+use pattern_codec::Header;
 
 use crate::{counting, module};
 
@@ -263,14 +263,14 @@ fn bytes(file: &Path, thread: bool) -> Result<Vec<u8>> {
     let mut at = 0;
     while let Some(rest) = out
         .get_mut(at..)
-        .filter(|rest| rest.len() >= pattern::HEADER_LEN)
+        .filter(|rest| rest.len() >= pattern_codec::HEADER_LEN)
     {
         let header = Header::decode(rest).map_err(|e| anyhow::anyhow!("byte {at}: {e}"))?;
         let len = usize::from(header.len).min(rest.len());
         let (packet, _) = rest.split_at_mut(len);
-        let (head, payload) = packet.split_at_mut(pattern::HEADER_LEN);
-        let offset = u16::try_from(pattern::HEADER_LEN)?;
-        if let Err(wrong) = pattern::verify_payload(&header, offset, payload) {
+        let (head, payload) = packet.split_at_mut(pattern_codec::HEADER_LEN);
+        let offset = u16::try_from(pattern_codec::HEADER_LEN)?;
+        if let Err(wrong) = pattern_codec::verify_payload(&header, offset, payload) {
             anyhow::bail!("the packet at {at} differs from its byte {wrong} on");
         }
         let mut chance = vec![16..24, 36..40];

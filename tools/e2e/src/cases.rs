@@ -10,21 +10,26 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context, Result};
-use auxcore::pattern::{Header, PACKET_UNIT};
+use pattern_codec::{Header, PACKET_UNIT};
 use rustix::process::Signal;
 
 use crate::apart;
 use crate::compress;
 use crate::contract;
+use crate::device;
+use crate::drivers;
 use crate::failing;
 use crate::hostile;
 use crate::hotplug;
+use crate::limits;
 use crate::live;
+use crate::locks;
 use crate::minimal;
 use crate::module;
 use crate::overwrite;
 use crate::recorder;
 use crate::recording::{Disk, Reader, Recorder, TraceFile};
+use crate::restart;
 use crate::sampling;
 use crate::share;
 use crate::soft_pt;
@@ -99,7 +104,12 @@ pub fn all() -> impl Iterator<Item = Case> {
         .into_iter()
         .chain(contract::ALL)
         .chain(hostile::ALL)
+        .chain(drivers::ALL)
         .chain(failing::all())
+        .chain(limits::ALL)
+        .chain(restart::ALL)
+        .chain(hotplug::ATTACKS)
+        .chain(device::ALL)
         .map(|attack| Case {
             name: attack.name,
             what: What::Hostile(attack.run),
@@ -123,7 +133,17 @@ pub fn all() -> impl Iterator<Item = Case> {
         name,
         what: What::Stepped(run),
     });
-    USUAL.into_iter().chain(more).chain(attacks).chain(stepped)
+    // At the end: where one of these fails, its guest ends.
+    let last = locks::ALL.into_iter().map(|attack| Case {
+        name: attack.name,
+        what: What::Hostile(attack.run),
+    });
+    USUAL
+        .into_iter()
+        .chain(more)
+        .chain(attacks)
+        .chain(stepped)
+        .chain(last)
 }
 
 /// What users do, and what goes wrong then.

@@ -10,9 +10,10 @@ use auxrec::sys::{Event, Field, Mapping};
 use perfdata::Flags;
 
 use crate::hostile::{
-    attack, aux, base, beside, bytes, get, records, set, sleep, software, switch, traced, unpin,
-    Attack, Victim, DUMMY, ONLINE, PATIENCE,
+    attack, aux, base, beside, bytes, get, records, set, sleep, software, traced, unpin, Attack,
+    Victim, DUMMY, PATIENCE,
 };
+use crate::hotplug::{switch, ONLINE};
 use crate::module::{self, counter};
 use crate::sampling::faults;
 use crate::workload::pin;

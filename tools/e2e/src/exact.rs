@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 use anyhow::{bail, ensure, Context, Result};
 use auxrec::trace::Trace;
 use clap::Subcommand;
+use object::{Object, ObjectSegment, ObjectSymbol};
 use perfdata::Event;
 use rustix::io::Errno;
 use rustix::process::{kill_process, Pid, Signal};
@@ -73,9 +74,11 @@ enum Expect {
     X32,
     /// Two runs are not alike; the decoder must show as many instructions as were counted, without an error.
     Counted(&'static str),
+    /// The same, and the instruction at this symbol as often as the program says.
+    Visits(&'static str),
 }
 
-use Expect::{Counted, Losses, Same, Unseen, X32};
+use Expect::{Counted, Losses, Same, Unseen, Visits, X32};
 
 const fn program(name: &'static str, one: bool, expect: Expect) -> Program {
     Program {
@@ -125,6 +128,12 @@ const PROGRAMS: &[Program] = &[
         true,
         Counted("it steps itself, which a debugger changes"),
     ),
+    program("probed", true, Same),
+    program("dispatched", true, Visits("refused")),
+    program("unreadable", true, Same),
+    program("sequences", false, Visits("aborted")),
+    program("vsyscalls", true, Visits("returned")),
+    program("debugged", false, Visits("stepped")),
     program("rewritten", true, Unseen),
     program("x32", true, X32),
 ];
@@ -137,6 +146,9 @@ enum Outcome {
 
 /// How often a recorder is held still, and asked for much work meanwhile.
 const HELD: usize = 4;
+
+/// How a program ends that needs what the kernel does not have.
+const ABSENT: i32 = 77;
 
 /// Held while something is traced. The driver counts for all its events, so where its counters are looked at there must be one.
 static TRACED: RwLock<()> = RwLock::new(());
@@ -151,7 +163,7 @@ impl Program {
 
     /// Whether there is something to compare with.
     fn is_stepped(&self) -> bool {
-        !matches!(self.expect, Counted(_))
+        !matches!(self.expect, Counted(_) | Visits(_))
     }
 }
 
@@ -192,6 +204,7 @@ fn record(
     tell: &(impl Fn(&Program, Result<Outcome>) + Sync),
 ) -> Result<()> {
     module::load("rust_perf")?;
+    module::load("rust_stepping")?;
     module::tool("insmod", &["/modules/soft_pt.ko", "intel_pt=1"])?;
     fs::write("/proc/sys/kernel/randomize_va_space", "0")
         .context("cannot turn randomisation off")?;
@@ -245,6 +258,9 @@ fn runs(programs: &Path, program: &Program) -> Result<Outcome> {
     if matches!(program.expect, X32) && !can_run(path)? {
         return Ok(Outcome::Skipped("this kernel does not run x32 programs"));
     }
+    if name == "dispatched" && output(&[], &[path], "")?.status.code() == Some(ABSENT) {
+        return Ok(Outcome::Skipped("this kernel has no SYSCALL_USER_DISPATCH"));
+    }
     let mut command = vec![path];
     if name == "generated" {
         command.push(CODE);
@@ -290,6 +306,10 @@ fn runs(programs: &Path, program: &Program) -> Result<Outcome> {
     ];
     let mut note = String::new();
     let start = Instant::now();
+    let probes = match name {
+        "probed" => Some(Probes::put(path)?),
+        _ => None,
+    };
     let (asked, seen) = match program.expect {
         Losses => {
             let _alone = TRACED.write();
@@ -302,6 +322,13 @@ fn runs(programs: &Path, program: &Program) -> Result<Outcome> {
     };
     let mut runs = vec![("auxrec", start.elapsed(), seen)];
     let alone = output(&[], &command, &asked)?;
+    if let Some(probes) = probes {
+        note += &format!("{} hits of probes, ", probes.remove()?);
+    }
+    if let Visits(_) = program.expect {
+        fs::write(format!("/out/{name}.out"), &runs[0].2.stdout)
+            .context("cannot keep its output")?;
+    }
     let mut more = Vec::new();
     if program.is_stepped() {
         more.push(("steptrace", by_steptrace));
@@ -318,7 +345,7 @@ fn runs(programs: &Path, program: &Program) -> Result<Outcome> {
     for (tracer, time, seen) in runs {
         note += &format!("{tracer} {:.1} s, ", time.as_secs_f64());
         // A tracer by ptrace cannot hide the trap flag, which these programs look for.
-        if tracer == "steptrace" && ["flags", "x32"].contains(&name) {
+        if tracer == "steptrace" && ["flags", "probed", "unreadable", "x32"].contains(&name) {
             continue;
         }
         // The recorder says so when trace was lost.
@@ -337,6 +364,65 @@ fn runs(programs: &Path, program: &Program) -> Result<Outcome> {
         fs::copy(CODE, "/out/generated.code").context("cannot keep the code")?;
     }
     Ok(Outcome::Good(format!("{note}{}", alone.status)))
+}
+
+/// The kernel's probes of user code, in the functions `on_…` of a program.
+struct Probes;
+
+impl Probes {
+    const EVENTS: &str = "/sys/kernel/tracing/uprobe_events";
+    const ENABLE: &str = "/sys/kernel/tracing/events/probed/enable";
+    /// How the rounds of the program hit them: five functions and a return.
+    const FEWEST: u64 = 6 * 20;
+
+    fn put(path: &str) -> Result<Self> {
+        let bytes = fs::read(path).with_context(|| format!("cannot read {path}"))?;
+        let mut events = String::new();
+        for name in ["on_nop", "on_lea", "on_push", "on_jump", "on_return"] {
+            let offset = offset(&bytes, name)?;
+            events += &format!("p:probed/{name} {path}:{offset:#x}\n");
+        }
+        let offset = offset(&bytes, "on_return")?;
+        events += &format!("r:probed/returns {path}:{offset:#x}\n");
+        fs::write(Self::EVENTS, events).context("cannot put probes")?;
+        fs::write(Self::ENABLE, "1").context("cannot enable probes")?;
+        Ok(Self)
+    }
+
+    /// How often they were hit.
+    fn remove(self) -> Result<u64> {
+        let path = "/sys/kernel/tracing/uprobe_profile";
+        let text = fs::read_to_string(path).context("cannot read the profile")?;
+        let hits = text
+            .lines()
+            .filter_map(|line| line.split_whitespace().nth(2));
+        let hits = hits.filter_map(|hits| hits.parse::<u64>().ok()).sum();
+        fs::write(Self::ENABLE, "0").context("cannot disable probes")?;
+        fs::write(Self::EVENTS, "").context("cannot remove probes")?;
+        // By the run that is traced, and the one that is not.
+        ensure!(hits >= 2 * Self::FEWEST, "the probes were hit {hits} times");
+        Ok(hits)
+    }
+}
+
+/// The address of a symbol.
+fn address(bytes: &[u8], name: &str) -> Result<u64> {
+    let file = object::File::parse(bytes).context("no program")?;
+    let symbol = file.symbol_by_name(name);
+    Ok(symbol
+        .with_context(|| format!("there is no symbol {name}"))?
+        .address())
+}
+
+/// Where a symbol is in its file.
+fn offset(bytes: &[u8], name: &str) -> Result<u64> {
+    let address = address(bytes, name)?;
+    let file = object::File::parse(bytes).context("no program")?;
+    let offset = file.segments().find_map(|segment| {
+        let into = address.checked_sub(segment.address())?;
+        (into < segment.size()).then(|| segment.file_range().0 + into)
+    });
+    offset.context("the symbol is in no segment")
 }
 
 /// Whether the kernel knows this kind of programs.
@@ -483,6 +569,8 @@ fn prepare(files: &Path, ptwalk: &Path) -> Result<PathBuf> {
 
 /// What is known of a run.
 struct Run {
+    /// An address, and how often the program says that it was there.
+    visits: Option<(u64, usize)>,
     /// What was executed, in another run that was stepped.
     logged: Threads,
     /// What is known of it by files.
@@ -516,7 +604,21 @@ fn compared(files: &Path, walker: &Path, program: &Program) -> Result<Outcome> {
         Threads::new()
     };
     let (counted, losses) = counted(&data)?;
+    let visits = match program.expect {
+        Visits(symbol) => {
+            let path = files.join(format!("{name}.out"));
+            let said = fs::read_to_string(&path)
+                .with_context(|| format!("cannot read {}", path.display()))?;
+            let image = image(&data)?;
+            let file = image.0.values().find(|part| part.file.ends_with(name));
+            let file = &file.context("the program is not mapped")?.file;
+            let bytes = fs::read(file).with_context(|| format!("cannot read {file}"))?;
+            Some((address(&bytes, symbol)?, said.trim().parse()?))
+        }
+        _ => None,
+    };
     let run = Run {
+        visits,
         logged,
         image: image(&data)?,
         counted,
@@ -627,6 +729,20 @@ fn verdict(expect: &Expect, run: &Run, decoder: Decoder, decoded: Decoded) -> Re
             Ok(format!(
                 "{shown} of {executed} instructions in {} parts, {errors} errors; {visits} times it went where no file is, and {ends} times that was seen",
                 parts.len()
+            ))
+        }
+        (Visits(symbol), _) => {
+            ensure!(errors == 0, "{errors} errors: {first}");
+            all_counted(shown)?;
+            let (address, said) = run.visits.context("it was not recorded")?;
+            let all = decoded.threads.values().flatten();
+            let visits = all.filter(|ip| **ip == address).count();
+            ensure!(
+                said > 0 && visits == said,
+                "{symbol} was executed {said} times, and is shown {visits} times"
+            );
+            Ok(format!(
+                "{shown} instructions shown, and as many counted; {visits} times at {symbol}"
             ))
         }
         (Counted(why), _) => {

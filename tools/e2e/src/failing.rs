@@ -246,6 +246,7 @@ fn unloaded(memory: &Memory) -> Result<String> {
     };
     module::unload(second)?;
     module::unload("pattern")?;
+    module::load("rust_stepping")?;
     let mut seen = Vec::new();
     for name in [second, "soft_pt", "pattern"] {
         let path = format!("/modules/{name}.ko");

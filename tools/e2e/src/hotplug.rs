@@ -5,17 +5,23 @@
 use std::path::Path;
 use std::process::Command;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context, Result};
+use auxrec::sys::Event;
 use auxrec::trace::Trace;
+use perfdata::Attr;
 use rustix::process::Pid;
 use rustix::thread::{sched_setaffinity, CpuSet};
 
 use crate::cases::{released, Seen, PAGE};
-use crate::hostile::{switch, ONLINE};
+use crate::hostile::{self, sleep, traced, Attack, Victim, PATIENCE};
+use crate::module::{self, counter};
+use crate::probe::Probe;
 use crate::recorder::{accounted, end, size, wait_for, with, Steps};
 use crate::recording::{Ended, Recorder, TraceFile};
+use crate::soft_pt;
+use crate::stream;
 use crate::Skip;
 
 /// The cases, by their names.
@@ -24,6 +30,19 @@ pub const ALL: [(&str, Steps); 3] = [
     ("a CPU goes and comes back, a task stays", task),
     ("a CPU comes that was offline at first", newcomer),
 ];
+
+/// Where CPU 1 is taken offline.
+pub const ONLINE: &str = "/sys/devices/system/cpu/cpu1/online";
+
+/// Takes CPU 1 online, or offline.
+pub fn switch(on: bool) -> Result<()> {
+    std::fs::write(ONLINE, if on { "1" } else { "0" }).with_context(|| {
+        format!(
+            "cannot take CPU 1 {}",
+            if on { "online" } else { "offline" }
+        )
+    })
+}
 
 /// Has CPU 1 go and come back twice while a recorder writes; each time `grows` waits for trace.
 fn recorded(
@@ -194,4 +213,247 @@ fn newcomer(name: &str) -> Result<String> {
         out = format!("{seen}; {}", ended.errors.trim().replace('\n', " "));
     }
     Ok(out)
+}
+
+/// What has no recorder.
+pub const ATTACKS: [Attack; 2] = [
+    hostile::attack("CPU offline that fails and is rolled back", rolled_back),
+    hostile::attack("soft_pt: aux_head while a CPU goes and comes back", heads),
+];
+
+/// Where the next step of CPU 1's teardown is made to fail, by its number.
+const FAIL: &str = "/sys/devices/system/cpu/cpu1/hotplug/fail";
+
+/// The steps that there are, lowest first, which is last in a teardown.
+const STATES: &str = "/sys/devices/system/cpu/hotplug/states";
+
+/// The number of a step.
+fn step(states: &str, name: &str) -> Result<u32> {
+    let mut lines = states.lines().filter_map(|line| line.split_once(':'));
+    let found = lines.find(|(_, found)| found.trim() == name);
+    let (number, _) = found.with_context(|| format!("there is no step {name}"))?;
+    number
+        .trim()
+        .parse()
+        .context("a step's number is no number")
+}
+
+/// A teardown that fails after the framework's is rolled back: what it stopped must run again by itself, as far as perf is
+/// concerned the event was on all the time.
+fn rolled_back() -> Result<String> {
+    if !Path::new(FAIL).exists() {
+        bail!(Skip("this kernel cannot make a CPU's teardown fail"));
+    }
+    let Some((second, module)) = module::load_second()? else {
+        bail!(Skip("there is no second driver"));
+    };
+    let outcome = ["pattern", second].map(|pmu| rolled_back_of(pmu).context(pmu));
+    module::unload(module)?;
+    let [first, second] = outcome;
+    Ok(format!("{}, {}", first?, second?))
+}
+
+fn rolled_back_of(pmu: &str) -> Result<String> {
+    const TIMES: u32 = 3;
+    let states = std::fs::read_to_string(STATES).context("cannot read the steps of hotplug")?;
+    // After the framework's, which is a dynamic one, and before perf's own.
+    let failing = step(&states, "workqueue:online")?;
+    ensure!(
+        failing > step(&states, "perf:online")?,
+        "the steps have another order"
+    );
+
+    // Each way to trace that perf thinks is on: into a ring, and without one.
+    let mut attr = traced(pmu)?;
+    // Slow beside the area, which nobody reads during a teardown: a full one would turn the event off.
+    attr.config = if pmu == "pattern" { 64 } else { 1000 };
+    attr.aux_watermark = 4096;
+    let mut probe = Probe::open(&attr, -1, 1, 64, false)?;
+    let before = (counter(pmu, "bytes")?, lost(pmu)?);
+    probe.event.enable()?;
+    for n in 1..=TIMES {
+        grows(&mut probe).with_context(|| format!("before teardown {n}"))?;
+        std::fs::write(FAIL, failing.to_string()).context("cannot have a step fail")?;
+        let outcome = switch(false);
+        if outcome.is_ok() {
+            switch(true)?;
+            bail!("the teardown did not fail");
+        }
+        grows(&mut probe).with_context(|| format!("after teardown {n} was rolled back"))?;
+    }
+    probe.event.disable()?;
+    probe.read_records()?;
+    probe.read_trace(u64::MAX)?;
+    let committed = counter(pmu, "bytes")? - before.0;
+    let lost = lost(pmu)? - before.1;
+    ends(&probe)?;
+    ensure!(
+        committed == probe.head(),
+        "{committed} bytes were committed, and aux_head is {}",
+        probe.head()
+    );
+    if pmu == "pattern" {
+        let generated = probe.generated()?;
+        let content = stream::read(&probe.trace, probe.from, false)?;
+        ensure!(
+            generated == content.trace + lost,
+            "{generated} bytes generated, {} in the ring, {lost} counted as lost",
+            content.trace
+        );
+    }
+    Ok(format!("{pmu}: {TIMES} times, {committed} bytes"))
+}
+
+/// Bytes that a driver has counted as lost.
+fn lost(pmu: &str) -> Result<u64> {
+    let names = ["lost_no_space", "lost_gap", "lost_collision"];
+    names.into_iter().map(|name| counter(pmu, name)).sum()
+}
+
+/// Waits for trace, and never enables the event.
+fn grows(probe: &mut Probe) -> Result<()> {
+    let (end, head) = (Instant::now() + PATIENCE, probe.head());
+    while probe.head() == head {
+        probe.read_records()?;
+        probe.read_trace(u64::MAX)?;
+        thread::sleep(Duration::from_millis(1));
+        ensure!(
+            Instant::now() < end,
+            "no trace in {} s, aux_head stays at {head:#x}",
+            PATIENCE.as_secs()
+        );
+    }
+    Ok(())
+}
+
+/// That the records follow each other, and `aux_head` is where the last one ends.
+fn ends(probe: &Probe) -> Result<()> {
+    ensure!(
+        probe.lost_records == 0,
+        "{} records lost",
+        probe.lost_records
+    );
+    let mut end = 0;
+    for record in &probe.records {
+        ensure!(
+            record.offset == end,
+            "a record from {:#x} on, where the last ended at {end:#x}",
+            record.offset
+        );
+        end += record.size;
+    }
+    let head = probe.head();
+    ensure!(
+        head == end,
+        "aux_head is {head:#x}, and the last record ends at {end:#x}"
+    );
+    Ok(())
+}
+
+/// A task's event while its CPU goes and comes back, over and over: whenever it is off, its records account for all that
+/// `aux_head` says.
+fn heads() -> Result<String> {
+    if !Path::new(ONLINE).exists() {
+        bail!(Skip("this kernel cannot take CPU 1 offline"));
+    }
+    soft_pt::run(|| {
+        let outcome = head_and_records();
+        // Whatever came of it: the next case finds two CPUs.
+        switch(true)?;
+        outcome
+    })
+}
+
+fn head_and_records() -> Result<String> {
+    const TIMES: u32 = 40;
+    let mut bytes = 0;
+    for n in 0..TIMES {
+        let mut target = Command::new("auxe2e")
+            .args(["workload", "spin", "--ms", "60000"])
+            .spawn()
+            .context("cannot start a process to trace")?;
+        let pid = i32::try_from(target.id())?;
+        let outcome = one_head(pid, n).with_context(|| format!("time {n}"));
+        target.kill()?;
+        target.wait()?;
+        bytes += outcome?;
+    }
+    Ok(format!("{TIMES} times, {bytes} bytes"))
+}
+
+fn one_head(pid: i32, n: u32) -> Result<u64> {
+    // Wherever the task is, or on that CPU only.
+    let cpu = if n % 2 == 0 { -1 } else { 1 };
+    let mut cpus = CpuSet::new();
+    cpus.set(1);
+    sched_setaffinity(Pid::from_raw(pid), &cpus).context("cannot move a process")?;
+    let mut probe = Probe::open(&soft_pt::traced()?, pid, cpu, 256, false)?;
+    probe.event.enable()?;
+    grows(&mut probe).context("before the CPU goes")?;
+    for on in [false, true] {
+        switch(on)?;
+        probe.read_records()?;
+        probe.read_trace(u64::MAX)?;
+        thread::sleep(Duration::from_millis(u64::from(n % 4)));
+    }
+    probe.event.disable()?;
+    probe.read_records()?;
+    ends(&probe)?;
+    Ok(probe.head())
+}
+
+/// Events of a CPU that goes, and of a task on it.
+pub fn attack() -> Result<String> {
+    const TIMES: u32 = 4;
+    if !Path::new(ONLINE).exists() {
+        bail!(Skip("this kernel cannot take CPU 1 offline"));
+    }
+    let mut bytes_seen = 0;
+    let mut outcome = Ok(());
+    for n in 0..TIMES {
+        let victim = Victim::on_cpu(1, 8)?;
+        victim.traces()?;
+        victim.event.enable()?;
+        // One that is with a task, wherever that goes.
+        let task = Victim::open(
+            &Attr {
+                config: 512,
+                ..traced("pattern")?
+            },
+            0,
+            1,
+            8,
+        );
+        if let Ok(task) = &task {
+            task.event.enable()?;
+        }
+        sleep(u64::from(n));
+        outcome = switch(false).and_then(|()| {
+            victim.event.disable()?;
+            victim.event.enable()?;
+            let refused = Event::open(&traced("pattern")?, -1, 1).is_err();
+            ensure!(refused, "an event on a CPU that is offline was not refused");
+            sleep(5);
+            Ok(())
+        });
+        bytes_seen += victim.head();
+        if n % 2 == 0 {
+            drop(victim);
+            drop(task);
+            switch(true)?;
+        } else {
+            switch(true)?;
+            drop(victim);
+            drop(task);
+        }
+        if outcome.is_err() {
+            break;
+        }
+        Victim::on_cpu(1, 4)?
+            .traces()
+            .context("on a CPU that is back")?;
+    }
+    outcome?;
+    ensure!(bytes_seen > 0, "nothing was traced meanwhile");
+    Ok(format!("{TIMES} times, {bytes_seen} bytes"))
 }

@@ -9,17 +9,23 @@ mod apart;
 mod bench;
 mod beside;
 mod cases;
+mod children;
 mod clock;
 mod compress;
 mod contract;
+mod control;
 mod counting;
+mod device;
 mod disk;
+mod drivers;
 mod exact;
 mod failing;
 mod hostile;
 mod hotplug;
 mod ktap;
+mod limits;
 mod live;
+mod locks;
 mod matrix;
 mod minimal;
 mod model;
@@ -30,9 +36,12 @@ mod probe;
 mod recorder;
 mod recorders;
 mod recording;
+mod redirect;
+mod restart;
 mod rows;
 mod sampling;
 mod share;
+mod siblings;
 mod soft_pt;
 mod steps;
 mod stops;
@@ -40,6 +49,7 @@ mod stream;
 mod target;
 mod tasks;
 mod truncate;
+mod twins;
 mod workload;
 
 use std::process::ExitCode;
@@ -64,7 +74,10 @@ enum What {
     List,
     /// The part of a hostile case that is another process.
     #[command(hide = true)]
-    Attack(hostile::Args),
+    Attack(children::Args),
+    /// The part of a case that an ordinary user does.
+    #[command(hide = true)]
+    Limits(limits::Args),
     /// Run the rows of the matrix that have one of these in their names.
     Matrix(matrix::Args),
     /// The part of a row that is another process.
@@ -121,7 +134,8 @@ fn main() -> ExitCode {
         Some(What::Bench(args)) => bench::run(args),
         Some(What::Matrix(args)) => matrix::run(args),
         Some(What::Read(args)) => matrix::read(args),
-        Some(What::Attack(part)) => hostile::part(part),
+        Some(What::Attack(part)) => children::part(part),
+        Some(What::Limits(part)) => limits::part(part),
         Some(What::Workload(workload)) => workload::run(workload),
         None => all(&args.filters),
     };

@@ -16,8 +16,11 @@ pub fn load_all() -> Result<()> {
     ORDER.into_iter().try_for_each(load)
 }
 
-/// Loads one, if it is not loaded.
+/// Loads one, if it is not loaded, and what it needs besides the framework.
 pub fn load(name: &str) -> Result<()> {
+    if name == "soft_pt" {
+        load("rust_stepping")?;
+    }
     if !is_loaded(name) {
         tool("insmod", &[&format!("/modules/{name}.ko")])?;
     }

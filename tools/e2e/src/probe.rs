@@ -10,7 +10,7 @@ use crate::module::counter;
 use anyhow::{bail, ensure, Context, Result};
 use auxrec::ring::{AuxArea, DataArea, Reader};
 use auxrec::sys::{page_size, Event, Field, Mapping};
-use perfdata::{Attr, Aux, AuxFlags, Event as Record, Records};
+use perfdata::{Attr, Aux, AuxFlags, Event as Record, RecordType, Records};
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 
 /// Records of so many bytes find room: the reader of a row may never look at them until the end.
@@ -39,6 +39,8 @@ pub struct Probe {
     pub records: Vec<Aux>,
     /// Records that found no room.
     pub lost_records: u64,
+    /// How often perf has throttled the event.
+    pub throttles: u64,
     /// The trace so far, in its order. Of a ring that is overwritten: the last snapshot.
     pub trace: Vec<u8>,
     /// The position of the first byte of `trace`.
@@ -67,9 +69,23 @@ impl Probe {
     /// What the kernel says.
     pub fn on(event: Event, attr: &Attr, pages: usize, overwrite: bool) -> Result<Self> {
         let (base, aux) = map(&event, pages, overwrite)?;
+        Self::of(event, attr, base, aux, overwrite)
+    }
+
+    /// Reads rings that are mapped. The records have the layout that `attr` asks for.
+    ///
+    /// # Errors
+    /// If one has no length that a ring has.
+    pub fn of(
+        event: Event,
+        attr: &Attr,
+        base: Mapping,
+        aux: Mapping,
+        overwrite: bool,
+    ) -> Result<Self> {
         Ok(Self {
-            data: Reader::new(DATA_PAGES * page_size())?,
-            area: Reader::new(pages * page_size())?,
+            data: Reader::new(base.len() - page_size())?,
+            area: Reader::new(aux.len())?,
             aux,
             base,
             event,
@@ -77,6 +93,7 @@ impl Probe {
             overwrite,
             records: Vec::new(),
             lost_records: 0,
+            throttles: 0,
             trace: Vec::new(),
             from: 0,
         })
@@ -131,6 +148,7 @@ impl Probe {
             match record?.event(&self.attr)? {
                 Record::Aux(aux) => self.records.push(aux),
                 Record::Lost(lost) => self.lost_records += lost.lost,
+                Record::Other(RecordType::THROTTLE) => self.throttles += 1,
                 _ => {}
             }
         }
@@ -222,15 +240,13 @@ impl Probe {
         while !done(self)? {
             let now = Instant::now();
             if now > end {
-                let stats = ["begins", "begin_no_space", "begin_not_mapped", "add_busy"]
-                    .map(|name| format!("{name} {}", counter("pattern", name).unwrap_or(0)));
                 bail!(
                     "waited {} s for {what}: {} bytes generated, {begun} of them before, head at {:#x}, {} records; {}",
                     PATIENCE.as_secs(),
                     self.generated()?,
                     self.head(),
                     self.records.len(),
-                    stats.join(", ")
+                    begins()
                 );
             }
             if now > silent + SILENCE {
@@ -267,4 +283,20 @@ pub fn map(event: impl AsFd, pages: usize, overwrite: bool) -> Result<(Mapping, 
     let aux = Mapping::new(&event, offset, pages * page_size(), !overwrite)
         .with_context(|| format!("cannot map an AUX ring of {pages} pages"))?;
     Ok((base, aux))
+}
+
+/// The counters of `pattern`'s begins, for a message.
+pub fn begins() -> String {
+    [
+        "begins",
+        "begin_no_space",
+        "begin_not_mapped",
+        "begin_in_use",
+        "begin_foreign",
+        "begin_refused",
+        "begin_offline",
+        "add_busy",
+    ]
+    .map(|name| format!("{name} {}", counter("pattern", name).unwrap_or(0)))
+    .join(", ")
 }

@@ -709,9 +709,9 @@ fn aux_sample(name: &str) -> Result<String> {
         let record = record?;
         if record.kind == perfdata::RecordType::SAMPLE {
             let mut rest = record.body;
-            while let Some(at) = auxcore::pattern::find_sync(rest) {
+            while let Some(at) = pattern_codec::find_sync(rest) {
                 let (_, packet) = rest.split_at(at);
-                if auxcore::pattern::Header::decode(packet).is_ok() {
+                if pattern_codec::Header::decode(packet).is_ok() {
                     packets += 1;
                 }
                 rest = packet.get(8..).unwrap_or_default();

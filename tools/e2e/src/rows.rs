@@ -14,8 +14,7 @@ use auxrec::trace::Trace;
 use rustix::process::Signal;
 
 use crate::beside::Case;
-use crate::hostile::switch;
-use crate::hotplug::of_cpu;
+use crate::hotplug::{of_cpu, switch};
 use crate::module;
 use crate::recorder::{pieces, size, wait_for, Commander};
 use crate::recording::{Ended, Reader, Recorder, TraceFile};

@@ -10,8 +10,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context, Result};
-use auxcore::pattern::{verify_payload, Header, HEADER_LEN, PACKET_UNIT};
 use auxrec::sys::{page_size, Event, Field, Mapping};
+use pattern_codec::{verify_payload, Header, HEADER_LEN, PACKET_UNIT};
 use perfdata::{Attr, ReadFormat, SampleType};
 
 use crate::hostile::{
@@ -413,7 +413,7 @@ fn verify(trace: &[u8], end: u64, packet: u64) -> Result<usize> {
             // The end of a packet, whose header is not there: but its payload is known.
             let header = Header {
                 len: len.try_into()?,
-                kind: auxcore::pattern::Kind::Data,
+                kind: pattern_codec::Kind::Data,
                 pos,
                 time: 0,
                 stream,

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{bail, ensure, Context, Result};
-use auxcore::pattern::{find_sync, payload_word, Header, Kind, HEADER_LEN};
+use pattern_codec::{find_sync, payload_word, Header, Kind, HEADER_LEN};
 
 /// What a run of bytes holds.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]

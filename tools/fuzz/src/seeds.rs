@@ -4,7 +4,7 @@
 
 use std::io::Cursor;
 
-use auxcore::pattern::{self, Header, Kind};
+use pattern_codec::{Header, Kind};
 use perfdata::{
     Attr, Aux, AuxFlags, Auxtrace, AuxtraceZstd, ClockData, Comm, EventDesc, Feature, Features,
     FileId, FinishedInit, FinishedRound, Flags, IdIndex, IdIndexEntry, ItraceStart, Lost, Mmap2,
@@ -66,9 +66,9 @@ fn packet(pos: u64) -> Vec<u8> {
         run: 0,
     };
     let mut out = header.encode().to_vec();
-    for offset in (pattern::HEADER_LEN..64).step_by(8) {
+    for offset in (pattern_codec::HEADER_LEN..64).step_by(8) {
         let at = pos + u64::try_from(offset).unwrap_or(0);
-        out.extend(pattern::payload_word(7, 1, at).to_le_bytes());
+        out.extend(pattern_codec::payload_word(7, 1, at).to_le_bytes());
     }
     out
 }

@@ -10,7 +10,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use anyhow::{bail, Context, Result};
-use auxcore::insn::{Far, Insn, Kind, Mode, LEN_MAX};
+use intel_pt::insn::{Far, Insn, Kind, Mode, LEN_MAX};
 use nix::errno::Errno;
 use nix::libc;
 use nix::sys::personality::{self, Persona};

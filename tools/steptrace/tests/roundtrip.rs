@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use auxcore::insn::{Far, Insn, Kind, Mode};
-use auxcore::pt::{Cause, Config, Encoder, Full, Output, Step};
+use intel_pt::insn::{Far, Insn, Kind, Mode};
+use intel_pt::{Cause, Config, Encoder, Full, Output, Step};
 
 /// A source of numbers: the same seed gives the same walk.
 struct Dice(u64);

@@ -10,7 +10,8 @@ export PATH=/bin:/usr/bin HOME=/root
 mount -t proc proc /proc
 mount -t sysfs sys /sys
 mount -t devtmpfs dev /dev
-mount -t tmpfs tmp /tmp
+# What is installed keeps its path, which is below /tmp where the checkout is.
+[ -n "$(ls -A /tmp)" ] || mount -t tmpfs tmp /tmp
 mount -t tmpfs out /out
 mkdir -p /dev/shm /dev/pts
 mount -t tmpfs shm /dev/shm

@@ -3,6 +3,7 @@
 //! What copying costs: the figures of `auxe2e bench commit` and `auxe2e bench loss`, as lines and as a picture.
 
 use crate::error::{Error, Result};
+use crate::figures::Figure;
 use plotters::prelude::*;
 use std::fmt::Write as _;
 use std::path::Path;
@@ -106,6 +107,25 @@ impl Figures {
             ));
         }
         lines
+    }
+
+    /// By sink and ring.
+    #[must_use]
+    pub fn figures(&self) -> Vec<Figure> {
+        let commit = |c: &Commit| {
+            let what = match c.len {
+                0 => "empty".to_owned(),
+                len => format!("{}KiB", len / 1024),
+            };
+            let name = format!("bounce.{}.ring-{}KiB.{what}", c.sink, c.ring / 1024);
+            Figure::count(name, c.instructions, "instructions")
+        };
+        let loss = |(sink, rate): &(String, u64)| {
+            let name = format!("bounce.{sink}.first-loss");
+            Figure::count(name, *rate, "MiB per 2^30 instructions")
+        };
+        let commits = self.commits.iter().map(commit);
+        commits.chain(self.losses.iter().map(loss)).collect()
     }
 
     /// Draws instructions of a commit of half the ring, for each sink, over the size of the ring.

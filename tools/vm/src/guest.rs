@@ -93,25 +93,30 @@ pub struct PowerCut {
 
 /// How instructions are counted.
 struct Counting {
-    /// Where to log the code of modules that is run, if anywhere.
-    log: Option<PathBuf>,
+    /// Of two, no clock counts, but a plugin can tell them apart: where processors take turns, QEMU gives it the number of the one
+    /// that the code was first translated for.
+    processors: u32,
+    /// The plugin that looks on, with its options, if there is one.
+    plugin: Option<String>,
 }
 
 impl Counting {
-    /// One emulated processor whose clock goes by a nanosecond an instruction, and which does not wait when it is idle.
+    /// An emulated processor whose clock goes by a nanosecond an instruction, and which does not wait when it is idle; or two that
+    /// run at once.
     ///
     /// Without fast strings: QEMU counts each byte that `rep movsb` copies as an instruction, so the kernel is to copy words.
     fn args(&self) -> Vec<String> {
-        let mut args: Vec<_> = "-accel tcg,thread=single -smp 1 -icount shift=0,sleep=off -cpu"
+        let accel = match self.processors {
+            1 => "-accel tcg,thread=single -icount shift=0,sleep=off -smp",
+            _ => "-accel tcg,thread=multi -smp",
+        };
+        let mut args: Vec<_> = accel
             .split(' ')
-            .chain([COUNTED])
+            .chain([&*self.processors.to_string(), "-cpu", COUNTED])
             .map(str::to_owned)
             .collect();
-        if let Some(log) = &self.log {
-            args.extend(
-                ["-d", "in_asm,exec,nochain", "-dfilter", MODULES, "-D"].map(str::to_owned),
-            );
-            args.push(log.display().to_string());
+        if let Some(plugin) = &self.plugin {
+            args.extend(["-plugin".to_owned(), plugin.clone()]);
         }
         args
     }
@@ -119,9 +124,6 @@ impl Counting {
 
 /// The processor whose instructions are counted. It copies by words: QEMU counts `rep movsb` by the byte.
 const COUNTED: &str = "max,-erms,-fsrm";
-
-/// Where x86-64 kernels have their modules when addresses are not random.
-const MODULES: &str = "0xffffffffa0000000+0x5effffff";
 
 /// What came of it.
 #[derive(Debug)]
@@ -250,15 +252,25 @@ impl<'a> Guest<'a> {
         self
     }
 
-    /// Has it emulated, with a clock that counts instructions; the code that modules run is written to `log`, if given.
+    /// Has it emulated, with a clock that counts instructions.
     #[must_use]
-    pub fn counting(mut self, log: Option<&Path>) -> Self {
-        let log = log.map(Path::to_owned);
-        if log.is_some() {
-            self = self.append("nokaslr");
-        }
-        self.counting = Some(Counting { log });
+    pub fn counting(mut self) -> Self {
+        self.counting = Some(Counting {
+            processors: 1,
+            plugin: None,
+        });
         self
+    }
+
+    /// Has it emulated, with so many processors, and with a plugin of QEMU's that looks on: its file, and its options. One processor has
+    /// a clock that counts instructions.
+    #[must_use]
+    pub fn observed(mut self, processors: u32, plugin: &str) -> Self {
+        self.counting = Some(Counting {
+            processors,
+            plugin: Some(plugin.to_owned()),
+        });
+        self.append("nokaslr")
     }
 
     /// Gives it a disk.
@@ -583,7 +595,9 @@ fn qemu(
         Some(counting) => qemu.args(counting.args()),
         None => qemu
             .args(["-smp", "2"])
-            .args(Accel::choose(cache, &image)?.args()),
+            .args(Accel::choose(cache, &image)?.args())
+            // For edu_trace. The mask is the kernel's default for a PCI device.
+            .args(["-device", "edu,dma_mask=0xffffffff"]),
     };
     let firmware = Path::new("/usr/share/qemu/qboot.rom");
     if firmware.exists() {

@@ -9,6 +9,7 @@ use std::time::Duration;
 use vm::bench;
 use vm::cache::Cache;
 use vm::demo;
+use vm::figures;
 use vm::fuzz;
 use vm::guest::{self, Guest};
 use vm::kernel::{self, Kernel, Kind};
@@ -103,6 +104,8 @@ enum Verb {
         #[arg(value_enum)]
         part: Option<bench::Part>,
     },
+    /// Write Documentation/figures.md from what was measured
+    Figures,
     /// Feed the parsers of files and options what nobody would write
     Fuzz {
         /// How long, for each target
@@ -200,7 +203,7 @@ fn run(args: Args) -> Result<ExitCode> {
                 guest = guest.intel();
             }
             if counting {
-                guest = guest.counting(None);
+                guest = guest.counting();
             }
             return in_guest(&cache, guest, &command.join(" "));
         }
@@ -221,10 +224,15 @@ fn run(args: Args) -> Result<ExitCode> {
             }
         }
         Verb::Bench { part } => {
-            for line in bench::run(&cache, part)? {
+            let report = bench::run(&cache, part)?;
+            for line in report.lines() {
                 println!("{line}");
             }
+            if report.misses() {
+                return Ok(ExitCode::FAILURE);
+            }
         }
+        Verb::Figures => println!("{}", figures::write(&cache)?.display()),
         Verb::Fuzz { seconds } => {
             for line in fuzz::run(&cache, seconds)? {
                 println!("{line}");

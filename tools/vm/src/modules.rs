@@ -4,7 +4,7 @@
 
 use crate::cache::{self, Cache};
 use crate::error::{Error, OnFile, Result};
-use crate::kernel::Kernel;
+use crate::kernel::{Kernel, Kind};
 use crate::step::{Log, Progress};
 use serde_json::{json, Value};
 use std::fs;
@@ -79,6 +79,7 @@ pub fn build(cache: &Cache, kernel: &Kernel, mode: Mode) -> Result<Built> {
     let (tests, files): (Vec<PathBuf>, Vec<PathBuf>) = listed
         .lines()
         .map(|l| module_path(&dir, l))
+        .filter(|path| !is_only_built(path))
         .partition(|path| is_test(path));
     if files.is_empty() {
         return Err(Error::Other(format!(
@@ -106,6 +107,12 @@ pub fn command(cache: &Cache, kernel: &Kernel) -> Command {
         .arg(kernel.build_dir())
         .arg(format!("M={}", cache.checkout().display()));
     make.args(kernel.make_args()).arg(format!("-j{jobs}"));
+    // The driver that the check of panics must name.
+    make.arg("CONFIG_RUST_PERF_PANICS=y");
+    // Kernels that have KUnit get the drivers' tests, too.
+    if kernel.kind != Kind::Stock {
+        make.arg("CONFIG_RUST_PERF_TESTING=y");
+    }
     make
 }
 
@@ -135,6 +142,13 @@ pub fn rust_analyzer(cache: &Cache, kernel: &Kernel) -> Result<PathBuf> {
     Ok(project)
 }
 
+/// The crates that modules link, and their roots. None uses another; the framework uses `auxcore` only.
+const LIBRARIES: [(&str, &str); 3] = [
+    ("auxcore", "rust/auxcore/auxcore.rs"),
+    ("intel_pt", "rust/intel_pt/intel_pt.rs"),
+    ("pattern_codec", "samples/pattern/codec/pattern_codec.rs"),
+];
+
 /// What the kernel's generator cannot know: that crates of the modules use each other, and where the generated bindings are.
 ///
 /// # Errors
@@ -159,25 +173,36 @@ fn complete_project(text: &str, checkout: &Path, built: &Path) -> Result<String,
             .position(|c| root_of(c).as_ref() == Some(&root))
             .ok_or_else(|| format!("it has no crate {}", root.display()))
     };
-    let perf = index(crates, "rust/perf.rs")?;
-    let auxcore = index(crates, "rust/auxcore/auxcore.rs")?;
+    let perf = index(crates, "rust/perf/perf.rs")?;
+    let mut libraries = Vec::new();
+    for (name, root) in LIBRARIES {
+        libraries.push((index(crates, root)?, name));
+    }
+    // There is none but on x86.
+    let stepping = index(crates, "rust/stepping/stepping.rs").ok();
+    libraries.extend(stepping.map(|i| (i, "stepping")));
     for (i, c) in crates.iter_mut().enumerate() {
         let Some(root) = root_of(c).filter(|root| root.starts_with(checkout)) else {
             continue;
         };
         c["root_module"] = json!(root);
-        let mut deps = Vec::new();
-        if i != auxcore {
-            deps.push(json!({"crate": auxcore, "name": "auxcore"}));
-            if i != perf {
-                deps.push(json!({"crate": perf, "name": "perf"}));
-            }
+        let is_library = libraries.iter().any(|(library, _)| *library == i);
+        let mut deps: Vec<Value> = libraries
+            .iter()
+            .filter(|(_, name)| !is_library && (i != perf || *name == "auxcore"))
+            .map(|(library, name)| json!({"crate": library, "name": name}))
+            .collect();
+        if !is_library && i != perf {
+            deps.push(json!({"crate": perf, "name": "perf"}));
         }
         if let Some(list) = c.get_mut("deps").and_then(Value::as_array_mut) {
             list.append(&mut deps);
         }
         if i == perf {
             c["env"]["RUST_PERF_OBJTREE"] = json!(built.join("rust"));
+        }
+        if Some(i) == stepping {
+            c["env"]["RUST_STEPPING_OBJTREE"] = json!(built.join("rust/stepping"));
         }
     }
     serde_json::to_string_pretty(&project).map_err(|e| e.to_string())
@@ -205,6 +230,12 @@ fn is_test(path: &Path) -> bool {
     path.file_stem()
         .and_then(|stem| stem.to_str())
         .is_some_and(|stem| stem.ends_with("_doctests"))
+}
+
+/// Whether a module is there to be looked at, so that it must never be loaded.
+fn is_only_built(path: &Path) -> bool {
+    path.file_stem()
+        .is_some_and(|stem| stem == "hostile_panics")
 }
 
 /// The lines that warn, without the kernel's own about what an out-of-tree build lacks.
@@ -242,9 +273,12 @@ mod tests {
     fn project_is_completed() {
         let text = r#"{"crates": [
             {"display_name": "kernel", "root_module": "/k/rust/kernel/lib.rs", "deps": [], "env": {}},
-            {"display_name": "perf", "root_module": "rust/perf.rs", "deps": [{"crate": 0, "name": "kernel"}], "env": {}},
-            {"display_name": "pattern", "root_module": "samples/pattern.rs", "deps": [], "env": {}},
-            {"display_name": "auxcore", "root_module": "rust/auxcore/auxcore.rs", "deps": [], "env": {}}
+            {"display_name": "perf", "root_module": "rust/perf/perf.rs", "deps": [{"crate": 0, "name": "kernel"}], "env": {}},
+            {"display_name": "pattern", "root_module": "samples/pattern/pattern.rs", "deps": [], "env": {}},
+            {"display_name": "auxcore", "root_module": "rust/auxcore/auxcore.rs", "deps": [], "env": {}},
+            {"display_name": "intel_pt", "root_module": "rust/intel_pt/intel_pt.rs", "deps": [], "env": {}},
+            {"display_name": "pattern_codec", "root_module": "samples/pattern/codec/pattern_codec.rs", "deps": [], "env": {}},
+            {"display_name": "stepping", "root_module": "rust/stepping/stepping.rs", "deps": [], "env": {}}
         ]}"#;
         let done = complete_project(text, Path::new("/c"), Path::new("/c/build/m")).unwrap();
         let done: Value = serde_json::from_str(&done).unwrap();
@@ -256,9 +290,20 @@ mod tests {
         };
         assert!(names(0).is_empty());
         assert_eq!(names(1), ["kernel", "auxcore"]);
-        assert_eq!(names(2), ["auxcore", "perf"]);
+        assert_eq!(
+            names(2),
+            ["auxcore", "intel_pt", "pattern_codec", "stepping", "perf"]
+        );
         assert!(names(3).is_empty());
-        assert_eq!(done["crates"][2]["root_module"], "/c/samples/pattern.rs");
+        assert!(names(4).is_empty());
+        assert_eq!(
+            done["crates"][6]["env"]["RUST_STEPPING_OBJTREE"],
+            "/c/build/m/rust/stepping"
+        );
+        assert_eq!(
+            done["crates"][2]["root_module"],
+            "/c/samples/pattern/pattern.rs"
+        );
         assert_eq!(
             done["crates"][1]["env"]["RUST_PERF_OBJTREE"],
             "/c/build/m/rust"
@@ -281,5 +326,7 @@ mod tests {
         );
         assert!(is_test(Path::new("/o/rust/rust_perf_doctests.ko")));
         assert!(!is_test(Path::new("/o/rust/rust_perf.ko")));
+        assert!(is_only_built(Path::new("/o/rust/hostile_panics.ko")));
+        assert!(!is_only_built(Path::new("/o/rust/hostile.ko")));
     }
 }

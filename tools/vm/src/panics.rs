@@ -4,8 +4,8 @@
 //!
 //! A panic in a callback stops the machine, since interrupts are off and locks are held. In Rust any index or sum may be one; where it can
 //! be, the compiler leaves a call of a function of `core`. So from each function that perf or a timer calls with interrupts off, all
-//! that it refers to is followed through the relocations of all objects, and none of it may be such a function. Functions whose
-//! address is taken count as called.
+//! that it refers to is followed, and none of it may be such a function. It refers to what its relocations name, in all objects, and
+//! to where it branches in its own section. Functions whose address is taken count as called.
 //!
 //! What is in the kernel itself cannot be followed. So the Rust functions that a callback may call there are listed here.
 
@@ -14,6 +14,7 @@ use crate::error::{Error, OnFile, Result};
 use crate::kernel::Kernel;
 use crate::ktap::Case;
 use crate::modules::{self, Mode};
+use iced_x86::{Decoder, DecoderOptions};
 use object::{
     File, Object, ObjectSection, ObjectSymbol, Relocation, RelocationKind, RelocationTarget,
     SectionIndex, SectionKind, SymbolIndex, SymbolKind,
@@ -32,26 +33,52 @@ enum Who {
     Any,
 }
 
-/// A callback: type, function, who has it.
+/// A callback: how its name begins and ends around the driver's, and who has it.
 type Callback = (&'static str, &'static str, Who);
 
 /// The functions of the framework that are called with interrupts off or with a lock of the kernel's held, or where each task passes, as they
-/// are for each driver.
-const CALLBACKS: [Callback; 14] = [
-    ("perf::pmu::Callbacks", "add", Who::Every),
-    ("perf::pmu::Callbacks", "del", Who::Every),
-    ("perf::pmu::Callbacks", "start", Who::Every),
-    ("perf::pmu::Callbacks", "stop", Who::Every),
-    ("perf::pmu::Callbacks", "read", Who::Any),
-    ("perf::pmu::Callbacks", "addr_filters_sync", Who::One),
-    ("perf::pmu::Callbacks", "snapshot_aux", Who::Any),
-    ("perf::aux::slot::Slot", "expired", Who::Every),
-    ("perf::user::hooks::Hooks", "trap", Who::One),
-    ("perf::user::hooks::Hooks", "sys_enter", Who::One),
-    ("perf::user::hooks::Hooks", "sys_exit", Who::One),
-    ("perf::user::hooks::Hooks", "signal_deliver", Who::One),
-    ("perf::user::hooks::Hooks", "sched_switch", Who::One),
-    ("perf::user::hooks::Work", "run", Who::One),
+/// are for each driver with an AUX area.
+const CALLBACKS: [Callback; 15] = [
+    ("perf::aux::vtable::add::<", ">", Who::Every),
+    ("perf::aux::vtable::del::<", ">", Who::Every),
+    ("perf::aux::vtable::start::<", ">", Who::Every),
+    ("perf::aux::vtable::stop::<", ">", Who::Every),
+    ("perf::aux::vtable::read::<", ">", Who::Every),
+    ("perf::aux::vtable::snapshot_aux::<", ">", Who::Any),
+    ("perf::vtable::addr_filters_sync::<", ">", Who::One),
+    (TIMER, ">>::expired", Who::Every),
+    ("<perf::aux::cpu::CpuState<", ">>::worked", Who::Every),
+    ("<perf::interrupt::Entry<", ">>::interrupt", Who::Any),
+    // Those of drivers without one.
+    ("perf::counter::add::<", ">", Who::Any),
+    ("perf::counter::del::<", ">", Who::Any),
+    ("perf::counter::start::<", ">", Who::Any),
+    ("perf::counter::stop::<", ">", Who::Any),
+    ("perf::counter::read::<", ">", Who::Any),
+];
+
+const TIMER: &str = "<perf::aux::cpu::CpuState<";
+
+/// A crate whose driver panics in `start()` and in `tick()`, and the callbacks of the framework's that show it.
+const PANICS: &str = "hostile_panics::";
+const SHOW: [&str; 2] = ["perf::aux::vtable::add::<", TIMER];
+
+/// The functions of `stepping` that the kernel calls by hooks.
+const HOOKS: [&str; 8] = [
+    "rust_stepping_single_step",
+    "rust_stepping_breakpoint",
+    "rust_stepping_sys_enter",
+    "rust_stepping_sys_exit",
+    "rust_stepping_signal_deliver",
+    "rust_stepping_sched_switch",
+    "rust_stepping_rseq_abort",
+    "stepping::work::run",
+];
+
+/// And those that call a tracer for them, of which there must be one.
+const TRACERS: [&str; 2] = [
+    "<stepping::tracer::Entry>::call_single_step::<",
+    "<stepping::tracer::Entry>::call_transition::<",
 ];
 
 /// Rust functions of the kernel that a callback may call, and why they do not panic.
@@ -116,8 +143,16 @@ fn find_objects(folder: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
 }
 
 fn judge(name: &str, graph: &Graph) -> Case {
-    let roots = graph.callbacks();
-    let drivers: BTreeSet<&str> = roots.iter().map(|root| root.driver.as_str()).collect();
+    let (panicking, roots): (Vec<Root>, Vec<Root>) = graph
+        .callbacks()
+        .into_iter()
+        .partition(|root| root.driver.starts_with(PANICS));
+    let with_aux = |root: &&Root| root.callback.2 == Who::Every;
+    let drivers: BTreeSet<&str> = roots
+        .iter()
+        .filter(with_aux)
+        .map(|root| root.driver.as_str())
+        .collect();
     let mut complaints = Vec::new();
     // A check that finds nothing to look at would find nothing wrong.
     if drivers.is_empty() {
@@ -134,10 +169,28 @@ fn judge(name: &str, graph: &Graph) -> Case {
             Who::Any => false,
         };
         if missing {
-            complaints.push(format!("there is no {kind}::{function} ({who:?} driver)"));
+            complaints.push(format!("there is no {kind}…{function} ({who:?} driver)"));
         }
     }
-    complaints.extend(graph.panics(roots.iter().map(|root| root.node)));
+    let mut nodes: Vec<usize> = roots.iter().map(|root| root.node).collect();
+    let hooks = HOOKS.map(|name| (name, graph.defined(|n| n == name)));
+    let tracers = TRACERS.map(|name| (name, graph.defined(|n| n.starts_with(name))));
+    for (name, found) in hooks.into_iter().chain(tracers) {
+        if found.is_empty() {
+            complaints.push(format!("there is no {name}"));
+        }
+        nodes.extend(found);
+    }
+    complaints.extend(graph.panics(nodes.into_iter()));
+    for prefix in SHOW {
+        let shows = |root: &&Root| root.callback.0 == prefix;
+        let nodes = panicking.iter().filter(shows).map(|root| root.node);
+        if graph.panics(nodes).is_empty() {
+            complaints.push(format!(
+                "the panic of {PANICS} behind {prefix} is not found"
+            ));
+        }
+    }
     if complaints.is_empty() {
         return Case::pass(name);
     }
@@ -247,6 +300,19 @@ impl Graph {
                     edges.push((from, to));
                 }
             }
+            if section.kind() == SectionKind::Text {
+                let code = section.data()?;
+                let relocated: BTreeSet<u64> = section.relocations().map(|(at, _)| at).collect();
+                let functions: Vec<_> = places
+                    .range((section.index().0, 0)..=(section.index().0, u64::MAX))
+                    .map(|((_, start), (end, node))| (*start, *end, *node))
+                    .collect();
+                for (start, end, from) in functions {
+                    for address in branches(code, start, end, &relocated) {
+                        edges.extend(at((section.index().0, address)).map(|to| (from, to)));
+                    }
+                }
+            }
         }
         for (from, to) in edges {
             self.nodes[from].refers.insert(to);
@@ -272,14 +338,26 @@ impl Graph {
         node
     }
 
+    /// The functions that are defined and have such a name.
+    fn defined(&self, is_it: impl Fn(&str) -> bool) -> Vec<usize> {
+        let nodes = self.nodes.iter().enumerate();
+        nodes
+            .filter(|(_, node)| node.defined && is_it(&node.name))
+            .map(|(index, _)| index)
+            .collect()
+    }
+
     fn callbacks(&self) -> Vec<Root> {
         let mut roots = Vec::new();
         for (index, node) in self.nodes.iter().enumerate().filter(|(_, n)| n.defined) {
             for callback in CALLBACKS {
                 let driver = node
                     .name
-                    .strip_prefix(&format!("<{}<", callback.0))
-                    .and_then(|rest| rest.strip_suffix(&format!(">>::{}", callback.1)));
+                    .strip_prefix(callback.0)
+                    .and_then(|rest| rest.strip_suffix(callback.1))
+                    // The bench for tests has a core of its own.
+                    .filter(|driver| !driver.contains("perf::testing::"))
+                    .map(|driver| driver.trim_end_matches(", perf::aux::core::Perf"));
                 roots.extend(driver.map(|driver| Root {
                     driver: driver.to_owned(),
                     callback,
@@ -317,6 +395,30 @@ impl Graph {
         }
         ways
     }
+}
+
+/// Where the code from `start` to `end` branches to in its own section. An assembler leaves no relocation for that.
+fn branches(code: &[u8], start: u64, end: u64, relocated: &BTreeSet<u64>) -> Vec<u64> {
+    let range = usize::try_from(start).ok().zip(usize::try_from(end).ok());
+    let Some(code) = range.and_then(|(start, end)| code.get(start..end)) else {
+        return Vec::new();
+    };
+    Decoder::with_ip(64, code, start, DecoderOptions::NONE)
+        .into_iter()
+        .filter(|instruction| {
+            instruction.is_call_near()
+                || instruction.is_jmp_short_or_near()
+                || instruction.is_jcc_short_or_near()
+        })
+        // One with a relocation is followed by that.
+        .filter(|instruction| {
+            relocated
+                .range(instruction.ip()..instruction.next_ip())
+                .next()
+                .is_none()
+        })
+        .map(|instruction| instruction.near_branch_target())
+        .collect()
 }
 
 /// The place that a relocation is for, section and address in it, where it names no symbol of its own.
@@ -359,7 +461,19 @@ mod tests {
         let mut graph = Graph::default();
         let callbacks = CALLBACKS.iter().filter(|(_, _, who)| *who != Who::Any);
         for (kind, function, _) in callbacks {
-            let name = format!("<{kind}<a::Driver>>::{function}");
+            let name = format!("{kind}a::Driver{function}");
+            let node = graph.node(&name);
+            graph.nodes[node].defined = true;
+        }
+        let panic = graph.node("core::panicking::panic_bounds_check");
+        for prefix in SHOW {
+            let suffix = CALLBACKS.iter().find(|c| c.0 == prefix).map_or("", |c| c.1);
+            let node = graph.node(&format!("{prefix}{PANICS}Panics{suffix}"));
+            graph.nodes[node].defined = true;
+            graph.nodes[node].refers.insert(panic);
+        }
+        let tracers = TRACERS.map(|name| format!("{name}a::Tracer>"));
+        for name in HOOKS.map(str::to_owned).into_iter().chain(tracers) {
             let node = graph.node(&name);
             graph.nodes[node].defined = true;
         }
@@ -394,6 +508,35 @@ mod tests {
         let mut lacks = graph(&[]);
         lacks.nodes[4].defined = false;
         assert_eq!(judge("x", &lacks).log.len(), 1);
+        let mut unhooked = graph(&[]);
+        for node in &mut unhooked.nodes {
+            node.defined &= !node.name.contains("stepping");
+        }
+        assert_eq!(judge("x", &unhooked).log.len(), HOOKS.len() + TRACERS.len());
+    }
+
+    /// A driver that panics on purpose must be found, and is no complaint then.
+    #[test]
+    fn panics_on_purpose() {
+        for (panics, complaints) in [(2, 0), (1, 1), (0, 2)] {
+            let mut graph = graph(&[]);
+            let on_purpose = |node: &&mut Node| node.name.contains(PANICS);
+            for node in graph.nodes.iter_mut().filter(on_purpose).skip(panics) {
+                node.refers.clear();
+            }
+            let case = judge("x", &graph);
+            assert_eq!(case.log.len(), complaints, "{panics}: {:?}", case.log);
+        }
+    }
+
+    #[test]
+    fn branches_within_a_section() {
+        // nop; call 16; call by a relocation; je 2; ret
+        let code = [0x90, 0xe8, 10, 0, 0, 0, 0xe8, 0, 0, 0, 0, 0x74, 0xf5, 0xc3];
+        let relocated = BTreeSet::from([7]);
+        assert_eq!(branches(&code, 0, 14, &relocated), [16, 2]);
+        assert_eq!(branches(&code, 1, 6, &relocated), [16]);
+        assert!(branches(&code, 0, 15, &relocated).is_empty());
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 //! What recorders cost: the figures of `auxe2e bench record`, `auxrec` beside stock perf, as lines.
 
+use crate::figures::Figure;
+
 /// As many numbers as are wanted, from word `n` on.
 fn numbers<const N: usize>(words: &[&str], n: usize) -> Option<[u64; N]> {
     let words = words.get(n..n + N)?.iter();
@@ -84,6 +86,96 @@ impl Figures {
                 .collect::<Option<Vec<_>>>()
                 .filter(|all| !all.is_empty())?,
         })
+    }
+
+    /// By recorder.
+    #[must_use]
+    pub fn figures(&self) -> Vec<Figure> {
+        const COST: &str = "instructions a MiB";
+        const RATE: &str = "MiB per 2^30 instructions";
+        let mut figures = vec![Figure::count(
+            "recorder.write-to-memory",
+            self.copy[0],
+            COST,
+        )];
+        for (name, recorder) in [("perf", &self.perf), ("auxrec", &self.auxrec)] {
+            let mut add = |what: &str, value, unit| {
+                figures.push(Figure::count(
+                    format!("recorder.{name}.{what}"),
+                    value,
+                    unit,
+                ));
+            };
+            add("into-file", recorder.instructions[0], COST);
+            add("into-null", recorder.beyond[0], COST);
+            add(
+                "switches",
+                recorder.switches,
+                "context switches in 1000 MiB",
+            );
+            add("first-loss", recorder.loss[0], RATE);
+            add("first-loss-beside-busy", recorder.loss[1], RATE);
+            for [size, area, blind] in &recorder.blind {
+                add(
+                    &format!("snapshot-{size}KiB-of-{area}KiB"),
+                    *blind,
+                    "instructions without trace",
+                );
+            }
+        }
+        // Half of perf's instructions, and a tenth of the time without trace.
+        let ours = &self.auxrec;
+        let half =
+            |name: &str, part, whole| Figure::ratio(name, part, whole).at_most_hundredths(50);
+        figures.push(half(
+            "recorder.into-null.ratio",
+            ours.beyond[0],
+            self.perf.beyond[0],
+        ));
+        for [size, area, blind] in &ours.blind {
+            let theirs = self.perf.blind.iter().find(|[other, ..]| other == size);
+            if let Some([.., theirs]) = theirs {
+                let name = format!("recorder.snapshot-{size}KiB-of-{area}KiB.ratio");
+                figures.push(Figure::ratio(name, *blind, *theirs).at_most_hundredths(10));
+            }
+        }
+        let [cost, switches] = self.quarter;
+        figures.push(Figure::count(
+            "recorder.auxrec.woken-at-quarter.into-null",
+            cost,
+            COST,
+        ));
+        let name = "recorder.auxrec.woken-at-quarter.switches";
+        figures.push(Figure::count(
+            name,
+            switches,
+            "context switches in 1000 MiB",
+        ));
+        for (threads, name) in self
+            .threads
+            .iter()
+            .zip(["one-ring", "two-rings", "two-rings-apart"])
+        {
+            let most = threads.first().copied().unwrap_or(0);
+            figures.push(Figure::count(
+                format!("recorder.auxrec.{name}.busiest-thread"),
+                most,
+                COST,
+            ));
+            figures.push(Figure::count(
+                format!("recorder.auxrec.{name}.all-threads"),
+                threads.iter().sum(),
+                COST,
+            ));
+        }
+        for [part, cost, loss, beside] in &self.watermarks {
+            let name = |what: &str| format!("recorder.auxrec.woken-at-{part:02}-sixteenths.{what}");
+            // 0 where it loses at the rate that the others are measured at.
+            figures.push(Figure::count(name("into-file"), *cost, COST));
+            figures.push(Figure::count(name("first-loss"), *loss, RATE));
+            figures.push(Figure::count(name("first-loss-beside-busy"), *beside, RATE));
+        }
+        figures
     }
 
     /// For people.
@@ -193,6 +285,24 @@ impl Rates {
             *figures = words?.try_into().ok()?;
         }
         Some(Self(all))
+    }
+
+    /// By what is done; `how` memory is copied.
+    #[must_use]
+    pub fn figures(&self, how: &str) -> Vec<Figure> {
+        let all = self.0.iter().zip(Self::NAMES);
+        all.flat_map(|([rate, _, _, part, ..], name)| {
+            let ratio = format!("parallel.{how}.{name}.ratio");
+            let ratio = Figure::hundredths(ratio, *part, "ratio");
+            [
+                Figure::count(format!("parallel.{how}.{name}"), *rate / 1024, "MiB/s"),
+                match name {
+                    "drain-apart" => ratio.at_least_hundredths(180),
+                    _ => ratio,
+                },
+            ]
+        })
+        .collect()
     }
 
     /// For people.

@@ -41,13 +41,6 @@ const ALLOWED: &[Allowed] = &[
                  redirected has no mapping yet, its ring is another's: the count goes from 0 to 1. No driver is asked before.",
     },
     Allowed {
-        // The end-to-end case that provokes it names its tasks so: from anybody else it is a nested transaction of ours.
-        texts: &["WARNING: kernel/events/ring_buffer.c:", " at perf_aux_output_begin+", ": two-writers/"],
-        reason: "perf_aux_output_begin() warns of a transaction on a ring that has one open (aux_nest). User space can have \
-                 two events write to one ring: of two PMUs, both redirected to a third event, or the children of one that \
-                 is inherited. It is refused there, before any driver is asked.",
-    },
-    Allowed {
         texts: &["warn_alloc+", " dup_task_struct+"],
         reason: "The end-to-end cases in which the kernel is made to fail its allocations: it tells of the stack of a task that \
                  cannot be made.",

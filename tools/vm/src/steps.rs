@@ -6,6 +6,7 @@
 //! `auxe2e bench steps` measures in a guest whose clock counts instructions; see there what is measured.
 
 use crate::bench::number;
+use crate::figures::Figure;
 
 /// One way to trace: instructions of the program, and instructions of the machine for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,6 +80,48 @@ impl Figures {
             gdb: Way::parse(said, "gdb ", 0)?,
             memory: [memory.next()?, memory.last()?],
         })
+    }
+
+    /// By what is done.
+    #[must_use]
+    pub fn figures(&self) -> Vec<Figure> {
+        let [absent, idle, others, after] = self.calls;
+        let [(from, first, slab, free), (to, last, slab_after, free_after)] = self.memory;
+        let instructions = [
+            ("call.driver-absent", absent),
+            ("call.driver-idle", idle),
+            ("call.another-traced", others),
+            ("call.after-that", after),
+            ("filtered-out", self.outside.each()),
+            ("soft_pt", self.soft_pt.each()),
+            ("steptrace", self.ptrace.each()),
+            ("gdb", self.gdb.each()),
+            ("memory.traced", to.saturating_sub(from)),
+        ];
+        let kib = [
+            ("memory.slabs.before", slab),
+            ("memory.slabs.after", slab_after),
+            ("memory.available.before", free),
+            ("memory.available.after", free_after),
+        ];
+        let figure = |unit| move |(name, n)| Figure::count(format!("steps.{name}"), n, unit);
+        let mut figures: Vec<Figure> = instructions
+            .into_iter()
+            .map(figure("instructions"))
+            .collect();
+        figures.extend(kib.into_iter().map(figure("KiB")));
+        figures.push(Figure::count(
+            "steps.memory.trace",
+            last.saturating_sub(first),
+            "bytes",
+        ));
+        let bits = self.bytes * 800 / self.soft_pt.steps;
+        figures.push(Figure::hundredths(
+            "steps.soft_pt.trace",
+            bits,
+            "bits an instruction",
+        ));
+        figures
     }
 
     /// The lines to print.

@@ -9,12 +9,21 @@ use crate::kernel::{Kernel, Kind};
 use crate::ktap::{self, Case, Counts};
 use crate::modules::{self, Mode};
 use crate::step::{Log, Progress};
-use crate::{broken, compile_fail, disk, exact, libtest, litmus, panics, readers, tools, vng};
+use crate::{
+    broken, compile_fail, contract, disk, exact, libtest, litmus, panics, readers, template, tools,
+    vng,
+};
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
+
+/// The crates that kbuild builds into modules, and cargo as members of the tools' workspace.
+const SHARED: [&str; 3] = ["rust/auxcore", "rust/intel_pt", "samples/pattern/codec"];
+
+/// What is built for kernels only.
+const KERNEL_SIDE: [&str; 3] = ["rust", "samples", "Documentation/template"];
 
 /// A layer of tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -251,6 +260,7 @@ fn host(cache: &Cache, dir: &Path) -> Result<Case> {
     let mut cases = vec![
         rule("SPDX", cache, &files, lacks_spdx),
         rule("no unsafe", cache, &files, has_unsafe),
+        contract::check(cache.checkout(), &files),
     ];
     let scripts: Vec<_> = files
         .iter()
@@ -286,7 +296,7 @@ fn host(cache: &Cache, dir: &Path) -> Result<Case> {
         "-D",
         "warnings",
     ];
-    // auxcore lies beside the kernel's configuration, but is a member of the tools.
+    // The shared crates lie beside the kernel's configuration, but are members of the tools.
     let mut clippy = cargo(&clippy);
     clippy.env("CLIPPY_CONF_DIR", &tools);
     cases.push(check(&dir, "clippy", &mut clippy)?);
@@ -340,9 +350,12 @@ fn is_shell(path: &Path) -> bool {
 
 fn is_kernel_rust(path: &Path) -> bool {
     let rust = path.extension().is_some_and(|e| e == "rs");
-    // auxcore is a member of the tools' workspace, and is formatted with it.
-    rust && (path.starts_with("rust") && !path.starts_with("rust/auxcore")
-        || path.starts_with("samples"))
+    rust && KERNEL_SIDE.iter().any(|dir| path.starts_with(dir)) && !is_shared(path)
+}
+
+/// Whether it is of a [`SHARED`] crate, which is formatted with the workspace.
+fn is_shared(path: &Path) -> bool {
+    SHARED.iter().any(|dir| path.starts_with(dir))
 }
 
 /// A rule that every file must keep: `broken` says how one breaks it.
@@ -383,9 +396,11 @@ fn lacks_spdx(path: &Path, text: &str) -> Option<String> {
     Some("the first line must be SPDX-License-Identifier: GPL-2.0 (kernel side) or GPL-2.0 OR MIT (tools)".to_owned())
 }
 
-/// Samples show that drivers need no `unsafe`, and auxcore is the ground that both sides trust.
+/// Samples show that drivers need no `unsafe`, hostile drivers what safe code can do; and the shared crates are the ground that both sides trust.
 fn has_unsafe(path: &Path, text: &str) -> Option<String> {
-    if !(path.starts_with("samples") || path.starts_with("rust/auxcore"))
+    let hostile = path.starts_with("rust/hostile") || path.starts_with("rust/hostile_panics");
+    let template = path.starts_with("Documentation/template");
+    if !(path.starts_with("samples") || template || hostile || is_shared(path))
         || path.extension().is_none_or(|e| e != "rs")
     {
         return None;
@@ -429,6 +444,14 @@ fn kbuild(cache: &Cache, dir: &Path, kernels: &mut Kernels<'_>, plan: &Plan) -> 
         compile_fail::run(cache, &kernel)
             .unwrap_or_else(|e| Case::fail("compile-fail", &e.to_string())),
     );
+    for kind in &plan.kernels {
+        let case = kernels
+            .get(*kind)
+            .and_then(|kernel| template::run(cache, dir, &kernel));
+        cases.push(
+            case.unwrap_or_else(|e| Case::fail(&format!("template on {kind}"), &e.to_string())),
+        );
+    }
     Ok(Case::suite("kbuild", cases))
 }
 
@@ -569,7 +592,7 @@ struct EndToEnd {
 const CASES: EndToEnd = EndToEnd {
     name: "e2e",
     command: "auxe2e",
-    timeout: Duration::from_secs(600),
+    timeout: Duration::from_secs(1500),
     perf: false,
     append: "",
 };
@@ -762,10 +785,26 @@ mod tests {
                 true,
             ),
             (
+                has_unsafe(Path::new("Documentation/template/a.rs"), "unsafe { x() }\n"),
+                true,
+            ),
+            (
                 has_unsafe(
                     Path::new("rust/auxcore/a.rs"),
                     "fn a() { let f: unsafe fn(); }",
                 ),
+                true,
+            ),
+            (
+                has_unsafe(Path::new("rust/hostile/a.rs"), "unsafe { x() }\n"),
+                true,
+            ),
+            (
+                has_unsafe(Path::new("rust/hostile_panics/a.rs"), "unsafe { x() }\n"),
+                true,
+            ),
+            (
+                has_unsafe(Path::new("rust/intel_pt/a.rs"), "unsafe { x() }\n"),
                 true,
             ),
             (
@@ -782,6 +821,24 @@ mod tests {
         ];
         for (i, (complaint, broken)) in cases.iter().enumerate() {
             assert_eq!(complaint.is_some(), *broken, "{i}: {complaint:?}");
+        }
+    }
+
+    /// `cargo fmt` formats the shared crates, rustfmt the rest of the kernel side.
+    #[test]
+    fn each_file_is_formatted_once() {
+        let table = [
+            ("rust/perf.rs", true),
+            ("samples/a/a.rs", true),
+            ("Documentation/template/a.rs", true),
+            ("rust/auxcore/ring.rs", false),
+            ("rust/intel_pt/insn.rs", false),
+            ("samples/pattern/codec/read.rs", false),
+            ("tools/vm/src/main.rs", false),
+            ("rust/Makefile", false),
+        ];
+        for (path, kernel_side) in table {
+            assert_eq!(is_kernel_rust(Path::new(path)), kernel_side, "{path}");
         }
     }
 

@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use auxcore::insn::{Insn, Kind, Mode};
+use intel_pt::insn::{Insn, Kind, Mode};
 
 use super::calls::{Function, Tree};
 use super::image::Image;

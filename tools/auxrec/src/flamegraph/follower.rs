@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use auxcore::insn::{Kind, Mode};
+use intel_pt::insn::{Kind, Mode};
 
 use super::calls::{Left, Stack, Tree};
 use super::code::{is_indirect, Block, Code, Missing};

@@ -4,8 +4,8 @@
 
 use std::sync::mpsc::SyncSender;
 
-use auxcore::insn::Mode;
-use auxcore::pt::PSB;
+use intel_pt::insn::Mode;
+use intel_pt::PSB;
 use iptr_decoder::error::DecoderError;
 use iptr_decoder::utils::reconstruct_ip_and_update_last;
 use iptr_decoder::{decode, DecodeOptions, DecoderContext, HandlePacket, IpReconstructionPattern};

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A sample that is used for a second copy.
+//!
+//! error: use of moved value: `sample`
+
+use perf::{
+    aux::{
+        Copied,
+        Sample,
+        Transaction, //
+    },
+    AuxPmu, //
+};
+
+/// Copies twice into space for one.
+pub fn copy<T: AuxPmu>(transaction: &mut Transaction<'_, T>, sample: Sample<'_>) -> Copied {
+    let _ = sample.copy_written(transaction);
+
+    sample.copy_written(transaction)
+}

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * What keeps a registration sound whatever its driver does with it: which
+ * tasks are inside a callback, so that a registration that is dropped there is
+ * unregistered later; and which registrations a module has left behind.
+ */
+
+#include "helpers.h"
+
+#include <linux/list.h>
+#include <linux/module.h>
+#include <linux/mutex.h>
+#include <linux/notifier.h>
+#include <linux/preempt.h>
+#include <linux/sched.h>
+#include <linux/spinlock.h>
+#include <linux/workqueue.h>
+
+static LIST_HEAD(inside);
+static DEFINE_RAW_SPINLOCK(inside_lock);
+
+/* The current task calls a driver, from which it may sleep. */
+void rust_perf_enter_callback(struct rust_perf_callback *callback)
+{
+	unsigned long flags;
+
+	callback->task = current;
+	raw_spin_lock_irqsave(&inside_lock, flags);
+	list_add(&callback->node, &inside);
+	raw_spin_unlock_irqrestore(&inside_lock, flags);
+}
+
+void rust_perf_leave_callback(struct rust_perf_callback *callback)
+{
+	unsigned long flags;
+
+	raw_spin_lock_irqsave(&inside_lock, flags);
+	list_del(&callback->node);
+	raw_spin_unlock_irqrestore(&inside_lock, flags);
+}
+
+/* Whether the current task may sleep and is inside no callback. */
+bool rust_perf_may_unregister(void)
+{
+	struct rust_perf_callback *callback;
+	bool may = true;
+	unsigned long flags;
+
+	if (in_nmi() || in_hardirq() || irqs_disabled() || in_atomic())
+		return false;
+
+	raw_spin_lock_irqsave(&inside_lock, flags);
+	list_for_each_entry(callback, &inside, node) {
+		if (callback->task == current) {
+			may = false;
+			break;
+		}
+	}
+	raw_spin_unlock_irqrestore(&inside_lock, flags);
+	return may;
+}
+
+static LIST_HEAD(registrations);
+static DEFINE_MUTEX(registrations_lock);
+
+void rust_perf_registry_add(struct rust_perf_registration *registration)
+{
+	mutex_lock(&registrations_lock);
+	list_add(&registration->node, &registrations);
+	mutex_unlock(&registrations_lock);
+}
+
+void rust_perf_registry_del(struct rust_perf_registration *registration)
+{
+	mutex_lock(&registrations_lock);
+	/* The notifier may have taken it off. */
+	list_del_init(&registration->node);
+	mutex_unlock(&registrations_lock);
+}
+
+/* Whether the caller, and nobody else, is to end the registration. */
+bool rust_perf_registration_claim(struct rust_perf_registration *registration)
+{
+	return !atomic_xchg(&registration->ending, 1);
+}
+
+/* With registrations_lock held, under which none is freed that is listed. */
+static struct rust_perf_registration *left_behind(struct module *module)
+{
+	struct rust_perf_registration *registration;
+
+	list_for_each_entry(registration, &registrations, node) {
+		if (registration->module == module)
+			return registration;
+	}
+	return NULL;
+}
+
+/* Runs end_later(). */
+static struct workqueue_struct *ends;
+
+/*
+ * After the exit function of a module has returned, or its init function has
+ * failed, and before its text is freed. A reference to the module does not keep
+ * it any more: so this waits for each registration that is ended elsewhere.
+ */
+static int module_going(struct notifier_block *block, unsigned long state,
+			void *data)
+{
+	struct rust_perf_registration *registration;
+	struct module *module = data;
+
+	if (state != MODULE_STATE_GOING)
+		return NOTIFY_DONE;
+
+	mutex_lock(&registrations_lock);
+	while ((registration = left_behind(module))) {
+		if (rust_perf_registration_claim(registration)) {
+			list_del_init(&registration->node);
+			mutex_unlock(&registrations_lock);
+			pr_warn("rust_perf: %s leaves a registered PMU behind: unregistering it\n",
+				module->name);
+			registration->end(registration);
+		} else {
+			/* rust_perf_registration_end_later() */
+			irq_work_sync(&registration->irq_work);
+			mutex_unlock(&registrations_lock);
+			flush_workqueue(ends);
+			cond_resched();
+		}
+		mutex_lock(&registrations_lock);
+	}
+	mutex_unlock(&registrations_lock);
+	/* One that is not listed any more may still run the module's code. */
+	flush_workqueue(ends);
+	rust_perf_nmi_module_going(module);
+	return NOTIFY_OK;
+}
+
+static struct notifier_block module_block = {
+	.notifier_call = module_going,
+};
+
+int rust_perf_registry_init(void)
+{
+	int err;
+
+	ends = alloc_workqueue("rust_perf", WQ_UNBOUND, 0);
+	if (!ends)
+		return -ENOMEM;
+
+	err = register_module_notifier(&module_block);
+	if (err)
+		destroy_workqueue(ends);
+	return err;
+}
+
+void rust_perf_registry_exit(void)
+{
+	unregister_module_notifier(&module_block);
+	destroy_workqueue(ends);
+}
+
+static void end_later(struct work_struct *work)
+{
+	struct rust_perf_registration *registration =
+		container_of(work, struct rust_perf_registration, work);
+	struct module *module = registration->module;
+
+	registration->end(registration);
+	/* This function is in rust_perf.ko, which the module depends on. */
+	module_put(module);
+}
+
+static void queue_end(struct irq_work *irq_work)
+{
+	struct rust_perf_registration *registration =
+		container_of(irq_work, struct rust_perf_registration, irq_work);
+
+	queue_work(ends, &registration->work);
+}
+
+void rust_perf_registration_init(struct rust_perf_registration *registration,
+				 struct module *module,
+				 void (*end)(struct rust_perf_registration *registration))
+{
+	INIT_LIST_HEAD(&registration->node);
+	INIT_WORK(&registration->work, end_later);
+	registration->irq_work = IRQ_WORK_INIT_HARD(queue_end);
+	atomic_set(&registration->ending, 0);
+	registration->module = module;
+	registration->end = end;
+}
+
+/*
+ * Ends the registration in a task of its own, unless it is being ended. Any
+ * context, NMI included.
+ *
+ * The module is in use, or it is on its way out and module_going() waits: the
+ * caller is in its exit function, or in a callback that end() waits for.
+ */
+void rust_perf_registration_end_later(struct rust_perf_registration *registration)
+{
+	if (!rust_perf_registration_claim(registration))
+		return;
+
+	__module_get(registration->module);
+	irq_work_queue(&registration->irq_work);
+}

@@ -1,0 +1,447 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Encodes the execution of a thread.
+
+use super::packet::{Address, Group, Tnt};
+use crate::insn::{Insn, Kind, Mode};
+
+/// The longest instruction, in bytes.
+const LEN_MAX: u64 = 15;
+
+/// The space in bytes that stays free while tracing is on: for `TNT`, `FUP` and `TIP.PGD`.
+pub const CLOSE_MAX: usize = 8 + 9 + 1;
+
+/// There is no space for the packets of a call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Full;
+
+impl core::fmt::Display for Full {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("there is no space for the packets")
+    }
+}
+
+impl core::error::Error for Full {}
+
+/// The destination of packets, and the clock of their time stamps.
+pub trait Output {
+    /// Writes all of `bytes` if at least `keep` bytes stay free behind them. Writes nothing
+    /// otherwise.
+    fn write(&mut self, bytes: &[u8], keep: usize) -> Result<(), Full>;
+
+    /// The time stamp counter.
+    fn tsc(&mut self) -> u64;
+}
+
+/// The contents of a trace.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Config {
+    /// Whether there are `TSC` packets.
+    pub tsc: bool,
+    /// Whether a return to the address behind its call is a bit in a `TNT`. Not every decoder
+    /// supports that.
+    pub ret_compression: bool,
+    /// Bytes between two `PSB`s. 0: only the first one.
+    pub psb_period: u64,
+    /// The core-to-bus ratio in `CBR` packets. [`None`]: no such packets.
+    pub cbr: Option<u8>,
+}
+
+/// An executed instruction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Step {
+    /// The instruction.
+    pub insn: Insn,
+    /// Its address.
+    pub from: u64,
+    /// The address of the next instruction.
+    pub to: u64,
+    /// The mode of the next instruction.
+    pub mode: Mode,
+}
+
+/// Why a thread is at an address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cause {
+    /// The instruction leads there.
+    Instruction,
+    /// The instruction does not lead there: the trace has an asynchronous event before it.
+    Elsewhere,
+}
+
+/// Return addresses of calls, the newest [`Calls::MAX`] of them.
+///
+/// # Invariants
+///
+/// `len` is at most `MAX`, `top` below it.
+#[derive(Clone, Copy, Debug)]
+struct Calls {
+    addresses: [u64; Calls::MAX],
+    /// Where the next one goes.
+    top: usize,
+    len: usize,
+}
+
+impl Calls {
+    /// As many as Intel's trace unit keeps.
+    const MAX: usize = 64;
+
+    const EMPTY: Self = Self {
+        addresses: [0; Self::MAX],
+        top: 0,
+        len: 0,
+    };
+
+    fn push(&mut self, address: u64) {
+        if let Some(place) = self.addresses.get_mut(self.top) {
+            *place = address;
+        }
+        // INVARIANT: `top` is reduced, and `len` is limited.
+        self.top = self.top.wrapping_add(1) % Self::MAX;
+        self.len = self.len.saturating_add(1).min(Self::MAX);
+    }
+
+    fn last(&self) -> Option<u64> {
+        if self.len == 0 {
+            return None;
+        }
+        self.addresses.get(self.newest()).copied()
+    }
+
+    fn pop(&mut self) {
+        if self.len > 0 {
+            // INVARIANT: As in `push()`.
+            self.top = self.newest();
+            self.len = self.len.saturating_sub(1);
+        }
+    }
+
+    fn newest(&self) -> usize {
+        self.top.wrapping_add(Self::MAX).wrapping_sub(1) % Self::MAX
+    }
+
+    fn clear(&mut self) {
+        self.len = 0;
+    }
+}
+
+/// The state of a decoder at this point of the trace.
+#[derive(Clone, Copy, Debug)]
+struct State {
+    tnt: Tnt,
+    last_ip: u64,
+    mode: Option<Mode>,
+    on: bool,
+    since_psb: u64,
+}
+
+/// Writes the trace of one thread of execution: of a CPU, or of a task.
+///
+/// Each call writes all of its packets, or writes nothing and fails with [`Full`]. After a failure
+/// the trace is where it was before the call. Most callers then end it with
+/// [`disable`](Encoder::disable), which always has space.
+#[derive(Clone, Debug)]
+pub struct Encoder {
+    config: Config,
+    state: State,
+    calls: Calls,
+}
+
+impl Encoder {
+    /// An encoder that has written nothing.
+    pub const fn new(config: Config) -> Self {
+        Self {
+            config,
+            state: State {
+                tnt: Tnt::EMPTY,
+                last_ip: 0,
+                mode: None,
+                on: false,
+                since_psb: 0,
+            },
+            calls: Calls::EMPTY,
+        }
+    }
+
+    /// Whether tracing is on: after [`enable`](Self::enable), until a call ends it.
+    pub const fn is_on(&self) -> bool {
+        self.state.on
+    }
+
+    /// Begins a trace that a decoder can read without the packets before it. Tracing is off
+    /// afterwards.
+    ///
+    /// `lost`: trace is missing before it, and a decoder is to report that as an error. The records
+    /// of the ring may report the same loss; then it is reported twice.
+    pub fn begin(&mut self, lost: bool, output: &mut impl Output) -> Result<(), Full> {
+        let mut group = Group::new();
+        let mut state = State {
+            tnt: Tnt::EMPTY,
+            on: false,
+            ..self.state
+        };
+
+        if lost {
+            group.ovf();
+        }
+        self.psb(&mut group, &mut state, None, output);
+        self.write(&group, state, output)?;
+        self.calls.clear();
+        Ok(())
+    }
+
+    /// Tracing begins at `ip`, in `mode`. Does nothing if tracing is on.
+    pub fn enable(&mut self, ip: u64, mode: Mode, output: &mut impl Output) -> Result<(), Full> {
+        if self.state.on {
+            return Ok(());
+        }
+
+        let mut group = Group::new();
+        let mut state = State {
+            on: true,
+            ..self.state
+        };
+
+        if self.psb_due(&state) {
+            self.psb(&mut group, &mut state, None, output);
+        } else if self.config.tsc {
+            group.tsc(output.tsc());
+        }
+        mode_exec(&mut group, &mut state, mode);
+        group.address(Address::Pge, ip, &mut state.last_ip);
+        self.write(&group, state, output)?;
+        // A decoder may keep older calls or not: the encoder does not depend on it.
+        self.calls.clear();
+        Ok(())
+    }
+
+    /// An instruction was executed. Does nothing if tracing is off.
+    pub fn step(&mut self, step: &Step, output: &mut impl Output) -> Result<Cause, Full> {
+        let Step { insn, from, to, .. } = *step;
+        let next = insn.next(from);
+
+        if !self.state.on {
+            return Ok(Cause::Instruction);
+        }
+        match insn.kind {
+            Kind::Conditional { .. } if insn.target(from) == Some(to) => {
+                self.branch(true, to, output)
+            }
+            Kind::Conditional { .. } if to == next => self.branch(false, to, output),
+            Kind::Jump { .. } if insn.target(from) == Some(to) => Ok(Cause::Instruction),
+            Kind::Call { .. } if insn.target(from) == Some(to) => {
+                // "Call the next instruction" is how code finds its own address.
+                if to != next {
+                    self.calls.push(next);
+                }
+                Ok(Cause::Instruction)
+            }
+            Kind::IndirectJump => {
+                self.tip(to, step.mode, output)?;
+                Ok(Cause::Instruction)
+            }
+            Kind::IndirectCall => {
+                let forgotten = self.tip(to, step.mode, output)?;
+                // A `PSB` behind the packet makes a decoder forget this call too.
+                if !forgotten {
+                    self.calls.push(next);
+                }
+                Ok(Cause::Instruction)
+            }
+            Kind::Return => {
+                if self.config.ret_compression && self.calls.last() == Some(to) {
+                    self.branch(true, to, output)?;
+                    self.calls.pop();
+                } else {
+                    self.tip(to, step.mode, output)?;
+                    // Decoders differ: perf drops the address of the call here, libipt keeps it.
+                    self.calls.clear();
+                }
+                Ok(Cause::Instruction)
+            }
+            Kind::Far(_) => {
+                self.tip(to, step.mode, output)?;
+                self.calls.clear();
+                Ok(Cause::Instruction)
+            }
+            Kind::String if to == from || to == next => Ok(Cause::Instruction),
+            Kind::Unknown if (1..=LEN_MAX).contains(&to.wrapping_sub(from)) => {
+                Ok(Cause::Instruction)
+            }
+            kind if !kind.is_branch() && to == next => Ok(Cause::Instruction),
+            _ => {
+                self.interrupt(from, to, step.mode, output)?;
+                Ok(Cause::Elsewhere)
+            }
+        }
+    }
+
+    /// An asynchronous event took the thread from `from`, whose instruction was not executed, to
+    /// `to`, and tracing stays on. Does nothing if tracing is off.
+    pub fn interrupt(
+        &mut self,
+        from: u64,
+        to: u64,
+        mode: Mode,
+        output: &mut impl Output,
+    ) -> Result<(), Full> {
+        if !self.state.on {
+            return Ok(());
+        }
+
+        let mut group = Group::new();
+        let mut state = self.state;
+
+        group.tnt(&mut state.tnt);
+        group.address(Address::Fup, from, &mut state.last_ip);
+        mode_exec(&mut group, &mut state, mode);
+        group.address(Address::Tip, to, &mut state.last_ip);
+        self.finish(group, state, to, output)?;
+        self.calls.clear();
+        Ok(())
+    }
+
+    /// Tracing ends before the instruction at `ip`. Does nothing if tracing is off.
+    ///
+    /// Fails only if the [`Output`] has not kept the space that it was asked to keep.
+    pub fn disable(&mut self, ip: u64, output: &mut impl Output) -> Result<(), Full> {
+        self.close(Some(ip), None, output)
+    }
+
+    /// Tracing ends with the far transfer that was executed last, such as a system call.
+    pub fn far(&mut self, output: &mut impl Output) -> Result<(), Full> {
+        self.close(None, None, output)
+    }
+
+    /// Tracing ends with the branch to `to` that was executed last and left the traced addresses.
+    /// The branch is not reported to [`step`](Self::step).
+    pub fn leave(&mut self, to: u64, output: &mut impl Output) -> Result<(), Full> {
+        self.close(None, Some(to), output)
+    }
+
+    fn close(
+        &mut self,
+        at: Option<u64>,
+        to: Option<u64>,
+        output: &mut impl Output,
+    ) -> Result<(), Full> {
+        if !self.state.on {
+            return Ok(());
+        }
+
+        let mut group = Group::new();
+        let mut state = self.state;
+
+        group.tnt(&mut state.tnt);
+        if let Some(ip) = at {
+            group.address(Address::Fup, ip, &mut state.last_ip);
+        }
+        match to {
+            Some(ip) => group.address(Address::Pgd, ip, &mut state.last_ip),
+            None => group.no_address(Address::Pgd),
+        }
+        state.on = false;
+        self.write(&group, state, output)
+    }
+
+    /// Adds the bit of a branch.
+    fn branch(&mut self, taken: bool, to: u64, output: &mut impl Output) -> Result<Cause, Full> {
+        let mut state = self.state;
+
+        state.tnt.push(taken);
+        if state.tnt.is_full() {
+            let mut group = Group::new();
+
+            group.tnt(&mut state.tnt);
+            self.finish(group, state, to, output)?;
+        } else {
+            self.state = state;
+        }
+        Ok(Cause::Instruction)
+    }
+
+    /// Writes a `TIP`. Returns what [`finish`](Self::finish) returns.
+    fn tip(&mut self, to: u64, mode: Mode, output: &mut impl Output) -> Result<bool, Full> {
+        let mut group = Group::new();
+        let mut state = self.state;
+
+        group.tnt(&mut state.tnt);
+        mode_exec(&mut group, &mut state, mode);
+        group.address(Address::Tip, to, &mut state.last_ip);
+        self.finish(group, state, to, output)
+    }
+
+    /// Writes a group after which a decoder has followed the thread to `ip` exactly, so that a
+    /// `PSB` can follow. Returns whether one does; then decoders forget the calls before it.
+    fn finish(
+        &mut self,
+        mut group: Group,
+        mut state: State,
+        ip: u64,
+        output: &mut impl Output,
+    ) -> Result<bool, Full> {
+        let due = self.psb_due(&state);
+
+        if due {
+            self.psb(&mut group, &mut state, Some(ip), output);
+        }
+        self.write(&group, state, output)?;
+        if due {
+            self.calls.clear();
+        }
+        Ok(due)
+    }
+
+    fn psb_due(&self, state: &State) -> bool {
+        self.config.psb_period != 0 && state.since_psb >= self.config.psb_period
+    }
+
+    /// Adds a `PSB` and what comes with it.
+    fn psb(&self, group: &mut Group, state: &mut State, ip: Option<u64>, output: &mut impl Output) {
+        group.psb();
+        state.since_psb = 0;
+        state.last_ip = 0;
+
+        if self.config.tsc {
+            group.tsc(output.tsc());
+        }
+        if let Some(ratio) = self.config.cbr {
+            group.cbr(ratio);
+        }
+        match (ip, state.mode) {
+            (Some(ip), Some(mode)) => {
+                group.mode_exec(mode);
+                // perf reads it before it has forgotten the address before.
+                group.full_address(Address::Fup, ip);
+                state.last_ip = ip;
+            }
+            _ => state.mode = None,
+        }
+        group.psbend();
+    }
+
+    /// Writes `group`, and if that went well the decoder will be in `state`.
+    fn write(
+        &mut self,
+        group: &Group,
+        mut state: State,
+        output: &mut impl Output,
+    ) -> Result<(), Full> {
+        let bytes = group.as_bytes();
+        let keep = if state.on { CLOSE_MAX } else { 0 };
+
+        output.write(bytes, keep)?;
+        let written = bytes.len().try_into().unwrap_or(u64::MAX);
+        state.since_psb = state.since_psb.saturating_add(written);
+        self.state = state;
+        Ok(())
+    }
+}
+
+/// Adds `MODE.Exec` where a decoder does not know the mode.
+fn mode_exec(group: &mut Group, state: &mut State, mode: Mode) {
+    if state.mode != Some(mode) {
+        group.mode_exec(mode);
+        state.mode = Some(mode);
+    }
+}

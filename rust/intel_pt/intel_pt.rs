@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Intel Processor Trace in software.
+//!
+//! The caller reports each instruction that a thread executes, and an [`Encoder`] writes the
+//! packets that Intel's trace unit would write. A decoder for Intel PT reconstructs the execution
+//! from them and from the program's text.
+//!
+//! | call | packets |
+//! |---|---|
+//! | [`begin`](Encoder::begin) | `PSB`, `TSC`, `CBR`, `PSBEND`; `OVF` in front after a loss |
+//! | [`enable`](Encoder::enable) | `TSC`, `MODE.Exec`, `TIP.PGE` |
+//! | [`step`](Encoder::step): conditional branch, and return to the address behind its call | a bit in a `TNT` |
+//! | [`step`](Encoder::step): indirect branch, other return, far transfer | `TIP`; `MODE.Exec` in front where the mode changes |
+//! | [`step`](Encoder::step): the instruction does not lead to the next address | `FUP`, `TIP` |
+//! | [`step`](Encoder::step): any other instruction, direct jumps and calls included | none |
+//! | [`disable`](Encoder::disable): tracing stops between two instructions | `FUP`, `TIP.PGD` |
+//! | [`far`](Encoder::far): a far transfer, such as `syscall`, leaves the traced code | `TIP.PGD` |
+//! | [`leave`](Encoder::leave): a branch leaves the traced addresses | `TIP.PGD` with an address |
+//! | [`psb_period`](Config::psb_period) bytes after the last | `PSB`, `TSC`, `CBR`, `MODE.Exec`, `FUP`, `PSBEND`, after a `TNT` or `TIP` |
+//!
+//! The packets of one call are written as a group: all of them, or none if there is no space. While
+//! tracing is on, [`CLOSE_MAX`] bytes stay free behind them. So [`disable`](Encoder::disable)
+//! always has space, and the trace in a full ring ends like any other.
+//!
+//! [`insn`] classifies x86 instructions.
+//!
+//! The crate is `no_std`, calls no kernel function, allocates nothing and has no `unsafe`. No
+//! function panics. It is built by kbuild into each module that uses it, and by cargo for tools.
+//!
+//! Reference: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 3, "Intel
+//! Processor Trace".
+
+// Kbuild passes `no_std` itself and sets `MODULE`.
+#![cfg_attr(not(any(MODULE, test)), no_std)]
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]
+
+mod encoder;
+pub mod insn;
+mod packet;
+
+pub use self::{
+    encoder::{Cause, Config, Encoder, Full, Output, Step, CLOSE_MAX},
+    packet::{Group, GROUP_MAX, PSB},
+};
+
+#[cfg(test)]
+mod tests;

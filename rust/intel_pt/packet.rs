@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Packets and their bytes.
+
+use crate::insn::Mode;
+
+/// `PSB`: the packet at which a decoder synchronises.
+pub const PSB: [u8; 16] = [
+    0x02, 0x82, 0x02, 0x82, 0x02, 0x82, 0x02, 0x82, 0x02, 0x82, 0x02, 0x82, 0x02, 0x82, 0x02, 0x82,
+];
+
+/// The maximum length of a [`Group`], in bytes.
+pub const GROUP_MAX: usize = 96;
+
+/// A packet that carries an address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Address {
+    /// The target of an indirect branch.
+    Tip,
+    /// The address at which tracing begins.
+    Pge,
+    /// The address at which tracing ends.
+    Pgd,
+    /// The address of an asynchronous event.
+    Fup,
+}
+
+impl Address {
+    const fn opcode(self) -> u8 {
+        match self {
+            Self::Tip => 0x0d,
+            Self::Pge => 0x11,
+            Self::Pgd => 0x01,
+            Self::Fup => 0x1d,
+        }
+    }
+}
+
+/// Branches for which the trace has one bit each: whether they were taken.
+///
+/// # Invariants
+///
+/// At most [`Tnt::MAX`] bits are pending, and `bits` has none above them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Tnt {
+    /// Bit 0 is the newest branch.
+    bits: u64,
+    len: u32,
+}
+
+impl Tnt {
+    /// No branches.
+    pub const EMPTY: Self = Self { bits: 0, len: 0 };
+
+    /// The bits in a long packet.
+    pub const MAX: u32 = 47;
+
+    /// The bits in a short packet.
+    const SHORT: u32 = 6;
+
+    /// Whether it holds [`MAX`](Self::MAX) branches.
+    pub const fn is_full(self) -> bool {
+        self.len >= Self::MAX
+    }
+
+    /// Adds a branch. Drops the oldest one if it is full.
+    pub const fn push(&mut self, taken: bool) {
+        // CAST: Widening; `From` is not const.
+        #[allow(clippy::as_conversions, clippy::cast_lossless)]
+        let bit = taken as u64;
+
+        // INVARIANT: The mask clears the bits above the `MAX`th, and the length is limited.
+        self.bits = (self.bits << 1 | bit) & mask(Self::MAX);
+        if self.len < Self::MAX {
+            self.len += 1;
+        }
+    }
+}
+
+/// Packets that are written all together, or not at all.
+#[derive(Clone, Copy, Debug)]
+pub struct Group {
+    bytes: [u8; GROUP_MAX],
+    len: usize,
+}
+
+impl Group {
+    /// An empty group.
+    pub const fn new() -> Self {
+        Self {
+            bytes: [0; GROUP_MAX],
+            len: 0,
+        }
+    }
+
+    /// The bytes of the packets.
+    pub fn as_bytes(&self) -> &[u8] {
+        self.bytes.get(..self.len).unwrap_or(&[])
+    }
+
+    /// Whether there is no packet.
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Adds `bytes`, or drops them if they do not fit, which happens to no group of the encoder.
+    fn push(&mut self, bytes: &[u8]) {
+        let end = self.len.saturating_add(bytes.len());
+
+        if let Some(place) = self.bytes.get_mut(self.len..end) {
+            // Both have the same length. `copy_from_slice()` would check that, and could panic.
+            for (to, from) in place.iter_mut().zip(bytes) {
+                *to = *from;
+            }
+            self.len = end;
+        } else {
+            // Not a debug assertion: a kernel can be built with those.
+            assert!(!cfg!(test), "a group is longer than GROUP_MAX");
+        }
+    }
+
+    /// `PSB`.
+    pub fn psb(&mut self) {
+        self.push(&PSB);
+    }
+
+    /// `PSBEND`.
+    pub fn psbend(&mut self) {
+        self.push(&[0x02, 0x23]);
+    }
+
+    /// `OVF`.
+    pub fn ovf(&mut self) {
+        self.push(&[0x02, 0xf3]);
+    }
+
+    /// `TSC`: the low 56 bits.
+    pub fn tsc(&mut self, tsc: u64) {
+        let [a, b, c, d, e, f, g, _] = tsc.to_le_bytes();
+
+        self.push(&[0x19, a, b, c, d, e, f, g]);
+    }
+
+    /// `CBR`: core to bus ratio.
+    pub fn cbr(&mut self, ratio: u8) {
+        self.push(&[0x02, 0x03, ratio, 0]);
+    }
+
+    /// `MODE.Exec`.
+    pub fn mode_exec(&mut self, mode: Mode) {
+        let bits = match mode {
+            // CS.L and IA32_EFER.LMA.
+            Mode::Bits64 => 0b01,
+            // CS.D.
+            Mode::Bits32 => 0b10,
+        };
+
+        self.push(&[0x99, bits]);
+    }
+
+    /// Moves the branches of `tnt` to packets: short ones, which have more bits a byte, or a long
+    /// one for more branches than seven short ones hold.
+    pub fn tnt(&mut self, tnt: &mut Tnt) {
+        let Tnt { bits, mut len } = core::mem::take(tnt);
+
+        if len > 7 * Tnt::SHORT {
+            let [a, b, c, d, e, f, ..] = (bit(len) | bits).to_le_bytes();
+
+            self.push(&[0x02, 0xa3, a, b, c, d, e, f]);
+            return;
+        }
+
+        while len > 0 {
+            // Oldest first.
+            let now = if len % Tnt::SHORT == 0 {
+                Tnt::SHORT
+            } else {
+                len % Tnt::SHORT
+            };
+            // Cannot wrap: `now` is no more than `len`.
+            len = len.wrapping_sub(now);
+
+            let [byte, ..] = (bit(now) | bits.wrapping_shr(len) & mask(now)).to_le_bytes();
+            self.push(&[byte << 1]);
+        }
+    }
+
+    /// A packet whose address is compressed relative to `last`, the address in the packet before.
+    pub fn address(&mut self, packet: Address, ip: u64, last: &mut u64) {
+        let changed = ip ^ *last;
+        let [a, b, c, d, e, f, ..] = ip.to_le_bytes();
+        let header = |ip_bytes: u8| ip_bytes << 5 | packet.opcode();
+
+        if changed >> 16 == 0 {
+            self.push(&[header(1), a, b]);
+        } else if changed >> 32 == 0 {
+            self.push(&[header(2), a, b, c, d]);
+        } else if changed >> 48 == 0 {
+            self.push(&[header(4), a, b, c, d, e, f]);
+        } else {
+            self.full_address(packet, ip);
+        }
+        *last = ip;
+    }
+
+    /// A packet with a full address.
+    pub fn full_address(&mut self, packet: Address, ip: u64) {
+        let [a, b, c, d, e, f, g, h] = ip.to_le_bytes();
+        let header = |ip_bytes: u8| ip_bytes << 5 | packet.opcode();
+
+        if is_canonical(ip) {
+            self.push(&[header(3), a, b, c, d, e, f]);
+        } else {
+            self.push(&[header(6), a, b, c, d, e, f, g, h]);
+        }
+    }
+
+    /// A packet with its address suppressed.
+    pub fn no_address(&mut self, packet: Address) {
+        self.push(&[packet.opcode()]);
+    }
+}
+
+impl Default for Group {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// A word with bit `n` set; `n` is below 64.
+const fn bit(n: u32) -> u64 {
+    1u64.wrapping_shl(n)
+}
+
+/// A word with the low `n` bits set; `n` is below 64.
+const fn mask(n: u32) -> u64 {
+    bit(n).wrapping_sub(1)
+}
+
+/// Whether the bits above bit 47 repeat it.
+const fn is_canonical(ip: u64) -> bool {
+    matches!(ip >> 47, 0 | 0x1_ffff)
+}

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Units that raise an NMI.
+
+use super::Entry;
+use crate::{
+    aux::AuxPmu,
+    bindings,
+    pmu::Pmu, //
+};
+use core::mem::ManuallyDrop;
+use kernel::{
+    container_of,
+    error::to_result,
+    module::this_module,
+    prelude::*,
+    types::Opaque, //
+};
+
+/// Has the interrupt of a unit called that raises an NMI, by its CPU's local APIC.
+///
+/// x86 only. Dropped, it does not run any more. One that is forgotten, or dropped where nothing may
+/// sleep, is removed when the module goes.
+///
+/// C counterpart: `register_nmi_handler()` with `NMI_LOCAL`.
+///
+/// # Examples
+///
+/// ```
+/// use kernel::prelude::*;
+/// use perf::{interrupt::{Entry, Nmi}, AuxPmu};
+///
+/// fn request<T: AuxPmu>(entry: Entry<T>, has_raised: fn(&T) -> bool) -> Result<Nmi<T>> {
+///     Nmi::new(entry, has_raised)
+/// }
+/// ```
+pub struct Nmi<T: AuxPmu>(ManuallyDrop<Pin<KBox<Node<T>>>>);
+
+/// # Invariants
+///
+/// `node` is on the list of handlers, with [`Self::handle`], until it is dropped or the module goes.
+#[pin_data]
+struct Node<T: AuxPmu> {
+    #[pin]
+    node: Opaque<bindings::rust_perf_nmi>,
+    entry: Entry<T>,
+    has_raised: fn(&T) -> bool,
+}
+
+// SAFETY: An entry may be used on any CPU, and C locks the list.
+unsafe impl<T: AuxPmu> Send for Node<T> {}
+// SAFETY: As above.
+unsafe impl<T: AuxPmu> Sync for Node<T> {}
+
+impl<T: AuxPmu> Nmi<T> {
+    /// At each NMI on a CPU asks `has_raised` whether the unit of that CPU has raised it. If so,
+    /// [`Entry::interrupt`] is called, and the NMI counts as handled.
+    ///
+    /// `has_raised` acknowledges it in the unit: another unit's NMI may come on the same CPU. It
+    /// runs in NMI.
+    ///
+    /// Context: task, may sleep.
+    pub fn new(entry: Entry<T>, has_raised: fn(&T) -> bool) -> Result<Self> {
+        let node = KBox::pin_init(
+            try_pin_init!(Node {
+                node: Opaque::new(bindings::rust_perf_nmi {
+                    handle: Some(Node::<T>::handle),
+                    module: this_module::<<T as Pmu>::OwnerModule>().as_ptr(),
+                    ..Default::default()
+                }),
+                entry,
+                has_raised,
+            }? Error),
+            GFP_KERNEL,
+        )?;
+
+        // INVARIANT: It is removed when it is dropped, or by the notifier of modules.
+        //
+        // SAFETY: Pinned, and not freed before it is removed.
+        to_result(unsafe { bindings::rust_perf_nmi_add(node.node.get()) })?;
+        Ok(Self(ManuallyDrop::new(node)))
+    }
+}
+
+impl<T: AuxPmu> Node<T> {
+    /// # Safety
+    ///
+    /// `node` must be that of a `Node<T>` on the list.
+    unsafe extern "C" fn handle(node: *mut bindings::rust_perf_nmi) -> bool {
+        // SAFETY: By the safety requirement.
+        let this = unsafe { container_of!(Opaque::cast_from(node), Self, node) };
+        // SAFETY: Freed after it was removed, which waits for this.
+        let this = unsafe { &*this };
+
+        (this.has_raised)(this.entry.driver()) && {
+            this.entry.interrupt();
+            true
+        }
+    }
+}
+
+impl<T: AuxPmu> Drop for Nmi<T> {
+    fn drop(&mut self) {
+        // SAFETY: No requirements.
+        if !unsafe { bindings::rust_perf_may_sleep() } {
+            return;
+        }
+        // SAFETY: Added in `new()`, and removed once; this is a task that may sleep.
+        unsafe { bindings::rust_perf_nmi_del(self.0.node.get()) };
+        // SAFETY: Not used after this.
+        unsafe { ManuallyDrop::drop(&mut self.0) };
+    }
+}
+
+#[cfg(CONFIG_RUST_PERF_TESTING)]
+#[kunit_tests(rust_perf_interrupt_nmi)]
+mod tests {
+    use super::*;
+    use crate::{
+        aux,
+        event::{
+            Attr,
+            Event, //
+        },
+        pmu::Description, //
+    };
+    use kernel::sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc, //
+    };
+
+    /// Asked in an NMI, and elsewhere.
+    struct Counts {
+        nmi: Atomic<i32>,
+        other: Atomic<i32>,
+    }
+
+    struct Unit(Arc<Counts>);
+
+    #[vtable]
+    impl Pmu for Unit {
+        type Config = ();
+        type Event = ();
+        type Count = ();
+
+        fn event_init(&self, _attr: &Attr<'_, ()>) -> Result {
+            Ok(())
+        }
+    }
+
+    #[vtable]
+    impl AuxPmu for Unit {
+        type Buffer = ();
+        type Trace = ();
+
+        fn setup_aux(&self, _event: &Event<'_, Self>, _pages: &aux::Pages) -> Result {
+            Ok(())
+        }
+
+        fn start(&self, _transaction: &mut aux::Transaction<'_, Self>) -> Result {
+            Ok(())
+        }
+
+        fn interrupt(
+            &self,
+            _transaction: &mut aux::Transaction<'_, Self>,
+            _trace: &mut (),
+        ) -> aux::Next {
+            aux::Next::Continue
+        }
+
+        fn quiesce(&self, transaction: &mut aux::Transaction<'_, Self>, _trace: ()) -> aux::Commit {
+            aux::Commit::written(transaction, aux::Loss::None)
+        }
+    }
+
+    /// The test's own NMI: the first that is looked at.
+    fn has_raised(unit: &Unit) -> bool {
+        // SAFETY: No requirements.
+        let asked = match unsafe { bindings::rust_perf_in_nmi() } {
+            true => &unit.0.nmi,
+            false => &unit.0.other,
+        };
+        asked.fetch_add(1, Relaxed);
+        true
+    }
+
+    /// Raises `times` NMIs and waits until `counts` has seen `wanted`, for a while.
+    fn raise(counts: &Counts, times: i32, wanted: i32) {
+        for _ in 0..times {
+            let before = counts.nmi.load(Relaxed);
+            // SAFETY: No requirements; a handler takes it, or the kernel's own for the unknown.
+            unsafe { bindings::rust_perf_nmi_raise() };
+            for _ in 0..1_000_000 {
+                if counts.nmi.load(Relaxed) != before || before == wanted {
+                    break;
+                }
+                core::hint::spin_loop();
+            }
+        }
+    }
+
+    #[test]
+    fn nmis_reach_the_entry() -> Result {
+        let counts = Arc::new(
+            Counts {
+                nmi: Atomic::new(0),
+                other: Atomic::new(0),
+            },
+            GFP_KERNEL,
+        )?;
+        let unit = Unit(counts.clone());
+        let pmu = aux::Registration::new(Description::new(c"rust_perf_nmi"), unit)?;
+        let first = Nmi::new(pmu.entry(), has_raised)?;
+
+        raise(&counts, 5, 5);
+        assert_eq!(counts.nmi.load(Relaxed), 5);
+        // Two on the list, and then the second alone.
+        let second = Nmi::new(pmu.entry(), has_raised)?;
+        raise(&counts, 1, 7);
+        assert_eq!(counts.nmi.load(Relaxed), 7);
+        drop(first);
+        raise(&counts, 1, 8);
+        assert_eq!(counts.nmi.load(Relaxed), 8);
+        assert_eq!(counts.other.load(Relaxed), 0);
+        // The entry outlives the PMU.
+        drop(pmu);
+        raise(&counts, 1, 9);
+        assert_eq!(counts.nmi.load(Relaxed), 9);
+        drop(second);
+        Ok(())
+    }
+}

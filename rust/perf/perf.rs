@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! perf PMU drivers, in particular those with an AUX area.
+//!
+//! The AUX area is the ring buffer through which the kernel hands hardware trace to user space. A
+//! driver opens a transaction on it (`perf_aux_output_begin()`), lets its unit write, quiesces the
+//! unit, makes visible what was written (barrier (B)), and closes the transaction
+//! (`perf_aux_output_end()`): on the right CPU, never nested, never open when `stop()` has returned,
+//! with interrupts off, under any raw lock or in NMI, while user space unmaps, redirects and writes
+//! anything to the tail.
+//!
+//! **The framework owns the transaction and the driver owns the hardware.** A driver implements
+//! [`Pmu`] and [`AuxPmu`] and makes a [`Registration`](aux::Registration). It never calls begin or
+//! end. Its callbacks get an [`aux::Transaction`] with the [`aux::Region`] that they may write, and
+//! return what they wrote as an [`aux::Commit`].
+//!
+//! ```text
+//!            begin               start                 quiesce           (B), end
+//!   Idle ───────────► opened ─────────────► Tracing ─────────────► Commit ────────────► Idle
+//!    │                                       │   ▲                    │                   │
+//!    │ no AUX area, no space                 │   └─── begin, start ◄──┘ Next::Flush       │ no space
+//!    ▼                                       ▼                                            ▼
+//!  stopped                            Next::Continue                                  disabled
+//! ```
+//!
+//! # Soundness
+//!
+//! No safe code in a driver causes undefined behaviour, touches a page of an AUX area outside of its
+//! transaction, or has a byte published before it is stored. `rust/compile-fail/` and the suite of
+//! hostile drivers (`rust/hostile/`) try. What a driver programs into its hardware is the driver's
+//! word: see [`AuxPmu::quiesce`].
+//!
+//! # Modules
+//!
+//! - [`pmu`]: what a PMU is and does; [`counter`]: those without an AUX area.
+//! - [`aux`]: AUX areas: transactions, regions, padding, loss; pages, mappings, tables of regions.
+//! - [`interrupt`]: the driver's own interrupt.
+//! - [`event`]: one event of a PMU.
+//! - [`format`](mod@format): `attr.config`, declared once, and its sysfs `format/` files.
+//! - [`filter`]: address filters.
+//! - [`sysfs`]: a PMU's files for user space.
+//! - [`context`]: the context that a callback runs in.
+//! - [`module_pmu!`]: a module that is one PMU.
+//! - `testing`: a bench for drivers, in builds with `CONFIG_RUST_PERF_TESTING`.
+//!
+//! C header: [`include/linux/perf_event.h`](srctree/include/linux/perf_event.h)
+//!
+//! Reference: <https://docs.kernel.org/userspace-api/perf_ring_buffer.html>
+
+// kbuild passes these to the compiler, but rustdoc does not when it extracts examples.
+#![cfg_attr(doctest, no_std, feature(used_with_arg))]
+
+use kernel::{
+    error::to_result,
+    prelude::*, //
+};
+
+#[cfg(not(CONFIG_64BIT))]
+compile_error!("AUX positions are 64 bits wide here, as `unsigned long` is on 64-bit kernels only");
+
+pub mod aux;
+mod bindings;
+pub mod clock;
+pub mod context;
+pub mod counter;
+pub mod event;
+pub mod filter;
+pub mod format;
+mod guard;
+mod hotplug;
+pub mod interrupt;
+mod module;
+mod module_ref;
+mod percpu;
+pub mod pmu;
+mod registration;
+mod stats;
+pub mod sysfs;
+#[cfg(CONFIG_RUST_PERF_TESTING)]
+pub mod testing;
+mod vtable;
+
+pub use aux::AuxPmu;
+pub use event::{
+    Attr,
+    Event, //
+};
+pub use pmu::Pmu;
+
+/// A registered PMU without an AUX area.
+pub type Registration<T> = registration::Registration<T, counter::Counter>;
+
+module! {
+    type: Perf,
+    name: "rust_perf",
+    authors: ["The auxpmu authors"],
+    description: "Rust abstractions for perf PMU drivers with AUX areas",
+    license: "GPL",
+}
+
+/// A library for the drivers that depend on it, and what they share.
+struct Perf {
+    _registry: Registry,
+    _hotplug: hotplug::State,
+}
+
+impl kernel::Module for Perf {
+    fn init(_module: &'static ThisModule) -> Result<Self> {
+        Ok(Self {
+            _registry: Registry::new()?,
+            _hotplug: hotplug::State::new()?,
+        })
+    }
+}
+
+impl Drop for Perf {
+    fn drop(&mut self) {
+        // A task may have been preempted in this module's code after it dropped the reference to a
+        // driver's module: see `module_ref`.
+        //
+        // SAFETY: This is a task that may sleep.
+        unsafe { bindings::rust_perf_synchronize_rcu_tasks() };
+    }
+}
+
+/// Watches for modules that leave a registered PMU behind.
+///
+/// # Invariants
+///
+/// The module notifier is registered.
+struct Registry(());
+
+impl Registry {
+    fn new() -> Result<Self> {
+        // SAFETY: Called once, in the module's init.
+        to_result(unsafe { bindings::rust_perf_registry_init() })?;
+        // INVARIANT: Just registered.
+        Ok(Self(()))
+    }
+}
+
+impl Drop for Registry {
+    fn drop(&mut self) {
+        // SAFETY: Registered, by the type invariant.
+        unsafe { bindings::rust_perf_registry_exit() };
+    }
+}

@@ -1,0 +1,636 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Registered PMUs.
+//!
+//! C counterpart: `perf_pmu_register()` and `perf_pmu_unregister()`.
+
+use crate::{
+    aux::dma,
+    bindings,
+    context,
+    hotplug,
+    percpu::PerCpu,
+    pmu::{
+        Capabilities,
+        Context,
+        Description,
+        Pmu,
+        Scope, //
+    },
+    stats,
+    sysfs,
+    vtable, //
+};
+use core::{
+    ffi::c_void,
+    ptr::NonNull, //
+};
+use kernel::{
+    container_of,
+    cpu::CpuId,
+    cpumask::CpumaskVar,
+    debugfs,
+    devres::Devres,
+    error::to_result,
+    interrupt,
+    module::this_module,
+    prelude::*,
+    str::CString,
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc, //
+    },
+    types::Opaque, //
+};
+
+/// What kind of PMU a registration is of: a [`Counter`](crate::counter::Counter), or one with an
+/// [AUX area](crate::aux::Aux).
+pub trait Kind<T: Pmu>: private::Sealed + Sized + Send + Sync + 'static {
+    #[doc(hidden)]
+    type Cpu: Send + Sync;
+
+    /// Capabilities that follow from the driver's methods.
+    #[doc(hidden)]
+    const CAPABILITIES: u32;
+
+    /// Capabilities of a description that names none.
+    #[doc(hidden)]
+    const DEFAULT: Capabilities;
+
+    #[doc(hidden)]
+    fn complete(pmu: &mut bindings::pmu);
+
+    /// # Safety
+    ///
+    /// `driver` must outlive the state, or be live until [`Self::close`] has returned.
+    #[doc(hidden)]
+    unsafe fn cpu(cpu: u32, driver: NonNull<T>, info: CpuInfo) -> impl PinInit<Self::Cpu, Error>;
+
+    #[doc(hidden)]
+    fn set_online(state: Pin<&Self::Cpu>, online: bool, cpu: &context::Cpu);
+
+    #[doc(hidden)]
+    fn close(state: Pin<&Self::Cpu>);
+
+    #[doc(hidden)]
+    fn stats(state: Pin<&Self::Cpu>) -> Option<&stats::Stats>;
+}
+
+pub(crate) mod private {
+    pub trait Sealed {}
+}
+
+/// What the state of a CPU has to know of the PMU.
+#[doc(hidden)]
+#[derive(Clone, Copy)]
+pub struct CpuInfo {
+    /// The PMU's identity.
+    pub(crate) id: *const c_void,
+    /// `PERF_PMU_CAP_ITRACE`.
+    pub(crate) itrace: bool,
+    /// Whether it has address filters.
+    pub(crate) filters: bool,
+    /// Whether all CPUs share one unit.
+    pub(crate) system: bool,
+}
+
+/// A set of CPUs that does not change.
+pub(crate) struct Mask(CpumaskVar);
+
+// SAFETY: It owns the mask, which may be freed by any task.
+unsafe impl Send for Mask {}
+// SAFETY: Only read once made.
+unsafe impl Sync for Mask {}
+
+impl Mask {
+    pub(crate) fn as_raw(&self) -> *const bindings::cpumask {
+        self.0.as_raw()
+    }
+}
+
+/// Which CPUs have a unit.
+pub(crate) enum Units {
+    EachCpu,
+    Cpus(Mask),
+    /// One for all, on this CPU now.
+    System(Atomic<u32>),
+}
+
+impl Units {
+    fn new(scope: Scope<'_>) -> Result<Self> {
+        Ok(match scope {
+            Scope::EachCpu => Self::EachCpu,
+            Scope::Cpus(mask) => Self::Cpus(Mask(CpumaskVar::try_clone(mask)?)),
+            Scope::System => {
+                // SAFETY: No requirements. No CPU has this number, so it is any that is online.
+                let cpu = unsafe { bindings::rust_perf_any_online_but(u32::MAX) };
+                Self::System(Atomic::new(cpu))
+            }
+        })
+    }
+
+    /// The CPU that the events of a unit for all CPUs live on.
+    pub(crate) fn home(&self) -> Option<u32> {
+        match self {
+            Self::System(home) => Some(home.load(Relaxed)),
+            Self::EachCpu | Self::Cpus(_) => None,
+        }
+    }
+
+    /// Whether `cpu` may have a unit. With [`Self::System`] each may, one after the other.
+    pub(crate) fn may_have(&self, cpu: u32) -> bool {
+        match self {
+            Self::EachCpu | Self::System(_) => true,
+            Self::Cpus(mask) => CpuId::from_u32(cpu).is_some_and(|cpu| mask.0.test(cpu)),
+        }
+    }
+}
+
+/// What the callbacks of a PMU share, and its [`Entry`](crate::interrupt::Entry)s keep.
+#[pin_data]
+pub(crate) struct Shared<T: Pmu, K: Kind<T>> {
+    pub(crate) driver: T,
+    pub(crate) units: Units,
+    pub(crate) filters: usize,
+    pub(crate) cpus: PerCpu<K::Cpu>,
+}
+
+impl<T: Pmu, K: Kind<T>> Shared<T, K> {
+    pub(crate) fn new(
+        driver: T,
+        units: Units,
+        filters: u32,
+        itrace: bool,
+    ) -> impl PinInit<Self, Error> {
+        try_pin_init!(&this in Self {
+            driver,
+            units,
+            filters: usize::try_from(filters)?,
+            cpus: {
+                let id = this.as_ptr().cast_const().cast();
+                // SAFETY: `this` is pinned and valid for writes.
+                let driver = unsafe { &raw mut (*this.as_ptr()).driver };
+                // SAFETY: The address of a field.
+                let driver = unsafe { NonNull::new_unchecked(driver) };
+                let info = CpuInfo {
+                    id,
+                    itrace,
+                    filters: *filters != 0,
+                    system: units.home().is_some(),
+                };
+
+                PerCpu::new(|cpu| {
+                    // SAFETY: The driver is initialised above, pinned, and dropped with the states:
+                    // no callback comes any more then.
+                    unsafe { K::cpu(cpu, driver, info) }
+                })?
+            },
+        })
+    }
+
+    /// The PMU's identity.
+    pub(crate) fn id(&self) -> *const c_void {
+        core::ptr::from_ref(self).cast()
+    }
+}
+
+impl<T: Pmu, K: Kind<T>> stats::Sum for Arc<Shared<T, K>> {
+    fn sum(&self, counter: fn(&stats::Stats) -> u64) -> u64 {
+        self.cpus
+            .iter()
+            .filter_map(K::stats)
+            .fold(0, |sum, stats| sum.wrapping_add(counter(stats)))
+    }
+}
+
+/// A registered PMU.
+///
+/// Dropped, it is unregistered: events that are still open are stopped and report `POLLHUP`. It may
+/// be dropped anywhere, also in a callback of its own: then it is unregistered soon, in a task. A
+/// driver that forgets it has it unregistered when the module goes.
+///
+/// Its callbacks come from before [`Self::new`] returns until after it is dropped.
+///
+/// C counterpart: `perf_pmu_register()` and `perf_pmu_unregister()`.
+///
+/// # Examples
+///
+/// A module that is one PMU is declared with [`module_pmu!`](crate::module_pmu!). One that has to
+/// find its hardware first, or has several PMUs, holds registrations itself; see [`Pmu`] for one.
+pub struct Registration<T: Pmu, K: Kind<T>> {
+    // Dropped first: what follows is used by callbacks.
+    _owned: Owner<T, K>,
+    shared: Arc<Shared<T, K>>,
+}
+
+/// Who unregisters.
+enum Owner<T: Pmu, K: Kind<T>> {
+    Own {
+        _registered: Handle<T, K>,
+    },
+    /// The parent when it is unbound, or the registration when it is dropped before.
+    Parent {
+        _registered: Devres<Handle<T, K>>,
+    },
+}
+
+impl<T: Pmu, K: Kind<T>> Registration<T, K> {
+    /// Registers `driver` as the PMU that `description` describes. It then stands in
+    /// `/sys/bus/event_source/devices/`, and events may be opened.
+    ///
+    /// [`EEXIST`] if a PMU has this name, [`EINVAL`] or [`E2BIG`] for a description that makes no
+    /// sense; the kernel log says why. [`ENXIO`] if the parent is being unbound. [`EDEADLK`] in a
+    /// callback of a PMU: perf calls those with locks held that registration takes.
+    ///
+    /// Context: task, may sleep.
+    pub fn new(description: Description<'_>, driver: T) -> Result<Self> {
+        const {
+            assert!(
+                !core::mem::needs_drop::<T::Count>(),
+                "Pmu::Count must be plain data: it may be dropped in NMI"
+            );
+            assert!(
+                T::HAS_COUNT_START == T::HAS_COUNT_STOP && T::HAS_COUNT_START >= T::HAS_COUNT_TICK,
+                "a driver that starts counting stops counting, and ticks only then"
+            );
+        }
+        // SAFETY: No requirements.
+        if !unsafe { bindings::rust_perf_may_unregister() } {
+            pr_err!(
+                "cannot register {}: this is a callback of a PMU, or must not sleep\n",
+                description.name
+            );
+            return Err(EDEADLK);
+        }
+        description.check(T::HAS_FILTERS_VALIDATE)?;
+
+        let parent = description.parent;
+        let registered = KBox::pin_init(Registered::init(description, driver)?, GFP_KERNEL)?;
+        let shared = registered.shared.clone();
+        let handle = Handle(Some(registered));
+
+        let owned = match parent {
+            None => Owner::Own {
+                _registered: handle,
+            },
+            Some(parent) => Owner::Parent {
+                _registered: Devres::new(parent, Ok::<_, Error>(handle))?,
+            },
+        };
+        Ok(Self {
+            _owned: owned,
+            shared,
+        })
+    }
+
+    /// The driver.
+    pub fn driver(&self) -> &T {
+        &self.shared.driver
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared<T, K>> {
+        &self.shared
+    }
+
+    /// `pmu->type`, which user space opens events with.
+    #[cfg(CONFIG_RUST_PERF_TESTING)]
+    fn type_(&self) -> c_int {
+        match &self._owned {
+            Owner::Own { _registered } => _registered.0.as_ref().map_or(-1, |r| r.type_()),
+            Owner::Parent { .. } => -1,
+        }
+    }
+}
+
+/// Unregisters when it is dropped, now or later.
+struct Handle<T: Pmu, K: Kind<T>>(Option<Pin<KBox<Registered<T, K>>>>);
+
+impl<T: Pmu, K: Kind<T>> Drop for Handle<T, K> {
+    fn drop(&mut self) {
+        let Some(registered) = self.0.take() else {
+            return;
+        };
+
+        // SAFETY: No requirements.
+        if unsafe { bindings::rust_perf_may_unregister() } {
+            // SAFETY: Initialised by `Registered::init()`.
+            match unsafe { bindings::rust_perf_registration_claim(registered.entry.get()) } {
+                true => drop(registered),
+                // The module goes, and it is ended already: see `registry.c`.
+                false => core::mem::forget(registered),
+            }
+            return;
+        }
+        // In a callback, which would wait for itself, or where nothing may sleep.
+        //
+        // SAFETY: The box is neither moved out of nor freed before `Registered::end()`.
+        let registered = KBox::leak(unsafe { Pin::into_inner_unchecked(registered) });
+        // SAFETY: Initialised by `Registered::init()`, and ended once: the box was taken.
+        unsafe { bindings::rust_perf_registration_end_later(registered.entry.get()) };
+    }
+}
+
+/// What perf has pointers to.
+///
+/// # Invariants
+///
+/// - `pmu` is registered with perf, with callbacks for `T` and `K`, for as long as `self` exists.
+/// - The other fields are initialised before it is, and dropped after it was unregistered.
+#[pin_data(PinnedDrop)]
+pub(crate) struct Registered<T: Pmu, K: Kind<T>> {
+    #[pin]
+    pmu: Opaque<bindings::pmu>,
+    #[pin]
+    entry: Opaque<bindings::rust_perf_registration>,
+    #[pin]
+    hotplug: hotplug::Node,
+    pub(crate) shared: Arc<Shared<T, K>>,
+    groups: sysfs::Groups,
+    name: CString,
+    #[pin]
+    files: debugfs::Scope<Arc<Shared<T, K>>>,
+    // Dropped last: the parent may be unbound then.
+    user: Option<dma::User>,
+}
+
+// SAFETY: A PMU may be unregistered by another task than the one that registered it.
+unsafe impl<T: Pmu, K: Kind<T>> Send for Registered<T, K> {}
+// SAFETY: perf locks what it changes in `pmu`; the other fields are `Sync`, or not accessed.
+unsafe impl<T: Pmu, K: Kind<T>> Sync for Registered<T, K> {}
+
+impl<T: Pmu, K: Kind<T>> Registered<T, K> {
+    fn init(
+        description: Description<'_>,
+        driver: T,
+    ) -> Result<impl PinInit<Self, Error> + use<'_, T, K>> {
+        let Description {
+            name,
+            parent,
+            capabilities,
+            filters,
+            scope,
+            context,
+            events,
+            caps,
+            more_events,
+            more_caps,
+        } = description;
+        let capabilities = capabilities.unwrap_or(K::DEFAULT);
+        let itrace = capabilities.contains(Capabilities::ITRACE);
+        let units = Units::new(scope)?;
+        let cpumask = !matches!(units, Units::EachCpu);
+        let context = match units {
+            Units::System(_) => Context::CpuOnly,
+            _ => context,
+        };
+        let shared = Arc::pin_init(Shared::new(driver, units, filters, itrace), GFP_KERNEL)?;
+        let directory = CString::try_from_fmt(fmt!("perf-{name}"))?;
+        // Before the registration becomes a resource of the parent, which are released in reverse.
+        let user = parent.map(dma::User::new).transpose()?;
+        let files = shared.clone();
+
+        // SAFETY: All pointers and integers of `struct pmu` may be 0.
+        let mut pmu: bindings::pmu = unsafe { core::mem::zeroed() };
+        pmu.module = this_module::<T::OwnerModule>().as_ptr();
+        // CAST: The flags use the low bits.
+        pmu.capabilities = (capabilities.0 | K::CAPABILITIES) as c_int;
+        pmu.task_ctx_nr = context.as_raw();
+        pmu.nr_addr_filters = filters;
+        if let Some(parent) = parent {
+            // CAST: `Device` is a transparent wrapper of `struct device`.
+            pmu.parent = core::ptr::from_ref(parent).cast_mut().cast();
+        }
+        vtable::complete::<T, K>(&mut pmu);
+        K::complete(&mut pmu);
+
+        Ok(try_pin_init!(&this in Self {
+            pmu: Opaque::new(pmu),
+            entry <- Opaque::ffi_init(|entry| {
+                let module = this_module::<T::OwnerModule>().as_ptr();
+                // SAFETY: `entry` is valid for writes, and pinned.
+                unsafe {
+                    bindings::rust_perf_registration_init(entry, module, Some(Self::end))
+                }
+            }),
+            hotplug: hotplug::Node::new(Self::online, Self::offline),
+            shared,
+            groups: sysfs::Groups::new([
+                (
+                    c"format",
+                    <T::Config as crate::format::Config>::attributes(),
+                    KVec::new(),
+                ),
+                (c"events", events, more_events),
+                (c"caps", caps, more_caps),
+                (c"", vtable::root_files::<T, K>(cpumask), KVec::new()),
+            ])?,
+            name: CString::try_from_fmt(fmt!("{name}"))?,
+            files <- debugfs::Scope::dir(files, &directory, |shared, dir| {
+                stats::show(shared, dir)
+            }),
+            user,
+            _: {
+                // SAFETY: `this` is pinned, and all its fields are initialised.
+                unsafe { this.as_ref() }.register()?;
+            },
+        }))
+    }
+
+    /// The last step: from here on callbacks come.
+    fn register(&self) -> Result {
+        // SAFETY: Not registered yet, so nobody else looks at it.
+        unsafe { (*self.pmu.get()).attr_groups = self.groups.as_raw() };
+
+        // SAFETY: `self` is pinned; the node is removed below, or when `self` is dropped.
+        unsafe { self.hotplug.add()? };
+
+        // INVARIANT: All other fields are initialised.
+        //
+        // SAFETY:
+        // - `pmu` is pinned and, but for what perf fills in, complete.
+        // - The callbacks are for events of a `Registered<T, K>`, which this is, and may be called
+        //   at once: all fields are initialised.
+        // - It is unregistered before it is dropped.
+        to_result(unsafe {
+            bindings::perf_pmu_register(self.pmu.get(), self.name.as_char_ptr(), -1)
+        })
+        .inspect_err(|error| {
+            pr_err!(
+                "cannot register {}: error {}\n",
+                &*self.name,
+                error.to_errno()
+            );
+            // SAFETY: Added above.
+            unsafe { self.hotplug.remove() };
+            self.close();
+        })?;
+        // SAFETY: Initialised, pinned, and removed when `self` is dropped.
+        unsafe { bindings::rust_perf_registry_add(self.entry.get()) };
+        Ok(())
+    }
+
+    /// Waits for timers and works, for good. No event is left.
+    fn close(&self) {
+        for state in self.shared.cpus.iter() {
+            K::close(state);
+        }
+    }
+
+    /// Unregisters and frees.
+    ///
+    /// # Safety
+    ///
+    /// `entry` must be that of a leaked box, for the last time.
+    unsafe extern "C" fn end(entry: *mut bindings::rust_perf_registration) {
+        // SAFETY: By the safety requirement.
+        let this = unsafe { container_of!(Opaque::cast_from(entry), Self, entry) };
+
+        // SAFETY: From a box that is not moved out of, by the safety requirement.
+        drop(unsafe { Pin::new_unchecked(KBox::from_raw(this.cast_mut())) });
+    }
+
+    /// # Safety
+    ///
+    /// `node` must be the `hotplug` of a `Registered<T, K>`.
+    unsafe fn of_node<'a>(node: NonNull<hotplug::Node>) -> &'a Self {
+        // SAFETY: By the safety requirement.
+        let this = unsafe { container_of!(node.as_ptr(), Self, hotplug) };
+
+        // SAFETY: Nodes are removed before the registration is dropped.
+        unsafe { &*this }
+    }
+
+    /// A CPU has come online.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Self::of_node`]; on that CPU.
+    unsafe fn online(node: NonNull<hotplug::Node>, cpu: u32) -> Result {
+        // SAFETY: By the safety requirement.
+        let this = unsafe { Self::of_node(node) };
+
+        if !this.shared.units.may_have(cpu) {
+            return Ok(());
+        }
+        if T::HAS_CPU_ONLINE {
+            vtable::in_callback(|| this.shared.driver.cpu_online(cpu))?;
+        }
+        this.set_online(true);
+        Ok(())
+    }
+
+    /// A CPU goes offline.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Self::of_node`]; on that CPU.
+    unsafe fn offline(node: NonNull<hotplug::Node>, cpu: u32) -> Result {
+        // SAFETY: By the safety requirement.
+        let this = unsafe { Self::of_node(node) };
+
+        // First, so that no transaction is open when the driver is called.
+        this.set_online(false);
+        this.migrate(cpu);
+        if T::HAS_CPU_OFFLINE && this.shared.units.may_have(cpu) {
+            vtable::in_callback(|| this.shared.driver.cpu_offline(cpu));
+        }
+        Ok(())
+    }
+
+    /// Moves the events of a unit that all CPUs share away from `cpu`.
+    fn migrate(&self, cpu: u32) {
+        let Units::System(home) = &self.shared.units else {
+            return;
+        };
+        // SAFETY: No requirements.
+        let next = unsafe { bindings::rust_perf_any_online_but(cpu) };
+        // SAFETY: Written at boot only.
+        let none = next >= unsafe { bindings::nr_cpu_ids };
+        // The PMU itself may be on its way out: then no event is left, and no CPU goes.
+        if home.load(Relaxed) != cpu || none {
+            return;
+        }
+
+        home.store(next, Relaxed);
+        if let (Ok(from), Ok(to)) = (c_int::try_from(cpu), c_int::try_from(next)) {
+            // SAFETY: Registered, or about to be, without events; a task that may sleep, in a
+            // callback of CPU hotplug, so that neither CPU comes or goes.
+            unsafe { bindings::perf_pmu_migrate_context(self.pmu.get(), from, to) };
+        }
+    }
+
+    /// Lets the unit of this CPU be started, or not any more.
+    fn set_online(&self, online: bool) {
+        let _irq = interrupt::local_interrupt_disable();
+        // SAFETY: Interrupts are off until `_irq` is dropped, after `cpu`.
+        let cpu = unsafe { context::Cpu::current() };
+
+        if let Some(state) = self.shared.cpus.this(&cpu) {
+            K::set_online(state, online, &cpu);
+        }
+    }
+
+    /// The registration of an event's PMU.
+    ///
+    /// # Safety
+    ///
+    /// `event` must be an event of a PMU that is a `Registered<T, K>`, and hold it (as every event
+    /// does until it is freed or the PMU is unregistered) during the lifetime that the caller picks.
+    #[inline]
+    pub(crate) unsafe fn of<'a>(event: NonNull<bindings::perf_event>) -> &'a Self {
+        // SAFETY: Live by the safety requirement.
+        let pmu = unsafe { (*event.as_ptr()).pmu };
+
+        // SAFETY: The PMU of a `Registered<T, K>`, which stays, by the safety requirement.
+        unsafe { Self::of_pmu(pmu) }
+    }
+
+    /// The registration of a PMU.
+    ///
+    /// # Safety
+    ///
+    /// `pmu` must be that of a `Registered<T, K>`, which stays during the lifetime that the caller
+    /// picks.
+    #[inline]
+    pub(crate) unsafe fn of_pmu<'a>(pmu: *mut bindings::pmu) -> &'a Self {
+        // SAFETY: By the safety requirement.
+        let this = unsafe { container_of!(Opaque::cast_from(pmu), Self, pmu) };
+
+        // SAFETY: Initialised before it was registered, and not dropped before it is unregistered.
+        unsafe { &*this }
+    }
+
+    /// What is mapped for the PMU's parent.
+    pub(crate) fn domain(&self) -> Option<&Arc<dma::Domain>> {
+        self.user.as_ref().map(dma::User::domain)
+    }
+
+    /// `pmu->type`.
+    pub(crate) fn type_(&self) -> c_int {
+        // SAFETY: Written by `perf_pmu_register()` only.
+        unsafe { (*self.pmu.get()).type_ }
+    }
+}
+
+#[pinned_drop]
+impl<T: Pmu, K: Kind<T>> PinnedDrop for Registered<T, K> {
+    fn drop(self: Pin<&mut Self>) {
+        // SAFETY: Initialised; it may have been removed already.
+        unsafe { bindings::rust_perf_registry_del(self.entry.get()) };
+        // Events that are still open are stopped, and become REVOKED. This fails only for PMUs with
+        // `event_unmapped()`, which ours never have.
+        //
+        // SAFETY: Registered, by the type invariant; this is a task that may sleep and is in none of
+        // the PMU's callbacks: `Handle` and the registry see to that.
+        unsafe { bindings::perf_pmu_unregister(self.pmu.get()) };
+        // SAFETY: Added in `register()`.
+        unsafe { self.hotplug.remove() };
+        self.close();
+    }
+}
+
+#[cfg(CONFIG_RUST_PERF_TESTING)]
+mod tests;

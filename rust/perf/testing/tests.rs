@@ -1,0 +1,809 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The state of a CPU against a perf that does all that the real one may do.
+
+use super::{
+    model::Model,
+    Bench,
+    Record,
+    Setup, //
+};
+use crate::{
+    aux::{
+        cpu::{
+            CpuState,
+            Failure, //
+        },
+        AuxPmu,
+        Commit,
+        Loss,
+        Mode,
+        Next,
+        Pages,
+        Transaction, //
+    },
+    bindings,
+    context,
+    event::{
+        Attr,
+        Event, //
+    },
+    pmu::Pmu,
+    registration::CpuInfo, //
+};
+use core::ptr::{
+    self,
+    NonNull, //
+};
+use kernel::{
+    prelude::*,
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc, //
+    },
+    time::Delta, //
+};
+
+/// Where an NMI breaks in.
+const NOWHERE: u32 = 0;
+const IN_START: u32 = 1;
+const IN_TICK: u32 = 2;
+const IN_QUIESCE: u32 = 3;
+
+/// A driver that does as the test says.
+struct Probe {
+    /// Where perf's NMI-time stop breaks in, once.
+    nmi: Atomic<u32>,
+    /// Whether it pauses, and does not stop.
+    nmi_pauses: Atomic<bool>,
+    state: Atomic<*mut CpuState<Probe, Model>>,
+    event: Atomic<*mut bindings::perf_event>,
+    /// Bytes for each tick.
+    step: Atomic<usize>,
+    /// What `quiesce()` claims more than was written.
+    lie: Atomic<u64>,
+    refuse: Atomic<bool>,
+    /// Whether the unit may trace.
+    open: Atomic<bool>,
+    /// Pauses and resumes.
+    gated: Atomic<u32>,
+    /// Starts and stops of the unit.
+    started: Atomic<u32>,
+    quiesced: Atomic<u32>,
+    /// Whether `quiesce()` defers something, and how often that was done.
+    defers: Atomic<bool>,
+    deferred: Atomic<u32>,
+    /// Buffers that were dropped.
+    freed: Arc<Atomic<u32>>,
+}
+
+/// Counts its drops.
+struct Counted(Arc<Atomic<u32>>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Relaxed);
+    }
+}
+
+impl Probe {
+    fn nmi_in(&self, place: u32, transaction: &Transaction<'_, Self>) {
+        if self.nmi.cmpxchg(place, NOWHERE, Relaxed).is_err() {
+            return;
+        }
+
+        let (state, event) = (self.state.load(Relaxed), self.event.load(Relaxed));
+        // SAFETY: Set by the test to its bench's, of which only shared references are made.
+        if let (Some(state), Some(event)) = (unsafe { state.as_ref() }, NonNull::new(event)) {
+            // SAFETY: The bench keeps it pinned.
+            let state = unsafe { Pin::new_unchecked(state) };
+
+            if self.nmi_pauses.load(Relaxed) {
+                // SAFETY: The test's event, which it does not look at meanwhile.
+                unsafe { bindings::rust_perf_set_aux_paused(event.as_ptr(), true) };
+                state.follow_pause(event, transaction.cpu());
+            } else {
+                state.stop(event, transaction.cpu());
+            }
+        }
+    }
+}
+
+#[vtable]
+impl Pmu for Probe {
+    type Config = ();
+    type Event = ();
+    type Count = ();
+
+    fn event_init(&self, _attr: &Attr<'_, ()>) -> Result {
+        Ok(())
+    }
+}
+
+#[vtable]
+impl AuxPmu for Probe {
+    type Buffer = Counted;
+    type Trace = bool;
+
+    fn setup_aux(&self, _event: &Event<'_, Self>, _pages: &Pages) -> Result<Counted> {
+        Ok(Counted(self.freed.clone()))
+    }
+
+    fn start(&self, transaction: &mut Transaction<'_, Self>) -> Result<bool> {
+        if self.refuse.load(Relaxed) {
+            return Err(ENODEV);
+        }
+        self.nmi_in(IN_START, transaction);
+        self.started.fetch_add(1, Relaxed);
+        self.open.store(false, Relaxed);
+        transaction.set_timer(Delta::from_millis(1));
+        Ok(false)
+    }
+
+    fn tick(&self, transaction: &mut Transaction<'_, Self>, full: &mut bool) -> Next {
+        self.nmi_in(IN_TICK, transaction);
+        if !self.open.load(Relaxed) {
+            return Next::Continue;
+        }
+        match transaction.region().reserve(self.step.load(Relaxed)) {
+            Ok(mut writer) => {
+                for _ in 0..self.step.load(Relaxed) {
+                    // Cannot fail: so much was reserved.
+                    let _ = writer.put(&[0xaa]);
+                }
+                writer.commit();
+            }
+            Err(_) => *full = true,
+        }
+
+        if *full || transaction.region().wakeup_due() {
+            Next::Flush
+        } else {
+            Next::Continue
+        }
+    }
+
+    fn pause(&self, _transaction: &mut Transaction<'_, Self>, _full: &mut bool) {
+        self.gated.fetch_add(1, Relaxed);
+        self.open.store(false, Relaxed);
+    }
+
+    fn resume(&self, _transaction: &mut Transaction<'_, Self>, _full: &mut bool) {
+        self.gated.fetch_add(1, Relaxed);
+        self.open.store(true, Relaxed);
+    }
+
+    fn deferred(&self, _cpu: &context::Cpu) {
+        self.deferred.fetch_add(1, Relaxed);
+    }
+
+    fn quiesce(&self, transaction: &mut Transaction<'_, Self>, full: bool) -> Commit {
+        self.nmi_in(IN_QUIESCE, transaction);
+        self.quiesced.fetch_add(1, Relaxed);
+        if self.defers.load(Relaxed) {
+            transaction.defer();
+            transaction.defer();
+        }
+
+        let len = transaction
+            .region()
+            .written()
+            .saturating_add(self.lie.load(Relaxed));
+        let loss = if full {
+            Loss::NoSpace { bytes: None }
+        } else {
+            Loss::None
+        };
+        Commit::new(len, loss)
+    }
+}
+
+const RING: u64 = 2 * 4096;
+const TRUNCATED: u64 = 1;
+const OVERWRITE: u64 = 2;
+const PARTIAL: u64 = 4;
+
+fn bench(overwrite: bool) -> Result<Bench<Probe>> {
+    let driver = Probe {
+        nmi: Atomic::new(NOWHERE),
+        nmi_pauses: Atomic::new(false),
+        state: Atomic::new(ptr::null_mut()),
+        event: Atomic::new(ptr::null_mut()),
+        step: Atomic::new(1024),
+        lie: Atomic::new(0),
+        refuse: Atomic::new(false),
+        open: Atomic::new(false),
+        gated: Atomic::new(0),
+        started: Atomic::new(0),
+        quiesced: Atomic::new(0),
+        defers: Atomic::new(false),
+        deferred: Atomic::new(0),
+        freed: Arc::new(Atomic::new(0), GFP_KERNEL)?,
+    };
+    let bench = Bench::new(
+        driver,
+        &Setup {
+            pages: 2,
+            watermark: RING / 4,
+            mode: if overwrite {
+                Mode::Overwrite
+            } else {
+                Mode::Linear
+            },
+            ..Setup::default()
+        },
+    )?;
+
+    bench.driver().event.store(bench.event().as_ptr(), Relaxed);
+    let state = ptr::from_ref(&*bench.state).cast_mut();
+    bench.driver().state.store(state, Relaxed);
+    Ok(bench)
+}
+
+impl Bench<Probe> {
+    /// Whether perf has nothing to complain of, and starts and stops of the unit are in balance.
+    fn is_sound(&self) -> bool {
+        let driver = self.driver();
+        let running = driver
+            .started
+            .load(Relaxed)
+            .wrapping_sub(driver.quiesced.load(Relaxed));
+
+        self.violation().is_none() && running <= 1 && !(self.is_disabled() && running == 1)
+    }
+
+    /// Whether a tick finds a session that goes on.
+    fn ticks(&mut self) -> bool {
+        self.tick() && self.timer().is_some()
+    }
+
+    /// Whether the records tell of all bytes up to the head, once each.
+    fn is_gapless(&self) -> bool {
+        let mut at = 0;
+
+        for record in self.records() {
+            if record.offset != at {
+                return false;
+            }
+            at += record.size;
+        }
+        at == self.head()
+    }
+}
+
+#[kunit_tests(rust_perf_aux_cpu)]
+mod cases {
+    use super::*;
+
+    #[test]
+    fn commits_at_wakeup_points() -> Result {
+        let mut bench = bench(false)?;
+
+        assert!(bench.add().is_ok());
+        for _ in 0..100 {
+            assert!(bench.ticks());
+            bench.read()?;
+        }
+        bench.del();
+
+        assert!(bench.is_sound());
+        assert!(bench.is_gapless());
+        assert_eq!(bench.head(), 100 * 1024);
+        assert_eq!(bench.records().len(), 50);
+        Ok(())
+    }
+
+    #[test]
+    fn nmi_stop_ends_the_session_wherever_it_breaks_in() -> Result {
+        for place in [IN_START, IN_TICK, IN_QUIESCE] {
+            let mut bench = bench(false)?;
+
+            bench.driver().nmi.store(place, Relaxed);
+            assert!(bench.add().is_ok());
+            bench.tick();
+            if place == IN_QUIESCE {
+                bench.stop();
+            }
+
+            // Nothing is open, so perf may free the ring.
+            assert!(!bench.is_open());
+            assert!(!bench.ticks());
+            assert!(bench.is_sound());
+
+            // Unthrottled, it goes on.
+            assert!(bench.start());
+            assert!(bench.ticks());
+            bench.del();
+            assert!(bench.is_sound());
+            assert!(bench.is_gapless());
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn full_ring_truncates_once_and_waits() -> Result {
+        let mut bench = bench(false)?;
+
+        assert!(bench.add().is_ok());
+        for _ in 0..20 {
+            bench.tick();
+        }
+
+        // The last byte of a ring is never given out: seven steps fit, the eighth does not.
+        assert_eq!(bench.head(), 7 * 1024);
+        assert!(bench.records().last().is_some_and(|r| r.flags == TRUNCATED));
+        assert!(bench.is_disabled());
+        assert!(bench.is_sound());
+
+        // Until the reader has been there nothing may be begun.
+        assert!(!bench.ticks());
+        assert!(bench.is_sound());
+
+        bench.read()?;
+        assert!(bench.ticks());
+        bench.del();
+        assert!(bench.is_sound());
+        assert!(bench.is_gapless());
+        Ok(())
+    }
+
+    #[test]
+    fn no_space_at_add_leaves_the_event_stopped_but_there() -> Result {
+        let mut bench = bench(false)?;
+
+        bench.ring_mut().set_head(RING - 1);
+        assert!(bench.add().is_ok());
+        assert!(bench.is_disabled());
+        assert_eq!(bench.driver().started.load(Relaxed), 0);
+        assert!(!bench.ticks());
+        bench.read()?;
+        assert!(bench.ticks());
+        assert!(bench.is_sound());
+        Ok(())
+    }
+
+    #[test]
+    fn unmapping_stops_and_frees() -> Result {
+        let mut bench = bench(false)?;
+
+        assert!(bench.add().is_ok());
+        assert!(bench.ticks());
+        bench.unmap();
+        assert!(bench.is_sound());
+        assert_eq!(bench.driver().freed.load(Relaxed), 1);
+
+        // perf may try before it is mapped again, and after.
+        assert!(!bench.start());
+        bench.map()?;
+        assert!(bench.start());
+        assert!(bench.ticks());
+        bench.del();
+
+        // The head goes on from where it was.
+        assert_eq!(bench.head(), 2 * 1024);
+        assert!(bench.is_sound());
+        Ok(())
+    }
+
+    #[test]
+    fn foreign_aux_priv_is_not_touched() -> Result {
+        let mut bench = bench(false)?;
+        let mut foreign = KBox::new([0xffu8; 64], GFP_KERNEL)?;
+        let foreign = ptr::from_mut(&mut *foreign).cast();
+        let ours = bench.ring_mut().replace_private(foreign);
+
+        assert!(bench.add().is_err());
+        assert_eq!(bench.driver().started.load(Relaxed), 0);
+        assert!(!bench.is_open());
+        assert!(bench.records().is_empty());
+
+        bench.ring_mut().replace_private(ours);
+        assert!(bench.add().is_ok());
+        assert!(bench.is_sound());
+        Ok(())
+    }
+
+    /// Events of two CPUs that write to one AUX area: perf would warn of the second. The second
+    /// state stands for that of another CPU.
+    #[test]
+    fn area_is_written_by_one_cpu_at_a_time() -> Result {
+        let mut bench = bench(false)?;
+        let driver = NonNull::from(bench.driver());
+        let info = CpuInfo {
+            id: driver.as_ptr().cast_const().cast(),
+            itrace: false,
+            filters: false,
+            system: false,
+        };
+        // SAFETY: The driver lives as long as the bench, which is dropped after the state.
+        let state = unsafe { CpuState::<Probe, Model>::new(bench.cpu(), driver, info) };
+        let state = KBox::pin_init(state, GFP_KERNEL)?;
+        let add = |bench: &mut Bench<Probe>| {
+            let event = bench.event();
+
+            // SAFETY: The event lives to the end of the case; it is deleted before.
+            bench.on_cpu(|_, cpu| unsafe { state.as_ref().add(event, true, cpu) })
+        };
+
+        bench.on_cpu(|_, cpu| state.as_ref().set_online(true, cpu));
+        assert!(bench.add().is_ok());
+        assert!(bench.ticks());
+        assert!(add(&mut bench) == Some(Err(Failure::InUse)));
+        // Nothing was begun, and the transaction of the first goes on.
+        assert!(bench.is_open());
+        assert!(bench.is_sound());
+        assert_eq!(bench.driver().started.load(Relaxed), 1);
+        assert_eq!(state.stats.begin_in_use.get(), 1);
+
+        // When the first has ended its own, the second may.
+        bench.del();
+        assert!(matches!(add(&mut bench), Some(Ok(()))));
+        assert_eq!(bench.driver().started.load(Relaxed), 2);
+        bench.on_cpu(|bench, cpu| state.as_ref().del(bench.event(), cpu));
+        assert!(bench.add().is_ok());
+        Ok(())
+    }
+
+    #[test]
+    fn second_event_is_refused_before_it_begins() -> Result {
+        let mut bench = bench(false)?;
+        let other = super::bench(false)?;
+        let event = other.event();
+
+        assert!(bench.add().is_ok());
+        let added = bench.on_cpu(|bench, cpu| {
+            // Nor can it stop or delete what is not its own.
+            bench.state.as_ref().stop(event, cpu);
+            bench.state.as_ref().del(event, cpu);
+            // SAFETY: The event lives to the end of the case; it is not added.
+            unsafe { bench.state.as_ref().add(event, true, cpu) }
+        });
+        assert!(added == Some(Err(Failure::Busy)));
+
+        assert!(bench.ticks());
+        bench.stop();
+        bench.on_cpu(|bench, cpu| bench.state.as_ref().start(event, cpu));
+        assert!(!bench.is_open());
+        assert!(bench.is_sound() && other.is_sound());
+        Ok(())
+    }
+
+    #[test]
+    fn start_that_is_refused_leaves_nothing_open() -> Result {
+        let mut bench = bench(false)?;
+
+        bench.driver().refuse.store(true, Relaxed);
+        assert!(bench.add().is_err());
+        assert!(!bench.is_open());
+        bench.driver().refuse.store(false, Relaxed);
+        assert!(bench.add().is_ok());
+        assert!(bench.ticks());
+        assert!(bench.is_sound());
+        Ok(())
+    }
+
+    #[test]
+    fn stop_and_start_with_any_flags_do_not_nest() -> Result {
+        let mut bench = bench(false)?;
+
+        assert!(bench.add().is_ok());
+        for _ in 0..3 {
+            assert!(!bench.start());
+            assert!(bench.ticks());
+            bench.stop();
+            bench.stop();
+            assert!(bench.start());
+            bench.read()?;
+        }
+        bench.del();
+        bench.stop();
+        assert!(!bench.start());
+        assert!(bench.is_sound());
+        assert!(bench.is_gapless());
+        Ok(())
+    }
+
+    /// `event->hw.state`, which perf looks at when it throttles.
+    #[test]
+    fn state_tells_whether_it_runs() -> Result {
+        let mut bench = bench(false)?;
+        let event = bench.event();
+        // SAFETY: The event of the bench, which lives to the end of the case.
+        let stopped = || unsafe { (*event.as_ptr()).hw.state } != 0;
+
+        let added = bench.on_cpu(|bench, cpu| {
+            // SAFETY: The event lives until the bench is dropped, which deletes it.
+            unsafe { bench.state.as_ref().add(event, false, cpu) }
+        });
+        assert!(added == Some(Ok(())) && stopped() && !bench.is_open());
+        assert!(bench.start() && !stopped());
+        bench.stop();
+        assert!(stopped());
+        assert!(bench.start() && !stopped());
+        bench.del();
+        assert!(stopped());
+        assert!(bench.is_sound());
+        Ok(())
+    }
+
+    #[test]
+    fn claim_of_more_than_the_space_is_cut() -> Result {
+        // The driver writes 1024 bytes, and may claim all of the ring but a byte.
+        let fits = RING - 1 - 1024;
+
+        for (lie, flags) in [(fits, 0), (fits + 1, PARTIAL), (u64::MAX / 2, PARTIAL)] {
+            let mut bench = bench(false)?;
+
+            bench.driver().lie.store(lie, Relaxed);
+            assert!(bench.add().is_ok());
+            assert!(bench.ticks());
+            bench.del();
+
+            let record = Record {
+                offset: 0,
+                size: RING - 1,
+                flags,
+            };
+            assert!(bench.records() == [record]);
+            assert!(bench.is_sound());
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn overwrite_head_is_monotonic_and_never_truncates() -> Result {
+        let mut bench = bench(true)?;
+
+        bench.driver().step.store(3000, Relaxed);
+        assert!(bench.add().is_ok());
+        for _ in 0..10 {
+            assert!(bench.ticks());
+        }
+        // Longer than the ring: the driver calls it no space; there is always room here.
+        bench.driver().step.store(9000, Relaxed);
+        assert!(bench.ticks());
+        bench.del();
+
+        assert_eq!(bench.head(), 30000);
+        assert!(bench.records().iter().all(|r| r.flags & OVERWRITE != 0));
+        assert!(bench.records().iter().any(|r| r.flags & PARTIAL != 0));
+        assert!(!bench.is_disabled());
+        assert!(bench.is_sound());
+        Ok(())
+    }
+
+    #[test]
+    fn pause_comes_at_any_time() -> Result {
+        let mut bench = bench(false)?;
+
+        // Before add: it starts paused.
+        bench.pause()?;
+        assert!(bench.add().is_ok());
+        assert!(bench.ticks());
+        assert_eq!(bench.driver().gated.load(Relaxed), 0);
+        bench.resume()?;
+        assert!(bench.ticks());
+        // Twice the same: the unit is left alone.
+        bench.resume()?;
+        assert_eq!(bench.driver().gated.load(Relaxed), 1);
+        bench.pause()?;
+        assert!(bench.ticks());
+
+        // While it is stopped, and after del: nothing to do but remember.
+        bench.stop();
+        bench.resume()?;
+        assert!(bench.start());
+        assert!(bench.ticks());
+        bench.del();
+        bench.pause()?;
+        bench.resume()?;
+
+        // The second step reached the wakeup point: one more transaction, and one more resume.
+        assert_eq!(bench.head(), 2 * 1024);
+        assert_eq!(bench.driver().gated.load(Relaxed), 4);
+        assert!(bench.is_sound());
+        assert!(bench.is_gapless());
+        Ok(())
+    }
+
+    #[test]
+    fn nmi_pause_is_followed_on_the_way_out() -> Result {
+        let mut bench = bench(false)?;
+
+        bench.driver().nmi.store(IN_TICK, Relaxed);
+        bench.driver().nmi_pauses.store(true, Relaxed);
+        assert!(bench.add().is_ok());
+        // The tick that it breaks into still writes.
+        assert!(bench.ticks());
+        assert!(bench.ticks());
+        assert!(!bench.driver().open.load(Relaxed));
+        bench.del();
+
+        assert_eq!(bench.head(), 1024);
+        assert!(bench.is_sound());
+        Ok(())
+    }
+
+    #[test]
+    fn cpu_that_goes_ends_the_session_and_begins_none() -> Result {
+        let mut bench = bench(false)?;
+
+        assert!(bench.add().is_ok());
+        assert!(bench.ticks());
+        bench.set_online(false)?;
+        assert!(!bench.is_open());
+        assert!(!bench.ticks());
+
+        // perf has not taken the event off yet: it may stop and start it, and schedule.
+        bench.stop();
+        assert!(!bench.start());
+        bench.del();
+        assert!(bench.add().is_err());
+
+        bench.set_online(true)?;
+        assert!(bench.add().is_ok());
+        assert!(bench.ticks());
+        assert!(bench.is_sound());
+        assert_eq!(bench.state.stats.begin_offline.get(), 2);
+        Ok(())
+    }
+
+    /// Writes `len` bytes, and wants them committed.
+    fn write_and_commit(
+        transaction: &mut Transaction<'_, Probe>,
+        len: usize,
+        full: &mut bool,
+    ) -> Next {
+        match transaction.region().reserve(len) {
+            Ok(mut writer) => {
+                for _ in 0..len {
+                    // Cannot fail: so much was reserved.
+                    let _ = writer.put(&[0x55]);
+                }
+                writer.commit();
+            }
+            Err(_) => *full = true,
+        }
+        Next::Flush
+    }
+
+    #[test]
+    fn others_than_perf_work_in_the_session() -> Result {
+        let mut bench = bench(false)?;
+
+        // There is none.
+        assert!(bench.with_transaction(|_, _| (Next::Flush, ())).is_none());
+        assert!(bench.add().is_ok());
+
+        for round in 1..=10 {
+            let head = bench.with_transaction(|transaction, full| {
+                let head = transaction.region().head().get();
+                (write_and_commit(transaction, 512, full), head)
+            });
+
+            assert_eq!(head, Some((round - 1) * 512));
+            assert_eq!(bench.head(), round * 512);
+            // The next session is there at once.
+            assert!(bench.is_open());
+            assert!(bench.is_sound());
+            bench.read()?;
+        }
+
+        // Nothing is committed that is not asked for.
+        assert!(bench
+            .with_transaction(|_, _| (Next::Continue, ()))
+            .is_some());
+        assert_eq!(bench.records().len(), 10);
+        // The driver's own clock goes on.
+        assert!(bench.ticks());
+
+        bench.del();
+        assert!(bench.with_transaction(|_, _| (Next::Flush, ())).is_none());
+        assert!(bench.is_sound());
+        assert!(bench.is_gapless());
+        Ok(())
+    }
+
+    #[test]
+    fn others_than_perf_find_no_room() -> Result {
+        let mut bench = bench(false)?;
+
+        assert!(bench.add().is_ok());
+        let wrote = |bench: &mut Bench<Probe>| {
+            bench.with_transaction(|transaction, full| {
+                (write_and_commit(transaction, 4096, full), ())
+            })
+        };
+        assert!(wrote(&mut bench).is_some());
+        assert!(wrote(&mut bench).is_some());
+        assert!(bench.records().last().is_some_and(|r| r.flags == TRUNCATED));
+        assert!(bench.is_disabled());
+
+        // Until the reader has been there nothing may be begun.
+        assert!(wrote(&mut bench).is_none());
+        assert!(bench.is_sound());
+
+        bench.read()?;
+        assert!(wrote(&mut bench).is_some());
+        bench.del();
+        assert!(bench.is_sound());
+        assert!(bench.is_gapless());
+        Ok(())
+    }
+
+    #[test]
+    fn others_than_perf_do_not_break_into_a_session() -> Result {
+        let mut bench = bench(false)?;
+        let state = ptr::from_ref(&*bench.state);
+
+        assert!(bench.add().is_ok());
+        let inner = bench.with_transaction(|transaction, _| {
+            // SAFETY: The bench's, pinned, of which only shared references are made meanwhile.
+            let state = unsafe { Pin::new_unchecked(&*state) };
+            let inner = state.with_transaction(transaction.cpu(), |_, _| (Next::Flush, ()));
+
+            (Next::Continue, inner.is_some())
+        });
+
+        assert_eq!(inner, Some(false));
+        assert!(bench.is_open());
+        assert!(bench.is_sound());
+
+        // An NMI that stops the event is heeded on the way out.
+        let event = bench.event();
+        let stopped = bench.with_transaction(|transaction, _| {
+            // SAFETY: The bench's, pinned, of which only shared references are made meanwhile.
+            unsafe { Pin::new_unchecked(&*state) }.stop(event, transaction.cpu());
+            (Next::Flush, ())
+        });
+        assert!(stopped.is_some());
+        assert!(!bench.is_open());
+        assert!(bench.is_sound());
+        Ok(())
+    }
+
+    #[test]
+    fn what_is_deferred_is_called_once() -> Result {
+        let mut bench = bench(false)?;
+        let deferred = |bench: &Bench<Probe>| bench.driver().deferred.load(Relaxed);
+
+        assert!(bench.add().is_ok());
+        bench.stop();
+        assert_eq!(deferred(&bench), 0);
+
+        // From the middle of a callback into which an NMI has broken, too.
+        bench.driver().defers.store(true, Relaxed);
+        bench.driver().nmi.store(IN_TICK, Relaxed);
+        assert!(bench.start());
+        bench.tick();
+        assert!(!bench.is_open());
+        assert_eq!(deferred(&bench), 1);
+        bench.del();
+        assert_eq!(deferred(&bench), 1);
+        Ok(())
+    }
+
+    #[test]
+    fn counters_tell_what_happened() -> Result {
+        let mut bench = bench(false)?;
+
+        assert!(bench.add().is_ok());
+        for _ in 0..20 {
+            bench.tick();
+        }
+        bench.del();
+        bench.ring_mut().begin_unmap();
+        assert!(bench.add().is_err());
+
+        let stats = &bench.state.stats;
+        assert_eq!(stats.bytes.get(), bench.head());
+        assert_eq!(stats.begins.get(), stats.commits.get());
+        assert_eq!(stats.truncated.get(), 1);
+        assert_eq!(stats.lost_unknown.get(), 1);
+        assert_eq!(stats.begin_not_mapped.get(), 1);
+        Ok(())
+    }
+}

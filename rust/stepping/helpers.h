@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * C for what bindgen cannot see: static inlines, macros, and the prototypes of
+ * tracepoints.
+ */
+
+#ifndef RUST_STEPPING_HELPERS_H
+#define RUST_STEPPING_HELPERS_H
+
+#include <linux/types.h>
+
+struct callback_head;
+struct k_sigaction;
+struct kernel_siginfo;
+struct module;
+struct pt_regs;
+struct task_struct;
+
+/* Called by the C part, defined in hooks.rs. */
+bool rust_stepping_single_step(void);
+void rust_stepping_breakpoint(unsigned long address);
+void rust_stepping_sys_enter(void *data, struct pt_regs *regs, long number);
+void rust_stepping_sys_exit(void *data, struct pt_regs *regs, long result);
+void rust_stepping_sched_switch(void *data, bool preempt,
+				struct task_struct *prev,
+				struct task_struct *next,
+				unsigned int prev_state);
+void rust_stepping_signal_deliver(void *data, int signal,
+				  struct kernel_siginfo *info,
+				  struct k_sigaction *action);
+void rust_stepping_rseq_abort(void *data, unsigned long ip,
+			      unsigned long start_ip, unsigned long offset,
+			      unsigned long abort_ip);
+bool rust_stepping_idle(void);
+
+struct pt_regs *rust_stepping_user_regs(struct task_struct *task);
+struct pt_regs *rust_stepping_frame(struct task_struct *task);
+struct pt_regs *rust_stepping_running_user_regs(void);
+struct pt_regs *rust_stepping_current_user_regs(void);
+void rust_stepping_note_switch(struct task_struct *prev,
+			       struct task_struct *next);
+unsigned int rust_stepping_user_bits(struct pt_regs *regs);
+unsigned long rust_stepping_read(void *to, unsigned long from,
+				 unsigned long len);
+unsigned long rust_stepping_read_file(void *to, unsigned long from,
+				      unsigned long len);
+unsigned long rust_stepping_probe_address(void);
+bool rust_stepping_has_probes(void);
+bool rust_stepping_has_probe_state(void);
+bool rust_stepping_is_forced(struct pt_regs *regs);
+bool rust_stepping_in_nmi(void);
+bool rust_stepping_may_sleep(void);
+bool rust_stepping_signal_passes(int sig, struct k_sigaction *ka);
+int rust_stepping_task_work(struct callback_head *work);
+int rust_stepping_hook_always(void);
+void rust_stepping_unhook_always(void);
+int rust_stepping_hook(void);
+void rust_stepping_unhook(void);
+void rust_stepping_idle_later(void);
+void rust_stepping_idle_cancel(void);
+void rust_stepping_synchronize_rcu_tasks(void);
+
+#endif

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Follows tasks through their user code, instruction by instruction, and in and out of the kernel.
+//!
+//! A task whose [trap flag](Regs::set_trap_flag) is set traps after each instruction. A client
+//! implements [`Tracer`], and gets a callback for each such trap and for each [`Transition`] between
+//! user code and the kernel. The task does not notice: the client clears the flag where the kernel
+//! would show it to the program, or take it for the program's own, and the transitions tell it where.
+//!
+//! ```text
+//!                       single_step
+//!                      ┌───────────┐      Syscall, Breakpoint, Signal, SwitchOut
+//!   trap flag set      │ user code │ ───────────────────────────────────────────►  trap flag clear
+//!                      └───────────┘ ◄───────────────────────────────────────────
+//!                                         Return, Probed, Handler, SwitchIn
+//! ```
+//!
+//! - [`Handle`]: a client's way to this crate, made first.
+//! - [`Registration`]: its tracer.
+//! - [`Following`]: a guard. While there is one, the tracer is called, and there is a [`Current`]
+//!   task. Without one, nothing can be had of a task, and no system call costs more than before.
+//! - [`Current`]: the task to which this CPU returns, its registers and its memory.
+//!
+//! Safe code in a client can stop a program by what it does to its registers, as a debugger can. It
+//! cannot get at a task that is gone, nor at one that runs, and no callback comes when the tracer or its
+//! module is gone: leaked guards and registrations keep both.
+//!
+//! C headers: [`include/linux/kdebug.h`](srctree/include/linux/kdebug.h),
+//! [`include/linux/tracepoint.h`](srctree/include/linux/tracepoint.h)
+
+use kernel::prelude::*;
+
+mod bindings;
+mod hooks;
+mod pending;
+mod syscall;
+mod table;
+mod task;
+#[cfg(CONFIG_KUNIT = "y")]
+mod tests;
+mod tracer;
+mod transit;
+mod work;
+
+pub use task::{
+    Code,
+    Current,
+    Regs, //
+};
+pub use tracer::{
+    Following,
+    Handle,
+    Registration,
+    Tracer,
+    Transition,
+    Trap, //
+};
+
+module! {
+    type: Stepping,
+    name: "rust_stepping",
+    authors: ["The auxpmu authors"],
+    description: "Rust abstractions to follow tasks through their user code",
+    license: "GPL",
+}
+
+/// A library for the clients that depend on it.
+struct Stepping;
+
+impl kernel::Module for Stepping {
+    fn init(_module: &'static ThisModule) -> Result<Self> {
+        // SAFETY: Called once, before any client, which depends on this module.
+        unsafe { hooks::init()? };
+        Ok(Self)
+    }
+}
+
+impl Drop for Stepping {
+    fn drop(&mut self) {
+        hooks::exit();
+        // A task may be on its last steps in this module's code, after it gave back its reference:
+        // see `work`.
+        //
+        // SAFETY: This is a task that may sleep.
+        unsafe { bindings::rust_stepping_synchronize_rcu_tasks() };
+    }
+}

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Tests of registrations and guards, with tracers that leak and drop them where they should not.
+
+use crate::{
+    bindings,
+    hooks,
+    tracer,
+    Current,
+    Following,
+    Handle,
+    Registration,
+    Tracer,
+    Transition,
+    Trap, //
+};
+use kernel::{
+    interrupt::{
+        local_interrupt_disable,
+        LocalInterruptDisabled, //
+    },
+    module::this_module,
+    new_spinlock,
+    prelude::*,
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc,
+        SpinLock, //
+    }, //
+};
+
+/// What a tracer drops in its callback.
+#[expect(dead_code, reason = "they are only dropped")]
+enum Victim {
+    Registration(Registration<Hostile>),
+    Following(Following),
+}
+
+#[pin_data]
+struct Seen {
+    calls: Atomic<usize>,
+    dropped: Atomic<usize>,
+    #[pin]
+    victim: SpinLock<Option<Victim>>,
+}
+
+/// A tracer that counts its callbacks, and drops in one what it can get.
+struct Hostile(Arc<Seen>);
+
+impl Drop for Hostile {
+    fn drop(&mut self) {
+        self.0.dropped.fetch_add(1, Relaxed);
+    }
+}
+
+#[vtable]
+impl Tracer for Hostile {
+    fn single_step(&self, _task: &mut Current<'_>, _irq: &LocalInterruptDisabled) -> Trap {
+        Trap::Claimed
+    }
+
+    fn transition(
+        &self,
+        task: Option<Current<'_>>,
+        transition: Transition<'_>,
+        _irq: &LocalInterruptDisabled,
+    ) {
+        // Tests run in a kernel thread, which has no such transition by itself.
+        if task.is_none() && transition == Transition::Redirected {
+            self.0.calls.fetch_add(1, Relaxed);
+            let victim = self.0.victim.lock().take();
+            drop(victim);
+        }
+    }
+}
+
+fn seen() -> Result<Arc<Seen>> {
+    Arc::pin_init(
+        pin_init!(Seen {
+            calls: Atomic::new(0),
+            dropped: Atomic::new(0),
+            victim <- new_spinlock!(None),
+        }),
+        GFP_KERNEL,
+    )
+}
+
+/// The number of calls of its own that a tracer gets for a transition.
+fn calls(seen: &Seen) -> usize {
+    let _irq = local_interrupt_disable();
+    let before = seen.calls.load(Relaxed);
+
+    tracer::dispatch(Transition::Redirected);
+    seen.calls.load(Relaxed).wrapping_sub(before)
+}
+
+/// Gives back a reference to this module that is leaked.
+fn put_module() {
+    // SAFETY: A reference is leaked by the caller; the module stays, as it is being loaded.
+    unsafe { bindings::module_put(this_module::<crate::LocalModule>().as_ptr()) };
+}
+
+#[kunit_tests(rust_stepping_tracer)]
+mod registrations {
+    use super::*;
+
+    #[test]
+    fn guards_need_a_tracer() -> Result {
+        let seen = seen()?;
+        let handle = Handle::<Hostile>::new()?;
+        assert_eq!(handle.follow().err(), Some(ENODEV));
+
+        let registration = Registration::new(&handle, Hostile(seen.clone()))?;
+        assert!(Registration::new(&handle, Hostile(seen.clone())).err() == Some(EBUSY));
+        assert_eq!(seen.dropped.load(Relaxed), 1);
+
+        drop(registration);
+        assert_eq!(seen.dropped.load(Relaxed), 2);
+        assert_eq!(handle.follow().err(), Some(ENODEV));
+        Ok(())
+    }
+
+    #[test]
+    fn callbacks_come_while_there_is_a_guard() -> Result {
+        let [one, other] = [seen()?, seen()?];
+        let handles = [Handle::new()?, Handle::new()?];
+        let _first = Registration::new(&handles[0], Hostile(one.clone()))?;
+        let second = Registration::new(&handles[1], Hostile(other.clone()))?;
+        assert_eq!((calls(&one), calls(&other)), (0, 0));
+
+        let guards = [handles[0].follow()?, handles[0].follow()?];
+        assert!(hooks::are_followed());
+        assert_eq!((calls(&one), calls(&other)), (1, 0));
+        // This is a kernel thread.
+        assert!(guards[0].current(&local_interrupt_disable()).is_none());
+
+        let both = handles[1].follow()?;
+        assert_eq!((calls(&one), calls(&other)), (1, 1));
+        let [guard, last] = guards;
+        drop(guard);
+        assert_eq!((calls(&one), calls(&other)), (1, 1));
+        drop(last);
+        assert_eq!((calls(&one), calls(&other)), (0, 1));
+        drop(second);
+        assert_eq!((calls(&one), calls(&other)), (0, 0));
+        drop(both);
+        Ok(())
+    }
+
+    #[test]
+    fn registration_dropped_in_a_callback() -> Result {
+        let seen = seen()?;
+        let handle = Handle::new()?;
+        let registration = Registration::new(&handle, Hostile(seen.clone()))?;
+        let guard = handle.follow()?;
+
+        *seen.victim.lock() = Some(Victim::Registration(registration));
+        assert_eq!(calls(&seen), 1);
+        // It was in use: it is leaked, with its module, and called no more.
+        assert_eq!(seen.dropped.load(Relaxed), 0);
+        assert_eq!(calls(&seen), 0);
+        drop(guard);
+        put_module();
+        Ok(())
+    }
+
+    #[test]
+    fn guard_dropped_in_a_callback() -> Result {
+        let seen = seen()?;
+        let handle = Handle::new()?;
+        let registration = Registration::new(&handle, Hostile(seen.clone()))?;
+
+        *seen.victim.lock() = Some(Victim::Following(handle.follow()?));
+        assert_eq!(calls(&seen), 1);
+        assert_eq!(calls(&seen), 0);
+        // Its module stays, and so do the hooks.
+        assert!(hooks::are_followed());
+        hooks::unfollow();
+        put_module();
+
+        drop(registration);
+        assert_eq!(seen.dropped.load(Relaxed), 1);
+        Ok(())
+    }
+
+    #[test]
+    fn leaked_registration_is_called_only_with_a_guard() -> Result {
+        let seen = seen()?;
+        let handle = Handle::new()?;
+        core::mem::forget(Registration::new(&handle, Hostile(seen.clone()))?);
+
+        assert_eq!(calls(&seen), 0);
+        let guard = handle.follow()?;
+        assert_eq!(calls(&seen), 1);
+        drop(guard);
+        assert_eq!(calls(&seen), 0);
+        Ok(())
+    }
+
+    #[test]
+    fn no_more_tracers_than_there_are_places() -> Result {
+        let seen = seen()?;
+        let mut all = KVec::new();
+        let full = loop {
+            match Registration::new(&Handle::new()?, Hostile(seen.clone())) {
+                Ok(registration) => all.push(registration, GFP_KERNEL)?,
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(full, ENOSPC);
+
+        let before = seen.dropped.load(Relaxed);
+        let count = all.len();
+        drop(all);
+        assert_eq!(seen.dropped.load(Relaxed), before.wrapping_add(count));
+        Ok(())
+    }
+}

@@ -1,0 +1,413 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Tracers: the trait that a client implements, its registration, and the guard that keeps tasks
+//! followed.
+
+use crate::{
+    bindings,
+    hooks,
+    task::Current, //
+};
+use core::{
+    ffi::c_void,
+    marker::PhantomData,
+    ptr::{
+        self,
+        NonNull, //
+    }, //
+};
+use kernel::{
+    interrupt::{
+        self,
+        LocalInterruptDisabled, //
+    },
+    module::this_module,
+    pr_warn_once,
+    prelude::*,
+    sync::{
+        atomic::{
+            Acquire,
+            Atomic,
+            Relaxed,
+            Release, //
+        },
+        rcu,
+        Arc, //
+    }, //
+};
+
+/// How a task leaves user code, or goes back to it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Transition<'a> {
+    /// The task has executed an instruction that makes a system call.
+    Syscall,
+    /// The task is about to return from a system call. A signal may still come in between, or the
+    /// call be restarted.
+    Return,
+    /// A signal ends the program or comes to its handler. The registers are those of the interrupted
+    /// code, and are about to be saved in a core dump or in the handler's frame.
+    Signal,
+    /// The task is about to return to user code, to a signal's handler if that could be entered.
+    Handler,
+    /// The task has hit a breakpoint that may be a uprobe's. [`Probed`](Self::Probed) or
+    /// [`Signal`](Self::Signal) follows, and the trap flag must be clear until then: the kernel
+    /// takes it for the program's, and sends a `SIGTRAP`.
+    Breakpoint,
+    /// The task is about to return to user code after a [`Breakpoint`](Self::Breakpoint). If that was a
+    /// uprobe's, the kernel has executed the probed instruction.
+    Probed {
+        /// The address of the breakpoint.
+        from: u64,
+        /// What the file has there that is mapped, from the instruction on; perhaps more, and nothing
+        /// if no file is mapped.
+        text: &'a [u8],
+    },
+    /// The kernel has changed where the task continues: a restartable sequence is aborted.
+    Redirected,
+    /// The task gets off the CPU.
+    SwitchOut,
+    /// The next task gets on the CPU, and is [`Current`].
+    SwitchIn,
+}
+
+/// Whose a trap was.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub enum Trap {
+    /// The tracer's: the task continues.
+    Claimed,
+    /// Another's: the task gets its `SIGTRAP`, unless another tracer claims it.
+    Unclaimed,
+}
+
+/// A client of this crate.
+///
+/// Callbacks come on the CPU of the task, with interrupts off, and perhaps with locks of the
+/// scheduler or of signals held: they must not sleep, allocate or take a lock under which such a
+/// callback can come.
+#[vtable]
+pub trait Tracer: Sized + Send + Sync + 'static {
+    /// The task has executed an instruction with its trap flag set, which stays set.
+    ///
+    /// C counterpart: `register_die_notifier()` and `DIE_DEBUG`.
+    fn single_step(&self, task: &mut Current<'_>, irq: &LocalInterruptDisabled) -> Trap;
+
+    /// The task leaves user code, or goes back to it. [`None`] if it has none.
+    ///
+    /// C counterpart: probes of the tracepoints `sys_enter`, `sys_exit`, `signal_deliver`,
+    /// `sched_switch` and `rseq_ip_fixup`, `DIE_INT3`, and `task_work_add()`.
+    fn transition(
+        &self,
+        task: Option<Current<'_>>,
+        transition: Transition<'_>,
+        irq: &LocalInterruptDisabled,
+    );
+}
+
+/// What callbacks need of a tracer, whatever its type.
+///
+/// # Invariants
+///
+/// - `tracer` is null, or a `*const T` that is live, where `T` is the type of the functions; it is
+///   live until an RCU grace period after it was set to null.
+/// - While `followings` is not 0, and an RCU grace period longer, there is a reference to `module`,
+///   which has the code of `T`, and tasks are followed.
+struct Entry {
+    tracer: Atomic<*mut c_void>,
+    followings: Atomic<usize>,
+    module: *mut bindings::module,
+    single_step: unsafe fn(*const c_void, &mut Current<'_>, &LocalInterruptDisabled) -> Trap,
+    transition:
+        unsafe fn(*const c_void, Option<Current<'_>>, Transition<'_>, &LocalInterruptDisabled),
+}
+
+// SAFETY: `module` is only counted, which any task may do; the tracer is `Send` and `Sync`.
+unsafe impl Send for Entry {}
+// SAFETY: `module` is only counted, which any task may do; the tracer is `Send` and `Sync`.
+unsafe impl Sync for Entry {}
+
+impl Entry {
+    /// # Safety
+    ///
+    /// `tracer` must be a live `*const T`.
+    unsafe fn call_single_step<T: Tracer>(
+        tracer: *const c_void,
+        task: &mut Current<'_>,
+        irq: &LocalInterruptDisabled,
+    ) -> Trap {
+        // SAFETY: By the safety requirement.
+        unsafe { &*tracer.cast::<T>() }.single_step(task, irq)
+    }
+
+    /// # Safety
+    ///
+    /// `tracer` must be a live `*const T`.
+    unsafe fn call_transition<T: Tracer>(
+        tracer: *const c_void,
+        task: Option<Current<'_>>,
+        transition: Transition<'_>,
+        irq: &LocalInterruptDisabled,
+    ) {
+        // SAFETY: By the safety requirement.
+        unsafe { &*tracer.cast::<T>() }.transition(task, transition, irq);
+    }
+
+    /// The tracer, if it is to be called.
+    fn active(&self) -> Option<NonNull<c_void>> {
+        // Pairs with the release in `Handle::follow()`.
+        if self.followings.load(Acquire) == 0 {
+            return None;
+        }
+        // Pairs with the release in `Registration::new()`.
+        NonNull::new(self.tracer.load(Acquire))
+    }
+}
+
+/// The number of tracers that there can be.
+const TRACERS: usize = 8;
+
+/// The registered tracers: from [`Arc::into_raw`], or null. An entry that was here may be used until an
+/// RCU grace period later.
+static ENTRIES: [Atomic<*mut Entry>; TRACERS] = [const { Atomic::new(ptr::null_mut()) }; TRACERS];
+
+/// Calls `f` with each tracer that follows tasks, until it returns something.
+fn each<R>(mut f: impl FnMut(&Entry, *const c_void) -> Option<R>) -> Option<R> {
+    let _reader = rcu::read_lock();
+
+    ENTRIES.iter().find_map(|place| {
+        // Pairs with the release in `Registration::new()`.
+        let entry = NonNull::new(place.load(Acquire))?;
+        // SAFETY: Live until an RCU grace period after it is taken out of `ENTRIES`.
+        let entry = unsafe { entry.as_ref() };
+
+        f(entry, entry.active()?.as_ptr())
+    })
+}
+
+/// Reports a transition of the current task to all tracers.
+pub(crate) fn dispatch(transition: Transition<'_>) {
+    if !hooks::are_followed() {
+        return;
+    }
+    let irq = interrupt::local_interrupt_disable();
+
+    let _: Option<()> = each(|entry, tracer| {
+        // SAFETY: A tracer follows tasks, so switches are noted, and are until the RCU section ends.
+        let task = unsafe { Current::new(&irq) };
+        // SAFETY: Live until the RCU section ends, and of the function's type, by the invariant.
+        unsafe { (entry.transition)(tracer, task, transition, &irq) };
+        None
+    });
+}
+
+/// Reports a single step of the current task to the tracers until one claims it; whether one has.
+pub(crate) fn single_step() -> bool {
+    if !hooks::are_followed() {
+        return false;
+    }
+    let irq = interrupt::local_interrupt_disable();
+
+    let claimed = each(|entry, tracer| {
+        // SAFETY: A tracer follows tasks, so switches are noted, and are until the RCU section ends.
+        let mut task = unsafe { Current::new(&irq) }?;
+        // SAFETY: Live until the RCU section ends, and of the function's type, by the invariant.
+        let trap = unsafe { (entry.single_step)(tracer, &mut task, &irq) };
+        (trap == Trap::Claimed).then_some(())
+    });
+    claimed.is_some()
+}
+
+/// Whether this code may wait for an RCU grace period.
+fn may_sleep() -> bool {
+    // SAFETY: Reading the context has no requirements.
+    unsafe { bindings::rust_stepping_may_sleep() }
+}
+
+/// A client's way to this crate.
+///
+/// It is made before the tracer, so that objects of the client's that need [`Following`]s can be made
+/// first, and the tracer with references to them.
+pub struct Handle<T: Tracer> {
+    entry: Arc<Entry>,
+    _tracer: PhantomData<fn(T)>,
+}
+
+impl<T: Tracer> Clone for Handle<T> {
+    fn clone(&self) -> Self {
+        Self {
+            entry: self.entry.clone(),
+            _tracer: PhantomData,
+        }
+    }
+}
+
+impl<T: Tracer> Handle<T> {
+    /// A handle without a tracer.
+    pub fn new() -> Result<Self> {
+        // INVARIANT: There is neither a tracer nor a guard.
+        let entry = Entry {
+            tracer: Atomic::new(ptr::null_mut()),
+            followings: Atomic::new(0),
+            module: this_module::<T::OwnerModule>().as_ptr(),
+            single_step: Entry::call_single_step::<T>,
+            transition: Entry::call_transition::<T>,
+        };
+
+        Ok(Self {
+            entry: Arc::new(entry, GFP_KERNEL)?,
+            _tracer: PhantomData,
+        })
+    }
+
+    /// Has tasks followed, and the tracer called, until the guard is dropped. [`ENODEV`] if there is no
+    /// tracer, or if the client's module is being unloaded.
+    ///
+    /// The first guard hooks system calls and switches of tasks, and may sleep. While there is one, from
+    /// any client, another takes no lock.
+    ///
+    /// While there is a guard, the client's module cannot be unloaded.
+    pub fn follow(&self) -> Result<Following> {
+        let entry = self.entry.clone();
+
+        if entry.tracer.load(Relaxed).is_null() {
+            return Err(ENODEV);
+        }
+        // SAFETY: `THIS_MODULE` of the client, or null if that is built in. Its code calls this, so
+        // that it is there.
+        if !unsafe { bindings::try_module_get(entry.module) } {
+            return Err(ENODEV);
+        }
+        hooks::follow().inspect_err(|_| {
+            // SAFETY: Gives back the reference taken above; the caller's code stays without it.
+            unsafe { bindings::module_put(entry.module) }
+        })?;
+        // INVARIANT: The module is held, and tasks are followed. Pairs with the acquire in `active()`.
+        entry.followings.fetch_add(1, Release);
+        Ok(Following { entry })
+    }
+}
+
+/// A guard: as long as it exists, tasks are followed.
+///
+/// If it is leaked, the client's module stays loaded.
+///
+/// # Invariants
+///
+/// It is counted in its entry's `followings`, and holds a reference to the client's module.
+pub struct Following {
+    entry: Arc<Entry>,
+}
+
+impl Following {
+    /// The task to whose user code this CPU returns; [`None`] for a kernel thread, or a task that
+    /// exits. Also in an NMI.
+    pub fn current<'a>(&'a self, irq: &'a LocalInterruptDisabled) -> Option<Current<'a>> {
+        // SAFETY: By the type invariant tasks are followed during `'a`, so switches are noted.
+        unsafe { Current::new(irq) }
+    }
+}
+
+impl Drop for Following {
+    /// The client's last guard waits for its callbacks. Where that is impossible, in a callback or with
+    /// a lock held, the client's module stays loaded instead.
+    fn drop(&mut self) {
+        if self.entry.followings.fetch_sub(1, Relaxed) == 1 {
+            if !may_sleep() {
+                pr_warn_once!("the last guard of a tracer is dropped where it cannot wait\n");
+                return;
+            }
+            // For callbacks that came while there was this guard.
+            rcu::synchronize_rcu();
+        }
+        hooks::unfollow();
+        // SAFETY: Gives back the reference of `Handle::follow()`. No callback of this client's needs
+        // it, and whatever called this code keeps the module itself.
+        unsafe { bindings::module_put(self.entry.module) };
+    }
+}
+
+/// A registered tracer.
+///
+/// Its callbacks are called while there is a [`Following`] of its handle's. Dropped, it waits until
+/// none runs. Where that is impossible, in a callback or with a lock held, the tracer and its module
+/// are leaked instead.
+///
+/// # Invariants
+///
+/// `place` is this registration's: it has a reference to `handle`'s entry, whose tracer is `tracer`,
+/// from [`KBox::into_raw`].
+pub struct Registration<T: Tracer> {
+    handle: Handle<T>,
+    tracer: NonNull<T>,
+    place: &'static Atomic<*mut Entry>,
+}
+
+// SAFETY: It owns a `T`, which is `Send`; the rest is atomic.
+unsafe impl<T: Tracer> Send for Registration<T> {}
+// SAFETY: It gives shared access to a `T`, which is `Sync`.
+unsafe impl<T: Tracer> Sync for Registration<T> {}
+
+impl<T: Tracer> Registration<T> {
+    /// Registers `tracer`. [`EBUSY`] if the handle has a tracer, [`ENOSPC`] if there are too many.
+    pub fn new(handle: &Handle<T>, tracer: T) -> Result<Self> {
+        let tracer = NonNull::from(KBox::leak(KBox::new(tracer, GFP_KERNEL)?));
+        // Pairs with the acquire in `active()`.
+        let set = handle
+            .entry
+            .tracer
+            .cmpxchg(ptr::null_mut(), tracer.as_ptr().cast(), Release);
+        if set.is_err() {
+            // SAFETY: From `leak()` above, and stored nowhere.
+            drop(unsafe { KBox::from_raw(tracer.as_ptr()) });
+            return Err(EBUSY);
+        }
+
+        let entry = Arc::into_raw(handle.entry.clone()).cast_mut();
+        // Pairs with the acquire in `each()`.
+        let free =
+            |place: &&Atomic<*mut Entry>| place.cmpxchg(ptr::null_mut(), entry, Release).is_ok();
+        let Some(place) = ENTRIES.iter().find(free) else {
+            handle.entry.tracer.store(ptr::null_mut(), Relaxed);
+            // SAFETY: From `into_raw()` above, and stored nowhere.
+            drop(unsafe { Arc::from_raw(entry) });
+            // SAFETY: From `leak()` above. No callback has had it, as the entry was in no place.
+            drop(unsafe { KBox::from_raw(tracer.as_ptr()) });
+            return Err(ENOSPC);
+        };
+        // INVARIANT: Just stored.
+        Ok(Self {
+            handle: handle.clone(),
+            tracer,
+            place,
+        })
+    }
+
+    /// The tracer.
+    pub fn tracer(&self) -> &T {
+        // SAFETY: Live until `self` is dropped, by the type invariant.
+        unsafe { self.tracer.as_ref() }
+    }
+}
+
+impl<T: Tracer> Drop for Registration<T> {
+    fn drop(&mut self) {
+        let entry = self.place.xchg(ptr::null_mut(), Relaxed);
+        self.handle.entry.tracer.store(ptr::null_mut(), Relaxed);
+
+        if !may_sleep() {
+            // If it is being unloaded there is no guard, so no callback either.
+            //
+            // SAFETY: `THIS_MODULE` of the client, or null if that is built in. Its code calls this.
+            let _held = unsafe { bindings::try_module_get(self.handle.entry.module) };
+            pr_warn_once!("a tracer is dropped where its callbacks cannot be waited for\n");
+            return;
+        }
+        rcu::synchronize_rcu();
+        // SAFETY: From `Arc::into_raw()` in `new()`. No callback uses it any more: it was taken out of
+        // `ENTRIES` a grace period ago.
+        drop(unsafe { Arc::from_raw(entry) });
+        // SAFETY: From `KBox::leak()` in `new()`. No callback uses it any more: the entry's pointer was
+        // set to null a grace period ago.
+        drop(unsafe { KBox::from_raw(self.tracer.as_ptr()) });
+    }
+}

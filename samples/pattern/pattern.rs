@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! `pattern`: a trace unit in software.
+//!
+//! A timer is its clock; at every tick it writes packets through a table of regions, as a unit in
+//! hardware would, and raises its interrupt where the table says. Where it writes, the event says:
+//! straight into the AUX ring, or into bounce memory of two shapes. What it writes is described in
+//! `pattern_codec`: every byte can be verified, and what is lost shows as an exact number of
+//! bytes. What shall go wrong can be asked for. So it is the ground truth for a recorder, and the
+//! test of the framework. `Documentation/abi.md` has the terms.
+//!
+//! - [`config`]: what an event asks for.
+//! - [`unit`]: makes packets, and follows the table.
+//! - [`sink`]: the memory that it writes to, and the way from there into the ring.
+//! - [`stream`]: what lives as long as the event.
+//! - [`fault`]: what goes wrong when the event asks for it; [`broken`]: what never does.
+//!
+//! ```text
+//! # insmod rust_perf.ko; insmod pattern.ko
+//! $ auxrec record -e pattern/rate=4096,packet=2/ -m 16,64 -o trace.data -- sleep 1
+//! $ auxrec check trace.data
+//! ```
+//!
+//! The event's counter is the number of bytes generated, whether they found room or not.
+
+use kernel::{
+    prelude::*,
+    sync::atomic::{
+        Atomic,
+        Relaxed, //
+    }, //
+};
+use perf::{
+    aux,
+    pmu::{
+        Capabilities,
+        Counting,
+        Description, //
+    },
+    Attr,
+    AuxPmu,
+    Event,
+    Pmu, //
+};
+
+mod broken;
+mod config;
+mod fault;
+mod sink;
+mod stream;
+mod tests;
+mod unit;
+
+use config::{
+    Config,
+    Plan, //
+};
+use fault::Fault;
+use sink::Sink;
+use stream::Stream;
+use unit::Unit;
+
+module! {
+    type: Module,
+    name: "pattern",
+    authors: ["The auxpmu authors"],
+    description: "A perf PMU whose trace is generated in software and can be verified",
+    license: "GPL",
+    params: {
+        alias: u8 {
+            default: 0,
+            description: "Register as another PMU, for programs that go by names: 1 intel_pt, 2 intel_bts",
+        },
+    },
+}
+
+/// The name to register under.
+fn name() -> Result<&'static CStr> {
+    match module_parameters::alias.value() {
+        0 => Ok(c"pattern"),
+        1 => Ok(c"intel_pt"),
+        2 => Ok(c"intel_bts"),
+        _ => Err(EINVAL),
+    }
+}
+
+struct Module {
+    _pmu: aux::Registration<Pattern>,
+}
+
+impl kernel::Module for Module {
+    fn init(_module: &'static ThisModule) -> Result<Self> {
+        let description = Description::new(name()?)
+            .capabilities(
+                Capabilities::EXCLUSIVE
+                    .and(Capabilities::ITRACE)
+                    .and(Capabilities::NO_EXCLUDE),
+            )
+            .events(perf::attributes! {
+                slow: "rate=0x40",
+                fast: "rate=0x4000,packet=0x10",
+                direct: "sink=0",
+                sg: "sink=1",
+                flat: "sink=2",
+            })
+            .caps(perf::attributes! {
+                format_version: "1",
+                packet_unit: "64",
+                sinks: "direct sg flat",
+            });
+        let driver = Pattern {
+            streams: Atomic::new(0),
+        };
+
+        Ok(Self {
+            _pmu: aux::Registration::new(description, driver)?,
+        })
+    }
+}
+
+struct Pattern {
+    /// Streams so far.
+    streams: Atomic<u32>,
+}
+
+/// A transaction.
+struct Run {
+    unit: Unit,
+    /// Whether there is room: if not even the padding fits, there is none.
+    room: bool,
+}
+
+#[vtable]
+impl Pmu for Pattern {
+    type Config = Config;
+    type Event = Stream;
+    type Count = Run;
+
+    fn event_init(&self, attr: &Attr<'_, Config>) -> Result<Stream> {
+        let plan = Plan::new(attr.config())?;
+        if plan.is_long() && !attr.is_perfmon_capable() {
+            return Err(EACCES);
+        }
+        let number = self.streams.fetch_add(1, Relaxed).wrapping_add(1).max(1);
+
+        Ok(Stream::new(number, plan))
+    }
+
+    fn count_start(&self, counting: &mut Counting<'_, Self>) -> Result<Run> {
+        counting.set_timer(counting.event().plan.tick);
+        Ok(Run {
+            unit: Unit::new(counting.event(), counting.cpu().id())?,
+            room: false,
+        })
+    }
+
+    fn count_tick(&self, counting: &mut Counting<'_, Self>, run: &mut Run) {
+        counting.count(run.unit.count(&counting.event().plan));
+    }
+
+    fn count_stop(&self, counting: &mut Counting<'_, Self>, run: Run) {
+        counting.event().advance(&run.unit);
+    }
+}
+
+#[vtable]
+impl AuxPmu for Pattern {
+    type Buffer = Sink;
+    type Trace = Run;
+
+    fn setup_aux(&self, stream: &Event<'_, Self>, pages: &aux::Pages) -> Result<Sink> {
+        Sink::new(&stream.plan, pages)
+    }
+
+    fn start(&self, transaction: &mut aux::Transaction<'_, Self>) -> Result<Run> {
+        if transaction.event().plan.fault == Fault::Start {
+            return Err(EIO);
+        }
+
+        let mut unit = Unit::new(transaction.event(), transaction.cpu().id())?;
+        let room = sink::align(transaction, &unit).is_ok();
+
+        let parts = transaction.parts();
+
+        parts.buffer.seek(&parts.region, &mut unit, room);
+        transaction.set_timer(transaction.event().plan.tick);
+        Ok(Run { unit, room })
+    }
+
+    fn tick(&self, transaction: &mut aux::Transaction<'_, Self>, run: &mut Run) -> aux::Next {
+        let stream = transaction.event();
+        let unit = &mut run.unit;
+
+        if unit.paused {
+            return aux::Next::Continue;
+        }
+
+        let mut parts = transaction.parts();
+        let outcome = parts.buffer.tick(&mut parts.region, &stream.plan, unit);
+        transaction.count(outcome.generated);
+
+        let taken = unit.line.take(stream.plan.fault, outcome.raised);
+        match transaction.region().mode() {
+            _ if outcome.faulted => aux::Next::Flush,
+            aux::Mode::Linear if taken => aux::Next::Flush,
+            aux::Mode::Overwrite if taken => {
+                let mut parts = transaction.parts();
+
+                parts.buffer.take(&mut parts.region, stream, unit, run.room);
+                aux::Next::Continue
+            }
+            _ => aux::Next::Continue,
+        }
+    }
+
+    fn pause(&self, _transaction: &mut aux::Transaction<'_, Self>, run: &mut Run) {
+        run.unit.paused = true;
+    }
+
+    fn resume(&self, _transaction: &mut aux::Transaction<'_, Self>, run: &mut Run) {
+        run.unit.paused = false;
+    }
+
+    fn snapshot(
+        &self,
+        transaction: &mut aux::Transaction<'_, Self>,
+        run: &mut Run,
+        sample: aux::Sample<'_>,
+    ) -> aux::Copied {
+        // The unit writes in `tick()` only, which cannot come meanwhile.
+        let stream = transaction.event();
+        let mut parts = transaction.parts();
+        let len = parts
+            .buffer
+            .take(&mut parts.region, stream, &mut run.unit, run.room);
+
+        sample.copy(transaction, len)
+    }
+
+    fn quiesce(&self, transaction: &mut aux::Transaction<'_, Self>, run: Run) -> aux::Commit {
+        let Run { mut unit, room } = run;
+        let aux::Parts {
+            event,
+            buffer,
+            mut region,
+        } = transaction.parts();
+        let mode = region.mode();
+        let len = buffer.take(&mut region, event, &mut unit, room);
+        let len = broken::size(match mode {
+            aux::Mode::Linear => len,
+            aux::Mode::Overwrite => broken::wrap(len, region.size()),
+        });
+        let (no_space, gap, collision) = unit.lost.causes();
+
+        event.advance(&unit);
+        aux::Commit::new(len, broken::truncated(no_space, mode))
+            .and_lost(gap)
+            .and_lost(collision)
+            .in_format(buffer.format())
+    }
+}

@@ -1,0 +1,419 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! `ramp`: a driver with its tests.
+//!
+//! The driver writes rising numbers, or those of them that a filter lets through, and can be
+//! paused. Its KUnit suite, below, shows how a driver is tested on [`perf::testing`]'s bench,
+//! without perf and without user space: what is refused, what comes out, and what a full ring, a
+//! pause, an NMI, a reader that lies and an unmapped ring do to it.
+//!
+//! The suite runs when the module is loaded, where the kernel has KUnit built in; elsewhere it is
+//! left out, and the driver is all there is.
+//!
+//! ```text
+//! # insmod rust_perf.ko; insmod pmu_kunit.ko
+//! # cat /sys/kernel/debug/kunit/pmu_kunit/results
+//! ```
+
+use kernel::{
+    prelude::*,
+    sync::atomic::{
+        Atomic,
+        Relaxed, //
+    },
+    time::Delta, //
+};
+use perf::{
+    aux,
+    filter,
+    pmu::Description,
+    Attr,
+    AuxPmu,
+    Event,
+    Pmu, //
+};
+
+perf::module_pmu! {
+    type: Ramp,
+    pmu: Description::new(c"ramp").filters(1),
+    driver: Ramp,
+    name: "pmu_kunit",
+    authors: ["The auxpmu authors"],
+    description: "A perf PMU that comes with its KUnit suite",
+    license: "GPL",
+}
+
+perf::format! {
+    /// What an event asks for.
+    struct Config {
+        /// Numbers a tick; 0: 1.
+        burst: config[0..=7],
+    }
+}
+
+/// Length of a number.
+const WORD: u64 = 8;
+
+/// The unit at work.
+struct Unit {
+    paused: bool,
+    /// Bytes that found no room.
+    lost: u64,
+}
+
+struct Ramp;
+
+#[vtable]
+impl Pmu for Ramp {
+    type Config = Config;
+    /// The next number.
+    type Event = Atomic<u64>;
+    type Count = ();
+
+    fn event_init(&self, attr: &Attr<'_, Config>) -> Result<Atomic<u64>> {
+        // There is nothing to be sampled.
+        if attr.period() != 0 {
+            return Err(EOPNOTSUPP);
+        }
+        Ok(Atomic::new(0))
+    }
+
+    /// A filter is a range of numbers; the others are left out.
+    fn filters_validate(filters: &[filter::AddrFilter]) -> Result {
+        match filters {
+            [] => Ok(()),
+            [one] if one.action == filter::Action::Filter && !one.in_file => Ok(()),
+            _ => Err(EOPNOTSUPP),
+        }
+    }
+}
+
+#[vtable]
+impl AuxPmu for Ramp {
+    type Buffer = ();
+    type Trace = Unit;
+
+    fn setup_aux(&self, event: &Event<'_, Self>, pages: &aux::Pages) -> Result {
+        // A burst must fit, with the byte that perf keeps free.
+        if pages.size().len() <= burst(event).saturating_mul(WORD) {
+            return Err(EINVAL);
+        }
+        Ok(())
+    }
+
+    fn start(&self, transaction: &mut aux::Transaction<'_, Self>) -> Result<Unit> {
+        transaction.set_timer(Delta::from_millis(1));
+        Ok(Unit {
+            paused: true,
+            lost: 0,
+        })
+    }
+
+    fn tick(&self, transaction: &mut aux::Transaction<'_, Self>, unit: &mut Unit) -> aux::Next {
+        if unit.paused {
+            return aux::Next::Continue;
+        }
+
+        for _ in 0..burst(transaction.event()) {
+            let number = transaction.event().fetch_add(1, Relaxed);
+            let mut filters = transaction.filters().iter();
+            let passes = |range: Option<(u64, u64)>| {
+                range.is_some_and(|(first, last)| (first..=last).contains(&number))
+            };
+
+            transaction.count(1);
+            if !filters.all(|filter| passes(filter.range)) {
+                continue;
+            }
+            let written = transaction.region().reserve(8).and_then(|mut writer| {
+                writer.put(&number.to_le_bytes())?;
+                writer.commit();
+                Ok(())
+            });
+            if written.is_err() {
+                unit.lost = unit.lost.saturating_add(WORD);
+            }
+        }
+
+        if unit.lost > 0 || transaction.region().wakeup_due() {
+            aux::Next::Flush
+        } else {
+            aux::Next::Continue
+        }
+    }
+
+    fn pause(&self, _transaction: &mut aux::Transaction<'_, Self>, unit: &mut Unit) {
+        unit.paused = true;
+    }
+
+    fn resume(&self, _transaction: &mut aux::Transaction<'_, Self>, unit: &mut Unit) {
+        unit.paused = false;
+    }
+
+    fn quiesce(&self, transaction: &mut aux::Transaction<'_, Self>, unit: Unit) -> aux::Commit {
+        let loss = match unit.lost {
+            0 => aux::Loss::None,
+            bytes => aux::Loss::NoSpace { bytes: Some(bytes) },
+        };
+
+        aux::Commit::written(transaction, loss)
+    }
+}
+
+/// Numbers a tick of this event.
+fn burst(event: &Event<'_, Ramp>) -> u64 {
+    event.config().burst().max(1)
+}
+
+#[cfg(CONFIG_RUST_PERF_TESTING)]
+#[kunit_tests(pmu_kunit)]
+mod tests {
+    use super::*;
+    use perf::testing::{
+        Bench,
+        Nmi,
+        Setup, //
+    };
+
+    const PAGE: u64 = 4096;
+
+    /// An event with bursts of this many numbers.
+    fn setup(burst: u64) -> Setup {
+        Setup {
+            config: [burst, 0, 0, 0],
+            pages: 1,
+            watermark: 64,
+            filters: 1,
+            ..Setup::default()
+        }
+    }
+
+    /// The numbers in `bytes`.
+    fn numbers(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
+        let word = |bytes: &[u8]| bytes.try_into().map_or(u64::MAX, u64::from_le_bytes);
+
+        bytes.chunks_exact(8).map(word)
+    }
+
+    #[test]
+    fn only_what_it_can_do_is_accepted() {
+        let none = Setup::default();
+        // What is asked for, and the error.
+        let table = [
+            (setup(0), None),
+            (setup(255), None),
+            (setup(256), Some(EINVAL)),
+            (
+                Setup {
+                    config: [0, 1, 0, 0],
+                    ..none
+                },
+                Some(EINVAL),
+            ),
+            (
+                Setup {
+                    period: 1000,
+                    ..none
+                },
+                Some(EOPNOTSUPP),
+            ),
+            (
+                Setup {
+                    frequency: true,
+                    ..none
+                },
+                Some(EINVAL),
+            ),
+            // The framework itself takes powers of two only, as perf does.
+            (Setup { pages: 3, ..none }, Some(EINVAL)),
+        ];
+
+        for (setup, error) in table {
+            assert!(Bench::new(Ramp, &setup).err() == error);
+        }
+    }
+
+    /// Over many sessions and rounds of the ring, with a reader that keeps up.
+    #[test]
+    fn all_numbers_come_out_in_order() -> Result {
+        let mut bench = Bench::new(Ramp, &setup(3))?;
+        let mut next = 0;
+
+        bench.add()?;
+        for i in 0..1000 {
+            assert!(bench.tick());
+            if i % 50 == 0 {
+                // perf stops and starts the event when the task is scheduled.
+                bench.stop();
+                bench.start();
+            }
+            for number in numbers(&bench.read()?) {
+                assert_eq!(number, next);
+                next += 1;
+            }
+        }
+        bench.del();
+        next += u64::try_from(numbers(&bench.read()?).count())?;
+
+        assert_eq!(next, 3000);
+        assert_eq!(bench.head(), 3000 * WORD);
+        assert_eq!(bench.counter(), 3000);
+        assert!(bench.violation().is_none());
+        Ok(())
+    }
+
+    #[test]
+    fn full_ring_loses_what_the_counter_tells() -> Result {
+        let mut bench = Bench::new(Ramp, &setup(1))?;
+
+        bench.add()?;
+        for _ in 0..PAGE / WORD {
+            bench.tick();
+        }
+        assert!(bench.is_disabled());
+        // perf keeps one byte free, so one number less than the ring would hold.
+        let fits = PAGE / WORD - 1;
+        assert_eq!(bench.head(), fits * WORD);
+        assert!(bench.records().last().is_some_and(|r| r.is_truncated()));
+
+        // The reader comes, and it goes on with the number after the one that was lost.
+        bench.read()?;
+        bench.tick();
+        bench.del();
+        assert!(numbers(&bench.read()?).eq([fits + 1]));
+        assert!(bench.violation().is_none());
+        Ok(())
+    }
+
+    #[test]
+    fn newest_numbers_survive_in_overwrite_mode() -> Result {
+        let mut bench = Bench::new(
+            Ramp,
+            &Setup {
+                mode: aux::Mode::Overwrite,
+                ..setup(100)
+            },
+        )?;
+
+        bench.add()?;
+        for _ in 0..50 {
+            assert!(bench.tick());
+        }
+        bench.del();
+
+        assert!(numbers(&bench.read()?).eq(5000 - PAGE / WORD..5000));
+        assert!(bench.records().iter().all(|r| r.is_overwrite()));
+        assert!(bench.violation().is_none());
+        Ok(())
+    }
+
+    #[test]
+    fn paused_it_is_silent() -> Result {
+        let mut bench = Bench::new(Ramp, &setup(1))?;
+
+        // Paused before it starts, as with `aux-action=start-paused`.
+        bench.pause()?;
+        bench.add()?;
+        bench.tick();
+        assert_eq!(bench.counter(), 0);
+
+        bench.resume()?;
+        bench.tick();
+        bench.pause()?;
+        bench.tick();
+        bench.del();
+        assert_eq!(bench.head(), WORD);
+        assert!(bench.violation().is_none());
+        Ok(())
+    }
+
+    #[test]
+    fn filter_lets_its_numbers_through() -> Result {
+        let mut bench = Bench::new(Ramp, &setup(10))?;
+        let filter = filter::AddrFilter {
+            action: filter::Action::Filter,
+            in_file: false,
+            offset: 25,
+            size: 10,
+        };
+        let in_file = filter::AddrFilter {
+            in_file: true,
+            ..filter
+        };
+
+        // Set while it runs: perf stops it and starts it again.
+        bench.add()?;
+        bench.tick();
+        bench.set_filters(&[filter], None)?;
+        for wanted in [&[in_file][..], &[filter, filter]] {
+            assert!(bench.set_filters(wanted, None) == Err(EOPNOTSUPP));
+        }
+        for _ in 0..9 {
+            assert!(bench.tick());
+        }
+        bench.del();
+
+        assert!(numbers(&bench.read()?).eq(Iterator::chain(0..10, 25..35)));
+        assert_eq!(bench.counter(), 100);
+        assert!(bench.violation().is_none());
+        Ok(())
+    }
+
+    /// perf may stop, pause and resume the event from NMI, wherever it is.
+    #[test]
+    fn nmi_breaks_into_every_callback() -> Result {
+        type Call = fn(&mut Bench<Ramp>);
+        let calls: [Call; 4] = [
+            |bench| assert!(bench.add().is_ok()),
+            // Without effect if the NMI has stopped the event.
+            |bench| {
+                bench.tick();
+            },
+            |bench| bench.stop(),
+            |bench| bench.del(),
+        ];
+
+        for call in 0..calls.len() {
+            for nmi in [Nmi::Stop, Nmi::Pause, Nmi::Resume] {
+                let mut bench = Bench::new(Ramp, &setup(1))?;
+
+                for (i, f) in calls.iter().enumerate() {
+                    if i == call {
+                        bench.interrupt(nmi)?;
+                    }
+                    f(&mut bench);
+                    // What perf has been told to stop is stopped when the callback is over.
+                    assert!(!(i == call && nmi == Nmi::Stop && bench.is_open()));
+                }
+
+                // The one tick wrote, unless the NMI came before it.
+                let silent = call == 0 && nmi != Nmi::Resume;
+                assert_eq!(bench.head(), if silent { 0 } else { WORD });
+                assert!(bench.violation().is_none());
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn user_space_may_unmap_and_lie() -> Result {
+        let mut bench = Bench::new(Ramp, &setup(1))?;
+
+        bench.add()?;
+        bench.tick();
+        bench.unmap();
+        assert!(!bench.is_open() && !bench.tick());
+        // Nothing to start on, until it is mapped again.
+        assert!(!bench.start());
+        bench.map()?;
+        assert!(bench.start());
+
+        // A tail ahead of the head: there is no room, whatever the truth is.
+        bench.set_tail(u64::MAX / 2);
+        bench.stop();
+        assert!(!bench.start());
+        assert!(bench.is_disabled());
+        assert!(bench.violation().is_none());
+        Ok(())
+    }
+}

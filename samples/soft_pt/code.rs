@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A task's code and stack.
+
+use intel_pt::insn::{
+    Insn,
+    Mode,
+    LEN_MAX, //
+};
+use stepping::{
+    Code,
+    Current, //
+};
+
+/// `int3`.
+pub(crate) const BREAKPOINT: u8 = 0xcc;
+
+/// The page of calls that the kernel emulates.
+pub(crate) const VSYSCALL: core::ops::Range<u64> = 0xffff_ffff_ff60_0000..0xffff_ffff_ff60_1000;
+
+/// The mode of this kind of code.
+pub(crate) fn mode_of(code: Code) -> Mode {
+    match code {
+        Code::Bits64 => Mode::Bits64,
+        Code::Bits32 => Mode::Bits32,
+    }
+}
+
+/// The mode of the task's code.
+pub(crate) fn mode(task: &Current<'_>) -> Mode {
+    task.code().map_or(Mode::Bits64, mode_of)
+}
+
+/// The instruction at `ip`, if it can be read now.
+pub(crate) fn read(task: &Current<'_>, ip: u64) -> Option<Insn> {
+    let mut text = [0; LEN_MAX];
+    let len = task.read(ip, &mut text);
+
+    Insn::decode(text.get(..len)?, mode(task))
+}
+
+/// Where the task's function returns to, if that can be read now.
+pub(crate) fn return_address(task: &Current<'_>) -> Option<u64> {
+    let mut bytes = [0; 8];
+
+    (task.read(task.sp(), &mut bytes) == bytes.len()).then(|| u64::from_le_bytes(bytes))
+}
+
+/// Takes the trap flag out of the flags that the task has pushed.
+pub(crate) fn hide_trap_flag(task: &Current<'_>) {
+    let place = task.sp().wrapping_add(1);
+    let mut byte = [0];
+
+    if task.read(place, &mut byte) == 1 {
+        // If the stack is gone already, there is nothing to see.
+        let _ = task.write(place, &byte.map(|byte| byte & !1));
+    }
+}

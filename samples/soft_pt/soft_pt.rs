@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! `soft_pt`: Intel Processor Trace without Intel's unit.
+//!
+//! It steps through user code, instruction by instruction, and writes the packets that Intel's
+//! trace unit would have written, so that whatever decodes Intel PT shows what a program did:
+//! slowly, but exactly, on any x86-64 processor.
+//!
+//! ```text
+//! # insmod rust_perf.ko; insmod rust_stepping.ko; insmod soft_pt.ko intel_pt=1
+//! $ perf record -e intel_pt//u -- gzip -k file
+//! $ perf script --itrace=i1i
+//! ```
+//!
+//! With `intel_pt=1` the PMU has the name that perf knows, on a machine where no such PMU is;
+//! else it is `soft_pt`. Its terms are at the places where Intel's are.
+//!
+//! The event's counter is the number of instructions traced.
+//!
+//! ```text
+//! soft_pt.rs  the PMU and the tracer of tasks, which it joins
+//! tracer.rs   from single steps and transitions to packets
+//! code.rs     a task's code and stack
+//! ranges.rs   the addresses that are traced
+//! ring.rs     where the encoder's packets go
+//! unit.rs     what a unit of this kind says that it can
+//! ```
+
+use intel_pt::Encoder;
+use kernel::{
+    interrupt::LocalInterruptDisabled,
+    prelude::*, //
+};
+use perf::{
+    aux,
+    context::Cpu,
+    event::Exclude,
+    interrupt::Entry,
+    pmu::{
+        Capabilities,
+        Description, //
+    },
+    Attr,
+    AuxPmu,
+    Event,
+    Pmu, //
+};
+use stepping::{
+    Current,
+    Following,
+    Handle,
+    Transition,
+    Trap, //
+};
+
+mod code;
+mod ranges;
+mod ring;
+mod tracer;
+mod unit;
+
+use ranges::Ranges;
+use ring::Ring;
+use tracer::Tracer;
+
+module! {
+    type: Module,
+    name: "soft_pt",
+    authors: ["The auxpmu authors"],
+    description: "A perf PMU that traces user code in Intel PT's format, by single-stepping",
+    license: "GPL",
+    params: {
+        intel_pt: bool {
+            default: false,
+            description: "Register as intel_pt, the name that perf knows",
+        },
+    },
+}
+
+/// The tracer goes first: it enters the PMU's transactions.
+struct Module {
+    _steps: stepping::Registration<Steps>,
+    _pmu: aux::Registration<SoftPt>,
+}
+
+impl kernel::Module for Module {
+    fn init(_module: &'static ThisModule) -> Result<Self> {
+        let name = if module_parameters::intel_pt.value() {
+            c"intel_pt"
+        } else {
+            c"soft_pt"
+        };
+        let description = Description::new(name)
+            .capabilities(Capabilities::EXCLUSIVE.and(Capabilities::ITRACE))
+            .filters(ranges::MAX.try_into()?)
+            .caps(unit::caps());
+        let steps = Handle::new()?;
+        let driver = SoftPt {
+            steps: steps.clone(),
+        };
+        let pmu = aux::Registration::new(description, driver)?;
+
+        Ok(Self {
+            _steps: stepping::Registration::new(&steps, Steps { pmu: pmu.entry() })?,
+            _pmu: pmu,
+        })
+    }
+}
+
+/// The PMU.
+struct SoftPt {
+    steps: Handle<Steps>,
+}
+
+/// An event.
+struct State {
+    config: intel_pt::Config,
+    /// Tasks are followed while there is an event.
+    following: Following,
+}
+
+impl State {
+    /// The task that this CPU goes back to.
+    fn current<'a>(&'a self, cpu: &'a Cpu) -> Option<Current<'a>> {
+        self.following.current(cpu.interrupt_disabled())
+    }
+}
+
+#[vtable]
+impl Pmu for SoftPt {
+    type Config = unit::Config;
+    type Event = State;
+    type Count = ();
+
+    fn event_init(&self, attr: &Attr<'_, unit::Config>) -> Result<Self::Event> {
+        let exclude = attr.exclude();
+        let wanted = Exclude {
+            // The kernel is not stepped through.
+            kernel: true,
+            user: false,
+            ..exclude
+        };
+
+        if exclude != wanted {
+            return Err(EOPNOTSUPP);
+        }
+        Ok(State {
+            config: unit::encoder_config(attr.config())?,
+            following: self.steps.follow()?,
+        })
+    }
+
+    fn filters_validate(filters: &[perf::filter::AddrFilter]) -> Result {
+        ranges::validate(filters)
+    }
+}
+
+#[vtable]
+impl AuxPmu for SoftPt {
+    type Buffer = Encoder;
+    type Trace = Tracer;
+
+    fn setup_aux(&self, event: &Event<'_, Self>, _pages: &aux::Pages) -> Result<Encoder> {
+        Ok(Encoder::new(event.config))
+    }
+
+    fn start(&self, transaction: &mut aux::Transaction<'_, Self>) -> Result<Tracer> {
+        // The last event that wrote to this AUX area may have had other terms.
+        *transaction.buffer() = Encoder::new(transaction.event().config);
+
+        Ok(Tracer::new(Ranges::new(transaction.filters())))
+    }
+
+    fn resume(&self, transaction: &mut aux::Transaction<'_, Self>, tracer: &mut Tracer) {
+        let cpu = transaction.cpu();
+
+        tracer.resume(transaction.event().current(cpu), cpu);
+    }
+
+    fn pause(&self, transaction: &mut aux::Transaction<'_, Self>, tracer: &mut Tracer) {
+        let cpu = transaction.cpu();
+        let task = transaction.event().current(cpu);
+        let parts = transaction.parts();
+        let stepped = tracer.pause(parts.buffer, &mut Ring(parts.region), task, cpu);
+
+        transaction.count(stepped);
+    }
+
+    fn snapshot(
+        &self,
+        transaction: &mut aux::Transaction<'_, Self>,
+        _tracer: &mut Tracer,
+        sample: aux::Sample<'_>,
+    ) -> aux::Copied {
+        // Only callbacks write, and none comes meanwhile.
+        sample.copy_written(transaction)
+    }
+
+    fn quiesce(
+        &self,
+        transaction: &mut aux::Transaction<'_, Self>,
+        mut tracer: Tracer,
+    ) -> aux::Commit {
+        let task = transaction.event().current(transaction.cpu());
+        let parts = transaction.parts();
+        let stepped = tracer.leave(parts.buffer, &mut Ring(parts.region), task);
+
+        transaction.count(stepped);
+        aux::Commit::written(
+            transaction,
+            if tracer.is_full() {
+                aux::Loss::NoSpace { bytes: None }
+            } else {
+                aux::Loss::None
+            },
+        )
+    }
+}
+
+/// The tracer of tasks: it writes into the transaction that is open on the CPU.
+struct Steps {
+    pmu: Entry<SoftPt>,
+}
+
+#[vtable]
+impl stepping::Tracer for Steps {
+    fn single_step(&self, task: &mut Current<'_>, _irq: &LocalInterruptDisabled) -> Trap {
+        let step = |transaction: &mut aux::Transaction<'_, SoftPt>, tracer: &mut Tracer| {
+            if !tracer.is_stepping() {
+                return (aux::Next::Continue, Trap::Unclaimed);
+            }
+            // A debugger's step is traced, and the debugger gets its trap.
+            let trap = if tracer.is_armed() {
+                Trap::Claimed
+            } else {
+                Trap::Unclaimed
+            };
+
+            let parts = transaction.parts();
+            let stepped = tracer.step(parts.buffer, &mut Ring(parts.region), task);
+            if stepped != 0 {
+                transaction.count(stepped);
+            }
+            if tracer.is_full() || transaction.region().wakeup_due() {
+                (aux::Next::Flush, trap)
+            } else {
+                (aux::Next::Continue, trap)
+            }
+        };
+
+        self.pmu.with_transaction(step).unwrap_or(Trap::Unclaimed)
+    }
+
+    fn transition(
+        &self,
+        task: Option<Current<'_>>,
+        transition: Transition<'_>,
+        _irq: &LocalInterruptDisabled,
+    ) {
+        self.pmu
+            .with_transaction(|transaction, tracer: &mut Tracer| {
+                let parts = transaction.parts();
+                let ring = &mut Ring(parts.region);
+                let stepped = tracer.transition(parts.buffer, ring, task, transition);
+
+                transaction.count(stepped);
+                // A flush here would begin again, and set the flag that a signal's frame must not show:
+                // the next step flushes.
+                (aux::Next::Continue, ())
+            });
+    }
+}

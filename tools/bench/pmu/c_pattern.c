@@ -1,0 +1,566 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * c_pattern: the driver of samples/pattern.rs in C, with its direct sink only, to measure the Rust
+ * framework by.
+ *
+ * A timer is the clock of a trace unit in software. At every tick the unit writes packets through
+ * a table of regions in the layout of Intel's ToPA, and raises its interrupt where the table says
+ * so. rust/auxcore/pattern.rs describes the packets, Documentation/abi.md the terms. What this
+ * driver lacks: other sinks, faults, alignment, and counting without an AUX area.
+ *
+ * Like the drivers in the kernel's tree, it takes what perf_aux_output_begin() returns for a
+ * buffer of its own. If the AUX events of two PMUs are redirected to one event, that is wrong.
+ */
+
+#include <linux/bitfield.h>
+#include <linux/bits.h>
+#include <linux/cache.h>
+#include <linux/hrtimer.h>
+#include <linux/io.h>
+#include <linux/math.h>
+#include <linux/math64.h>
+#include <linux/minmax.h>
+#include <linux/module.h>
+#include <linux/percpu.h>
+#include <linux/perf_event.h>
+#include <linux/rcupdate.h>
+#include <linux/slab.h>
+#include <linux/string.h>
+#include <linux/timekeeping.h>
+
+#include "c_aux.h"
+#include "c_packet.h"
+
+/* attr.config */
+#define C_PATTERN_RATE		GENMASK_ULL(23, 0)
+#define C_PATTERN_BURST		GENMASK_ULL(39, 24)
+#define C_PATTERN_PACKET	GENMASK_ULL(47, 40)
+#define C_PATTERN_SEED		GENMASK_ULL(63, 48)
+/* attr.config1 */
+#define C_PATTERN_DRY		BIT_ULL(2)
+#define C_PATTERN_MIN		GENMASK_ULL(63, 48)
+
+#define C_PATTERN_DEFAULT_KIB	1024
+#define C_PATTERN_TICKS_PER_SEC	1000
+/* The unit's clock must leave the CPU to others. */
+#define C_PATTERN_SHORTEST_TICK	20000
+
+/* An entry of the table: the physical address of a page, and these. */
+#define TOPA_END		BIT_ULL(0)
+#define TOPA_INT		BIT_ULL(2)
+#define TOPA_STOP		BIT_ULL(4)
+#define TOPA_BASE		GENMASK_ULL(51, 12)
+
+/*
+ * perf_event::pmu_private. What changes does so in the event's transaction, one at a time; so it is
+ * on lines of its own.
+ */
+struct c_pattern_event {
+	ktime_t tick;
+	u64 limit;
+	u64 burst;
+	unsigned int min;
+	bool dry;
+	/* Of the next packet: .pos is what was generated so far, .run the transactions so far. */
+	struct c_packet packet;
+} ____cacheline_aligned;
+
+struct c_pattern_buffer {
+	unsigned long size;
+	bool overwrite;
+	/* The entries that carry marks. */
+	unsigned long stop;
+	unsigned long intr;
+	/* One for each page, and the end, which leads to the first. */
+	int nr_entries;
+	u64 table[] __counted_by(nr_entries);
+};
+
+/* The registers of the unit. */
+struct c_pattern_unit {
+	unsigned long entry;
+	unsigned long offset;
+	/* Has filled an entry with TOPA_STOP. */
+	bool stopped;
+};
+
+struct c_pattern_cpu {
+	struct perf_output_handle handle;
+	/* While a transaction is open on the handle, that is while handle.event is set. */
+	struct c_pattern_buffer *buffer;
+	struct c_pattern_unit unit;
+	unsigned long written;
+	/* Throws packets away until the next transaction. */
+	bool full;
+
+	struct c_aux_guard guard;
+	struct hrtimer timer;
+};
+
+static DEFINE_PER_CPU_SHARED_ALIGNED(struct c_pattern_cpu, c_pattern_cpus);
+
+static atomic_t c_pattern_streams = ATOMIC_INIT(0);
+
+/*
+ * Writes where the table says; @from may be NULL to move the write pointer only. False if the unit
+ * is stopped before the end.
+ */
+static bool c_pattern_put(struct c_pattern_cpu *cp, const void *from, size_t left, bool *raised)
+{
+	struct c_pattern_buffer *buffer = cp->buffer;
+	struct c_pattern_unit *unit = &cp->unit;
+
+	while (left) {
+		u64 entry = buffer->table[unit->entry];
+		size_t len;
+
+		if (unit->stopped)
+			return false;
+		if (entry & TOPA_END) {
+			unit->entry = 0;
+			continue;
+		}
+
+		len = min(left, PAGE_SIZE - unit->offset);
+		if (from) {
+			memcpy(phys_to_virt(entry & TOPA_BASE) + unit->offset, from, len);
+			from += len;
+		}
+		left -= len;
+		unit->offset += len;
+		if (unit->offset < PAGE_SIZE)
+			break;
+
+		if (entry & TOPA_INT)
+			*raised = true;
+		if (entry & TOPA_STOP) {
+			unit->stopped = true;
+		} else {
+			unit->entry++;
+			unit->offset = 0;
+		}
+	}
+	return !left;
+}
+
+/* Writes a packet. If there is no space for all of it, the write pointer stays where it is. */
+static bool c_pattern_packet(struct c_pattern_cpu *cp, struct c_pattern_event *data, bool *raised)
+{
+	struct c_pattern_unit unit = cp->unit;
+	bool done = true;
+
+	if (data->dry) {
+		done = c_pattern_put(cp, NULL, data->packet.len, raised);
+	} else {
+		__le64 block[C_PACKET_WORDS];
+		unsigned int at;
+
+		for (at = 0; done && at < data->packet.len; at += C_PACKET_UNIT) {
+			c_packet_block(&data->packet, at, block);
+			done = c_pattern_put(cp, block, sizeof(block), raised);
+		}
+	}
+
+	if (!done) {
+		cp->unit = unit;
+		return false;
+	}
+	cp->written += data->packet.len;
+	return true;
+}
+
+/* A tick of the unit's clock; whether it raises its interrupt. */
+static bool c_pattern_generate(struct c_pattern_cpu *cp, struct perf_event *event)
+{
+	struct c_pattern_event *data = event->pmu_private;
+	struct c_packet *packet = &data->packet;
+	u64 left = data->limit - min(data->limit, packet->pos);
+	u64 packets = data->burst;
+	bool raised = false;
+	u64 i;
+
+	if (left < packets * packet->len)
+		packets = div_u64(left, packet->len);
+	if (!packets)
+		return false;
+
+	packet->time = ktime_get_mono_fast_ns();
+	packet->cpu = smp_processor_id();
+	for (i = 0; i < packets; i++) {
+		if (!cp->full && !c_pattern_packet(cp, data, &raised))
+			cp->full = true;
+		packet->pos += packet->len;
+	}
+	local64_add(packets * packet->len, &event->count);
+
+	return raised || cp->full;
+}
+
+static void c_pattern_unmark(struct c_pattern_buffer *buffer)
+{
+	buffer->table[buffer->stop] &= ~(TOPA_STOP | TOPA_INT);
+	buffer->table[buffer->intr] &= ~TOPA_INT;
+}
+
+/*
+ * Places the marks of a transaction, as pt_buffer_reset_markers() does: STOP at the last end of a
+ * page within the space, INT there, and at the first end of a page that reaches the wakeup point,
+ * one page before STOP at the latest. False if no page ends within the space, so that the unit
+ * could not be stopped.
+ */
+static bool c_pattern_mark(struct c_pattern_buffer *buffer, struct perf_output_handle *handle)
+{
+	unsigned long head = handle->head;
+	unsigned long stop = round_down(head + handle->size, PAGE_SIZE);
+	unsigned long first = round_down(head, PAGE_SIZE) + PAGE_SIZE;
+	unsigned long intr = round_up(handle->wakeup, PAGE_SIZE);
+	unsigned long mask = (buffer->size >> PAGE_SHIFT) - 1;
+
+	c_pattern_unmark(buffer);
+	if ((long)(stop - first) < 0)
+		return false;
+
+	if ((long)(intr - first) < 0)
+		intr = first;
+	if ((long)(intr - stop) >= 0)
+		intr = stop != first ? stop - PAGE_SIZE : stop;
+
+	buffer->stop = ((stop >> PAGE_SHIFT) - 1) & mask;
+	buffer->intr = ((intr >> PAGE_SHIFT) - 1) & mask;
+	buffer->table[buffer->stop] |= TOPA_STOP | TOPA_INT;
+	buffer->table[buffer->intr] |= TOPA_INT;
+	return true;
+}
+
+/* C counterpart of perf_event_itrace_started(), which modules cannot call. */
+static void c_pattern_itrace_started(struct perf_event *event)
+{
+	if (!(event->attach_state & PERF_ATTACH_ITRACE))
+		WRITE_ONCE(event->attach_state, event->attach_state | PERF_ATTACH_ITRACE);
+}
+
+static bool c_pattern_open(struct c_pattern_cpu *cp, struct perf_event *event)
+{
+	struct c_pattern_buffer *buffer = perf_aux_output_begin(&cp->handle, event);
+	unsigned long head = cp->handle.head;
+
+	if (!buffer)
+		return false;
+
+	cp->buffer = buffer;
+	cp->written = 0;
+	cp->full = false;
+	cp->unit.entry = (head & (buffer->size - 1)) >> PAGE_SHIFT;
+	cp->unit.offset = offset_in_page(head);
+	cp->unit.stopped = !buffer->overwrite && !c_pattern_mark(buffer, &cp->handle);
+
+	event->hw.state = 0;
+	c_pattern_itrace_started(event);
+	return true;
+}
+
+/* Ends the transaction, if one is open. */
+static void c_pattern_close(struct c_pattern_cpu *cp)
+{
+	struct perf_event *event = cp->handle.event;
+	struct c_pattern_event *data;
+
+	if (!event)
+		return;
+
+	data = event->pmu_private;
+	data->packet.run++;
+
+	if (cp->full)
+		perf_aux_output_flag(&cp->handle, PERF_AUX_FLAG_TRUNCATED);
+	if (cp->buffer->overwrite)
+		cp->handle.head += cp->written;
+
+	/* B, see perf_aux_output_begin(). */
+	smp_wmb();
+	perf_aux_output_end(&cp->handle, cp->written);
+	event->hw.state = PERF_HES_STOPPED | PERF_HES_UPTODATE;
+}
+
+static void c_pattern_leave(struct c_pattern_cpu *cp)
+{
+	while (unlikely(c_aux_leave(&cp->guard)))
+		c_pattern_close(cp);
+}
+
+static enum hrtimer_restart c_pattern_tick(struct hrtimer *timer)
+{
+	struct c_pattern_cpu *cp = container_of(timer, struct c_pattern_cpu, timer);
+	struct c_pattern_event *data;
+	struct perf_event *event;
+
+	/* The timer of a CPU that goes offline moves to another. */
+	if (cp != this_cpu_ptr(&c_pattern_cpus) || !c_aux_enter(&cp->guard))
+		return HRTIMER_NORESTART;
+
+	event = cp->handle.event;
+	if (!event) {
+		c_pattern_leave(cp);
+		return HRTIMER_NORESTART;
+	}
+
+	data = event->pmu_private;
+	if (!READ_ONCE(event->hw.aux_paused) && c_pattern_generate(cp, event) &&
+	    !cp->buffer->overwrite) {
+		bool truncated = cp->full;
+
+		c_pattern_close(cp);
+		/* perf disables an event whose trace was truncated. */
+		if (!truncated)
+			c_pattern_open(cp, event);
+	}
+	c_pattern_leave(cp);
+
+	if (event->hw.state & PERF_HES_STOPPED)
+		return HRTIMER_NORESTART;
+
+	hrtimer_forward_now(timer, data->tick);
+	return HRTIMER_RESTART;
+}
+
+static void c_pattern_start(struct perf_event *event, int flags)
+{
+	struct c_pattern_cpu *cp = this_cpu_ptr(&c_pattern_cpus);
+	struct c_pattern_event *data = event->pmu_private;
+
+	/* The unit looks at hw.aux_paused at every tick. */
+	if (flags & PERF_EF_RESUME)
+		return;
+	if (!c_aux_enter(&cp->guard))
+		return;
+
+	if (!cp->handle.event && c_pattern_open(cp, event))
+		hrtimer_start(&cp->timer, data->tick, HRTIMER_MODE_REL_PINNED_HARD);
+	c_pattern_leave(cp);
+}
+
+static void c_pattern_stop(struct perf_event *event, int flags)
+{
+	struct c_pattern_cpu *cp = this_cpu_ptr(&c_pattern_cpus);
+
+	if (flags & PERF_EF_PAUSE)
+		return;
+
+	/*
+	 * Without PERF_EF_UPDATE perf throttles the event's group. That may be in NMI, or with the
+	 * timers locked; the timer finds no transaction then, and is not started again.
+	 */
+	if (flags & PERF_EF_UPDATE)
+		hrtimer_try_to_cancel(&cp->timer);
+
+	if (!c_aux_enter(&cp->guard)) {
+		c_aux_defer_stop(&cp->guard);
+		return;
+	}
+	if (cp->handle.event == event)
+		c_pattern_close(cp);
+	c_pattern_leave(cp);
+}
+
+static int c_pattern_add(struct perf_event *event, int flags)
+{
+	struct c_pattern_cpu *cp = this_cpu_ptr(&c_pattern_cpus);
+
+	event->hw.state = PERF_HES_STOPPED | PERF_HES_UPTODATE;
+	if (!(flags & PERF_EF_START))
+		return 0;
+	if (cp->handle.event)
+		return -EBUSY;
+
+	/* perf_aux_output_begin() sets it unless there is no AUX area. */
+	cp->handle.rb = NULL;
+	c_pattern_start(event, PERF_EF_START);
+
+	/* If the area is full, perf disables the event once it is added. */
+	if ((event->hw.state & PERF_HES_STOPPED) && !cp->handle.rb)
+		return -EAGAIN;
+	return 0;
+}
+
+static void c_pattern_del(struct perf_event *event, int flags)
+{
+	c_pattern_stop(event, PERF_EF_UPDATE);
+}
+
+static void c_pattern_read(struct perf_event *event)
+{
+}
+
+static void *c_pattern_setup_aux(struct perf_event *event, void **pages, int nr_pages,
+				 bool overwrite)
+{
+	struct c_pattern_event *data = event->pmu_private;
+	unsigned long size = (unsigned long)nr_pages << PAGE_SHIFT;
+	struct c_pattern_buffer *buffer;
+	int i;
+
+	/* The unit stops at the end of a page, and perf keeps the last byte. */
+	if (nr_pages < 2 || nr_pages < data->min || data->packet.len > size / 2)
+		return NULL;
+
+	buffer = kvzalloc(struct_size(buffer, table, nr_pages + 1), GFP_KERNEL);
+	if (!buffer)
+		return NULL;
+
+	buffer->nr_entries = nr_pages + 1;
+	buffer->size = size;
+	buffer->overwrite = overwrite;
+	for (i = 0; i < nr_pages; i++)
+		buffer->table[i] = virt_to_phys(pages[i]);
+	buffer->table[nr_pages] = TOPA_END;
+
+	/* The area may outlive the event, whose reference perf holds. */
+	__module_get(THIS_MODULE);
+	return buffer;
+}
+
+static void c_pattern_free_aux(void *aux)
+{
+	kvfree(aux);
+	module_put(THIS_MODULE);
+}
+
+static void c_pattern_event_destroy(struct perf_event *event)
+{
+	kfree(event->pmu_private);
+}
+
+static int c_pattern_plan(struct perf_event *event, struct c_pattern_event *data)
+{
+	u64 config = event->attr.config;
+	u64 config1 = event->attr.config1;
+	u64 rate = FIELD_GET(C_PATTERN_RATE, config);
+	u64 tick;
+	u32 len;
+
+	if ((config1 & ~(C_PATTERN_DRY | C_PATTERN_MIN)) || event->attr.config3)
+		return -EINVAL;
+
+	rate = (rate ?: C_PATTERN_DEFAULT_KIB) * 1024;
+	len = (FIELD_GET(C_PATTERN_PACKET, config) ?: 1) * C_PACKET_UNIT;
+	data->burst = FIELD_GET(C_PATTERN_BURST, config);
+	if (!data->burst)
+		data->burst = max(div_u64(rate, C_PATTERN_TICKS_PER_SEC * len), 1);
+
+	tick = div64_u64(data->burst * len * NSEC_PER_SEC, rate);
+	if (tick < C_PATTERN_SHORTEST_TICK)
+		return -EINVAL;
+
+	data->tick = ns_to_ktime(tick);
+	data->packet.len = len;
+	data->packet.seed = FIELD_GET(C_PATTERN_SEED, config);
+	data->dry = config1 & C_PATTERN_DRY;
+	data->min = FIELD_GET(C_PATTERN_MIN, config1);
+	data->limit = event->attr.config2 ?: U64_MAX;
+	return 0;
+}
+
+static int c_pattern_event_init(struct perf_event *event)
+{
+	struct c_pattern_event *data;
+	int ret;
+
+	if (event->attr.type != event->pmu->type)
+		return -ENOENT;
+	if (event->attr.freq)
+		return -EINVAL;
+	if (has_branch_stack(event))
+		return -EOPNOTSUPP;
+
+	data = kzalloc_obj(*data);
+	if (!data)
+		return -ENOMEM;
+
+	ret = c_pattern_plan(event, data);
+	if (ret) {
+		kfree(data);
+		return ret;
+	}
+
+	/* Never 0. */
+	data->packet.stream = atomic_inc_return(&c_pattern_streams) ?: 1;
+	event->pmu_private = data;
+	event->destroy = c_pattern_event_destroy;
+	return 0;
+}
+
+PMU_FORMAT_ATTR(rate, "config:0-23");
+PMU_FORMAT_ATTR(burst, "config:24-39");
+PMU_FORMAT_ATTR(packet, "config:40-47");
+PMU_FORMAT_ATTR(seed, "config:48-63");
+PMU_FORMAT_ATTR(sink, "config1:0-1");
+PMU_FORMAT_ATTR(dry, "config1:2");
+PMU_FORMAT_ATTR(min, "config1:48-63");
+PMU_FORMAT_ATTR(limit, "config2:0-63");
+
+static struct attribute *c_pattern_format_attrs[] = {
+	&format_attr_rate.attr,
+	&format_attr_burst.attr,
+	&format_attr_packet.attr,
+	&format_attr_seed.attr,
+	&format_attr_sink.attr,
+	&format_attr_dry.attr,
+	&format_attr_min.attr,
+	&format_attr_limit.attr,
+	NULL
+};
+
+static const struct attribute_group c_pattern_format_group = {
+	.name = "format",
+	.attrs = c_pattern_format_attrs,
+};
+
+static const struct attribute_group *c_pattern_groups[] = {
+	&c_pattern_format_group,
+	NULL
+};
+
+static struct pmu c_pattern_pmu = {
+	.module		= THIS_MODULE,
+	.capabilities	= PERF_PMU_CAP_EXCLUSIVE | PERF_PMU_CAP_ITRACE |
+			  PERF_PMU_CAP_NO_EXCLUDE | PERF_PMU_CAP_AUX_PAUSE,
+	.task_ctx_nr	= perf_sw_context,
+	.attr_groups	= c_pattern_groups,
+	.event_init	= c_pattern_event_init,
+	.add		= c_pattern_add,
+	.del		= c_pattern_del,
+	.start		= c_pattern_start,
+	.stop		= c_pattern_stop,
+	.read		= c_pattern_read,
+	.setup_aux	= c_pattern_setup_aux,
+	.free_aux	= c_pattern_free_aux,
+};
+
+static int __init c_pattern_init(void)
+{
+	int cpu;
+
+	for_each_possible_cpu(cpu)
+		hrtimer_setup(&per_cpu(c_pattern_cpus, cpu).timer, c_pattern_tick, CLOCK_MONOTONIC,
+			      HRTIMER_MODE_REL_PINNED_HARD);
+
+	return perf_pmu_register(&c_pattern_pmu, "c_pattern", -1);
+}
+module_init(c_pattern_init);
+
+static void __exit c_pattern_exit(void)
+{
+	int cpu;
+
+	perf_pmu_unregister(&c_pattern_pmu);
+	for_each_possible_cpu(cpu)
+		hrtimer_cancel(&per_cpu(c_pattern_cpus, cpu).timer);
+
+	/* Until c_pattern_free_aux() has returned everywhere. */
+	synchronize_rcu_tasks();
+}
+module_exit(c_pattern_exit);
+
+MODULE_AUTHOR("The auxpmu authors");
+MODULE_DESCRIPTION("samples/pattern.rs with its direct sink, in C");
+MODULE_LICENSE("GPL");

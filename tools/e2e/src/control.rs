@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! A control page in which everything that a program may write is garbage.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{ensure, Context, Result};
+use auxrec::sys::{page_size, Event, Field, Mapping};
+use perfdata::Attr;
+
+use crate::hostile::{base, beside, bytes, get, offset, random, set, sleep, traced, Victim};
+use crate::module;
+
+/// A reader that lies, in every way, about how far it is.
+pub fn garbage_tail() -> Result<String> {
+    let mut bytes_seen = 0;
+    // Pages, how they are mapped, and the sink.
+    let rings = [
+        (2, false, 0),
+        (16, false, 0),
+        (1, false, 1),
+        (2, false, 2),
+        (4, true, 0),
+    ];
+    for (pages, overwrite, config1) in rings {
+        let attr = Attr {
+            config1,
+            ..traced("pattern")?
+        };
+        let mut victim = Victim {
+            aux: None,
+            base: None,
+            event: Event::open(&attr, -1, 0)?,
+        };
+        let control = base(&victim.event)?;
+        set(&control, Field::AuxOffset, offset());
+        set(&control, Field::AuxSize, bytes(pages));
+        victim.aux = Some(Mapping::new(
+            &victim.event,
+            offset(),
+            pages * page_size(),
+            !overwrite,
+        )?);
+        let size = bytes(pages);
+        let head = |add: u64| get(&control, Field::AuxHead).wrapping_add(add);
+        let lie = |n: u64| {
+            let tail = match n % 12 {
+                0 => 0,
+                1 => head(1),
+                2 => head(u64::MAX),
+                3 => head(size),
+                4 => head(size.wrapping_neg()),
+                5 => head(size.wrapping_neg().wrapping_sub(1)),
+                6 => head(size.wrapping_neg().wrapping_add(1)),
+                7 => u64::MAX,
+                8 => 1 << 63,
+                9 => head(0) % size,
+                10 => random(n),
+                _ => head(0),
+            };
+            set(&control, Field::AuxTail, tail);
+        };
+        let end = Instant::now() + Duration::from_millis(300);
+        let mut last = 0;
+        beside(lie, || {
+            while Instant::now() < end {
+                victim.event.enable()?;
+                sleep(1);
+                let now = get(&control, Field::AuxHead);
+                ensure!(now >= last, "the head went back from {last} to {now}");
+                ensure!(
+                    overwrite || now - last <= size * 64,
+                    "the head made a leap from {last} to {now}"
+                );
+                last = now;
+                victim.event.disable()?;
+            }
+            Ok(())
+        })?;
+        // Honest again.
+        set(&control, Field::AuxTail, last);
+        victim.base = Some(control);
+        victim.traces().context("after the lies")?;
+        bytes_seen += last;
+    }
+    ensure!(bytes_seen > 0, "nothing was traced meanwhile");
+    Ok(format!("{bytes_seen} bytes meanwhile"))
+}
+
+/// Everything else in the control page that a program may write.
+pub fn garbage_page() -> Result<String> {
+    let victim = Victim::on_cpu(0, 4)?;
+    let control = victim.base.as_ref().context("no control page")?;
+    let fields = [
+        Field::AuxOffset,
+        Field::AuxSize,
+        Field::DataHead,
+        Field::DataTail,
+    ];
+    let before = module::counter("pattern", "commits")?;
+    let scribble = |n: u64| {
+        for (field, k) in fields.iter().zip(1..) {
+            set(control, *field, random(n.wrapping_mul(k)));
+        }
+    };
+    beside(scribble, || -> Result<()> {
+        for _ in 0..200 {
+            victim.event.enable()?;
+            sleep(1);
+            victim.event.disable()?;
+            victim.release();
+        }
+        Ok(())
+    })?;
+    let commits = module::counter("pattern", "commits")? - before;
+    ensure!(
+        commits > 100,
+        "only {commits} transactions were committed meanwhile"
+    );
+
+    // The kernel has the head for itself, and writes it here only.
+    let head = victim.head();
+    set(control, Field::AuxHead, random(head));
+    victim.event.enable()?;
+    sleep(5);
+    victim.event.disable()?;
+    let now = victim.head();
+    ensure!(
+        now >= head && now - head <= bytes(4),
+        "the kernel's head went from {head} to {now}"
+    );
+    Ok(format!("{commits} commits meanwhile"))
+}

@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! A device that writes to the AUX area by DMA and raises interrupts: QEMU's `edu`, with the driver `edu_trace`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{bail, ensure, Context, Result};
+use auxrec::sys::{page_size, Event, Field};
+use perfdata::{Attr, Flags, Read};
+
+use crate::hostile::{aux, base, get, random, set, sleep, Attack, Victim, PATIENCE};
+use crate::module;
+use crate::Skip;
+
+/// The cases.
+pub const ALL: [Attack; 6] = [
+    attack("device: DMA into the AUX area", dma),
+    attack("device: DMA into coherent bounce memory", bounce),
+    attack("device: stop against the interrupt", stops),
+    attack("device: an interrupt on another CPU", forwarded),
+    attack("device: unbound while it is traced", unbound),
+    attack("device: removed while it is traced", removed),
+];
+
+const fn attack(name: &'static str, run: fn() -> Result<String>) -> Attack {
+    Attack { name, run }
+}
+
+/// The module.
+const MODULE: &str = "edu_trace";
+
+/// The PMU.
+const PMU: &str = "/sys/bus/event_source/devices/edu";
+
+/// Its driver.
+const DRIVER: &str = "/sys/bus/pci/drivers/edu_trace";
+
+/// Pages of an AUX area.
+const PAGES: usize = 4;
+
+/// The byte at a position of the AUX area.
+fn byte(pos: usize) -> u8 {
+    u8::try_from(pos % 4096 % 251).unwrap_or(0)
+}
+
+/// Does something with the driver loaded, if the guest has the device.
+fn with(what: fn() -> Result<String>) -> Result<String> {
+    if !Path::new("/modules/edu_trace.ko").exists() {
+        bail!(Skip("this kernel has no message-signalled interrupts"));
+    }
+    module::with(MODULE, || {
+        ensure!(Path::new(PMU).exists(), "the driver found no device");
+        what()
+    })
+}
+
+/// An event of the device, with its rings.
+struct Traced {
+    victim: Victim,
+    /// The first byte that was not looked at.
+    next: u64,
+}
+
+impl Traced {
+    fn open() -> Result<Self> {
+        Self::with(0)
+    }
+
+    fn with(config: u64) -> Result<Self> {
+        let read = |name: &str| {
+            let path = format!("{PMU}/{name}");
+            let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+            text.trim()
+                .parse::<u32>()
+                .with_context(|| format!("{path} reads {text:?}"))
+        };
+        let attr = Attr {
+            kind: read("type")?,
+            config,
+            read_format: Read::FORMAT,
+            flags: Flags::DISABLED,
+            ..Attr::default()
+        };
+        let cpu = i32::try_from(read("cpumask")?)?;
+        let event = Event::open(&attr, -1, cpu).context("cannot open an event")?;
+        let data = base(&event).context("cannot map the data ring")?;
+        let area = aux(&event, &data, PAGES).context("cannot map the AUX area")?;
+        let victim = Victim {
+            aux: Some(area),
+            base: Some(data),
+            event,
+        };
+        Ok(Self { victim, next: 0 })
+    }
+
+    /// Looks at the new bytes, and releases them.
+    fn look(&mut self) -> Result<()> {
+        let head = self.victim.head();
+        let size = PAGES * page_size();
+        let area = self.victim.aux.as_ref().context("not mapped")?;
+
+        for pos in self.next..head {
+            let offset = usize::try_from(pos)? % size;
+            let mut found = [0];
+            area.copy_out(offset, &mut found)
+                .context("beyond the AUX area")?;
+            ensure!(
+                found == [byte(offset)],
+                "byte {pos} is {} and not {}",
+                found[0],
+                byte(offset)
+            );
+        }
+        self.next = head;
+        self.victim.release();
+        self.victim.read();
+        Ok(())
+    }
+
+    /// Until so many more bytes are there, and right. A full area has disabled the event.
+    fn more(&mut self, bytes: u64) -> Result<()> {
+        let wanted = self.next + bytes;
+        let end = Instant::now() + PATIENCE * 4;
+        while self.next < wanted {
+            self.look()?;
+            self.victim.event.enable()?;
+            sleep(20);
+            ensure!(
+                Instant::now() < end,
+                "{} of {wanted} bytes in {} s",
+                self.next,
+                PATIENCE.as_secs() * 4
+            );
+        }
+        Ok(())
+    }
+
+    /// What the device has written, which is what was recorded.
+    fn ends(&mut self) -> Result<u64> {
+        self.victim.event.disable()?;
+        self.look()?;
+        let count = self.victim.event.count()?.context("it does not count")?;
+        ensure!(
+            count.value == self.next,
+            "the device wrote {} bytes, {} are recorded",
+            count.value,
+            self.next
+        );
+        Ok(self.next)
+    }
+}
+
+/// All bytes are those that the device wrote, also after the area was full.
+fn dma() -> Result<String> {
+    with(|| {
+        let mut traced = Traced::open()?;
+        traced.more(3 * 16384)?;
+        let all = traced.ends()?;
+
+        // Nobody reads: the area gets full, and the next bytes go where it was released.
+        traced.victim.event.enable()?;
+        sleep(1000);
+        let full = traced.victim.head() - traced.next;
+        ensure!(
+            full < 16384 && full > 16384 - 4096,
+            "{full} bytes are in an area of 16384 that was not read"
+        );
+        traced.more(16384)?;
+        let more = traced.ends()? - all;
+        Ok(format!("{all} bytes, then {full} of {more} in a full area"))
+    })
+}
+
+/// What the device wrote to memory of its own is copied, and right.
+fn bounce() -> Result<String> {
+    with(|| {
+        let mut traced = Traced::with(1)?;
+        traced.more(2 * 16384)?;
+        Ok(format!("{} bytes", traced.ends()?))
+    })
+}
+
+/// The event is stopped at any time of a transfer.
+fn stops() -> Result<String> {
+    with(|| {
+        const TIMES: u64 = 40;
+        let mut traced = Traced::open()?;
+        for n in 0..TIMES {
+            traced.victim.event.enable()?;
+            // A transfer takes 100.
+            sleep(random(n) % 130);
+            traced.ends()?;
+        }
+        Ok(format!("{TIMES} stops, {} bytes", traced.next))
+    })
+}
+
+/// The device's interrupt: its number, and how often it arrived on each CPU.
+fn interrupts() -> Result<(String, Vec<u64>)> {
+    let text = fs::read_to_string("/proc/interrupts").context("cannot read /proc/interrupts")?;
+    let line = text.lines().find(|line| line.ends_with(MODULE));
+    let mut words = line.context("there is no interrupt")?.split_whitespace();
+    let number = words.next().unwrap_or_default().trim_end_matches(':');
+    Ok((
+        number.to_owned(),
+        words.map_while(|word| word.parse().ok()).collect(),
+    ))
+}
+
+/// The interrupt comes on a CPU that the event does not live on.
+fn forwarded() -> Result<String> {
+    with(|| {
+        let mut traced = Traced::open()?;
+        traced.more(4096)?;
+        let (number, before) = interrupts()?;
+        let path = format!("/proc/irq/{number}/smp_affinity_list");
+        let end = Instant::now() + PATIENCE * 4;
+        loop {
+            // Each start takes it back.
+            fs::write(&path, "1").with_context(|| format!("cannot write to {path}"))?;
+            traced.more(4096)?;
+            let (_, now) = interrupts()?;
+            let there = |counts: &[u64]| counts.get(1).copied().unwrap_or(0);
+            if there(&now) > there(&before) + 3 {
+                traced.ends()?;
+                return Ok(format!("interrupts: {before:?}, then {now:?}"));
+            }
+            ensure!(Instant::now() < end, "interrupts: {before:?}, then {now:?}");
+        }
+    })
+}
+
+/// The device in sysfs, by its address.
+fn device() -> Result<(PathBuf, String)> {
+    for entry in fs::read_dir(DRIVER).with_context(|| format!("cannot read {DRIVER}"))? {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        if name.starts_with("0000:") {
+            return Ok((Path::new("/sys/bus/pci/devices").join(&name), name));
+        }
+    }
+    bail!("the driver has no device")
+}
+
+fn write(path: impl AsRef<Path>, text: &str) -> Result<()> {
+    let path = path.as_ref();
+    fs::write(path, text).with_context(|| format!("cannot write to {}", path.display()))
+}
+
+/// The device goes while it is traced, three times; each time another event finds it when it is back.
+fn goes(
+    away: impl Fn(&Path, &str) -> Result<()>,
+    back: impl Fn(&str) -> Result<()>,
+) -> Result<String> {
+    const TIMES: u64 = 3;
+    let mut bytes = 0;
+    for n in 0..TIMES {
+        let mut traced = Traced::open()?;
+        traced.more(4096)?;
+        traced.victim.event.enable()?;
+        // In the middle of a transfer.
+        sleep(30 * n);
+        let (path, name) = device()?;
+        away(&path, &name)?;
+        ensure!(!Path::new(PMU).exists(), "the PMU is still there");
+        // The transaction was closed: what it wrote is there, and right.
+        traced.look()?;
+        bytes += traced.next;
+        let head = traced.next;
+        sleep(200);
+        let control = traced.victim.control()?;
+        ensure!(
+            get(control, Field::AuxHead) == head,
+            "trace of a device that is gone"
+        );
+        set(control, Field::AuxTail, head);
+        // Its AUX area holds the module.
+        ensure!(
+            module::unload(MODULE).is_err(),
+            "the module goes with an AUX area alive"
+        );
+        back(&name)?;
+        ensure!(Path::new(PMU).exists(), "the PMU is not back");
+        let mut next = Traced::open()?;
+        next.more(4096)?;
+        next.ends()?;
+    }
+    Ok(format!("{TIMES} times, {bytes} bytes"))
+}
+
+fn unbound() -> Result<String> {
+    with(|| {
+        goes(
+            |_, name| write(Path::new(DRIVER).join("unbind"), name),
+            |name| write(Path::new(DRIVER).join("bind"), name),
+        )
+    })
+}
+
+fn removed() -> Result<String> {
+    with(|| {
+        goes(
+            |path, _| write(path.join("remove"), "1"),
+            |_| write("/sys/bus/pci/rescan", "1"),
+        )
+    })
+}
