@@ -6,22 +6,22 @@
 //! held. The NMI cannot wait. It sets pending bits, and the holder processes them before it
 //! releases the guard.
 
-/// A word of memory that one CPU and its NMIs share. The kernel's and the host's atomics implement
-/// it; the tests implement one that runs an NMI between two accesses.
-pub trait Word {
-    /// Reads the word.
-    fn load(&self) -> u32;
-    /// Writes `new` and returns what the word was.
-    fn swap(&self, new: u32) -> u32;
-    /// Writes `new` if the word is `old`; else returns what it is. Acquire if `old` is
-    /// [`FREE`], release if `new` is.
-    fn compare_exchange(&self, old: u32, new: u32) -> Result<(), u32>;
+/// The memory of a [`Guard`]: whether it is held, and the requests. The kernel implements it for what
+/// one CPU and its NMIs share; the tests implement one that lets an NMI in before each access.
+pub trait Memory {
+    /// Takes the guard, with acquire ordering; false if it is held.
+    fn take(&self) -> bool;
+    /// Releases the guard, with release ordering.
+    fn release(&self);
+    /// Whether the guard is held.
+    fn is_held(&self) -> bool;
+    /// Adds requests. An NMI may interrupt this and add its own.
+    fn add(&self, bits: u32);
+    /// Whether there are requests.
+    fn has_any(&self) -> bool;
+    /// Takes all requests at once, so that none is lost.
+    fn take_all(&self) -> u32;
 }
-
-/// The value of a [`Word`] whose guard is not held.
-pub const FREE: u32 = 0;
-
-const HELD: u32 = 1;
 
 /// Requests of an NMI that found the guard held. A set: requests merge.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,11 +31,11 @@ impl Pending {
     /// Nothing.
     pub const NONE: Self = Self(0);
     /// Stop the event.
-    pub const STOP: Self = Self(2);
+    pub const STOP: Self = Self(1);
     /// Follow `hw.aux_paused`.
-    pub const PAUSE: Self = Self(4);
+    pub const PAUSE: Self = Self(2);
     /// The unit has raised its interrupt.
-    pub const INTERRUPT: Self = Self(8);
+    pub const INTERRUPT: Self = Self(4);
 
     /// The set as a number.
     #[must_use]
@@ -59,40 +59,43 @@ impl Pending {
 
 /// Lets one callback at a time at the state of a CPU.
 #[derive(Debug, Default)]
-pub struct Guard<W>(W);
+pub struct Guard<M>(M);
 
-impl<W: Word> Guard<W> {
-    /// A guard over `word`, which must be [`FREE`].
-    pub const fn new(word: W) -> Self {
-        Self(word)
+impl<M: Memory> Guard<M> {
+    /// A guard over `memory`, which is free and has no requests.
+    pub const fn new(memory: M) -> Self {
+        Self(memory)
     }
 
     /// Runs `f` with the guard held, then `process` with the requests that arrived in the
     /// meantime, until there are none. [`None`] if the guard is held: then nothing runs.
     ///
-    /// A request that arrives while `process` runs is processed next.
+    /// A request that arrives while `process` runs is processed next. The requests are looked at
+    /// after the release: an NMI that comes between the two finds the guard free, and leaves none.
     #[inline]
     pub fn run<R>(&self, f: impl FnOnce() -> R, mut process: impl FnMut(Pending)) -> Option<R> {
-        self.0.compare_exchange(FREE, HELD).ok()?;
+        if !self.0.take() {
+            return None;
+        }
         let result = f();
 
-        while self.0.compare_exchange(HELD, FREE).is_err() {
-            // Takes all requests at once, so that none is lost.
-            process(Pending(self.0.swap(HELD) & !HELD));
+        self.0.release();
+        // `take()` does not fail on the CPU that has just released the guard.
+        while self.0.has_any() && self.0.take() {
+            process(Pending(self.0.take_all()));
+            self.0.release();
         }
         Some(result)
     }
 
-    /// Leaves a request to the holder; false if the guard is free.
+    /// Leaves a request to the holder on this CPU; false if the guard is free.
     pub fn request(&self, pending: Pending) -> bool {
-        let mut seen = self.0.load();
+        // The caller has interrupted the holder, which cannot release the guard meanwhile.
+        let held = self.0.is_held();
 
-        while seen != FREE {
-            match self.0.compare_exchange(seen, seen | pending.0) {
-                Ok(()) => return true,
-                Err(now) => seen = now,
-            }
+        if held {
+            self.0.add(pending.0);
         }
-        false
+        held
     }
 }

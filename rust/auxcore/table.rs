@@ -63,10 +63,7 @@ pub use self::{
 
 use self::entry::ENTRY_LEN;
 use crate::ring::{Pos, Size};
-use core::{
-    num::NonZeroU64,
-    ops::{Deref, DerefMut},
-};
+use core::ops::{Deref, DerefMut};
 
 /// The page size of the unit, in bytes: the smallest region, and the alignment of regions and
 /// tables. It does not depend on the page size of the CPU.
@@ -94,25 +91,38 @@ pub const PAGE: u64 = 4096;
 ///   except for the last table, and an end follows the last region of each table.
 /// - The regions follow each other as the ring's memory does, from offset 0, and add up to `size`.
 ///   There are `count` of them, which is not 0.
-/// - If `uniform` is given, each region has that length; otherwise `starts` has an element for each
+/// - If `uniform` is given, each region has 2^`uniform` bytes; otherwise `starts` has an element for each
 ///   region, in ascending order.
-/// - Only the regions in `marked` have marks. All region numbers are below `count`.
+/// - Only the entries in `marked` have marks, and they are those of regions.
 pub struct Table<S, I> {
     entries: S,
     starts: I,
     layout: Layout,
     size: Size,
     count: usize,
-    uniform: Option<NonZeroU64>,
+    /// The length of each region, as a power of two, if all have the same.
+    uniform: Option<u32>,
     /// The regions with the marks, if there are any.
     marked: Option<Marked>,
 }
 
-/// The numbers of the regions with marks.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// The marks of a transaction.
+#[derive(Clone, Copy)]
 struct Marked {
+    /// The number in the storage of the entry with the first interrupt.
     int: usize,
+    /// That of the entry at whose region's end the unit stops.
     stop: usize,
+    asked: Asked,
+    marks: Marks,
+}
+
+/// What the marks were placed for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Asked {
+    head: Pos,
+    space: u64,
+    wakeup: Pos,
 }
 
 impl<S: DerefMut<Target = [Entry]>, I: DerefMut<Target = [u64]>> Table<S, I> {
@@ -145,9 +155,10 @@ impl<S: DerefMut<Target = [Entry]>, I: DerefMut<Target = [u64]>> Table<S, I> {
             if let Some(start) = starts.get_mut(count) {
                 *start = bytes;
             }
+            let shift = region.len().trailing_zeros();
             uniform = match count {
-                0 => NonZeroU64::new(region.len()),
-                _ => uniform.filter(|len| len.get() == region.len()),
+                0 => Some(shift),
+                _ => uniform.filter(|same| *same == shift),
             };
             count = count.saturating_add(1);
             bytes = bytes.checked_add(region.len()).ok_or(Error::Size)?;
@@ -185,17 +196,15 @@ impl<S: Deref<Target = [Entry]>, I: Deref<Target = [u64]>> Table<S, I> {
     }
 
     /// The cursor of a unit that writes to position `head` next.
+    #[inline]
     pub fn seek(&self, head: Pos) -> Cursor {
         let place = self.find(head);
-        let index = self.layout.index(place.region);
+        let (table, entry) = self.layout.split(self.layout.index(place.region));
 
         Cursor {
             // `new()` has computed the same address.
-            table: self
-                .layout
-                .table(index / self.layout.capacity)
-                .unwrap_or(self.layout.at),
-            entry: u64::try_from(index % self.layout.capacity).unwrap_or(0),
+            table: self.layout.table(table).unwrap_or(self.layout.at),
+            entry: u64::try_from(entry).unwrap_or(0),
             offset: self.within(place, head),
         }
     }

@@ -152,6 +152,8 @@ pub trait AuxPmu: Pmu {
     /// State of a transaction.
     ///
     /// Plain data: it may be dropped in NMI, so a type with drop glue is refused at compile time.
+    /// Small: it is moved at each start and stop. What is large belongs into
+    /// [`Buffer`](Self::Buffer).
     type Trace: Send;
 
     /// User space maps an AUX area for `event`.

@@ -6,7 +6,7 @@ use crate::{
     bindings,
     context,
     event::Event,
-    guard::KernelWord,
+    guard::AnyCpu,
     pmu::{
         Capabilities,
         Counting,
@@ -88,7 +88,7 @@ impl<T: Pmu> Kind<T> for Counter {
 ///
 /// `count` is accessed with `guard` held, on the event's CPU with interrupts off.
 pub(crate) struct Cell<T: Pmu> {
-    guard: Guard<KernelWord>,
+    guard: Guard<AnyCpu>,
     count: UnsafeCell<Option<T::Count>>,
 }
 
@@ -100,7 +100,7 @@ unsafe impl<T: Pmu> Sync for Cell<T> {}
 impl<T: Pmu> Cell<T> {
     pub(crate) fn new() -> Self {
         Self {
-            guard: Guard::new(KernelWord::new()),
+            guard: Guard::new(AnyCpu::new()),
             count: UnsafeCell::new(None),
         }
     }

@@ -137,16 +137,17 @@ impl<'a, C: format::Config> Attr<'a, C> {
             return Err(EOPNOTSUPP);
         }
 
-        // SAFETY: Both halves of the unions are plain integers, of which this is the one that is
-        // meant for PMUs of this kind.
+        // SAFETY: Both halves of the union are plain integers, of which this is the one that is meant
+        // for PMUs of this kind.
         let config1 = *unsafe { raw.__bindgen_anon_3.config1.as_ref() };
-        // SAFETY: As above.
+        // SAFETY: Both halves of the union are plain integers, of which this is the one that is meant
+        // for PMUs of this kind.
         let config2 = *unsafe { raw.__bindgen_anon_4.config2.as_ref() };
         let words: [u64; WORDS] = [raw.config, config1, config2, raw.config3];
 
         // SAFETY: Valid by the safety requirement; set before `event_init()`.
         let cpu = unsafe { (*event.as_ptr()).cpu };
-        // SAFETY: As above.
+        // SAFETY: Valid by the safety requirement; perf sets the bit for tasks before `event_init()`.
         let attach_state = unsafe { (*event.as_ptr()).attach_state };
         let target = match (
             u32::try_from(cpu),
@@ -261,6 +262,7 @@ impl<'a, T: Pmu> Event<'a, T> {
     ///
     /// `raw` must be an event of this PMU whose `event_init()` has succeeded, and whose
     /// `destroy()` does not run during the lifetime that the caller picks.
+    #[inline]
     pub(crate) unsafe fn from_raw(raw: NonNull<bindings::perf_event>) -> Self {
         // INVARIANT: By the safety requirement.
         Self {
@@ -269,6 +271,7 @@ impl<'a, T: Pmu> Event<'a, T> {
         }
     }
 
+    #[inline]
     pub(crate) fn state(&self) -> &'a State<T> {
         // SAFETY: Live by the type invariant.
         let private = unsafe { (*self.raw.as_ptr()).pmu_private };
@@ -279,6 +282,7 @@ impl<'a, T: Pmu> Event<'a, T> {
     }
 
     /// The terms that user space gave.
+    #[inline]
     pub fn config(&self) -> &'a T::Config {
         &self.state().config
     }
@@ -294,12 +298,14 @@ impl<'a, T: Pmu> Event<'a, T> {
     }
 
     /// Adds `n` to the counter.
+    #[inline]
     pub(crate) fn count(&self, n: u64, _cpu: &context::Cpu) {
         // SAFETY: Live by the type invariant. The callbacks of an event run on its CPU, and `_cpu` is
         // proof that this is one, with interrupts off.
         unsafe { bindings::rust_perf_event_count(self.as_ptr(), n) };
     }
 
+    #[inline]
     pub(crate) fn as_ptr(&self) -> *mut bindings::perf_event {
         self.raw.as_ptr()
     }
@@ -308,6 +314,7 @@ impl<'a, T: Pmu> Event<'a, T> {
 impl<T: Pmu> Deref for Event<'_, T> {
     type Target = T::Event;
 
+    #[inline]
     fn deref(&self) -> &T::Event {
         &self.state().data
     }

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The kernel's word of a [`Guard`](auxcore::guard::Guard).
+//! The kernel's memory of a [`Guard`](auxcore::guard::Guard).
 
-use auxcore::guard::{
-    Word,
-    FREE, //
+use crate::local::Local;
+use auxcore::guard::Memory;
+use core::sync::atomic::{
+    compiler_fence,
+    Ordering, //
 };
 use kernel::sync::atomic::{
     Acquire,
@@ -13,36 +15,122 @@ use kernel::sync::atomic::{
     Release, //
 };
 
-/// The word of a guard that one CPU and its NMIs share.
-pub(crate) struct KernelWord(Atomic<u32>);
+/// The memory of a guard that one CPU and its NMIs share.
+///
+/// Program order suffices, so taking and releasing are plain stores. The owner sees to it that only
+/// one CPU uses it.
+pub(crate) struct OneCpu {
+    held: Local<u32>,
+    /// Whether there are requests. Set after them, and cleared before them.
+    any: Local<u32>,
+    requests: Atomic<u32>,
+}
 
-impl KernelWord {
+impl OneCpu {
     pub(crate) const fn new() -> Self {
-        Self(Atomic::new(FREE))
+        Self {
+            held: Local::new(0),
+            any: Local::new(0),
+            requests: Atomic::new(0),
+        }
     }
 }
 
-impl Word for KernelWord {
+impl Memory for OneCpu {
     #[inline]
-    fn load(&self) -> u32 {
-        self.0.load(Relaxed)
+    fn take(&self) -> bool {
+        // An NMI between the two leaves the guard free.
+        let free = self.held.get() == 0;
+
+        if free {
+            self.held.set(1);
+            compiler_fence(Ordering::SeqCst);
+        }
+        free
     }
 
     #[inline]
-    fn swap(&self, new: u32) -> u32 {
-        self.0.xchg(new, Relaxed)
+    fn release(&self) {
+        compiler_fence(Ordering::SeqCst);
+        self.held.set(0);
+        compiler_fence(Ordering::SeqCst);
     }
 
     #[inline]
-    fn compare_exchange(&self, old: u32, new: u32) -> Result<(), u32> {
-        // On the CPU itself program order suffices. Acquire and release order what two CPUs do on
-        // which the same event runs one after the other.
-        let done = if new == FREE {
-            self.0.cmpxchg(old, new, Release)
-        } else {
-            self.0.cmpxchg(old, new, Acquire)
-        };
+    fn is_held(&self) -> bool {
+        self.held.get() != 0
+    }
 
-        done.map(|_| ())
+    #[inline]
+    fn add(&self, bits: u32) {
+        add(&self.requests, bits);
+        self.any.set(1);
+    }
+
+    #[inline]
+    fn has_any(&self) -> bool {
+        self.any.get() != 0
+    }
+
+    #[inline]
+    fn take_all(&self) -> u32 {
+        self.any.set(0);
+        self.requests.xchg(0, Relaxed)
+    }
+}
+
+/// The memory of a guard that follows an event from CPU to CPU.
+pub(crate) struct AnyCpu {
+    held: Atomic<bool>,
+    requests: Atomic<u32>,
+}
+
+impl AnyCpu {
+    pub(crate) const fn new() -> Self {
+        Self {
+            held: Atomic::new(false),
+            requests: Atomic::new(0),
+        }
+    }
+}
+
+impl Memory for AnyCpu {
+    #[inline]
+    fn take(&self) -> bool {
+        // Acquire and release order what two CPUs do on which the event runs one after the other.
+        self.held.cmpxchg(false, true, Acquire).is_ok()
+    }
+
+    #[inline]
+    fn release(&self) {
+        self.held.store(false, Release);
+    }
+
+    #[inline]
+    fn is_held(&self) -> bool {
+        self.held.load(Relaxed)
+    }
+
+    #[inline]
+    fn add(&self, bits: u32) {
+        add(&self.requests, bits);
+    }
+
+    #[inline]
+    fn has_any(&self) -> bool {
+        self.requests.load(Relaxed) != 0
+    }
+
+    #[inline]
+    fn take_all(&self) -> u32 {
+        self.requests.xchg(0, Relaxed)
+    }
+}
+
+fn add(requests: &Atomic<u32>, bits: u32) {
+    let mut seen = requests.load(Relaxed);
+
+    while let Err(now) = requests.cmpxchg(seen, seen | bits, Relaxed) {
+        seen = now;
     }
 }

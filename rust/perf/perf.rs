@@ -69,6 +69,7 @@ pub mod format;
 mod guard;
 mod hotplug;
 pub mod interrupt;
+mod local;
 mod module;
 mod module_ref;
 mod percpu;

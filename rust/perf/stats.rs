@@ -2,7 +2,10 @@
 
 //! Counters of what happened to a PMU's transactions: `/sys/kernel/debug/perf-NAME/`.
 
-use crate::aux::Loss;
+use crate::{
+    aux::Loss,
+    local::Local, //
+};
 use kernel::sync::atomic::{
     Atomic,
     Relaxed, //
@@ -10,22 +13,36 @@ use kernel::sync::atomic::{
 
 /// A counter of one CPU. Only the holder of that CPU's guard adds to it, so no addition is lost;
 /// any CPU reads it.
-pub(crate) struct Counter(Atomic<u64>);
+pub(crate) struct Counter(Local<u64>);
 
 impl Counter {
     const fn new() -> Self {
-        Self(Atomic::new(0))
+        Self(Local::new(0))
     }
 
     /// Adds `n`. One writer at a time: not an atomic read-modify-write.
     #[inline]
     pub(crate) fn add(&self, n: u64) {
-        self.0.store(self.0.load(Relaxed).wrapping_add(n), Relaxed);
+        self.0.set(self.0.get().wrapping_add(n));
     }
 
+    /// The value.
+    pub(crate) fn get(&self) -> u64 {
+        self.0.get()
+    }
+}
+
+/// A counter of one CPU, to which an NMI may add while the holder of the guard does.
+pub(crate) struct AnyCounter(Atomic<u64>);
+
+impl AnyCounter {
+    const fn new() -> Self {
+        Self(Atomic::new(0))
+    }
+
+    /// Adds `n`.
     #[cfg(any(perf_output_copy_aux, CONFIG_RUST_PERF_TESTING))]
-    /// Adds `n`, also in an NMI that interrupted the holder of the guard.
-    pub(crate) fn add_any(&self, n: u64) {
+    pub(crate) fn add(&self, n: u64) {
         self.0.fetch_add(n, Relaxed);
     }
 
@@ -36,16 +53,16 @@ impl Counter {
 }
 
 macro_rules! counters {
-    ($($(#[$meta:meta])* $name:ident,)*) => {
+    ($($(#[$meta:meta])* $name:ident: $counter:ident,)*) => {
         /// The counters of one CPU.
         pub struct Stats {
-            $($(#[$meta])* pub(crate) $name: Counter,)*
+            $($(#[$meta])* pub(crate) $name: $counter,)*
         }
 
         impl Stats {
             pub(crate) const fn new() -> Self {
                 Self {
-                    $($name: Counter::new(),)*
+                    $($name: $counter::new(),)*
                 }
             }
         }
@@ -76,48 +93,48 @@ pub(crate) trait Sum: Send + Sync + 'static {
 
 counters! {
     /// Transactions that were begun.
-    begins,
+    begins: Counter,
     /// Transactions that were committed.
-    commits,
+    commits: Counter,
     /// Bytes that were committed.
-    bytes,
+    bytes: Counter,
     /// Commits with `PERF_AUX_FLAG_TRUNCATED`.
-    truncated,
+    truncated: Counter,
     /// Commits with `PERF_AUX_FLAG_PARTIAL`.
-    partial,
+    partial: Counter,
     /// Commits with `PERF_AUX_FLAG_COLLISION`.
-    collision,
+    collision: Counter,
     /// Bytes that drivers reported lost because the AUX area was full.
-    lost_no_space,
+    lost_no_space: Counter,
     /// Bytes that drivers reported lost for other reasons.
-    lost_gap,
+    lost_gap: Counter,
     /// Bytes that drivers reported lost in collisions.
-    lost_collision,
+    lost_collision: Counter,
     /// Commits that lost a number of bytes that the driver does not know.
-    lost_unknown,
+    lost_unknown: Counter,
     /// Commits of more bytes than there was space, cut to the space: a defect of the driver.
-    overclaimed,
+    overclaimed: Counter,
     /// Failed begins: the event has no ring buffer.
-    begin_no_ring,
+    begin_no_ring: Counter,
     /// Failed begins: the ring buffer has no AUX area, or the area is being unmapped.
-    begin_not_mapped,
+    begin_not_mapped: Counter,
     /// Failed begins: a transaction is open on the AUX area, on another CPU or of another event.
-    begin_in_use,
+    begin_in_use: Counter,
     /// Failed begins: the AUX area was full.
-    begin_no_space,
+    begin_no_space: Counter,
     /// Failed begins: the AUX area belongs to another PMU.
-    begin_foreign,
+    begin_foreign: Counter,
     /// Failed begins: the driver refused.
-    begin_refused,
+    begin_refused: Counter,
     /// Failed begins: the CPU is offline.
-    begin_offline,
+    begin_offline: Counter,
     /// Failed adds: another event owned the unit.
-    add_busy,
+    add_busy: Counter,
     /// AUX samples that got trace.
-    samples,
+    samples: AnyCounter,
     /// AUX samples that got zeroes: no transaction was open, the driver had no trace, or an NMI
     /// interrupted a callback.
-    samples_missed,
+    samples_missed: AnyCounter,
 }
 
 impl Stats {

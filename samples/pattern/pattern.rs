@@ -123,9 +123,12 @@ struct Pattern {
     streams: Atomic<u32>,
 }
 
-/// A transaction.
-struct Run {
+/// What an AUX area has.
+///
+/// The unit's state is here and not in [`AuxPmu::Trace`], which is moved at each start and stop.
+struct Ring {
     unit: Unit,
+    sink: Sink,
     /// Whether there is room: if not even the padding fits, there is none.
     room: bool,
 }
@@ -134,7 +137,7 @@ struct Run {
 impl Pmu for Pattern {
     type Config = Config;
     type Event = Stream;
-    type Count = Run;
+    type Count = Unit;
 
     fn event_init(&self, attr: &Attr<'_, Config>) -> Result<Stream> {
         let plan = Plan::new(attr.config())?;
@@ -146,116 +149,125 @@ impl Pmu for Pattern {
         Ok(Stream::new(number, plan))
     }
 
-    fn count_start(&self, counting: &mut Counting<'_, Self>) -> Result<Run> {
-        counting.set_timer(counting.event().plan.tick);
-        Ok(Run {
-            unit: Unit::new(counting.event(), counting.cpu().id())?,
-            room: false,
-        })
+    fn count_start(&self, counting: &mut Counting<'_, Self>) -> Result<Unit> {
+        let stream = counting.event();
+        let mut unit = Unit::new(stream);
+
+        unit.begin(stream, counting.cpu().id())?;
+        counting.set_timer(stream.plan.tick);
+        Ok(unit)
     }
 
-    fn count_tick(&self, counting: &mut Counting<'_, Self>, run: &mut Run) {
-        counting.count(run.unit.count(&counting.event().plan));
+    fn count_tick(&self, counting: &mut Counting<'_, Self>, unit: &mut Unit) {
+        counting.count(unit.count(&counting.event().plan));
     }
 
-    fn count_stop(&self, counting: &mut Counting<'_, Self>, run: Run) {
-        counting.event().advance(&run.unit);
+    fn count_stop(&self, counting: &mut Counting<'_, Self>, mut unit: Unit) {
+        counting.event().leave(&mut unit);
     }
 }
 
 #[vtable]
 impl AuxPmu for Pattern {
-    type Buffer = Sink;
-    type Trace = Run;
+    type Buffer = Ring;
+    type Trace = ();
 
-    fn setup_aux(&self, stream: &Event<'_, Self>, pages: &aux::Pages) -> Result<Sink> {
-        Sink::new(&stream.plan, pages)
+    fn setup_aux(&self, stream: &Event<'_, Self>, pages: &aux::Pages) -> Result<Ring> {
+        Ok(Ring {
+            sink: Sink::new(&stream.plan, pages)?,
+            unit: Unit::new(stream),
+            room: false,
+        })
     }
 
-    fn start(&self, transaction: &mut aux::Transaction<'_, Self>) -> Result<Run> {
-        if transaction.event().plan.fault == Fault::Start {
+    #[inline]
+    fn start(&self, transaction: &mut aux::Transaction<'_, Self>) -> Result {
+        let stream = transaction.event();
+        let cpu = transaction.cpu().id();
+
+        if stream.plan.fault == Fault::Start {
             return Err(EIO);
         }
+        transaction.buffer().unit.begin(stream, cpu)?;
 
-        let mut unit = Unit::new(transaction.event(), transaction.cpu().id())?;
-        let room = sink::align(transaction, &unit).is_ok();
+        let room = sink::align(transaction).is_ok();
+        let aux::Parts { buffer, region, .. } = transaction.parts();
 
-        let parts = transaction.parts();
-
-        parts.buffer.seek(&parts.region, &mut unit, room);
-        transaction.set_timer(transaction.event().plan.tick);
-        Ok(Run { unit, room })
+        buffer.room = room;
+        buffer.sink.seek(&region, &mut buffer.unit, room);
+        transaction.set_timer(stream.plan.tick);
+        Ok(())
     }
 
-    fn tick(&self, transaction: &mut aux::Transaction<'_, Self>, run: &mut Run) -> aux::Next {
+    fn tick(&self, transaction: &mut aux::Transaction<'_, Self>, _trace: &mut ()) -> aux::Next {
         let stream = transaction.event();
-        let unit = &mut run.unit;
+        let mut parts = transaction.parts();
+        let Ring { unit, sink, room } = parts.buffer;
 
         if unit.paused {
             return aux::Next::Continue;
         }
 
-        let mut parts = transaction.parts();
-        let outcome = parts.buffer.tick(&mut parts.region, &stream.plan, unit);
-        transaction.count(outcome.generated);
-
+        let outcome = sink.tick(&mut parts.region, &stream.plan, unit);
         let taken = unit.line.take(stream.plan.fault, outcome.raised);
-        match transaction.region().mode() {
+        let next = match parts.region.mode() {
             _ if outcome.faulted => aux::Next::Flush,
             aux::Mode::Linear if taken => aux::Next::Flush,
             aux::Mode::Overwrite if taken => {
-                let mut parts = transaction.parts();
-
-                parts.buffer.take(&mut parts.region, stream, unit, run.room);
+                sink.take(&mut parts.region, stream, unit, *room);
                 aux::Next::Continue
             }
             _ => aux::Next::Continue,
-        }
+        };
+
+        transaction.count(outcome.generated);
+        next
     }
 
-    fn pause(&self, _transaction: &mut aux::Transaction<'_, Self>, run: &mut Run) {
-        run.unit.paused = true;
+    fn pause(&self, transaction: &mut aux::Transaction<'_, Self>, _trace: &mut ()) {
+        transaction.buffer().unit.paused = true;
     }
 
-    fn resume(&self, _transaction: &mut aux::Transaction<'_, Self>, run: &mut Run) {
-        run.unit.paused = false;
+    fn resume(&self, transaction: &mut aux::Transaction<'_, Self>, _trace: &mut ()) {
+        transaction.buffer().unit.paused = false;
     }
 
     fn snapshot(
         &self,
         transaction: &mut aux::Transaction<'_, Self>,
-        run: &mut Run,
+        _trace: &mut (),
         sample: aux::Sample<'_>,
     ) -> aux::Copied {
         // The unit writes in `tick()` only, which cannot come meanwhile.
         let stream = transaction.event();
         let mut parts = transaction.parts();
-        let len = parts
-            .buffer
-            .take(&mut parts.region, stream, &mut run.unit, run.room);
+        let Ring { unit, sink, room } = parts.buffer;
+        let len = sink.take(&mut parts.region, stream, unit, *room);
 
         sample.copy(transaction, len)
     }
 
-    fn quiesce(&self, transaction: &mut aux::Transaction<'_, Self>, run: Run) -> aux::Commit {
-        let Run { mut unit, room } = run;
+    #[inline]
+    fn quiesce(&self, transaction: &mut aux::Transaction<'_, Self>, _trace: ()) -> aux::Commit {
         let aux::Parts {
             event,
             buffer,
             mut region,
         } = transaction.parts();
+        let Ring { unit, sink, room } = buffer;
         let mode = region.mode();
-        let len = buffer.take(&mut region, event, &mut unit, room);
+        let len = sink.take(&mut region, event, unit, *room);
         let len = broken::size(match mode {
             aux::Mode::Linear => len,
             aux::Mode::Overwrite => broken::wrap(len, region.size()),
         });
-        let (no_space, gap, collision) = unit.lost.causes();
+        let commit = aux::Commit::new(len, aux::Loss::None).in_format(sink.format());
+        let commit = match unit.lost.any() {
+            true => unit.lost.tell(commit, mode),
+            false => commit,
+        };
 
-        event.advance(&unit);
-        aux::Commit::new(len, broken::truncated(no_space, mode))
-            .and_lost(gap)
-            .and_lost(collision)
-            .in_format(buffer.format())
+        event.leave(unit);
+        commit
     }
 }

@@ -12,10 +12,12 @@ use super::{
     fault::Fault,
     stream::Stream,
     unit::{
+        pad,
         Outcome,
         Regions,
         Unit, //
-    }, //
+    },
+    Pattern, //
 };
 use auxcore::{
     circular::{
@@ -46,7 +48,8 @@ use perf::aux::{
     Full,
     Mode,
     Pages,
-    Region, //
+    Region,
+    Transaction, //
 };
 
 /// Where the unit finds its table; it is software, and any address does.
@@ -120,6 +123,7 @@ impl Sink {
     /// Sets the unit to where it is to write in this transaction. `room`: whether the ring has any.
     ///
     /// The position in the AUX area comes from the region each time, and is kept nowhere.
+    #[inline]
     pub(crate) fn seek(&mut self, region: &Region<'_>, unit: &mut Unit, room: bool) {
         match self {
             Self::Direct(_) if !room => unit.seek(None),
@@ -190,7 +194,22 @@ impl Sink {
 
     /// Copies what the unit has written into the region, and sets it to where it began; how long the
     /// trace in the region is now. What is lost is the unit's loss. `room`: whether there is any.
+    #[inline]
     pub(crate) fn take(
+        &mut self,
+        region: &mut Region<'_>,
+        stream: &Stream,
+        unit: &mut Unit,
+        room: bool,
+    ) -> u64 {
+        match self {
+            Self::Direct(_) => region.written().saturating_add(unit.written),
+            Self::Sg(_) | Self::Flat(_) => self.copy(region, stream, unit, room),
+        }
+    }
+
+    /// The same, for memory that is not the ring's.
+    fn copy(
         &mut self,
         region: &mut Region<'_>,
         stream: &Stream,
@@ -203,7 +222,7 @@ impl Sink {
         };
 
         match self {
-            Self::Direct(_) => return region.written().saturating_add(unit.written),
+            Self::Direct(_) => (),
             Self::Sg(bounced) => {
                 let packet = NonZero::<u64>::from(stream.plan.packet);
                 let fits = room.unwrap_or(u64::MAX).min(unit.written);
@@ -332,23 +351,28 @@ fn regions<C: Into<table::Chunk>>(
 
 /// Pads, so that the transaction begins at a multiple of what the event asks for. [`ENOSPC`] without
 /// space for it.
-pub(crate) fn align(
-    transaction: &mut perf::aux::Transaction<'_, super::Pattern>,
-    unit: &Unit,
-) -> Result {
+#[inline]
+pub(crate) fn align(transaction: &mut Transaction<'_, Pattern>) -> Result {
     let align = transaction.event().plan.align;
-    let len = match transaction.region().head().get() % align {
-        0 => return Ok(()),
-        over => usize::try_from(align.get().saturating_sub(over))?,
-    };
+
+    // A power of two.
+    match transaction.region().head().get() & align.get().wrapping_sub(1) {
+        0 => Ok(()),
+        over => align_by(transaction, align.get().saturating_sub(over)),
+    }
+}
+
+#[cold]
+fn align_by(transaction: &mut Transaction<'_, Pattern>, len: u64) -> Result {
+    let header = transaction.buffer().unit.header;
+    let len = usize::try_from(len)?;
 
     if transaction.region().mode() == Mode::Linear {
-        return transaction.skip(len, |writer| unit.pad(len, |bytes| writer.put(bytes)));
+        return transaction.skip(len, |writer| pad(header, len, |bytes| writer.put(bytes)));
     }
     let mut region = transaction.region();
     let mut writer = region.reserve(len).map_err(|Full| ENOSPC)?;
-    unit.pad(len, |bytes| writer.put(bytes))
-        .map_err(|Full| EINVAL)?;
+    pad(header, len, |bytes| writer.put(bytes)).map_err(|Full| EINVAL)?;
     writer.commit();
     Ok(())
 }

@@ -4,6 +4,7 @@
 
 use super::{
     config::Plan,
+    fault::Fault,
     unit::Unit, //
 };
 use kernel::sync::atomic::{
@@ -87,12 +88,20 @@ impl Stream {
         self.owed.store(false, Relaxed);
     }
 
-    /// A transaction, or a run without a ring, is over.
-    pub(crate) fn advance(&self, unit: &Unit) {
-        self.pos.store(unit.header.pos, Relaxed);
-        self.runs.store(unit.header.run.wrapping_add(1), Relaxed);
-        self.ticks.store(unit.ticks, Relaxed);
-        self.pending
-            .store(unit.line.is_pending(self.plan.fault), Relaxed);
+    /// A session of `unit` is over: a transaction, or a run without a ring.
+    #[inline]
+    pub(crate) fn leave(&self, unit: &mut Unit) {
+        unit.header.run = unit.header.run.wrapping_add(1);
+        self.runs.store(unit.header.run, Relaxed);
+        if unit.is_used() {
+            let pending = unit.rest(self.plan.fault);
+
+            self.pos.store(unit.header.pos, Relaxed);
+            // Of what else there is, only faults make use.
+            if self.plan.fault != Fault::None {
+                self.ticks.store(unit.ticks, Relaxed);
+                self.pending.store(pending, Relaxed);
+            }
+        }
     }
 }

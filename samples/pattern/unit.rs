@@ -3,6 +3,7 @@
 //! The unit: makes packets, and writes them where a table says.
 
 use super::{
+    broken,
     config::Plan,
     fault::{
         Fault,
@@ -23,7 +24,11 @@ use pattern_codec::{
     PACKET_UNIT, //
 };
 use perf::{
-    aux::Loss,
+    aux::{
+        Commit,
+        Loss,
+        Mode, //
+    },
     clock, //
 };
 
@@ -42,18 +47,25 @@ pub(crate) struct Lost {
 }
 
 impl Lost {
-    /// For want of room in the ring, for other reasons, in collisions.
-    pub(crate) fn causes(&self) -> (Loss, Loss, Loss) {
+    /// Whether there are any.
+    #[inline]
+    pub(crate) fn any(&self) -> bool {
+        self.gap | self.no_space | self.collision != 0
+    }
+
+    /// Tells them with a commit.
+    #[cold]
+    pub(crate) fn tell(&self, commit: Commit, mode: Mode) -> Commit {
         let loss = |bytes, cause: fn(Option<u64>) -> Loss| match bytes {
             0 => Loss::None,
             bytes => cause(Some(bytes)),
         };
+        let no_space = loss(self.no_space, |bytes| Loss::NoSpace { bytes });
 
-        (
-            loss(self.no_space, |bytes| Loss::NoSpace { bytes }),
-            loss(self.gap, |bytes| Loss::Gap { bytes }),
-            loss(self.collision, |bytes| Loss::Collision { bytes }),
-        )
+        commit
+            .and_lost(broken::truncated(no_space, mode))
+            .and_lost(loss(self.gap, |bytes| Loss::Gap { bytes }))
+            .and_lost(loss(self.collision, |bytes| Loss::Collision { bytes }))
     }
 }
 
@@ -86,38 +98,88 @@ pub(crate) struct Unit {
     pub(crate) paused: bool,
     /// Ticks in which it had something to do.
     pub(crate) ticks: u64,
+    /// Whether there was a tick in this session.
+    used: bool,
     pub(crate) line: Line,
     pub(crate) lost: Lost,
 }
 
 impl Unit {
-    /// A unit that is paused, and writes nowhere.
-    pub(crate) fn new(stream: &Stream, cpu: u32) -> Result<Self> {
-        let pos = stream.pos();
-
-        Ok(Self {
+    /// A unit that has done nothing.
+    pub(crate) fn new(stream: &Stream) -> Self {
+        Self {
             header: Header {
                 len: stream.plan.packet.get(),
                 kind: Kind::Data,
-                pos,
+                pos: 0,
                 time: 0,
                 stream: stream.number,
-                cpu: cpu.try_into()?,
+                cpu: 0,
                 seed: stream.plan.seed,
-                run: stream.runs(),
+                run: 0,
             },
             walker: None,
             written: 0,
-            end: pos,
+            end: 0,
             full: false,
             paused: true,
-            ticks: stream.ticks(),
-            line: Line::new(stream.is_pending()),
+            ticks: 0,
+            used: false,
+            line: Line::new(false),
             lost: Lost::default(),
-        })
+        }
+    }
+
+    /// A session begins, where the one before has left the stream. The unit is paused.
+    ///
+    /// [`Stream::leave`] ends the session.
+    #[inline]
+    pub(crate) fn begin(&mut self, stream: &Stream, cpu: u32) -> Result {
+        // Mostly it is this unit that has left the stream.
+        if self.header.stream != stream.number || self.header.run != stream.runs() {
+            self.join(stream);
+        }
+        self.header.cpu = cpu.try_into()?;
+        self.paused = true;
+        Ok(())
+    }
+
+    /// Takes over the stream from another unit.
+    #[cold]
+    fn join(&mut self, stream: &Stream) {
+        let pos = stream.pos();
+
+        self.header.len = stream.plan.packet.get();
+        self.header.pos = pos;
+        self.header.stream = stream.number;
+        self.header.seed = stream.plan.seed;
+        self.header.run = stream.runs();
+        self.end = pos;
+        self.ticks = stream.ticks();
+        self.used = false;
+        self.line = Line::new(stream.is_pending());
+        self.lost = Lost::default();
+    }
+
+    /// Whether there was a tick in this session.
+    #[inline]
+    pub(crate) fn is_used(&self) -> bool {
+        self.used
+    }
+
+    /// Makes it as it is before its next session; whether an interrupt is still to be taken then.
+    pub(crate) fn rest(&mut self, fault: Fault) -> bool {
+        let pending = self.line.is_pending(fault);
+
+        self.end = self.header.pos;
+        self.used = false;
+        self.line = Line::new(pending);
+        self.lost = Lost::default();
+        pending
     }
 
     /// Lets it write from there on.
+    #[inline]
     pub(crate) fn seek(&mut self, walker: Option<Walker>) {
         self.walker = walker;
         self.written = 0;
@@ -144,6 +206,7 @@ impl Unit {
     pub(crate) fn count(&mut self, plan: &Plan) -> u64 {
         let packets = self.packets(plan);
 
+        self.used = true;
         self.ticks = self.ticks.wrapping_add((packets != 0).into());
         self.lose(packets)
     }
@@ -160,6 +223,7 @@ impl Unit {
         let mut outcome = Outcome::default();
         let start = self.header.pos;
 
+        self.used = true;
         if packets == 0 {
             return outcome;
         }
@@ -249,28 +313,6 @@ impl Unit {
         good
     }
 
-    /// The packet that takes up `len` bytes and means nothing, for `put` to write block by block; zeroes
-    /// if there is none of that length.
-    pub(crate) fn pad<E>(
-        &self,
-        len: usize,
-        mut put: impl FnMut(&[u8]) -> Result<(), E>,
-    ) -> Result<(), E> {
-        match u16::try_from(len) {
-            Ok(len) if len % PACKET_UNIT == 0 => {
-                let pad = Header {
-                    len,
-                    kind: Kind::Pad,
-                    time: clock::monotonic_fast(),
-                    ..self.header
-                };
-
-                (0..len / PACKET_UNIT).try_for_each(|index| put(&pad.block(index)))
-            }
-            _ => (0..len).try_for_each(|_| put(&[0])),
-        }
-    }
-
     /// The barrier in front of the packet at `pos`, with `lost` bytes lost before it.
     pub(crate) fn barrier(&self, pos: u64, lost: u64) -> [u8; BLOCK_LEN] {
         let barrier = Header {
@@ -281,5 +323,27 @@ impl Unit {
         };
 
         barrier.barrier(lost)
+    }
+}
+
+/// The packet like `header` that takes up `len` bytes and means nothing, for `put` to write block by
+/// block; zeroes if there is none of that length.
+pub(crate) fn pad<E>(
+    header: Header,
+    len: usize,
+    mut put: impl FnMut(&[u8]) -> Result<(), E>,
+) -> Result<(), E> {
+    match u16::try_from(len) {
+        Ok(len) if len % PACKET_UNIT == 0 => {
+            let pad = Header {
+                len,
+                kind: Kind::Pad,
+                time: clock::monotonic_fast(),
+                ..header
+            };
+
+            (0..len / PACKET_UNIT).try_for_each(|index| put(&pad.block(index)))
+        }
+        _ => (0..len).try_for_each(|_| put(&[0])),
     }
 }

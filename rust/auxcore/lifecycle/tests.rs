@@ -3,13 +3,13 @@
 //! Every sequence of inputs, with an NMI between any two accesses of the guard.
 //!
 //! The explorer runs the guard and the state machine as the framework does, against a model of perf
-//! that knows nothing of either: it counts open transactions. At each access of the guard's word and
+//! that knows nothing of either: it counts open transactions. At each access of the guard's memory and
 //! at each call into perf it may let an NMI in, which stops, pauses, samples or raises the unit's
 //! interrupt. A run is the list of its choices; the next run differs in the last choice that had
 //! another alternative. So all runs up to a length are made, each once.
 
 use super::{Action, Begun, Lifecycle, Phase};
-use crate::guard::{Guard, Pending, Word, FREE};
+use crate::guard::{Guard, Memory, Pending};
 use std::cell::{Cell, RefCell};
 
 /// The choices of a run, and how many alternatives each had.
@@ -50,7 +50,9 @@ impl Script {
 /// perf and the hardware: what they know of the CPU.
 struct World {
     script: Script,
-    word: Cell<u32>,
+    /// The memory of the guard.
+    held: Cell<bool>,
+    requests: Cell<u32>,
     lifecycle: RefCell<Lifecycle>,
     /// Open transactions, and counting runs.
     open: Cell<u32>,
@@ -79,30 +81,48 @@ enum Broken {
     LosesStop,
     /// A start does not look at the disable that is pending.
     IgnoresDisable,
+    /// The requests are not looked at after the release.
+    LooksTooEarly,
 }
 
 struct Modelled<'a>(&'a World);
 
-impl Word for Modelled<'_> {
-    fn load(&self) -> u32 {
+impl Memory for Modelled<'_> {
+    fn take(&self) -> bool {
+        // As the kernel's: an NMI that comes between the load and the store leaves it free.
         self.0.maybe_nmi();
-        self.0.word.get()
-    }
+        let free = !self.0.held.get();
 
-    fn swap(&self, new: u32) -> u32 {
         self.0.maybe_nmi();
-        self.0.word.replace(new)
-    }
-
-    fn compare_exchange(&self, old: u32, new: u32) -> Result<(), u32> {
-        self.0.maybe_nmi();
-        let now = self.0.word.get();
-
-        if now != old {
-            return Err(now);
+        if free {
+            self.0.held.set(true);
         }
-        self.0.word.set(new);
-        Ok(())
+        free
+    }
+
+    fn release(&self) {
+        self.0.maybe_nmi();
+        self.0.held.set(false);
+    }
+
+    fn is_held(&self) -> bool {
+        self.0.maybe_nmi();
+        self.0.held.get()
+    }
+
+    fn add(&self, bits: u32) {
+        self.0.maybe_nmi();
+        self.0.requests.set(self.0.requests.get() | bits);
+    }
+
+    fn has_any(&self) -> bool {
+        self.0.maybe_nmi();
+        self.0.requests.get() != 0 && self.0.broken != Broken::LooksTooEarly
+    }
+
+    fn take_all(&self) -> u32 {
+        self.0.maybe_nmi();
+        self.0.requests.replace(0)
     }
 }
 
@@ -135,7 +155,8 @@ impl World {
     fn new(nmis: u32, broken: Broken) -> Self {
         Self {
             script: Script::default(),
-            word: Cell::new(FREE),
+            held: Cell::new(false),
+            requests: Cell::new(0),
             lifecycle: RefCell::new(Lifecycle::new()),
             open: Cell::new(0),
             counting: Cell::new(0),
@@ -153,7 +174,8 @@ impl World {
 
     /// The state of a new CPU, and the script of the run before.
     fn reset(&self, nmis: u32) {
-        self.word.set(FREE);
+        self.held.set(false);
+        self.requests.set(0);
         *self.lifecycle.borrow_mut() = Lifecycle::new();
         for cell in [&self.open, &self.counting] {
             cell.set(0);
@@ -380,7 +402,8 @@ impl World {
 
     /// What must hold whenever the CPU has left all callbacks.
     fn settled(&self) {
-        assert_eq!(self.word.get(), FREE);
+        assert!(!self.held.get(), "the guard is held for ever");
+        assert_eq!(self.requests.get(), 0, "a request is left over");
         assert!(!self.interrupt_due.get(), "an interrupt is lost");
         if !self.wanted.get() {
             assert_eq!(
@@ -435,6 +458,12 @@ fn no_sequence_breaks_the_contract() {
 #[should_panic(expected = "open though perf stopped it")]
 fn a_stop_that_is_lost_is_noticed() {
     explore(1, 1, Broken::LosesStop);
+}
+
+#[test]
+#[should_panic(expected = "a request is left over")]
+fn a_request_that_is_not_looked_at_is_noticed() {
+    explore(1, 1, Broken::LooksTooEarly);
 }
 
 #[test]

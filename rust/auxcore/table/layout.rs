@@ -13,7 +13,7 @@ use core::num::{NonZeroU64, NonZeroUsize};
 ///
 /// # Invariants
 ///
-/// - `at` is a multiple of [`PAGE`], and `stride` is as above.
+/// - `at` and `stride` are multiples of [`PAGE`], and `stride` is the length of a table or more.
 /// - `each`, the number of regions in a full table, is `capacity` - 1, since the last entry is the
 ///   end. It is at least 1.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -106,6 +106,7 @@ impl Layout {
     }
 
     /// The address of table `n`.
+    #[inline]
     pub(super) fn table(&self, n: usize) -> Option<u64> {
         u64::try_from(n)
             .ok()?
@@ -129,8 +130,22 @@ impl Layout {
     }
 
     /// The number in the storage of the entry of region `n`. Saturates.
+    #[inline]
     pub(super) fn index(&self, n: usize) -> usize {
+        // Mostly there is one table.
+        if n < self.each.get() {
+            return n;
+        }
         n.saturating_add(n / self.each)
+    }
+
+    /// The table of entry `index` of the storage, and the number of the entry in it.
+    #[inline]
+    pub(super) fn split(&self, index: usize) -> (usize, usize) {
+        if index < self.capacity.get() {
+            return (0, index);
+        }
+        (index / self.capacity, index % self.capacity)
     }
 
     /// The number of the region whose entry is `index`. [`None`] if that is the last entry of a

@@ -2,7 +2,7 @@
 
 //! Where a unit raises its interrupts in a transaction, and where it stops.
 
-use super::{Entry, Marked, Table};
+use super::{Asked, Entry, Marked, Table};
 use crate::ring::Pos;
 use core::ops::{Deref, DerefMut};
 
@@ -26,9 +26,52 @@ impl<S: DerefMut<Target = [Entry]>, I: Deref<Target = [u64]>> Table<S, I> {
     /// rules.
     ///
     /// The unit must not be running. If it fails, no region is marked.
+    #[inline]
     pub fn mark(&mut self, head: Pos, space: u64, wakeup: Pos) -> Result<Marks, NoEnd> {
-        self.clear();
+        let asked = Asked {
+            head,
+            space,
+            wakeup,
+        };
 
+        // The transaction before had nothing to commit.
+        match self.marked {
+            Some(Marked {
+                asked: before,
+                marks,
+                ..
+            }) if before == asked => Ok(marks),
+            _ => self.mark_anew(asked),
+        }
+    }
+
+    #[inline(never)]
+    fn mark_anew(&mut self, asked: Asked) -> Result<Marks, NoEnd> {
+        self.clear();
+        let (int, stop, marks) = self.place_marks(asked).ok_or(NoEnd)?;
+        let (int, stop) = (self.layout.index(int), self.layout.index(stop));
+
+        // INVARIANT: `clear()` has removed the old marks.
+        self.marked = Some(Marked {
+            int,
+            stop,
+            asked,
+            marks,
+        });
+        self.set(int, true, false);
+        // Rule 4.
+        self.set(stop, true, true);
+        Ok(marks)
+    }
+
+    /// The regions to mark, and where they end; [`None`] if no region ends within the space.
+    #[inline]
+    fn place_marks(&self, asked: Asked) -> Option<(usize, usize, Marks)> {
+        let Asked {
+            head,
+            space,
+            wakeup,
+        } = asked;
         let space = space.min(self.size.len());
         // A wakeup point in the past is due with the first byte.
         let due = if head.reached(wakeup) {
@@ -36,7 +79,18 @@ impl<S: DerefMut<Target = [Entry]>, I: Deref<Target = [u64]>> Table<S, I> {
         } else {
             wakeup.distance_from(head)
         };
+        let Some(shift) = self.uniform else {
+            return self.search_marks(head, space, due);
+        };
+        let marks = uniform_marks(shift, head, space, due)?;
+        let ending_at = |pos: Pos| self.find(pos.retreat(1)).region;
 
+        Some((ending_at(marks.int), ending_at(marks.stop), marks))
+    }
+
+    /// The same, if regions have different lengths. `due` is the distance of the wakeup point.
+    #[inline(never)]
+    fn search_marks(&self, head: Pos, space: u64, due: u64) -> Option<(usize, usize, Marks)> {
         // Distances are from the head. `first` is that of b1.
         let start = self.find(head);
         let first = self
@@ -44,7 +98,7 @@ impl<S: DerefMut<Target = [Entry]>, I: Deref<Target = [u64]>> Table<S, I> {
             .len()
             .saturating_sub(self.within(start, head));
         if first > space {
-            return Err(NoEnd);
+            return None;
         }
 
         // Rule 1: the end of the region before the one that holds the first byte behind the space.
@@ -73,34 +127,61 @@ impl<S: DerefMut<Target = [Entry]>, I: Deref<Target = [u64]>> Table<S, I> {
             int_at = stop_at.saturating_sub(self.entry(stop).len());
         }
 
-        // INVARIANT: `clear()` has removed the old marks.
-        self.marked = Some(Marked { int, stop });
-        self.set(int, true, false);
-        // Rule 4.
-        self.set(stop, true, true);
-
-        Ok(Marks {
+        let marks = Marks {
             int: head.advance(int_at),
             stop: head.advance(stop_at),
-        })
+        };
+        Some((int, stop, marks))
     }
 
-    /// Removes `INT` and `STOP`: for overwrite mode, where the unit goes round the ring and nothing
-    /// stops it.
+    /// Removes `INT` and `STOP`: for overwrite mode, in which the unit writes on past the end of the
+    /// ring, and nothing stops it.
     ///
     /// The unit must not be running.
     pub fn clear(&mut self) {
-        if let Some(Marked { int, stop }) = self.marked.take() {
+        if let Some(Marked { int, stop, .. }) = self.marked.take() {
             self.set(int, false, false);
             self.set(stop, false, false);
         }
     }
 
-    fn set(&mut self, region: usize, int: bool, stop: bool) {
-        let index = self.layout.index(region);
-
+    #[inline]
+    fn set(&mut self, index: usize, int: bool, stop: bool) {
         if let Some(entry) = self.entries.get_mut(index) {
             *entry = entry.marked(int, stop);
         }
     }
+}
+
+/// Where the unit raises its interrupt and stops, if each region has 2^`shift` bytes. The size of the
+/// ring is a multiple of that, so a position in the ring tells the offset in its region.
+#[inline]
+fn uniform_marks(shift: u32, head: Pos, space: u64, due: u64) -> Option<Marks> {
+    let len = 1u64.wrapping_shl(shift);
+    let within = |pos: Pos| pos.get() & len.wrapping_sub(1);
+    let first = len.wrapping_sub(within(head));
+
+    if first > space {
+        return None;
+    }
+    // Rule 1. Not less than `first`, which is an end within the space.
+    let stop_at = space.wrapping_sub(within(head.advance(space)));
+    // Rule 2. The end of the region that holds the byte. In the first region the difference wraps
+    // below 0, and back.
+    let byte = due.wrapping_sub(1);
+    let mut int_at = match due <= stop_at {
+        true => byte
+            .wrapping_sub(within(head.advance(byte)))
+            .wrapping_add(len),
+        false => stop_at,
+    };
+    // Rule 3.
+    if int_at >= stop_at && stop_at > first {
+        int_at = stop_at.wrapping_sub(len);
+    }
+
+    Some(Marks {
+        int: head.advance(int_at),
+        stop: head.advance(stop_at),
+    })
 }

@@ -17,17 +17,25 @@ pub(super) struct Place {
 
 impl<S: Deref<Target = [Entry]>, I: Deref<Target = [u64]>> Table<S, I> {
     /// The region that holds `pos`.
+    #[inline]
     pub(super) fn find(&self, pos: Pos) -> Place {
         let offset = self.offset(pos);
 
-        if let Some(len) = self.uniform {
+        if let Some(shift) = self.uniform {
+            let region = offset.wrapping_shr(shift);
+
             return Place {
                 // The size of the ring is a `usize`, and this is less.
-                region: usize::try_from(offset / len).unwrap_or(usize::MAX),
-                start: offset.saturating_sub(offset % len),
+                region: usize::try_from(region).unwrap_or(usize::MAX),
+                start: region.wrapping_shl(shift),
             };
         }
+        self.search(offset)
+    }
 
+    /// The region that holds the byte at `offset`, if regions have different lengths.
+    #[inline(never)]
+    fn search(&self, offset: u64) -> Place {
         // Region `low` begins at or before the offset; region `high` behind it, or is none. The
         // first region begins at 0.
         let (mut low, mut high) = (0usize, self.count);
@@ -74,13 +82,15 @@ impl<S: Deref<Target = [Entry]>, I: Deref<Target = [u64]>> Table<S, I> {
     /// The offset in the ring at which a region begins.
     fn start(&self, region: usize) -> u64 {
         match (self.uniform, u64::try_from(region)) {
-            (Some(len), Ok(region)) => region.saturating_mul(len.get()),
+            // Less than the size of the ring.
+            (Some(shift), Ok(region)) => region.wrapping_shl(shift),
             // The type invariants: there is one.
             _ => self.starts.get(region).copied().unwrap_or(0),
         }
     }
 
     /// The entry of a region.
+    #[inline]
     pub(super) fn entry(&self, region: usize) -> Entry {
         // The type invariants: there is one.
         let index = self.layout.index(region);
@@ -89,6 +99,7 @@ impl<S: Deref<Target = [Entry]>, I: Deref<Target = [u64]>> Table<S, I> {
     }
 
     /// The region before this one, round the ring.
+    #[inline]
     pub(super) fn previous(&self, region: usize) -> usize {
         // The type invariants: there is a region.
         match region {
@@ -98,10 +109,12 @@ impl<S: Deref<Target = [Entry]>, I: Deref<Target = [u64]>> Table<S, I> {
     }
 
     /// The distance of `pos` from the beginning of the region at `place`, which holds it.
+    #[inline]
     pub(super) fn within(&self, place: Place, pos: Pos) -> u64 {
         self.offset(pos).saturating_sub(place.start)
     }
 
+    #[inline]
     fn offset(&self, pos: Pos) -> u64 {
         pos.get() & self.size.len().wrapping_sub(1)
     }

@@ -55,7 +55,7 @@ impl<T: AuxPmu> Buffer<T> {
         key: *mut c_void,
     ) -> Result<*mut c_void> {
         let ring = Ring::new(owner)?;
-        // INVARIANT: Nobody else has it.
+        // INVARIANT: Not passed to perf yet.
         let mut buffer = KBox::new(
             Self {
                 header: module_ref::Header::new::<<T as Pmu>::OwnerModule>(Self::free),
@@ -90,20 +90,24 @@ impl<T: AuxPmu> Buffer<T> {
 /// # Invariants
 ///
 /// - `buffer` is live, and a transaction is open on its AUX area.
-/// - Its `data` is accessed through `self` only: `claim` is the claim of this AUX area.
+/// - Its `data` is accessed through `self` only: `_claim` is the claim of this AUX area.
 pub(crate) struct OpenBuffer<T: AuxPmu> {
     buffer: NonNull<Buffer<T>>,
-    claim: Claim,
+    /// Dropped with `self`, when the transaction has ended.
+    _claim: Claim,
 }
 
 impl<T: AuxPmu> OpenBuffer<T> {
     /// # Safety
     ///
     /// A transaction must be open on the AUX area of `claim`, and its `aux_priv` be a `Buffer<T>`.
-    /// It must stay open until [`Self::into_claim`].
+    /// It must stay open until `self` is dropped, or be ended just before.
     pub(crate) unsafe fn new(claim: Claim, buffer: NonNull<Buffer<T>>) -> Self {
         // INVARIANT: By the safety requirement: perf frees no AUX area with a transaction open.
-        Self { buffer, claim }
+        Self {
+            buffer,
+            _claim: claim,
+        }
     }
 
     /// What the driver keeps for the AUX area.
@@ -132,11 +136,5 @@ impl<T: AuxPmu> OpenBuffer<T> {
         // SAFETY: `data` is accessed through `self` only, by the type invariant, which is borrowed
         // mutably. `pages` is another field.
         (unsafe { &mut *buffer.data.get() }, &buffer.pages)
-    }
-
-    /// The claim, to be dropped when the transaction has ended.
-    #[inline]
-    pub(crate) fn into_claim(self) -> Claim {
-        self.claim
     }
 }

@@ -8,7 +8,7 @@ use crate::bindings;
 use auxcore::{
     guard::{
         Guard,
-        Word, //
+        Memory, //
     },
     ring::Pos, //
 };
@@ -143,7 +143,7 @@ pub trait Core: 'static {
 
     /// Lets a test's NMI interrupt a callback that holds `guard`. The kernel's come by themselves.
     #[inline]
-    fn interrupt<W: Word>(_guard: &Guard<W>) {}
+    fn interrupt<M: Memory>(_guard: &Guard<M>) {}
 }
 
 /// The kernel's own.
@@ -167,6 +167,7 @@ impl Core for Perf {
         unsafe { ring.read_volatile() }.cast()
     }
 
+    #[inline]
     unsafe fn begin(
         handle: &mut Handle,
         event: NonNull<bindings::perf_event>,
@@ -188,16 +189,19 @@ impl Core for Perf {
         })
     }
 
+    #[inline]
     unsafe fn flag(handle: &mut Handle, flags: u64) {
         // SAFETY: By the safety requirement.
         unsafe { bindings::perf_aux_output_flag(&mut handle.0, flags) };
     }
 
+    #[inline]
     unsafe fn skip(handle: &mut Handle, len: u64) -> Result {
         // SAFETY: By the safety requirement.
         to_result(unsafe { bindings::perf_aux_output_skip(&mut handle.0, bytes(len)) })
     }
 
+    #[inline]
     unsafe fn end(handle: &mut Handle, len: u64) {
         // SAFETY: By the safety requirement.
         unsafe { bindings::perf_aux_output_end(&mut handle.0, bytes(len)) };

@@ -5,8 +5,11 @@
 //! All callbacks of perf, the timer and the driver's interrupt go through [`CpuState`], on its CPU
 //! with interrupts off. Two parts of it are pure and tested on the host, with every interleaving:
 //! [`Guard`], against an NMI that interrupts a callback, and [`Lifecycle`], which says when a
-//! transaction is begun and ended (`rust/auxcore/lifecycle.rs` has the diagram). This file carries
-//! out what they say.
+//! transaction is begun and ended (`rust/auxcore/lifecycle.rs` has the diagram).
+//!
+//! - This file: what enters, and what is left to do afterwards.
+//! - [`inner`]: what the guard protects, and what is done with it.
+//! - [`report`]: what the rest of the world is told.
 //!
 //! # Locks
 //!
@@ -16,40 +19,20 @@
 //! armed again. What they leave to do later, an [`irq_work`](Self::work) does.
 
 use super::{
-    buffer::{
-        Buffer,
-        OpenBuffer, //
-    },
     core::{
         Core,
-        Handle,
-        Perf,
-        Refusal, //
-    },
-    loss::Losses,
-    pages::Mode,
-    region::Extent,
-    ring::{
-        Cache,
-        Claim,
-        Refused, //
+        Perf, //
     },
     transaction::{
-        Commit,
-        Format,
         Next,
-        Open,
         Transaction, //
     },
-    AuxPmu,
-    Loss, //
+    AuxPmu, //
 };
 use crate::{
     bindings,
     context,
-    event::Event,
-    guard::KernelWord,
-    pmu::Counting,
+    guard::OneCpu,
     registration::CpuInfo,
     stats::Stats, //
 };
@@ -58,133 +41,33 @@ use auxcore::{
         Guard,
         Pending, //
     },
-    lifecycle::{
-        Action,
-        Begun,
-        Lifecycle,
-        Phase, //
-    },
+    lifecycle::Action, //
 };
 use core::{
-    cell::{
-        Cell,
-        UnsafeCell, //
-    },
-    marker::PhantomData,
-    mem,
+    cell::UnsafeCell,
     ptr::NonNull, //
 };
 use kernel::{
     container_of,
     prelude::*,
-    sync::{
-        atomic::{
-            Atomic,
-            Relaxed, //
-        },
-        barrier, //
+    sync::atomic::{
+        Atomic,
+        Relaxed, //
     },
     time::Delta,
     types::Opaque, //
 };
 
-/// Why an event was not started.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Failure {
-    /// The event has no ring buffer.
-    NoRing,
-    /// The ring buffer has no AUX area, or the area is being unmapped.
-    NotMapped,
-    /// A transaction is open on the AUX area.
-    InUse,
-    /// The AUX area is full. perf disables the event, and user space enables it again.
-    NoSpace,
-    /// The AUX area belongs to another PMU.
-    Foreign,
-    /// The driver's `start()` refused.
-    Refused(Error),
-    /// The CPU is offline.
-    Offline,
-    /// Another event owns the unit.
-    Busy,
-}
+mod inner;
+mod report;
 
-impl Failure {
-    /// What `add()` returns to perf, which retries at the next rotation of the context's events and
-    /// does not look at the value.
-    pub(crate) fn to_errno(self) -> c_int {
-        match self {
-            Self::Refused(error) => error.to_errno(),
-            Self::Busy | Self::InUse | Self::Foreign => EBUSY.to_errno(),
-            Self::NoRing | Self::NotMapped | Self::NoSpace | Self::Offline => EAGAIN.to_errno(),
-        }
-    }
-
-    /// The number in the tracepoint `rust_perf_begin`, where 0 is success.
-    fn reason(self) -> c_uint {
-        match self {
-            Self::NoRing => 1,
-            Self::NotMapped => 2,
-            Self::NoSpace => 3,
-            Self::Foreign => 4,
-            Self::Refused(_) => 5,
-            Self::Offline => 6,
-            Self::InUse | Self::Busy => 7,
-        }
-    }
-}
-
-/// What is left to do when the guard is released.
-#[derive(Clone, Copy, Default)]
-struct After {
-    /// Arm the timer at this interval.
-    arm: Option<Delta>,
-    /// Arm the timer where that is allowed: in `work`.
-    arm_later: bool,
-    /// Call the driver's `deferred()`, in `work`.
-    defer: bool,
-}
-
-/// Which locks the caller of [`CpuState`] may hold.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Locks {
-    /// Only those that perf's scheduling of events holds: timers may be armed.
-    Scheduling,
-    /// Any raw lock, or this is an NMI.
-    Any,
-}
-
-/// The driver's trace state of an open transaction.
-struct Tracing<T: AuxPmu> {
-    open: Open<T>,
-    trace: T::Trace,
-    /// Whether the unit is paused; always false if the driver cannot pause.
-    paused: bool,
-}
-
-/// What the guard protects.
-///
-/// # Invariants
-///
-/// - `event` is [`Some`] exactly while `lifecycle` is owned; it is a live event of the PMU.
-/// - `tracing` is [`Some`] exactly in [`Phase::Tracing`]: a transaction of `event` is open on
-///   `handle`, begun on this CPU. Otherwise none is open.
-/// - `counting` is [`Some`] exactly in [`Phase::Counting`].
-struct Inner<T: AuxPmu, C: Core> {
-    lifecycle: Lifecycle,
-    event: Option<NonNull<bindings::perf_event>>,
-    handle: Handle,
-    cache: Cache,
-    tracing: Option<Tracing<T>>,
-    counting: Option<T::Count>,
-    /// The interval of the timer that the driver has asked for while counting.
-    counting_timer: Option<Delta>,
-    /// The interval at which the timer is armed.
-    armed: Option<Delta>,
-    /// The driver has asked for `deferred()`.
-    deferred: bool,
-    _core: PhantomData<C>,
-}
+use inner::{
+    After,
+    Inner,
+    Locks,
+    STOPPED, //
+};
+pub(crate) use report::Failure;
 
 /// The state of one CPU.
 ///
@@ -197,7 +80,7 @@ struct Inner<T: AuxPmu, C: Core> {
 #[pin_data]
 pub struct CpuState<T: AuxPmu, C: Core = Perf> {
     cpu: u32,
-    guard: Guard<KernelWord>,
+    guard: Guard<OneCpu>,
     info: CpuInfo,
     driver: NonNull<T>,
     inner: UnsafeCell<Inner<T, C>>,
@@ -226,10 +109,6 @@ unsafe impl<T: AuxPmu, C: Core> Send for CpuState<T, C> {}
 // itself.
 unsafe impl<T: AuxPmu, C: Core> Sync for CpuState<T, C> {}
 
-/// What `event->hw.state` is for an event that does not run.
-// CAST: The bits are 1 and 2.
-const STOPPED: c_int = (bindings::PERF_HES_STOPPED | bindings::PERF_HES_UPTODATE) as c_int;
-
 /// `CLOCK_MONOTONIC`, as `hrtimer_setup()` takes it.
 // CAST: The constant is 1.
 const MONOTONIC: bindings::clockid_t = bindings::CLOCK_MONOTONIC as bindings::clockid_t;
@@ -248,23 +127,11 @@ impl<T: AuxPmu, C: Core> CpuState<T, C> {
     ) -> impl PinInit<Self, Error> {
         try_pin_init!(Self {
             cpu,
-            guard: Guard::new(KernelWord::new()),
+            guard: Guard::new(OneCpu::new()),
             info,
             // INVARIANT: By the safety requirement.
             driver,
-            // INVARIANT: No event, no transaction.
-            inner: UnsafeCell::new(Inner {
-                lifecycle: Lifecycle::new(),
-                event: None,
-                handle: Handle::new(),
-                cache: Cache::new(),
-                tracing: None,
-                counting: None,
-                counting_timer: None,
-                armed: None,
-                deferred: false,
-                _core: PhantomData,
-            }),
+            inner: UnsafeCell::new(Inner::new()),
             stats: Stats::new(),
             // INVARIANT: Set up here. Hard, so that it expires in hard interrupt context on
             // PREEMPT_RT too and may be armed with the run queue locked. Pinned, so that it expires
@@ -318,8 +185,8 @@ impl<T: AuxPmu, C: Core> CpuState<T, C> {
         }
 
         let inner = self.inner.get();
-        let after = Cell::new(After::default());
-        let result = self.guard.run(
+        let mut later = After::default();
+        let (result, after) = self.guard.run(
             || {
                 // SAFETY: The guard is held, on this CPU with interrupts off: no other reference
                 // exists, by the type invariant.
@@ -330,19 +197,18 @@ impl<T: AuxPmu, C: Core> CpuState<T, C> {
                 let result = f(inner);
 
                 C::interrupt(&self.guard);
-                after.set(inner.after(locks, after.get()));
-                result
+                (result, inner.after(locks))
             },
             |pending| {
                 // SAFETY: The guard is held, on this CPU; the reference above is gone.
                 let inner = unsafe { &mut *inner };
 
                 inner.process(self, pending, cpu);
-                after.set(inner.after(locks, after.get()));
+                later = later.then(inner.after(locks));
             },
         )?;
 
-        Some((result, after.get()))
+        Some((result, after.then(later)))
     }
 
     /// As [`Self::enter`], and does what is left to do.
@@ -397,7 +263,7 @@ impl<T: AuxPmu, C: Core> CpuState<T, C> {
             inner.set_state(STOPPED);
 
             let added = if start && !inner.lifecycle.is_online() {
-                inner.report_begin(&self, Some(Failure::Offline));
+                inner.report_failure(&self, Failure::Offline);
                 Err(Failure::Offline)
             } else {
                 inner.perform(&self, action, cpu)
@@ -442,7 +308,7 @@ impl<T: AuxPmu, C: Core> CpuState<T, C> {
                 let action = inner.lifecycle.start();
 
                 if !inner.lifecycle.is_online() {
-                    inner.report_begin(&self, Some(Failure::Offline));
+                    inner.report_failure(&self, Failure::Offline);
                 }
                 // A failure shows in the state that the event keeps: stopped.
                 let _ = inner.perform(&self, action, cpu);
@@ -704,584 +570,9 @@ impl<T: AuxPmu, C: super::sample::Sampling> CpuState<T, C> {
             .map_or(0, super::Copied::get);
 
         match taken {
-            0 => self.stats.samples_missed.add_any(1),
-            _ => self.stats.samples.add_any(1),
+            0 => self.stats.samples_missed.add(1),
+            _ => self.stats.samples.add(1),
         }
         taken
-    }
-}
-
-impl<T: AuxPmu, C: Core> Inner<T, C> {
-    #[inline]
-    fn is_event(&self, event: NonNull<bindings::perf_event>) -> bool {
-        self.event == Some(event)
-    }
-
-    /// Sets `event->hw.state`.
-    #[inline]
-    fn set_state(&self, state: c_int) {
-        if let Some(event) = self.event {
-            // SAFETY: Live by the type invariant; `hw.state` belongs to the PMU.
-            unsafe { (*event.as_ptr()).hw.state = state };
-        }
-    }
-
-    fn disown(&mut self) {
-        self.lifecycle.disown();
-        self.event = None;
-    }
-
-    /// The interval of the timer that the driver has asked for.
-    #[inline]
-    fn timer(&self) -> Option<Delta> {
-        match &self.tracing {
-            Some(tracing) => tracing.open.timer,
-            None => self.counting_timer,
-        }
-    }
-
-    /// What is left to do, added to `after`.
-    #[inline]
-    fn after(&mut self, locks: Locks, mut after: After) -> After {
-        let timer = self.timer();
-
-        if timer.is_some() && timer != self.armed {
-            match locks {
-                Locks::Scheduling => {
-                    self.armed = timer;
-                    after.arm = timer;
-                }
-                Locks::Any => after.arm_later = true,
-            }
-        }
-        if T::HAS_DEFERRED {
-            after.defer |= mem::take(&mut self.deferred);
-        }
-        after
-    }
-
-    /// Processes the requests of NMIs that interrupted a callback.
-    fn process(&mut self, state: &CpuState<T, C>, pending: Pending, cpu: &context::Cpu) {
-        if pending.contains(Pending::PAUSE) {
-            self.follow_pause(state, cpu);
-        }
-        if pending.contains(Pending::INTERRUPT) {
-            self.interrupt(state, cpu);
-        }
-        if pending.contains(Pending::STOP) {
-            self.stop(state, cpu);
-        }
-    }
-
-    fn stop(&mut self, state: &CpuState<T, C>, cpu: &context::Cpu) {
-        let action = self.lifecycle.stop();
-
-        // Ending does not fail.
-        let _ = self.perform(state, action, cpu);
-    }
-
-    /// Carries out what the state machine says, and reports to it.
-    fn perform(
-        &mut self,
-        state: &CpuState<T, C>,
-        action: Action,
-        cpu: &context::Cpu,
-    ) -> Result<(), Failure> {
-        match action {
-            Action::None => Ok(()),
-            Action::Begin => self.begin(state, cpu),
-            Action::End => {
-                self.end(state, cpu);
-                Ok(())
-            }
-        }
-    }
-
-    /// Begins a transaction, or counting where there is no AUX area.
-    fn begin(&mut self, state: &CpuState<T, C>, cpu: &context::Cpu) -> Result<(), Failure> {
-        let mut result = self.try_begin(state, cpu);
-
-        self.report_begin(state, result.err());
-        let begun = match result {
-            Ok(()) => Begun::Traced,
-            Err(Failure::NoRing | Failure::NotMapped) if T::HAS_COUNT_START => {
-                result = self.start_counting(state, cpu);
-                match result {
-                    Ok(()) => Begun::Counted,
-                    Err(_) => Begun::Failed,
-                }
-            }
-            Err(Failure::NoSpace) => Begun::NoSpace,
-            Err(_) => Begun::Failed,
-        };
-        self.lifecycle.began(begun);
-        if result.is_ok() {
-            self.set_state(0);
-        }
-        result
-    }
-
-    /// Ends the transaction, or counting.
-    fn end(&mut self, state: &CpuState<T, C>, cpu: &context::Cpu) {
-        let truncated = match self.tracing.take() {
-            Some(tracing) => self.commit(state, tracing, cpu),
-            None => {
-                self.stop_counting(state, cpu);
-                false
-            }
-        };
-
-        self.lifecycle.ended(truncated);
-        self.set_state(STOPPED);
-    }
-
-    /// Runs `f` in counting mode, if the event counts.
-    fn in_counting<R>(
-        &mut self,
-        state: &CpuState<T, C>,
-        cpu: &context::Cpu,
-        f: impl FnOnce(&T, &mut Counting<'_, T>, &mut T::Count) -> R,
-    ) -> Option<R> {
-        // SAFETY: Live, by the type invariant, and its `destroy()` does not run before `del()`.
-        let event = unsafe { Event::<T>::from_raw(self.event?) };
-        let count = self.counting.as_mut()?;
-
-        Some(f(
-            state.driver(),
-            &mut Counting::new(&event, cpu, &mut self.counting_timer),
-            count,
-        ))
-    }
-
-    fn start_counting(
-        &mut self,
-        state: &CpuState<T, C>,
-        cpu: &context::Cpu,
-    ) -> Result<(), Failure> {
-        // SAFETY: Live, by the type invariant, and its `destroy()` does not run before `del()`.
-        let event = unsafe { Event::<T>::from_raw(self.event.ok_or(Failure::Busy)?) };
-
-        self.counting_timer = None;
-        let count = state
-            .driver()
-            .count_start(&mut Counting::new(&event, cpu, &mut self.counting_timer))
-            .map_err(Failure::Refused)?;
-        self.counting = Some(count);
-        Ok(())
-    }
-
-    fn stop_counting(&mut self, state: &CpuState<T, C>, cpu: &context::Cpu) {
-        if !T::HAS_COUNT_STOP {
-            return;
-        }
-        if let (Some(count), Some(event)) = (self.counting.take(), self.event) {
-            // SAFETY: Live, by the type invariant, and its `destroy()` does not run before `del()`.
-            let event = unsafe { Event::<T>::from_raw(event) };
-            let mut timer = None;
-
-            state
-                .driver()
-                .count_stop(&mut Counting::new(&event, cpu, &mut timer), count);
-        }
-        self.counting_timer = None;
-    }
-
-    /// A tick while counting: looks for an AUX area, since perf reports no mapping.
-    fn tick_counting(&mut self, state: &CpuState<T, C>, cpu: &context::Cpu) {
-        match self.try_begin(state, cpu) {
-            // Not reported: nothing has changed.
-            Err(Failure::NoRing | Failure::NotMapped) => {
-                let paused = T::HAS_PAUSE && self.is_paused();
-
-                if T::HAS_COUNT_TICK && !paused {
-                    self.in_counting(state, cpu, |driver, counting, count| {
-                        driver.count_tick(counting, count);
-                    });
-                }
-            }
-            result => {
-                self.report_begin(state, result.err());
-                match result {
-                    Ok(()) => self.lifecycle.began(Begun::Traced),
-                    Err(failure) => {
-                        self.stop_counting(state, cpu);
-                        self.set_state(STOPPED);
-                        self.lifecycle.began(match failure {
-                            Failure::NoSpace => Begun::NoSpace,
-                            _ => Begun::Failed,
-                        });
-                    }
-                }
-            }
-        }
-    }
-
-    /// The timer has expired.
-    fn tick(&mut self, state: &CpuState<T, C>, cpu: &context::Cpu) {
-        match self.lifecycle.phase() {
-            Phase::Idle => {}
-            Phase::Counting => self.tick_counting(state, cpu),
-            Phase::Tracing => {
-                if !T::HAS_TICK {
-                    return;
-                }
-                let next = self.in_transaction(state, cpu, |driver, transaction, trace| {
-                    driver.tick(transaction, trace)
-                });
-                self.follow(state, next.unwrap_or(Next::Continue), cpu);
-            }
-        }
-    }
-
-    /// The unit has raised its interrupt.
-    fn interrupt(&mut self, state: &CpuState<T, C>, cpu: &context::Cpu) {
-        if !T::HAS_INTERRUPT {
-            return;
-        }
-        let next = self.in_transaction(state, cpu, |driver, transaction, trace| {
-            driver.interrupt(transaction, trace)
-        });
-        self.follow(state, next.unwrap_or(Next::Continue), cpu);
-    }
-
-    /// Does what a callback has returned.
-    fn follow(&mut self, state: &CpuState<T, C>, next: Next, cpu: &context::Cpu) {
-        let action = match next {
-            Next::Continue => Action::None,
-            Next::Flush => self.lifecycle.flush(),
-        };
-
-        if action == Action::End {
-            // Ending does not fail.
-            let _ = self.perform(state, action, cpu);
-            let action = self.lifecycle.resume();
-            // A failure shows in the state that the event keeps: stopped.
-            let _ = self.perform(state, action, cpu);
-        }
-    }
-
-    /// Whether perf wants the event paused.
-    fn is_paused(&self) -> bool {
-        let Some(event) = self.event else {
-            return false;
-        };
-
-        // SAFETY: Live, by the type invariant.
-        unsafe { bindings::rust_perf_aux_paused(event.as_ptr()) }
-    }
-
-    /// Pauses or resumes the unit, if it is not as perf wants it.
-    fn follow_pause(&mut self, state: &CpuState<T, C>, cpu: &context::Cpu) {
-        if !T::HAS_PAUSE {
-            return;
-        }
-        let paused = self.is_paused();
-        let Some(tracing) = self.tracing.as_mut() else {
-            return;
-        };
-        if mem::replace(&mut tracing.paused, paused) == paused {
-            return;
-        }
-
-        self.in_transaction(state, cpu, |driver, transaction, trace| {
-            if paused {
-                driver.pause(transaction, trace);
-            } else {
-                driver.resume(transaction, trace);
-            }
-        });
-    }
-
-    /// Runs `f` in the open transaction, if there is one.
-    #[inline]
-    fn in_transaction<R>(
-        &mut self,
-        state: &CpuState<T, C>,
-        cpu: &context::Cpu,
-        f: impl FnOnce(&T, &mut Transaction<'_, T>, &mut T::Trace) -> R,
-    ) -> Option<R> {
-        // SAFETY: Live, by the type invariant, and its `destroy()` does not run before `del()`.
-        let event = unsafe { Event::<T>::from_raw(self.event?) };
-        let tracing = self.tracing.as_mut()?;
-        // SAFETY: `tracing` is there: a transaction is open on `handle`, begun on this CPU with
-        // `C`, by the type invariant. Only `commit()` ends it, which cannot run while `self` is
-        // borrowed.
-        let mut transaction = unsafe {
-            Transaction::new(
-                &event,
-                cpu,
-                &mut tracing.open,
-                &mut self.handle,
-                &mut self.deferred,
-                C::skip,
-            )
-        };
-
-        Some(f(state.driver(), &mut transaction, &mut tracing.trace))
-    }
-
-    /// Opens a transaction and starts the unit. To be called while none is open.
-    fn try_begin(&mut self, state: &CpuState<T, C>, cpu: &context::Cpu) -> Result<(), Failure> {
-        let event = self.event.ok_or(Failure::Busy)?;
-
-        // A driver that flushes from NMI keeps the filters that it had: perf's list has a lock.
-        if state.info.filters && !cpu.is_nmi() {
-            // SAFETY: The event is live, by the type invariant; this is its CPU with interrupts off
-            // and not in NMI, and no transaction is open, so the driver does not look at them.
-            unsafe { bindings::perf_event_addr_filters_sync(event.as_ptr()) };
-        }
-
-        // SAFETY: Live, by the type invariant.
-        let key = unsafe { C::ring(event) };
-        if key.is_null() {
-            return Err(Failure::NoRing);
-        }
-        // SAFETY: Interrupts are off, by the invariant of `Cpu`, until the callback has returned.
-        // Until then the claim is dropped, or a transaction is open on the ring buffer. `commit()`
-        // drops it in the callback that ends the transaction.
-        let claim = unsafe { Claim::new(key, state.info.id, &mut self.cache) };
-        let claim = claim.map_err(|refused| match refused {
-            Refused::NotMapped => Failure::NotMapped,
-            Refused::Foreign => Failure::Foreign,
-            Refused::InUse => Failure::InUse,
-        })?;
-
-        // SAFETY:
-        // - No transaction is open: this is called in no other phase than `Idle` and `Counting`.
-        // - The event is live, by the type invariant, and this is its CPU, since `add()` was called
-        //   here; interrupts are off, by the invariant of `Cpu`.
-        let private = unsafe { C::begin(&mut self.handle, event) }.map_err(|e| match e {
-            Refusal::NotMapped => Failure::NotMapped,
-            Refusal::NoSpace => Failure::NoSpace,
-        })?;
-        if private.as_ptr() != claim.private() || self.handle.ring() != key {
-            // User space has redirected the event between the two looks.
-            //
-            // SAFETY: A transaction is open on the handle, begun here; nothing is written.
-            unsafe { C::end(&mut self.handle, 0) };
-            return Err(Failure::NotMapped);
-        }
-
-        // SAFETY: A transaction is open on the area of `claim`, whose `aux_priv` is one of this PMU:
-        // a `Buffer<T>`. `commit()` or the error path below ends it, after `into_claim()`.
-        let buffer = unsafe { OpenBuffer::<T>::new(claim, private.cast::<Buffer<T>>()) };
-        let mut open = Open {
-            extent: Extent::new(&self.handle, buffer.pages()),
-            buffer,
-            timer: None,
-        };
-        self.stop_counting(state, cpu);
-        if T::HAS_DMA {
-            if let Some(mapping) = state.driver().dma(open.buffer.data()) {
-                mapping.sync_for_device();
-            }
-        }
-
-        // SAFETY: Live, by the type invariant, and its `destroy()` does not run before `del()`.
-        let traced = unsafe { Event::<T>::from_raw(event) };
-        // SAFETY: A transaction is open on `handle`, begun above with `C`, on this CPU.
-        let mut transaction = unsafe {
-            Transaction::new(
-                &traced,
-                cpu,
-                &mut open,
-                &mut self.handle,
-                &mut self.deferred,
-                C::skip,
-            )
-        };
-        match state.driver().start(&mut transaction) {
-            Ok(trace) => {
-                // INVARIANT: The transaction is open. Counting was stopped.
-                self.tracing = Some(Tracing {
-                    open,
-                    trace,
-                    // A driver that can pause starts paused.
-                    paused: T::HAS_PAUSE,
-                });
-                self.follow_pause(state, cpu);
-                if state.info.itrace {
-                    itrace_started(event);
-                }
-                Ok(())
-            }
-            Err(error) => {
-                let claim = open.buffer.into_claim();
-
-                // SAFETY: A transaction is open on the handle, begun above; nothing is published.
-                unsafe { C::end(&mut self.handle, 0) };
-                drop(claim);
-                Err(Failure::Refused(error))
-            }
-        }
-    }
-
-    /// Quiesces the unit and commits what it wrote; true if perf has queued the disable of the event.
-    fn commit(&mut self, state: &CpuState<T, C>, tracing: Tracing<T>, cpu: &context::Cpu) -> bool {
-        let Tracing {
-            mut open, trace, ..
-        } = tracing;
-        let Some(event) = self.event else {
-            return false;
-        };
-        // SAFETY: Live, by the type invariant, and its `destroy()` does not run before `del()`.
-        let traced = unsafe { Event::<T>::from_raw(event) };
-        // SAFETY: `tracing` was there: a transaction is open on `handle`, begun on this CPU with `C`,
-        // by the type invariant. It is ended below.
-        let mut transaction = unsafe {
-            Transaction::new(
-                &traced,
-                cpu,
-                &mut open,
-                &mut self.handle,
-                &mut self.deferred,
-                C::skip,
-            )
-        };
-        let Commit {
-            len,
-            mut losses,
-            format,
-        } = state.driver().quiesce(&mut transaction, trace);
-
-        // perf does not check the length. A driver that claims more than it was given has written
-        // where it must not; the reader learns of no byte that is not there.
-        let mode = open.buffer.pages().mode();
-        let limit = open.extent.limit(len);
-        if limit < len {
-            state.stats.overclaimed.add(1);
-            losses = losses.and(Loss::Gap { bytes: None });
-        }
-
-        if T::HAS_DMA {
-            if let Some(mapping) = state.driver().dma(open.buffer.data()) {
-                mapping.sync_for_cpu();
-            }
-        }
-        // (B): orders the stores of trace before the store of `aux_head` in
-        // `perf_aux_output_end()`. Pairs with (C), user space's load barrier between its load of
-        // `aux_head` and its loads of trace. What a device stores is in memory when `quiesce()`
-        // returns.
-        barrier::smp_mb(barrier::Write);
-        let claim = open.buffer.into_claim();
-        let truncated = self.publish(state, event, limit, mode, losses, format);
-        // Last: the next writer of this AUX area must not find the transaction open.
-        drop(claim);
-        truncated
-    }
-
-    /// Ends the transaction; true if perf has queued the disable of the event.
-    fn publish(
-        &mut self,
-        state: &CpuState<T, C>,
-        event: NonNull<bindings::perf_event>,
-        len: u64,
-        mode: Mode,
-        losses: Losses,
-        format: Format,
-    ) -> bool {
-        let flags = losses.flags(mode) | format.flags();
-        let head = self.handle.head();
-
-        if flags != 0 {
-            // SAFETY: A transaction is open on the handle: the caller has it.
-            unsafe { C::flag(&mut self.handle, flags) };
-        }
-        if mode == Mode::Overwrite {
-            // Monotonic, so that a reader knows by arithmetic how often the area wrapped.
-            self.handle.set_head(head.advance(len));
-        }
-        // SAFETY:
-        // - A transaction is open on the handle, begun on this CPU: the caller has it.
-        // - `len` is within its space: the caller has limited it; (B) stands in the caller.
-        unsafe { C::end(&mut self.handle, len) };
-
-        report_commit(state, event, head.get(), len, flags, losses);
-        flags & u64::from(bindings::PERF_AUX_FLAG_TRUNCATED) != 0
-    }
-
-    /// Counts and traces a begin.
-    fn report_begin(&self, state: &CpuState<T, C>, failure: Option<Failure>) {
-        let stats = &state.stats;
-        let counter = match failure {
-            None => &stats.begins,
-            Some(Failure::NoRing) => &stats.begin_no_ring,
-            Some(Failure::NotMapped) => &stats.begin_not_mapped,
-            Some(Failure::InUse) => &stats.begin_in_use,
-            Some(Failure::NoSpace) => &stats.begin_no_space,
-            Some(Failure::Foreign) => &stats.begin_foreign,
-            Some(Failure::Refused(_)) => &stats.begin_refused,
-            Some(Failure::Offline) => &stats.begin_offline,
-            Some(Failure::Busy) => return,
-        };
-
-        counter.add(1);
-        if let Some(event) = self.event {
-            let reason = failure.map_or(0, Failure::reason);
-            let (head, space) = (self.handle.head().get(), self.handle.space());
-
-            // SAFETY: The event is live, by the type invariant. Any context.
-            unsafe { bindings::rust_perf_trace_begin(event.as_ptr(), head, space, reason) };
-        }
-    }
-}
-
-/// Counts and traces a commit of a live event.
-fn report_commit<T: AuxPmu, C: Core>(
-    state: &CpuState<T, C>,
-    event: NonNull<bindings::perf_event>,
-    head: u64,
-    len: u64,
-    flags: u64,
-    losses: Losses,
-) {
-    let stats = &state.stats;
-
-    stats.commits.add(1);
-    stats.bytes.add(len);
-    // SAFETY: The event is live: the caller has it from `Inner`. Any context.
-    unsafe { bindings::rust_perf_trace_commit(event.as_ptr(), head, len, flags) };
-
-    if flags == 0 {
-        return;
-    }
-    for (counter, flag) in [
-        (&stats.truncated, bindings::PERF_AUX_FLAG_TRUNCATED),
-        (&stats.partial, bindings::PERF_AUX_FLAG_PARTIAL),
-        (&stats.collision, bindings::PERF_AUX_FLAG_COLLISION),
-    ] {
-        counter.add((flags & u64::from(flag) != 0).into());
-    }
-    for loss in losses.iter() {
-        let (cause, bytes) = match loss {
-            Loss::None => continue,
-            Loss::Gap { bytes } => (1, bytes),
-            Loss::NoSpace { bytes } => (2, bytes),
-            Loss::Collision { bytes } => (3, bytes),
-        };
-        let known = bytes.is_some();
-        let bytes = bytes.unwrap_or(0);
-
-        stats.lost(loss);
-        // SAFETY: The event is live: the caller has it from `Inner`. Any context.
-        unsafe { bindings::rust_perf_trace_loss(event.as_ptr(), cause, known, bytes) };
-    }
-}
-
-/// Reports to perf that the trace of a live event has started, so that perf writes
-/// `PERF_RECORD_ITRACE_START` at the first sched-in and not at every one.
-///
-/// C counterpart: `perf_event_itrace_started()`, which modules cannot call.
-fn itrace_started(event: NonNull<bindings::perf_event>) {
-    // SAFETY: Live: the caller has it from `Inner`.
-    let attach_state = unsafe { &raw mut (*event.as_ptr()).attach_state };
-    // SAFETY: Aligned and live. perf's own accesses are under the context's lock, on this CPU, or
-    // marked.
-    let attach_state = unsafe { Atomic::from_ptr(attach_state) };
-
-    let before = attach_state.load(Relaxed);
-    // Once, at the first start, which is in `add()`, where perf does not change it.
-    if before & bindings::PERF_ATTACH_ITRACE == 0 {
-        attach_state.store(before | bindings::PERF_ATTACH_ITRACE, Relaxed);
     }
 }

@@ -53,18 +53,49 @@ pub enum Loss {
     },
 }
 
-/// How many bytes, if that is known.
-type Bytes = Option<u64>;
-
 /// What was lost, for each cause.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Losses {
-    gap: Option<Bytes>,
-    no_space: Option<Bytes>,
-    collision: Option<Bytes>,
+    gap: Bytes,
+    no_space: Bytes,
+    collision: Bytes,
+    /// Whether there is any.
+    any: bool,
+}
+
+/// What was lost for one cause.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Bytes {
+    #[default]
+    None,
+    /// So many bytes.
+    Known(u64),
+    /// The unit does not know how many.
+    Unknown,
+}
+
+impl Bytes {
+    fn and(self, bytes: Option<u64>) -> Self {
+        match (self, bytes) {
+            (Self::None, Some(bytes)) => Self::Known(bytes),
+            (Self::Known(before), Some(bytes)) => Self::Known(before.saturating_add(bytes)),
+            // A sum with an unknown number is unknown.
+            (Self::Unknown, _) | (_, None) => Self::Unknown,
+        }
+    }
+
+    /// As a loss of that cause.
+    fn as_loss(self, cause: fn(Option<u64>) -> Loss) -> Option<Loss> {
+        match self {
+            Self::None => None,
+            Self::Known(bytes) => Some(cause(Some(bytes))),
+            Self::Unknown => Some(cause(None)),
+        }
+    }
 }
 
 impl From<Loss> for Losses {
+    #[inline]
     fn from(loss: Loss) -> Self {
         Self::default().and(loss)
     }
@@ -72,6 +103,7 @@ impl From<Loss> for Losses {
 
 impl Losses {
     /// Both together.
+    #[inline]
     #[must_use]
     pub(super) fn and(mut self, loss: Loss) -> Self {
         let (place, bytes) = match loss {
@@ -81,27 +113,30 @@ impl Losses {
             Loss::Collision { bytes } => (&mut self.collision, bytes),
         };
 
-        *place = Some(match *place {
-            None => bytes,
-            // A sum with an unknown number is unknown.
-            Some(before) => before.zip(bytes).map(|(a, b)| a.saturating_add(b)),
-        });
+        *place = place.and(bytes);
+        self.any = true;
         self
     }
 
+    /// Whether there is any.
+    #[inline]
+    pub(super) fn any(&self) -> bool {
+        self.any
+    }
+
     /// Each of them.
-    pub(crate) fn iter(self) -> impl Iterator<Item = Loss> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Loss> {
         [
-            self.gap.map(|bytes| Loss::Gap { bytes }),
-            self.no_space.map(|bytes| Loss::NoSpace { bytes }),
-            self.collision.map(|bytes| Loss::Collision { bytes }),
+            self.gap.as_loss(|bytes| Loss::Gap { bytes }),
+            self.no_space.as_loss(|bytes| Loss::NoSpace { bytes }),
+            self.collision.as_loss(|bytes| Loss::Collision { bytes }),
         ]
         .into_iter()
         .flatten()
     }
 
     /// As flags of a record.
-    pub(super) fn flags(self, mode: Mode) -> u64 {
+    pub(super) fn flags(&self, mode: Mode) -> u64 {
         self.iter().fold(0, |flags, loss| {
             flags
                 | u64::from(match (loss, mode) {

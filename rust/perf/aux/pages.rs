@@ -160,11 +160,13 @@ impl Pages {
     }
 
     /// The size of the ring.
+    #[inline]
     pub fn size(&self) -> Size {
         self.size
     }
 
     /// How user space mapped it.
+    #[inline]
     pub fn mode(&self) -> Mode {
         self.mode
     }

@@ -34,6 +34,7 @@ pub(crate) struct Extent {
 
 impl Extent {
     /// That of the transaction that is open on `handle`, with nothing written.
+    #[inline]
     pub(crate) fn new(handle: &Handle, pages: &Pages) -> Self {
         // In overwrite mode perf sets neither size nor wakeup, and the area itself limits a write.
         // In non-overwrite mode perf offers at most one byte less than the area.
@@ -61,16 +62,19 @@ impl Extent {
     }
 
     /// The position of the first byte.
+    #[inline]
     pub(crate) fn head(&self) -> Pos {
         self.head
     }
 
     /// Bytes written by [`Writer`]s.
+    #[inline]
     pub(crate) fn written(&self) -> u64 {
         self.written
     }
 
     /// `len`, or as much of it as may be written.
+    #[inline]
     pub(crate) fn limit(&self, len: u64) -> u64 {
         len.min(self.space)
     }
@@ -139,26 +143,31 @@ pub struct Region<'a> {
 
 impl<'a> Region<'a> {
     /// A view of `extent`, which must be that of a transaction on the area of `pages`.
+    #[inline]
     pub(crate) fn new(pages: &'a Pages, extent: &'a mut Extent) -> Self {
         Self { pages, extent }
     }
 
     /// The position of the region's first byte.
+    #[inline]
     pub fn head(&self) -> Pos {
         self.extent.head
     }
 
     /// The size of the whole AUX area, in bytes.
+    #[inline]
     pub fn size(&self) -> Size {
         self.pages.size()
     }
 
     /// How user space mapped the AUX area.
+    #[inline]
     pub fn mode(&self) -> Mode {
         self.pages.mode()
     }
 
     /// Bytes that may be written in all; [`None`] in overwrite mode, which has no limit.
+    #[inline]
     pub fn space(&self) -> Option<u64> {
         match self.mode() {
             Mode::Linear => Some(self.extent.space),
@@ -167,11 +176,13 @@ impl<'a> Region<'a> {
     }
 
     /// Bytes that [`Writer`]s have written.
+    #[inline]
     pub fn written(&self) -> u64 {
         self.extent.written
     }
 
     /// Whether what is written reaches the wakeup position, so that the reader waits for a commit.
+    #[inline]
     pub fn wakeup_due(&self) -> bool {
         match self.mode() {
             Mode::Linear => {
@@ -184,7 +195,8 @@ impl<'a> Region<'a> {
     }
 
     /// The wakeup position: a commit that reaches it wakes the reader. It may lie before the head,
-    /// or beyond the space. [`None`] in overwrite mode, which wakes nobody.
+    /// or beyond the space. [`None`] in overwrite mode, in which perf wakes no reader.
+    #[inline]
     pub fn wakeup(&self) -> Option<Pos> {
         match self.mode() {
             Mode::Linear => Some(self.extent.wakeup),

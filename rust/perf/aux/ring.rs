@@ -2,8 +2,8 @@
 
 //! The ring buffers that have an AUX area of ours, and who writes to each.
 //!
-//! perf hands a ring buffer's `aux_priv` to whoever writes to it, and user space can make events of
-//! several PMUs, or of several CPUs, write to one ring buffer. perf keeps transactions apart by a
+//! perf passes a ring buffer's `aux_priv` to every event that writes to it, and user space can make
+//! events of several PMUs, or of several CPUs, write to one ring buffer. perf keeps transactions apart by a
 //! plain counter and warns when it finds one open. So the framework looks before it begins: an
 //! AUX area that is not registered here is never begun on, and one that is has one writer at a
 //! time, on whatever CPU.
@@ -53,7 +53,7 @@ unsafe impl Send for Ring {}
 unsafe impl Sync for Ring {}
 
 impl Ring {
-    /// An AUX area that nobody finds yet.
+    /// An AUX area that is not in the table yet.
     pub(crate) fn new(owner: *const c_void) -> Result<KBox<Self>> {
         Ok(KBox::new(
             Self {

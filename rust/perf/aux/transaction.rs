@@ -124,6 +124,7 @@ impl<'a, T: AuxPmu> Transaction<'a, T> {
     ///
     /// A transaction must be open on `handle`, begun on this CPU with interrupts off, and stay open
     /// for `'a`. `skip` must be that of the [`Core`](super::core::Core) that it was begun with.
+    #[inline]
     pub(super) unsafe fn new(
         event: &'a Event<'a, T>,
         cpu: &'a context::Cpu,
@@ -196,6 +197,7 @@ impl<'a, T: AuxPmu> Transaction<'a, T> {
     /// up for. An interval below [`SHORTEST_TIMER`](crate::pmu::SHORTEST_TIMER) becomes that.
     ///
     /// Every transaction starts without a timer.
+    #[inline]
     pub fn set_timer(&mut self, interval: Delta) {
         const_assert!(T::HAS_TICK, "a timer needs AuxPmu::tick()");
         self.open.timer = Some(at_least_shortest(interval));
@@ -308,6 +310,7 @@ impl<'a, T: AuxPmu> Transaction<'a, T> {
     }
 
     /// Adds `n` to the event's counter, which `read()` and `perf stat` show.
+    #[inline]
     pub fn count(&self, n: u64) {
         self.event.count(n, self.cpu);
     }
@@ -384,6 +387,7 @@ impl Commit {
     ///
     /// In non-overwrite mode `len` is at most [`Region::space`]. In overwrite mode it is all that
     /// the unit wrote, however often that wrapped.
+    #[inline]
     pub fn new(len: u64, loss: Loss) -> Self {
         Self {
             len,
@@ -393,11 +397,13 @@ impl Commit {
     }
 
     /// What went through the region's [`Writer`]s holds trace.
+    #[inline]
     pub fn written<T: AuxPmu>(transaction: &Transaction<'_, T>, loss: Loss) -> Self {
         Self::new(transaction.open.extent.written(), loss)
     }
 
     /// Adds a loss: trace can be lost for more than one reason.
+    #[inline]
     pub fn and_lost(self, loss: Loss) -> Self {
         Self {
             losses: self.losses.and(loss),
@@ -406,6 +412,7 @@ impl Commit {
     }
 
     /// The trace is in this format, if the PMU has more than one.
+    #[inline]
     pub fn in_format(self, format: Format) -> Self {
         Self { format, ..self }
     }
@@ -424,6 +431,7 @@ impl Format {
     }
 
     /// As flags of a record.
+    #[inline]
     pub(super) const fn flags(self) -> u64 {
         // CAST: Widens. The mask is that of bits 8 to 15.
         (self.0 as u64) << bindings::PERF_AUX_FLAG_PMU_FORMAT_TYPE_MASK.trailing_zeros()

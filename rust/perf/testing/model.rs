@@ -22,8 +22,8 @@ use crate::{
 use auxcore::{
     guard::{
         Guard,
-        Pending,
-        Word, //
+        Memory,
+        Pending, //
     },
     ring::{
         Pos,
@@ -554,7 +554,7 @@ impl Core for Model {
         // `Bench::on_cpu()` does the work.
     }
 
-    fn interrupt<W: Word>(guard: &Guard<W>) {
+    fn interrupt<M: Memory>(guard: &Guard<M>) {
         let pending = Pending::from_bits(NMI.xchg(0, Relaxed));
 
         if pending != Pending::NONE {

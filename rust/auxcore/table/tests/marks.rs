@@ -174,9 +174,12 @@ fn marks_do_not_depend_on_what_was_before() {
         head = head.wrapping_add(7 * PAGE + 13);
         room = (room + 5 * PAGE + 11) % (8 * PAGE);
         let wakeup = head.wrapping_add(room / 3 * 2);
-        let steps = [room / 2, 1, room, PAGE, 8 * PAGE].into_iter();
+        let steps = || [room / 2, 1, room, PAGE, 8 * PAGE].into_iter();
 
-        check_session(&mut table, &memory, &lens, (head, room, wakeup), steps);
+        // The second finds the marks where they are to be.
+        for _ in 0..2 {
+            check_session(&mut table, &memory, &lens, (head, room, wakeup), steps());
+        }
     }
 }
 

@@ -5,7 +5,6 @@
 use super::{marks::ring, *};
 use core::{
     cell::Cell,
-    num::NonZeroU64,
     ops::{Deref, DerefMut},
 };
 use std::rc::Rc;
@@ -138,7 +137,7 @@ proptest! {
         let chunks = chunks(&vec![1 << len; 1 << shift], |_| false);
         let build = || table(&chunks, capacity, u64::MAX);
         let (mut quick, mut slow) = (build(), build());
-        prop_assert_eq!(quick.uniform.map(NonZeroU64::get), Some(PAGE << len));
+        prop_assert_eq!(quick.uniform, Some(PAGE.trailing_zeros() + len));
         prop_assert!(quick.starts.is_empty());
         slow.uniform = None;
         slow.starts = (0..1 << shift).map(|n| n * (PAGE << len)).collect();

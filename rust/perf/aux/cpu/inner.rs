@@ -1,0 +1,678 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What the guard of a CPU's state protects: the event that owns the unit, and its transaction.
+
+use super::{
+    report::{
+        itrace_started,
+        Failure, //
+    },
+    CpuState, //
+};
+use crate::{
+    aux::{
+        buffer::{
+            Buffer,
+            OpenBuffer, //
+        },
+        core::{
+            Core,
+            Handle,
+            Refusal, //
+        },
+        pages::Mode,
+        region::Extent,
+        ring::{
+            Cache,
+            Claim,
+            Refused, //
+        },
+        transaction::{
+            Commit,
+            Next,
+            Open,
+            Transaction, //
+        },
+        AuxPmu,
+        Loss, //
+    },
+    bindings,
+    context,
+    event::Event,
+    pmu::Counting, //
+};
+use auxcore::{
+    guard::Pending,
+    lifecycle::{
+        Action,
+        Begun,
+        Lifecycle,
+        Phase, //
+    },
+};
+use core::{
+    marker::PhantomData,
+    mem,
+    ptr::NonNull, //
+};
+use kernel::{
+    prelude::*,
+    sync::barrier,
+    time::Delta, //
+};
+
+/// What is left to do when the guard is released.
+#[derive(Clone, Copy, Default)]
+pub(super) struct After {
+    /// Arm the timer at this interval.
+    pub(super) arm: Option<Delta>,
+    /// Arm the timer where that is allowed: in `work`.
+    pub(super) arm_later: bool,
+    /// Call the driver's `deferred()`, in `work`.
+    pub(super) defer: bool,
+}
+
+impl After {
+    /// This, and then what is left to do after more was done.
+    pub(super) fn then(self, later: Self) -> Self {
+        Self {
+            arm: later.arm.or(self.arm),
+            arm_later: self.arm_later | later.arm_later,
+            defer: self.defer | later.defer,
+        }
+    }
+}
+
+/// Which locks the caller of [`CpuState`] may hold.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Locks {
+    /// Only those that perf's scheduling of events holds: timers may be armed.
+    Scheduling,
+    /// Any raw lock, or this is an NMI.
+    Any,
+}
+
+/// What the guard protects.
+///
+/// # Invariants
+///
+/// - `event` is [`Some`] exactly while `lifecycle` is owned; it is a live event of the PMU.
+/// - `open` is [`Some`] exactly while a transaction of `event` is open on `handle`, begun on this
+///   CPU.
+/// - `trace` is [`Some`] exactly in [`Phase::Tracing`], and `open` is then too.
+/// - `counting` is [`Some`] exactly in [`Phase::Counting`].
+pub(super) struct Inner<T: AuxPmu, C: Core> {
+    pub(super) lifecycle: Lifecycle,
+    pub(super) event: Option<NonNull<bindings::perf_event>>,
+    pub(super) handle: Handle,
+    cache: Cache,
+    open: Option<Open<T>>,
+    /// The driver's state of the unit that traces.
+    trace: Option<T::Trace>,
+    /// Whether the unit is paused; always false if the driver cannot pause.
+    paused: bool,
+    counting: Option<T::Count>,
+    /// The interval of the timer that the driver has asked for while counting.
+    counting_timer: Option<Delta>,
+    /// The interval at which the timer is armed.
+    pub(super) armed: Option<Delta>,
+    /// The driver has asked for `deferred()`.
+    deferred: bool,
+    _core: PhantomData<C>,
+}
+
+/// What `event->hw.state` is for an event that does not run.
+// CAST: The bits are 1 and 2.
+pub(super) const STOPPED: c_int = (bindings::PERF_HES_STOPPED | bindings::PERF_HES_UPTODATE) as c_int;
+
+impl<T: AuxPmu, C: Core> Inner<T, C> {
+    /// No event, no transaction.
+    pub(super) fn new() -> Self {
+        // INVARIANT: There is nothing.
+        Self {
+            lifecycle: Lifecycle::new(),
+            event: None,
+            handle: Handle::new(),
+            cache: Cache::new(),
+            open: None,
+            trace: None,
+            paused: false,
+            counting: None,
+            counting_timer: None,
+            armed: None,
+            deferred: false,
+            _core: PhantomData,
+        }
+    }
+
+    #[inline]
+    pub(super) fn is_event(&self, event: NonNull<bindings::perf_event>) -> bool {
+        self.event == Some(event)
+    }
+
+    /// Sets `event->hw.state`.
+    #[inline]
+    pub(super) fn set_state(&self, state: c_int) {
+        if let Some(event) = self.event {
+            // SAFETY: Live by the type invariant; `hw.state` belongs to the PMU.
+            unsafe { (*event.as_ptr()).hw.state = state };
+        }
+    }
+
+    pub(super) fn disown(&mut self) {
+        self.lifecycle.disown();
+        self.event = None;
+    }
+
+    /// The interval of the timer that the driver has asked for.
+    #[inline]
+    pub(super) fn timer(&self) -> Option<Delta> {
+        match &self.open {
+            Some(open) => open.timer,
+            None => self.counting_timer,
+        }
+    }
+
+    /// What is left to do.
+    #[inline]
+    pub(super) fn after(&mut self, locks: Locks) -> After {
+        let timer = self.timer();
+        let mut after = After::default();
+
+        if timer.is_some() && timer != self.armed {
+            match locks {
+                Locks::Scheduling => {
+                    self.armed = timer;
+                    after.arm = timer;
+                }
+                Locks::Any => after.arm_later = true,
+            }
+        }
+        if T::HAS_DEFERRED {
+            after.defer = mem::take(&mut self.deferred);
+        }
+        after
+    }
+
+    /// Processes the requests of NMIs that interrupted a callback.
+    #[cold]
+    pub(super) fn process(&mut self, state: &CpuState<T, C>, pending: Pending, cpu: &context::Cpu) {
+        if pending.contains(Pending::PAUSE) {
+            self.follow_pause(state, cpu);
+        }
+        if pending.contains(Pending::INTERRUPT) {
+            self.interrupt(state, cpu);
+        }
+        if pending.contains(Pending::STOP) {
+            self.stop(state, cpu);
+        }
+    }
+
+    pub(super) fn stop(&mut self, state: &CpuState<T, C>, cpu: &context::Cpu) {
+        let action = self.lifecycle.stop();
+
+        // Ending does not fail.
+        let _ = self.perform(state, action, cpu);
+    }
+
+    /// Carries out what the state machine says, and reports to it.
+    #[inline]
+    pub(super) fn perform(
+        &mut self,
+        state: &CpuState<T, C>,
+        action: Action,
+        cpu: &context::Cpu,
+    ) -> Result<(), Failure> {
+        match action {
+            Action::None => Ok(()),
+            Action::Begin => self.begin(state, cpu),
+            Action::End => {
+                self.end(state, cpu);
+                Ok(())
+            }
+        }
+    }
+
+    /// Begins a transaction, or counting where there is no AUX area.
+    #[inline]
+    fn begin(&mut self, state: &CpuState<T, C>, cpu: &context::Cpu) -> Result<(), Failure> {
+        let result = match self.try_begin(state, cpu) {
+            Ok(()) => {
+                self.report_begun(state);
+                self.lifecycle.began(Begun::Traced);
+                Ok(())
+            }
+            Err(failure) => self.not_begun(failure, state, cpu),
+        };
+
+        if result.is_ok() {
+            self.set_state(0);
+        }
+        result
+    }
+
+    /// No transaction was begun: counts where there is no AUX area, if the driver can.
+    #[cold]
+    fn not_begun(
+        &mut self,
+        failure: Failure,
+        state: &CpuState<T, C>,
+        cpu: &context::Cpu,
+    ) -> Result<(), Failure> {
+        self.report_failure(state, failure);
+
+        let (begun, result) = match failure {
+            Failure::NoRing | Failure::NotMapped if T::HAS_COUNT_START => {
+                match self.start_counting(state, cpu) {
+                    Ok(()) => (Begun::Counted, Ok(())),
+                    Err(failure) => (Begun::Failed, Err(failure)),
+                }
+            }
+            Failure::NoSpace => (Begun::NoSpace, Err(failure)),
+            _ => (Begun::Failed, Err(failure)),
+        };
+        self.lifecycle.began(begun);
+        result
+    }
+
+    /// Ends the transaction, or counting.
+    #[inline(never)]
+    fn end(&mut self, state: &CpuState<T, C>, cpu: &context::Cpu) {
+        let truncated = match self.trace.take() {
+            Some(trace) => self.commit(state, trace, cpu),
+            None => {
+                self.stop_counting(state, cpu);
+                false
+            }
+        };
+
+        self.lifecycle.ended(truncated);
+        self.set_state(STOPPED);
+    }
+
+    /// Runs `f` in counting mode, if the event counts.
+    pub(super) fn in_counting<R>(
+        &mut self,
+        state: &CpuState<T, C>,
+        cpu: &context::Cpu,
+        f: impl FnOnce(&T, &mut Counting<'_, T>, &mut T::Count) -> R,
+    ) -> Option<R> {
+        // SAFETY: Live, by the type invariant, and its `destroy()` does not run before `del()`.
+        let event = unsafe { Event::<T>::from_raw(self.event?) };
+        let count = self.counting.as_mut()?;
+
+        Some(f(
+            state.driver(),
+            &mut Counting::new(&event, cpu, &mut self.counting_timer),
+            count,
+        ))
+    }
+
+    fn start_counting(
+        &mut self,
+        state: &CpuState<T, C>,
+        cpu: &context::Cpu,
+    ) -> Result<(), Failure> {
+        // SAFETY: Live, by the type invariant, and its `destroy()` does not run before `del()`.
+        let event = unsafe { Event::<T>::from_raw(self.event.ok_or(Failure::Busy)?) };
+
+        self.counting_timer = None;
+        let count = state
+            .driver()
+            .count_start(&mut Counting::new(&event, cpu, &mut self.counting_timer))
+            .map_err(Failure::Refused)?;
+        self.counting = Some(count);
+        Ok(())
+    }
+
+    #[inline]
+    fn stop_counting(&mut self, state: &CpuState<T, C>, cpu: &context::Cpu) {
+        if T::HAS_COUNT_STOP && self.counting.is_some() {
+            self.end_counting(state, cpu);
+        }
+    }
+
+    fn end_counting(&mut self, state: &CpuState<T, C>, cpu: &context::Cpu) {
+        if let (Some(count), Some(event)) = (self.counting.take(), self.event) {
+            // SAFETY: Live, by the type invariant, and its `destroy()` does not run before `del()`.
+            let event = unsafe { Event::<T>::from_raw(event) };
+            let mut timer = None;
+
+            state
+                .driver()
+                .count_stop(&mut Counting::new(&event, cpu, &mut timer), count);
+        }
+        self.counting_timer = None;
+    }
+
+    /// A tick while counting: looks for an AUX area, since perf reports no mapping.
+    fn tick_counting(&mut self, state: &CpuState<T, C>, cpu: &context::Cpu) {
+        match self.try_begin(state, cpu) {
+            // Not reported: nothing has changed.
+            Err(Failure::NoRing | Failure::NotMapped) => {
+                let paused = T::HAS_PAUSE && self.event.is_some_and(is_paused);
+
+                if T::HAS_COUNT_TICK && !paused {
+                    self.in_counting(state, cpu, |driver, counting, count| {
+                        driver.count_tick(counting, count);
+                    });
+                }
+            }
+            Ok(()) => {
+                self.report_begun(state);
+                self.lifecycle.began(Begun::Traced);
+            }
+            Err(failure) => {
+                self.report_failure(state, failure);
+                self.stop_counting(state, cpu);
+                self.set_state(STOPPED);
+                self.lifecycle.began(match failure {
+                    Failure::NoSpace => Begun::NoSpace,
+                    _ => Begun::Failed,
+                });
+            }
+        }
+    }
+
+    /// The timer has expired.
+    pub(super) fn tick(&mut self, state: &CpuState<T, C>, cpu: &context::Cpu) {
+        match self.lifecycle.phase() {
+            Phase::Idle => {}
+            Phase::Counting => self.tick_counting(state, cpu),
+            Phase::Tracing => {
+                if !T::HAS_TICK {
+                    return;
+                }
+                let next = self.in_transaction(state, cpu, |driver, transaction, trace| {
+                    driver.tick(transaction, trace)
+                });
+                self.follow(state, next.unwrap_or(Next::Continue), cpu);
+            }
+        }
+    }
+
+    /// The unit has raised its interrupt.
+    pub(super) fn interrupt(&mut self, state: &CpuState<T, C>, cpu: &context::Cpu) {
+        if !T::HAS_INTERRUPT {
+            return;
+        }
+        let next = self.in_transaction(state, cpu, |driver, transaction, trace| {
+            driver.interrupt(transaction, trace)
+        });
+        self.follow(state, next.unwrap_or(Next::Continue), cpu);
+    }
+
+    /// Does what a callback has returned.
+    pub(super) fn follow(&mut self, state: &CpuState<T, C>, next: Next, cpu: &context::Cpu) {
+        let action = match next {
+            Next::Continue => Action::None,
+            Next::Flush => self.lifecycle.flush(),
+        };
+
+        if action == Action::End {
+            // Ending does not fail.
+            let _ = self.perform(state, action, cpu);
+            let action = self.lifecycle.resume();
+            // A failure shows in the state that the event keeps: stopped.
+            let _ = self.perform(state, action, cpu);
+        }
+    }
+
+    /// Pauses or resumes the unit, if it is not as perf wants it.
+    pub(super) fn follow_pause(&mut self, state: &CpuState<T, C>, cpu: &context::Cpu) {
+        if !T::HAS_PAUSE {
+            return;
+        }
+        let paused = self.event.is_some_and(is_paused);
+        if self.trace.is_none() || mem::replace(&mut self.paused, paused) == paused {
+            return;
+        }
+
+        self.in_transaction(state, cpu, |driver, transaction, trace| {
+            if paused {
+                driver.pause(transaction, trace);
+            } else {
+                driver.resume(transaction, trace);
+            }
+        });
+    }
+
+    /// Runs `f` in the open transaction, if there is one.
+    #[inline]
+    pub(super) fn in_transaction<R>(
+        &mut self,
+        state: &CpuState<T, C>,
+        cpu: &context::Cpu,
+        f: impl FnOnce(&T, &mut Transaction<'_, T>, &mut T::Trace) -> R,
+    ) -> Option<R> {
+        // SAFETY: Live, by the type invariant, and its `destroy()` does not run before `del()`.
+        let event = unsafe { Event::<T>::from_raw(self.event?) };
+        let open = self.open.as_mut()?;
+        let trace = self.trace.as_mut()?;
+        // SAFETY: `open` is there: a transaction is open on `handle`, begun on this CPU with `C`, by
+        // the type invariant. Only `commit()` ends it, which cannot run while `self` is borrowed.
+        let mut transaction = unsafe {
+            Transaction::new(
+                &event,
+                cpu,
+                open,
+                &mut self.handle,
+                &mut self.deferred,
+                C::skip,
+            )
+        };
+
+        Some(f(state.driver(), &mut transaction, trace))
+    }
+
+    /// Opens a transaction and starts the unit. To be called while none is open.
+    #[inline(never)]
+    fn try_begin(&mut self, state: &CpuState<T, C>, cpu: &context::Cpu) -> Result<(), Failure> {
+        let event = self.event.ok_or(Failure::Busy)?;
+
+        // A driver that flushes from NMI keeps the filters that it had: perf's list has a lock.
+        if state.info.filters && !cpu.is_nmi() {
+            // SAFETY: The event is live, by the type invariant; this is its CPU with interrupts off
+            // and not in NMI, and no transaction is open, so the driver does not look at them.
+            unsafe { bindings::perf_event_addr_filters_sync(event.as_ptr()) };
+        }
+
+        // SAFETY: Live, by the type invariant.
+        let key = unsafe { C::ring(event) };
+        if key.is_null() {
+            return Err(Failure::NoRing);
+        }
+        // SAFETY: Interrupts are off, by the invariant of `Cpu`, until the callback has returned.
+        // Until then the claim is dropped, or a transaction is open on the ring buffer. `commit()`
+        // drops it in the callback that ends the transaction.
+        let claim = unsafe { Claim::new(key, state.info.id, &mut self.cache) };
+        let claim = claim.map_err(|refused| match refused {
+            Refused::NotMapped => Failure::NotMapped,
+            Refused::Foreign => Failure::Foreign,
+            Refused::InUse => Failure::InUse,
+        })?;
+
+        // SAFETY:
+        // - No transaction is open: this is called in no other phase than `Idle` and `Counting`.
+        // - The event is live, by the type invariant, and this is its CPU, since `add()` was called
+        //   here; interrupts are off, by the invariant of `Cpu`.
+        let private = unsafe { C::begin(&mut self.handle, event) }.map_err(|e| match e {
+            Refusal::NotMapped => Failure::NotMapped,
+            Refusal::NoSpace => Failure::NoSpace,
+        })?;
+        if private.as_ptr() != claim.private() || self.handle.ring() != key {
+            // User space has redirected the event between the two looks.
+            //
+            // SAFETY: A transaction is open on the handle, begun here; nothing is written.
+            unsafe { C::end(&mut self.handle, 0) };
+            return Err(Failure::NotMapped);
+        }
+
+        // SAFETY: A transaction is open on the area of `claim`, whose `aux_priv` is one of this PMU:
+        // a `Buffer<T>`. `commit()` or the error path below ends it, and then drops this.
+        let buffer = unsafe { OpenBuffer::<T>::new(claim, private.cast::<Buffer<T>>()) };
+        self.stop_counting(state, cpu);
+        // INVARIANT: The transaction is open.
+        let open = self.open.insert(Open {
+            extent: Extent::new(&self.handle, buffer.pages()),
+            buffer,
+            timer: None,
+        });
+        if T::HAS_DMA {
+            if let Some(mapping) = state.driver().dma(open.buffer.data()) {
+                mapping.sync_for_device();
+            }
+        }
+
+        // SAFETY: Live, by the type invariant, and its `destroy()` does not run before `del()`.
+        let traced = unsafe { Event::<T>::from_raw(event) };
+        // SAFETY: A transaction is open on `handle`, begun above with `C`, on this CPU.
+        let mut transaction = unsafe {
+            Transaction::new(
+                &traced,
+                cpu,
+                open,
+                &mut self.handle,
+                &mut self.deferred,
+                C::skip,
+            )
+        };
+        match state.driver().start(&mut transaction) {
+            Ok(mut trace) => {
+                // A driver that can pause starts paused.
+                self.paused = T::HAS_PAUSE && is_paused(event);
+                if T::HAS_PAUSE && !self.paused {
+                    state.driver().resume(&mut transaction, &mut trace);
+                }
+                // INVARIANT: The transaction is open. Counting was stopped.
+                self.trace = Some(trace);
+                if state.info.itrace {
+                    itrace_started(event);
+                }
+                Ok(())
+            }
+            Err(error) => {
+                // INVARIANT: The transaction ends here.
+                let open = self.open.take();
+
+                // SAFETY: A transaction is open on the handle, begun above; nothing is published.
+                unsafe { C::end(&mut self.handle, 0) };
+                // With its claim: another writer must not find the transaction open.
+                drop(open);
+                Err(Failure::Refused(error))
+            }
+        }
+    }
+
+    /// Quiesces the unit and commits what it wrote; true if perf has queued the disable of the event.
+    #[inline]
+    fn commit(&mut self, state: &CpuState<T, C>, trace: T::Trace, cpu: &context::Cpu) -> bool {
+        let (Some(event), Some(open)) = (self.event, self.open.as_mut()) else {
+            return false;
+        };
+        // SAFETY: Live, by the type invariant, and its `destroy()` does not run before `del()`.
+        let traced = unsafe { Event::<T>::from_raw(event) };
+        // SAFETY: `open` is there: a transaction is open on `handle`, begun on this CPU with `C`, by
+        // the type invariant. It is ended below.
+        let mut transaction = unsafe {
+            Transaction::new(
+                &traced,
+                cpu,
+                open,
+                &mut self.handle,
+                &mut self.deferred,
+                C::skip,
+            )
+        };
+        let mut commit = state.driver().quiesce(&mut transaction, trace);
+
+        // perf does not check the length. A driver that claims more than it was given has written
+        // where it must not; the reader learns of no byte that is not there.
+        let mode = open.buffer.pages().mode();
+        let limit = open.extent.limit(commit.len);
+        if limit < commit.len {
+            state.stats.overclaimed.add(1);
+            commit.losses = commit.losses.and(Loss::Gap { bytes: None });
+        }
+        commit.len = limit;
+
+        if T::HAS_DMA {
+            if let Some(mapping) = state.driver().dma(open.buffer.data()) {
+                mapping.sync_for_cpu();
+            }
+        }
+        // (B): orders the stores of trace before the store of `aux_head` in
+        // `perf_aux_output_end()`. Pairs with (C), user space's load barrier between its load of
+        // `aux_head` and its loads of trace. What a device stores is in memory when `quiesce()`
+        // returns.
+        barrier::smp_mb(barrier::Write);
+        // INVARIANT: The transaction ends here.
+        let open = self.open.take();
+        let truncated = if commit.losses.any() {
+            self.publish_losses(state, event, mode, commit)
+        } else {
+            self.publish(state, event, mode, commit.len, commit.format.flags());
+            false
+        };
+        // Last, with its claim: the next writer of this AUX area must not find the transaction open.
+        drop(open);
+        truncated
+    }
+
+    /// Ends the transaction, with losses; true if perf has queued the disable of the event.
+    #[cold]
+    fn publish_losses(
+        &mut self,
+        state: &CpuState<T, C>,
+        event: NonNull<bindings::perf_event>,
+        mode: Mode,
+        commit: Commit,
+    ) -> bool {
+        let flags = commit.losses.flags(mode);
+
+        self.publish(
+            state,
+            event,
+            mode,
+            commit.len,
+            flags | commit.format.flags(),
+        );
+        state.report_losses(event, &commit.losses, flags);
+        flags & u64::from(bindings::PERF_AUX_FLAG_TRUNCATED) != 0
+    }
+
+    /// Ends the transaction.
+    #[inline]
+    fn publish(
+        &mut self,
+        state: &CpuState<T, C>,
+        event: NonNull<bindings::perf_event>,
+        mode: Mode,
+        len: u64,
+        flags: u64,
+    ) {
+        let head = self.handle.head();
+
+        if flags != 0 {
+            // SAFETY: A transaction is open on the handle: the caller has it.
+            unsafe { C::flag(&mut self.handle, flags) };
+        }
+        if mode == Mode::Overwrite {
+            // Monotonic, so that a reader knows by arithmetic how often the area wrapped.
+            self.handle.set_head(head.advance(len));
+        }
+        // SAFETY:
+        // - A transaction is open on the handle, begun on this CPU: the caller has it.
+        // - `len` is within its space: the caller has limited it; (B) stands in the caller.
+        unsafe { C::end(&mut self.handle, len) };
+
+        state.report_commit(event, head.get(), len, flags);
+    }
+}
+
+/// Whether perf wants a live event paused.
+#[inline]
+fn is_paused(event: NonNull<bindings::perf_event>) -> bool {
+    // SAFETY: Live: the caller has it from `Inner`, whose invariant says so.
+    unsafe { bindings::rust_perf_aux_paused(event.as_ptr()) }
+}

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What the state of a CPU tells: counters, tracepoints, errnos, and that the trace has started.
+
+use super::{
+    inner::Inner,
+    CpuState, //
+};
+use crate::{
+    aux::{
+        core::Core,
+        loss::Losses,
+        AuxPmu,
+        Loss, //
+    },
+    bindings, //
+};
+use core::ptr::NonNull;
+use kernel::{
+    prelude::*,
+    sync::atomic::{
+        Atomic,
+        Relaxed, //
+    }, //
+};
+
+/// Why an event was not started.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Failure {
+    /// The event has no ring buffer.
+    NoRing,
+    /// The ring buffer has no AUX area, or the area is being unmapped.
+    NotMapped,
+    /// A transaction is open on the AUX area.
+    InUse,
+    /// The AUX area is full. perf disables the event, and user space enables it again.
+    NoSpace,
+    /// The AUX area belongs to another PMU.
+    Foreign,
+    /// The driver's `start()` refused.
+    Refused(Error),
+    /// The CPU is offline.
+    Offline,
+    /// Another event owns the unit.
+    Busy,
+}
+
+impl Failure {
+    /// What `add()` returns to perf, which retries at the next rotation of the context's events and
+    /// does not look at the value.
+    pub(crate) fn to_errno(self) -> c_int {
+        match self {
+            Self::Refused(error) => error.to_errno(),
+            Self::Busy | Self::InUse | Self::Foreign => EBUSY.to_errno(),
+            Self::NoRing | Self::NotMapped | Self::NoSpace | Self::Offline => EAGAIN.to_errno(),
+        }
+    }
+
+    /// The number in the tracepoint `rust_perf_begin`, where 0 is success.
+    fn reason(self) -> c_uint {
+        match self {
+            Self::NoRing => 1,
+            Self::NotMapped => 2,
+            Self::NoSpace => 3,
+            Self::Foreign => 4,
+            Self::Refused(_) => 5,
+            Self::Offline => 6,
+            Self::InUse | Self::Busy => 7,
+        }
+    }
+}
+
+impl<T: AuxPmu, C: Core> Inner<T, C> {
+    /// A transaction was begun.
+    #[inline]
+    pub(super) fn report_begun(&self, state: &CpuState<T, C>) {
+        state.stats.begins.add(1);
+        self.trace_begin(0);
+    }
+
+    /// No transaction was begun.
+    #[cold]
+    pub(super) fn report_failure(&self, state: &CpuState<T, C>, failure: Failure) {
+        let stats = &state.stats;
+        let counter = match failure {
+            Failure::NoRing => &stats.begin_no_ring,
+            Failure::NotMapped => &stats.begin_not_mapped,
+            Failure::InUse => &stats.begin_in_use,
+            Failure::NoSpace => &stats.begin_no_space,
+            Failure::Foreign => &stats.begin_foreign,
+            Failure::Refused(_) => &stats.begin_refused,
+            Failure::Offline => &stats.begin_offline,
+            Failure::Busy => return,
+        };
+
+        counter.add(1);
+        self.trace_begin(failure.reason());
+    }
+
+    #[inline]
+    fn trace_begin(&self, reason: c_uint) {
+        if let Some(event) = self.event {
+            let (head, space) = (self.handle.head().get(), self.handle.space());
+
+            // SAFETY: The event is live, by the type invariant. Any context.
+            unsafe { bindings::rust_perf_trace_begin(event.as_ptr(), head, space, reason) };
+        }
+    }
+}
+
+impl<T: AuxPmu, C: Core> CpuState<T, C> {
+    /// A transaction of a live event that began at `head` was committed, with these flags.
+    #[inline]
+    pub(super) fn report_commit(
+        &self,
+        event: NonNull<bindings::perf_event>,
+        head: u64,
+        len: u64,
+        flags: u64,
+    ) {
+        self.stats.commits.add(1);
+        self.stats.bytes.add(len);
+        // SAFETY: The event is live: the caller has it from `Inner`. Any context.
+        unsafe { bindings::rust_perf_trace_commit(event.as_ptr(), head, len, flags) };
+    }
+
+    /// What a commit of a live event has lost, with the flags of that.
+    pub(super) fn report_losses(
+        &self,
+        event: NonNull<bindings::perf_event>,
+        losses: &Losses,
+        flags: u64,
+    ) {
+        let stats = &self.stats;
+
+        for (counter, flag) in [
+            (&stats.truncated, bindings::PERF_AUX_FLAG_TRUNCATED),
+            (&stats.partial, bindings::PERF_AUX_FLAG_PARTIAL),
+            (&stats.collision, bindings::PERF_AUX_FLAG_COLLISION),
+        ] {
+            counter.add((flags & u64::from(flag) != 0).into());
+        }
+        for loss in losses.iter() {
+            let (cause, bytes) = match loss {
+                Loss::None => continue,
+                Loss::Gap { bytes } => (1, bytes),
+                Loss::NoSpace { bytes } => (2, bytes),
+                Loss::Collision { bytes } => (3, bytes),
+            };
+            let known = bytes.is_some();
+            let bytes = bytes.unwrap_or(0);
+
+            stats.lost(loss);
+            // SAFETY: The event is live: the caller has it from `Inner`. Any context.
+            unsafe { bindings::rust_perf_trace_loss(event.as_ptr(), cause, known, bytes) };
+        }
+    }
+}
+
+/// Reports to perf that the trace of a live event has started, so that perf writes
+/// `PERF_RECORD_ITRACE_START` at the first sched-in and not at every one.
+///
+/// C counterpart: `perf_event_itrace_started()`, which modules cannot call.
+#[inline]
+pub(super) fn itrace_started(event: NonNull<bindings::perf_event>) {
+    // SAFETY: Live: the caller has it from `Inner`.
+    let attach_state = unsafe { &raw mut (*event.as_ptr()).attach_state };
+    // SAFETY: Aligned and live. perf's own accesses are under the context's lock, on this CPU, or
+    // marked.
+    let attach_state = unsafe { Atomic::from_ptr(attach_state) };
+
+    let before = attach_state.load(Relaxed);
+    // Once, at the first start, which is in `add()`, where perf does not change it.
+    if before & bindings::PERF_ATTACH_ITRACE == 0 {
+        attach_state.store(before | bindings::PERF_ATTACH_ITRACE, Relaxed);
+    }
+}
