@@ -10,8 +10,8 @@ use anyhow::{ensure, Context, Result};
 use auxrec::trace::Trace;
 
 use crate::beside::{one_cpu, said, Case};
+use crate::differences::Tool::{self, Auxrec, Perf};
 use crate::recording::TraceFile;
-use crate::rows::Tool::{self, Auxrec, Perf};
 use crate::soft_pt::{self, Followed, PROGRAM};
 
 /// All cases.

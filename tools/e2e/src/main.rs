@@ -16,6 +16,7 @@ mod contract;
 mod control;
 mod counting;
 mod device;
+mod differences;
 mod disk;
 mod drivers;
 mod exact;
@@ -38,7 +39,6 @@ mod recorders;
 mod recording;
 mod redirect;
 mod restart;
-mod rows;
 mod sampling;
 mod share;
 mod siblings;
@@ -158,7 +158,7 @@ fn beside(no_tsc: bool, filters: &[String]) -> Result<ExitCode> {
     let cases = match (no_tsc, stock) {
         (true, _) => clock::CASES.iter().chain(&[]),
         (false, true) => beside::CASES.iter().chain(&[]),
-        (false, false) => beside::CASES.iter().chain(rows::CASES),
+        (false, false) => beside::CASES.iter().chain(differences::CASES),
     };
     let cases = cases.map(|case| (case.name, || case.run()));
     run(cases, filters, || Ok(()))

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! How a recording ends: by a signal, with what it records, at a size, on a full disk, killed.
+
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{bail, ensure, Context, Result};
+use rustix::process::Signal;
+
+use super::{event, released, Seen, PAGE};
+use crate::recording::{Disk, Ended, Reader, Recorder, TraceFile};
+
+/// Starts a recorder without an end, and waits until it has recorded `bytes`.
+pub(super) fn until(file: &TraceFile, arguments: &[String], bytes: u64) -> Result<Recorder> {
+    let recorder = Recorder::start(file.path(), arguments)?;
+    let end = Instant::now() + Duration::from_secs(30);
+
+    while std::fs::metadata(file.path()).map_or(0, |m| m.len()) < bytes {
+        if Instant::now() > end {
+            recorder.signal(Signal::INT)?;
+            let ended = recorder.wait(Reader::KeepsUp)?;
+            bail!("no trace: exit status {}: {}", ended.status, ended.errors);
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    Ok(recorder)
+}
+
+/// A recording that went well: status 0, every byte right, none lost, and nothing left in use.
+fn whole(ended: &Ended, file: &TraceFile) -> Result<Seen> {
+    ensure!(
+        ended.status == 0,
+        "auxrec record: exit status {}: {}",
+        ended.status,
+        ended.errors
+    );
+
+    let seen = Seen::of(file)?;
+    seen.is_right()?;
+    ensure!(seen.content.lost == 0, "bytes are lost: {seen}");
+    released()?;
+    Ok(seen)
+}
+
+pub(super) fn attach(name: &str) -> Result<String> {
+    let file = TraceFile::new(name);
+    let mut target = Command::new("auxe2e")
+        .args(["workload", "spin", "--ms", "60000"])
+        .spawn()
+        .context("cannot start a process to attach to")?;
+    let mut arguments = event("rate=512", 16);
+    arguments.extend(["-p".into(), target.id().to_string()]);
+
+    let recorded = until(&file, &arguments, 10 * 16 * PAGE).and_then(|recorder| {
+        // The recording ends with what it records.
+        target.kill()?;
+        recorder.wait(Reader::KeepsUp)
+    });
+    target.kill().or_else(|_| target.try_wait().map(|_| ()))?;
+    target.wait()?;
+    let ended = recorded?;
+    Ok(whole(&ended, &file)?.to_string())
+}
+
+pub(super) fn interrupted(name: &str) -> Result<String> {
+    let file = TraceFile::new(name);
+    let mut arguments = event("rate=512", 16);
+    arguments.push("-a".into());
+
+    let recorder = until(&file, &arguments, 10 * 16 * PAGE)?;
+    recorder.signal(Signal::INT)?;
+    let ended = recorder.wait(Reader::KeepsUp)?;
+    Ok(whole(&ended, &file)?.to_string())
+}
+
+/// A recording that ends by itself when its file is large enough, and not much later.
+pub(super) fn max_size(name: &str) -> Result<String> {
+    const SIZE: u64 = 1 << 20;
+    let mut out = String::new();
+    for threads in ["1", "2"] {
+        let file = TraceFile::new(name);
+        let mut arguments = event("rate=2048", 64);
+        let more = ["-a", "--threads", threads, "--max-size", "1M"];
+        arguments.extend(more.map(String::from));
+        let ended = Recorder::start(file.path(), &arguments)?.wait(Reader::KeepsUp)?;
+        let seen = Seen::of(&file)?;
+        seen.is_right()?;
+        let expected = if seen.content.lost > 0 { 3 } else { 0 };
+        ensure!(
+            ended.status == expected,
+            "auxrec record: exit status {}: {}",
+            ended.status,
+            ended.errors
+        );
+        let len = std::fs::metadata(file.path())?.len();
+        // What the two rings hold comes after it.
+        ensure!(
+            (SIZE..SIZE + 3 * 64 * PAGE).contains(&len),
+            "the file has {len} bytes: {seen}"
+        );
+        out = seen.to_string();
+    }
+    Ok(out)
+}
+
+/// A disk that is full: the recording ends with a sentence, and the file has what found room, with every byte accounted for.
+pub(super) fn full_disk(name: &str) -> Result<String> {
+    let mut out = String::new();
+    for threads in ["1", "2"] {
+        let disk = Disk::new(name, "1m")?;
+        let file = TraceFile::within(disk.path());
+        let mut arguments = event("rate=2048", 64);
+        arguments.extend(["-a", "--threads", threads].map(String::from));
+        let ended = Recorder::start(file.path(), &arguments)?.wait(Reader::KeepsUp)?;
+        ensure!(
+            ended.status == 1 && ended.errors.contains("there is no space left for it"),
+            "auxrec record: exit status {}: {}",
+            ended.status,
+            ended.errors
+        );
+        let seen = Seen::of(&file)?;
+        seen.is_right()?;
+        ensure!(
+            seen.content.recorded > 1 << 19,
+            "the disk has room for more: {seen}"
+        );
+        released()?;
+        out = seen.to_string();
+    }
+    Ok(out)
+}
+
+/// Always the same numbers below others, of no pattern: the generator of Numerical Recipes.
+pub fn random() -> impl FnMut(u64) -> u64 {
+    let mut seed: u32 = 1;
+    move |below| {
+        seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        u64::from(seed >> 8) % below
+    }
+}
+
+/// Killed at moments of no choice; what it has written is a recording after `recover`, with every byte right.
+pub(super) fn killed(name: &str) -> Result<String> {
+    const TIMES: u64 = 100;
+    let mut random = random();
+    let mut sum = 0;
+    for time in 0..TIMES {
+        let file = TraceFile::new(name);
+        let mut arguments = event("rate=8192", 16);
+        arguments.push("-a".into());
+
+        // Somewhere in the middle of what it does, and of the first wraps.
+        let recorder = until(&file, &arguments, 4 * PAGE + random(30 * PAGE))?;
+        thread::sleep(Duration::from_micros(random(16_000)));
+        recorder.kill()?;
+        released()?;
+        let there = std::fs::metadata(file.path())?.len();
+        // The command is tried now and then; to start it takes longer than all else.
+        let seen = if time % 10 == 0 {
+            let output = Command::new("auxrec")
+                .arg("recover")
+                .arg(file.path())
+                .output()
+                .context("cannot start auxrec")?;
+            ensure!(
+                output.status.success(),
+                "auxrec recover: {}",
+                String::from_utf8_lossy(&output.stderr)
+            );
+            Seen::of(&file)?
+        } else {
+            auxrec::recover::recover(file.path())?;
+            Seen::read(&[file.path().to_owned()])?.0
+        };
+        seen.is_right().with_context(|| format!("kill {time}"))?;
+        // All but what the two rings can hold, and headers and records.
+        ensure!(
+            seen.content.recorded + 40_000 > there,
+            "{there} bytes were in the file: {seen}"
+        );
+        sum += seen.content.recorded;
+    }
+    Ok(format!("{TIMES} times, {sum} bytes recovered in all"))
+}
+
+/// A unit that falls silent after a number of bytes, all of which arrive.
+pub(super) fn exact(name: &str) -> Result<String> {
+    const LIMIT: u64 = 1 << 20;
+    let file = TraceFile::new(name);
+    let mut arguments = event(&format!("rate=2048,limit={LIMIT}"), 64);
+    arguments.extend(["-C".into(), "1".into()]);
+
+    // The last bytes come with the commit at the end.
+    let recorder = until(&file, &arguments, LIMIT / 2)?;
+    thread::sleep(Duration::from_millis(1000));
+    recorder.signal(Signal::INT)?;
+    let ended = recorder.wait(Reader::KeepsUp)?;
+    let seen = whole(&ended, &file)?;
+    let content = seen.content;
+    ensure!(
+        content.generated == LIMIT && content.recorded == LIMIT,
+        "not {LIMIT} bytes: {seen}"
+    );
+    Ok(seen.to_string())
+}

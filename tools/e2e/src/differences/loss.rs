@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Trace that is lost, or may be: a full area, a CPU that goes offline, a full disk, a killed recorder.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{ensure, Context, Result};
+use auxrec::trace::Trace;
+use rustix::process::Signal;
+
+use super::Tool::{Auxrec, Perf};
+use super::{perf_reads, until, CPU};
+use crate::hotplug::{of_cpu, switch};
+use crate::recorder::{size, wait_for};
+use crate::recording::{Reader, TraceFile};
+
+/// perf tells how often, and ends well; auxrec tells for how long, and by its status.
+pub(super) fn full_area() -> Result<String> {
+    let mut out = Vec::new();
+    for tool in [Perf, Auxrec] {
+        let file = tool.file();
+        let json = file.path().with_extension("json");
+        let mut arguments = vec!["-e", "intel_pt/rate=4096/", "-C", "1", "-m", "64,8"];
+        if tool == Auxrec {
+            arguments.extend(["--json", json.to_str().unwrap_or_default()]);
+        }
+        let arguments = until(&arguments, &file, "400000");
+        let ended = tool.start(&file, &arguments)?.wait(Reader::Slow)?;
+        match tool {
+            Perf => ensure!(
+                ended.status == 0 && !ended.errors.contains("lost"),
+                "perf: exit status {}: {}",
+                ended.status,
+                ended.errors
+            ),
+            Auxrec => {
+                let told = std::fs::read_to_string(&json)?;
+                ensure!(
+                    ended.status == 3 && told.contains("\"truncated\""),
+                    "auxrec: exit status {}: {told}",
+                    ended.status
+                );
+                std::fs::remove_file(&json)?;
+            }
+        }
+        let report = Command::new("perf")
+            .args(["script", "--no-itrace", "-i"])
+            .arg(file.path())
+            .output()?;
+        let report = String::from_utf8_lossy(&report.stderr).into_owned();
+        let told = report.lines().find(|line| line.contains("AUX data lost"));
+        let bytes = std::fs::read(file.path())?;
+        let loss = Trace::read(&bytes)?;
+        let loss = loss.rings.values().find(|ring| ring.cpu == Some(1));
+        let loss = loss.context("no ring of CPU 1")?.loss;
+        ensure!(loss.truncated != 0, "the area was never full");
+        out.push(format!(
+            "{}: status {}, said \"{}\"; perf script: {:?}; auxrec check: {}",
+            tool.name(),
+            ended.status,
+            ended.errors.lines().last().unwrap_or_default(),
+            told.unwrap_or_default(),
+            loss.describe()
+        ));
+    }
+    Ok(out.join("; "))
+}
+
+pub(super) fn offline() -> Result<String> {
+    let mut out = Vec::new();
+    for tool in [Perf, Auxrec] {
+        let file = tool.file();
+        let arguments = ["-e", "intel_pt/rate=2048/", "-a", "-m", "64,16"];
+        let recorder = tool.start(&file, &arguments)?;
+        let grows = || {
+            let before = size(file.path());
+            wait_for("trace", || Ok(size(file.path()) > before + 400_000))
+        };
+        let mut outcome = grows();
+        for on in [false, true] {
+            outcome = outcome.and_then(|()| switch(on)).and_then(|()| grows());
+        }
+        switch(true)?;
+        outcome?;
+        if tool == Auxrec {
+            let before = of_cpu(&file, 1)?;
+            // It goes on: of half a second.
+            let enough = before + 1_000_000;
+            wait_for("trace of the CPU", || Ok(of_cpu(&file, 1)? > enough))?;
+        }
+        recorder.signal(Signal::INT)?;
+        let ended = recorder.wait(Reader::KeepsUp)?;
+        // AUX records of the other CPU after the last one of that which came back.
+        let bytes = std::fs::read(file.path())?;
+        let trace = Trace::read(&bytes)?;
+        let of = |cpu| trace.rings.values().find(|ring| ring.cpu == Some(cpu));
+        let [stays, back] = [of(0), of(1)].map(|ring| ring.context("a CPU has no ring"));
+        let last = back?.records.iter().map(|aux| aux.time).max();
+        let later = stays?.records.iter().filter(|aux| Some(aux.time) > last);
+        let later = later.count();
+        // That auxrec goes on with the CPU was waited for. How soon before the end it does so for the last time is chance.
+        ensure!(
+            tool == Auxrec || later > 4,
+            "perf: {later} AUX records of CPU 0 after the last one of CPU 1"
+        );
+        ensure!(
+            tool == Perf || perf_reads(file.path())?.is_some(),
+            "perf cannot read the file of a CPU that came back"
+        );
+        let told = ended.errors.contains("offline") || ended.status == 3;
+        ensure!(
+            told == (tool == Auxrec),
+            "{}: {}",
+            tool.name(),
+            ended.errors
+        );
+        out.push(format!("{}: status {}", tool.name(), ended.status));
+    }
+    Ok(out.join("; "))
+}
+
+pub(super) fn full_disk() -> Result<String> {
+    let directory = Path::new("/tmp/full-disk");
+    std::fs::create_dir_all(directory)?;
+    let mount = |program: &str, arguments: &[&str]| -> Result<()> {
+        let mut command = Command::new(program);
+        let status = command.args(arguments).arg(directory).status()?;
+        ensure!(status.success(), "{program} {arguments:?}: {status}");
+        Ok(())
+    };
+    let mut out = Vec::new();
+    for tool in [Perf, Auxrec] {
+        mount("mount", &["-t", "tmpfs", "-o", "size=1m", "disk"])?;
+        let file = TraceFile::within(directory);
+        let workload = ["--", "auxe2e", "workload", "sleep", "--ms", "30000"];
+        let ended = tool.record(&file, &[&CPU[..], &workload].concat());
+        let read = ended.and_then(|ended| Ok((ended, perf_reads(file.path())?)));
+        mount("umount", &[])?;
+        let (ended, read) = read?;
+        ensure!(ended.status != 0, "{} succeeds", tool.name());
+        ensure!(
+            read.is_some_and(|pieces| pieces != 0) == (tool == Auxrec),
+            "pieces in the file of {}: {read:?}",
+            tool.name()
+        );
+        out.push(format!(
+            "{}: status {}, pieces that perf reads: {read:?}",
+            tool.name(),
+            ended.status
+        ));
+    }
+    Ok(out.join("; "))
+}
+
+pub(super) fn killed() -> Result<String> {
+    let mut out = Vec::new();
+    for tool in [Perf, Auxrec] {
+        let file = tool.file();
+        let recorder = tool.start(&file, &CPU)?;
+        let waited = wait_for("trace", || Ok(size(file.path()) > 1 << 20));
+        recorder.kill()?;
+        waited?;
+        let before = perf_reads(file.path())?;
+        let recovered = Command::new("auxrec")
+            .arg("recover")
+            .arg(file.path())
+            .output()?
+            .status
+            .success();
+        let after = perf_reads(file.path())?;
+        let read = after.is_some_and(|pieces| pieces != 0);
+        ensure!(
+            read == (tool == Auxrec) && before.is_some() == read,
+            "{}: {before:?}, and {after:?} after recover: {recovered}",
+            tool.name()
+        );
+        out.push(format!(
+            "{}: pieces that perf reads {before:?}, after recover {after:?}",
+            tool.name()
+        ));
+    }
+    Ok(out.join("; "))
+}
+
+/// perf writes into the control page of a ring that it has mapped read-only.
+pub(super) fn overwritten() -> Result<String> {
+    let arguments = ["-S", "--overwrite", "-e", CPU[1], "-a", "-m", "16,64"];
+    let sleep = ["--", "auxe2e", "workload", "sleep", "--ms", "500"];
+    let arguments = [&arguments[..], &sleep].concat();
+    let file = Perf.file();
+    let ended = Perf.record(&file, &arguments)?;
+    let crash = 128 + Signal::SEGV.as_raw();
+    ensure!(
+        ended.status == crash || ended.errors.contains("Segmentation fault"),
+        "perf: exit status {}: {}",
+        ended.status,
+        ended.errors
+    );
+    let mut arguments = arguments;
+    arguments[0] = "-Se";
+    let bytes = Auxrec.records(&arguments)?;
+    Ok(format!("perf crashes; auxrec: {bytes} bytes of trace"))
+}

@@ -1,0 +1,407 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What can be asked for: PMUs, targets, threads, snapshots, limits; and what the user is told.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{ensure, Context, Result};
+use rustix::process::Signal;
+
+use super::Tool::{Auxrec, Perf};
+use super::{perf_reads, trace, CPU};
+use crate::module;
+use crate::recorder::{pieces, size, wait_for, Commander};
+use crate::recording::{Reader, Recorder};
+
+pub(super) fn unknown_pmu() -> Result<String> {
+    let mut seen = Vec::new();
+    for tool in [Perf, Auxrec] {
+        let file = tool.file();
+        // Without a period perf does not open the event.
+        let event = if tool == Perf { "-c1" } else { "-q" };
+        module::alias(0)?;
+        let arguments = [event, "-e", "pattern/rate=2048/", "-C", "1", "-m", "64,64"];
+        let workload = ["--", "auxe2e", "workload", "sleep", "--ms", "500"];
+        let mut all = [&arguments[..], &workload].concat();
+        if tool == Perf {
+            all.splice(0..0, ["-N", "-B"]);
+        }
+        let all: Vec<String> = all.iter().map(ToString::to_string).collect();
+        let ended = Recorder::of(tool.name(), file.path(), &all)?.wait(Reader::KeepsUp)?;
+        ensure!(ended.status == 0, "{}: {}", tool.name(), ended.errors);
+        seen.push(trace(file.path())?);
+    }
+    ensure!(
+        matches!(seen.as_slice(), [0, bytes] if *bytes != 0),
+        "trace of perf and of auxrec: {seen:?}"
+    );
+    Ok(format!("both succeed; bytes of perf and auxrec: {seen:?}"))
+}
+
+pub(super) fn threads() -> Result<String> {
+    let arguments = ["-e", "intel_pt/rate=2048/", "-a", "-m", "64,64"];
+    let workload = ["--", "auxe2e", "workload", "sleep", "--ms", "500"];
+    let file = Perf.file();
+    let ended = Perf.record(&file, &[&arguments[..], &["--threads"], &workload].concat())?;
+    ensure!(
+        ended.status != 0
+            && ended
+                .errors
+                .contains("not available in AUX area tracing mode"),
+        "perf: exit status {}: {}",
+        ended.status,
+        ended.errors
+    );
+    let bytes = Auxrec.records(&[&arguments[..], &["--threads", "2"], &workload].concat())?;
+    // Each with a file of its own: perf finds what is there in the one that they are joined into.
+    let file = Auxrec.file();
+    let ended = Auxrec.record(&file, &[&arguments[..], &["--apart"], &workload].concat())?;
+    let there: usize = pieces(file.path())?.iter().map(Vec::len).sum();
+    let read = perf_reads(file.path())?;
+    ensure!(
+        ended.status == 0 && there != 0 && read == Some(there),
+        "perf finds {read:?} of {there} pieces: {}",
+        ended.errors
+    );
+    // It puts records into order, and says if one comes after the end of a round that it should have come before.
+    let script = Command::new("perf")
+        .args(["script", "--no-itrace", "--show-switch-events", "-i"])
+        .arg(file.path())
+        .output()?;
+    let says = String::from_utf8_lossy(&script.stderr).into_owned();
+    ensure!(
+        script.status.success() && !says.contains("out of order"),
+        "perf script: {}: {says}",
+        script.status
+    );
+    // And, of a recorder that was killed, in that of each.
+    let recorder = Auxrec.start(&file, &[&arguments[..], &["--apart"]].concat())?;
+    let parts = [0, 1].map(|thread| {
+        let name = format!("{}.t{thread}", file.path().display());
+        PathBuf::from(name)
+    });
+    // By its header, which is what perf goes by.
+    let has = |part: &PathBuf| {
+        let bytes = std::fs::read(part).unwrap_or_default();
+        perfdata::File::parse(&bytes).is_ok_and(|file| file.data_section().1 > 400_000)
+    };
+    let result = wait_for("trace", || Ok(parts.iter().all(has)));
+    recorder.kill()?;
+    let read: Vec<_> = parts.iter().map(|part| perf_reads(part)).collect();
+    for part in parts {
+        std::fs::remove_file(part)?;
+    }
+    result?;
+    let read = read.into_iter().collect::<Result<Vec<_>>>()?;
+    ensure!(
+        matches!(read.as_slice(), [Some(1..), Some(1..)]),
+        "pieces that perf finds in the file of each thread: {read:?}"
+    );
+    Ok(format!(
+        "perf refuses; auxrec: {bytes} bytes; joined, perf finds all {there} pieces; killed, {read:?}"
+    ))
+}
+
+/// How long the file is when a command is answered, and half a second later. Only of auxrec is anything demanded: perf may have been
+/// quick.
+pub(super) fn answered() -> Result<String> {
+    let mut out = Vec::new();
+    for tool in [Perf, Auxrec] {
+        let file = tool.file();
+        let mut commander = Commander::new("answered")?;
+        let [_, control] = commander.arguments();
+        let arguments = ["-e", "intel_pt/rate=4096/", "-a", "-m", "64,512", "-S"];
+        let arguments = [&arguments[..], &["--control", &control]].concat();
+        let recorder = tool.start(&file, &arguments)?;
+        commander.ask("ping")?;
+        thread::sleep(Duration::from_millis(1000));
+        let mut short = 0;
+        for _ in 0..3 {
+            commander.ask("snapshot")?;
+            let copy = std::fs::read(file.path())?;
+            thread::sleep(Duration::from_millis(500));
+            let later = std::fs::read(file.path())?;
+            // The trace was there when the answer came if only sideband records came after it.
+            short += u32::from(later.len() > copy.len() + 65536);
+        }
+        recorder.signal(Signal::INT)?;
+        recorder.wait(Reader::KeepsUp)?;
+        ensure!(tool == Perf || short == 0, "auxrec answered too early");
+        out.push(format!(
+            "{}: of 3 answers {short} came before the trace was in the file",
+            tool.name()
+        ));
+    }
+    Ok(out.join("; "))
+}
+
+/// Requests that come while one is taken: auxrec takes each command, and each signal that the kernel delivers.
+pub(super) fn requests() -> Result<String> {
+    const TIMES: usize = 20;
+    let mut out = Vec::new();
+    for tool in [Perf, Auxrec] {
+        let file = tool.file();
+        let mut commander = Commander::new("requests")?;
+        let [_, control] = commander.arguments();
+        let arguments = [
+            "-e",
+            "intel_pt/rate=4096/",
+            "-C",
+            "1",
+            "-m",
+            "64,1024",
+            "-S",
+        ];
+        let arguments = [&arguments[..], &["--control", &control]].concat();
+        let recorder = tool.start(&file, &arguments)?;
+        commander.ask("ping")?;
+        thread::sleep(Duration::from_millis(500));
+        for _ in 0..TIMES {
+            commander.send("snapshot\n")?;
+        }
+        commander.answers(TIMES)?;
+        // The last may still be written.
+        thread::sleep(Duration::from_millis(500));
+        for _ in 0..TIMES {
+            recorder.signal(Signal::USR2)?;
+            thread::sleep(Duration::from_millis(4));
+        }
+        thread::sleep(Duration::from_millis(1000));
+        recorder.signal(Signal::INT)?;
+        recorder.wait(Reader::KeepsUp)?;
+        let all = perf_reads(file.path())?.context("perf cannot read it")?;
+        ensure!(
+            tool == Perf || all > TIMES,
+            "auxrec took {all} snapshots for {TIMES} commands and some signals"
+        );
+        out.push(format!(
+            "{}: {TIMES} commands and {TIMES} signals, {all} snapshots",
+            tool.name()
+        ));
+    }
+    Ok(out.join("; "))
+}
+
+pub(super) fn modes() -> Result<String> {
+    let spin = [
+        "-C", "0", "-m", "64,64", "--", "auxe2e", "workload", "spin", "--ms", "700",
+    ];
+    let with = |arguments: &[&'static str]| [arguments, &spin].concat();
+    let resume =
+        "{intel_pt/rate=2048,aux-action=start-paused/,cpu-clock/freq=50,aux-action=resume/}";
+    let table = [
+        ("full", with(&["-e", "intel_pt/rate=2048/"])),
+        ("snapshot", with(&["-e", "intel_pt/rate=2048/", "-Se"])),
+        ("paused and resumed", with(&["-e", resume])),
+    ];
+    let mut out = Vec::new();
+    for (name, arguments) in &table {
+        let bytes = [Perf.records(arguments)?, Auxrec.records(arguments)?];
+        out.push(format!("{name}: bytes of perf and auxrec {bytes:?}"));
+    }
+    Ok(out.join("; "))
+}
+
+pub(super) fn targets() -> Result<String> {
+    let spin = ["--", "auxe2e", "workload", "spin", "--ms", "500"];
+    let mut attached = Command::new("auxe2e")
+        .args(["workload", "spin", "--ms", "60000"])
+        .spawn()?;
+    let pid = attached.id().to_string();
+    let table: [&[&str]; 6] = [
+        &[],
+        &["--per-thread"],
+        &["-C", "0,1"],
+        &["-a"],
+        &["-p", &pid],
+        &["-t", &pid],
+    ];
+    let mut outcome: Result<Vec<String>> = Ok(Vec::new());
+    for target in table {
+        let arguments = ["-e", "intel_pt/rate=2048/", "-m", "64,512"];
+        let arguments = [&arguments[..], target, &spin].concat();
+        outcome = outcome.and_then(|mut out| {
+            let bytes = [Perf.records(&arguments)?, Auxrec.records(&arguments)?];
+            out.push(format!("{target:?}: {bytes:?}"));
+            Ok(out)
+        });
+    }
+    attached.kill()?;
+    attached.wait()?;
+    Ok(format!("bytes of perf and auxrec {}", outcome?.join(", ")))
+}
+
+/// The same conversation with both.
+pub(super) fn commands() -> Result<String> {
+    for tool in [Perf, Auxrec] {
+        let file = tool.file();
+        let mut commander = Commander::new("conversation")?;
+        let [_, control] = commander.arguments();
+        let arguments = [&CPU[..], &["-D", "-1", "--control", &control]].concat();
+        let recorder = tool.start(&file, &arguments)?;
+        let event = CPU[1];
+        for command in ["ping", "enable", "evlist", &format!("disable {event}")] {
+            commander
+                .ask(command)
+                .with_context(|| format!("{command} to {}", tool.name()))?;
+        }
+        commander.ask("enable")?;
+        wait_for("trace", || Ok(size(file.path()) > 400_000))?;
+        commander.ask("stop")?;
+        let ended = recorder.wait(Reader::KeepsUp)?;
+        ensure!(ended.status == 0, "{}: {}", tool.name(), ended.errors);
+        ensure!(trace(file.path())? != 0, "{}: no trace", tool.name());
+    }
+    Ok("both answer ping, enable, evlist, disable EVENT and stop".into())
+}
+
+pub(super) fn two_events() -> Result<String> {
+    let workload = [
+        "-C", "1", "--", "auxe2e", "workload", "sleep", "--ms", "500",
+    ];
+    let file = Perf.file();
+    let two = ["-e", "intel_pt/rate=2048/", "-e", "intel_pt/rate=1024/"];
+    let ended = Perf.record(&file, &[&two[..], &workload].concat())?;
+    ensure!(
+        ended.status != 0 && ended.errors.contains("only one intel_pt event"),
+        "perf: exit status {}: {}",
+        ended.status,
+        ended.errors
+    );
+    module::alias(1)?;
+    let Some((pmu, second)) = module::load_second()? else {
+        return Ok("perf refuses; there is no second driver".into());
+    };
+    let event = format!("{pmu}//");
+    let two = ["-e", "intel_pt/rate=2048/", "-e", &event];
+    let file = Auxrec.file();
+    let all: Vec<String> = [&two[..], &workload]
+        .concat()
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    let ended = Recorder::of("auxrec", file.path(), &all)?.wait(Reader::KeepsUp);
+    module::unload(second)?;
+    let ended = ended?;
+    ensure!(ended.status == 0, "auxrec: {}", ended.errors);
+    Ok(format!(
+        "perf refuses two of one PMU; auxrec with {pmu}: {} bytes",
+        trace(file.path())?
+    ))
+}
+
+/// perf names one limit; auxrec names both, their values, and what to set them to.
+pub(super) fn locked_memory() -> Result<String> {
+    use std::os::unix::process::CommandExt;
+
+    const PARANOID: &str = "/proc/sys/kernel/perf_event_paranoid";
+    module::alias(1)?;
+    let before = std::fs::read_to_string(PARANOID)?;
+    std::fs::write(PARANOID, "0")?;
+    let mut out = Vec::new();
+    let mut outcome = Ok(());
+    for tool in [Perf, Auxrec] {
+        let file = tool.file();
+        let mut command = Command::new(tool.name());
+        command.args(["record", "-o"]).arg(file.path());
+        command.args(["-e", "intel_pt/rate=64/", "-a", "-m", "16,16384"]);
+        command.args(["--", "auxe2e", "workload", "sleep", "--ms", "50"]);
+        let output = command.uid(65534).gid(65534).env("HOME", "/tmp").output()?;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        if output.status.success()
+            || !said.contains("mlock_kb")
+            || said.contains("RLIMIT_MEMLOCK") != (tool == Auxrec)
+        {
+            outcome = Err(anyhow::anyhow!(
+                "{}: {}: {said}",
+                tool.name(),
+                output.status
+            ));
+        }
+        out.push(format!(
+            "{}: {}",
+            tool.name(),
+            said.trim().replace('\n', " ")
+        ));
+    }
+    std::fs::write(PARANOID, before.trim())?;
+    outcome?;
+    Ok(out.join("; "))
+}
+
+/// perf at a quarter of the area, auxrec at seven sixteenths in whole pages, whatever comes.
+pub(super) fn watermark() -> Result<String> {
+    for (pages, perfs, ours) in [
+        ("16", "16384", 7 * 4096),
+        ("64", "65536", 28 * 4096),
+        ("1024", "1048576", 448 * 4096),
+    ] {
+        let rings = format!("64,{pages}");
+        let file = Perf.file();
+        let arguments = ["-vv", "-e", CPU[1], "-C", "1", "-m", &rings];
+        let sleep = ["--", "auxe2e", "workload", "sleep", "--ms", "50"];
+        let ended = Perf.record(&file, &[&arguments[..], &sleep].concat())?;
+        let line = ended.errors.lines().find(|l| l.contains("aux_watermark"));
+        ensure!(
+            line.is_some_and(|line| line.split_whitespace().last() == Some(perfs)),
+            "perf, {pages} pages: {line:?}"
+        );
+        let file = Auxrec.file();
+        let arguments = ["-e", CPU[1], "-C", "1", "-m", &rings];
+        let ended = Auxrec.record(&file, &[&arguments[..], &sleep].concat())?;
+        ensure!(ended.status == 0, "auxrec: {}", ended.errors);
+        let bytes_of = std::fs::read(file.path())?;
+        let parsed = perfdata::File::parse(&bytes_of)?;
+        let watermark = parsed.events().first().map(|(attr, _)| attr.aux_watermark);
+        ensure!(
+            watermark == Some(ours),
+            "auxrec, {pages} pages: {watermark:?}"
+        );
+    }
+    Ok("at 4, 16, 256 pages and 7, 28, 448, of areas of 16, 64 and 1024".to_owned())
+}
+
+/// perf says nothing of how it goes.
+pub(super) fn meanwhile() -> Result<String> {
+    let file = Perf.file();
+    module::alias(1)?;
+    let errors = file.path().with_extension("errors");
+    let mut perf = Command::new("perf")
+        .args(["record", "-v", "-N", "-B", "-o"])
+        .arg(file.path())
+        .args(["-e", CPU[1], "-a", "-m", "64,64"])
+        .stderr(std::fs::File::create(&errors)?)
+        .stdout(std::process::Stdio::null())
+        .env("HOME", "/tmp")
+        .spawn()?;
+    let said = || std::fs::metadata(&errors).map_or(0, |meta| meta.len());
+    let grows = || {
+        let before = size(file.path());
+        wait_for("trace", || Ok(size(file.path()) > before + 400_000))
+    };
+    let outcome = grows().map(|()| said());
+    let outcome = outcome.and_then(|before| grows().map(|()| (before, said())));
+    perf.kill()?;
+    perf.wait()?;
+    std::fs::remove_file(&errors)?;
+    let (before, after) = outcome?;
+    ensure!(
+        before == after,
+        "perf has said {} bytes while it recorded",
+        after - before
+    );
+    let top = Command::new("perf")
+        .args(["top", "--stdio", "-e", CPU[1], "-C", "1"])
+        .env("HOME", "/tmp")
+        .output()?;
+    let errors = String::from_utf8_lossy(&top.stderr);
+    ensure!(
+        !top.status.success() && errors.contains("Invalid argument"),
+        "perf top: {}: {errors}",
+        top.status
+    );
+    Ok("perf record says nothing, perf top does not open the event".to_owned())
+}

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Whether what a row has read is right.
+
+use std::collections::BTreeSet;
+
+use anyhow::{bail, ensure, Context, Result};
+
+use super::readers::part;
+use super::row::{Mode, Reader, Row};
+use crate::model::{say, Fault, Follower, Model, Setup, Sink, BARRIER};
+use crate::probe::Probe;
+use crate::stream::{self, Content};
+
+/// What came of a row's events.
+#[derive(Default)]
+pub(super) struct Sum {
+    pub(super) generated: u64,
+    pub(super) trace: u64,
+    pub(super) missing: u64,
+    pub(super) overwritten: u64,
+    pub(super) overhead: u64,
+    pub(super) records: usize,
+    pub(super) truncations: usize,
+    pub(super) cpus: BTreeSet<u16>,
+    pub(super) streams: usize,
+}
+
+impl Sum {
+    pub(super) fn plus(mut self, other: Self) -> Self {
+        self.cpus.extend(other.cpus);
+        Self {
+            generated: self.generated + other.generated,
+            trace: self.trace + other.trace,
+            missing: self.missing + other.missing,
+            overwritten: self.overwritten + other.overwritten,
+            overhead: self.overhead + other.overhead,
+            records: self.records + other.records,
+            truncations: self.truncations + other.truncations,
+            streams: self.streams + other.streams,
+            cpus: self.cpus,
+        }
+    }
+}
+
+/// Bytes without trace of which these records of a ring that is overwritten tell: padding, and barriers, as packets are of
+/// another length.
+fn overhead(setup: &Setup, records: &[perfdata::Aux]) -> u64 {
+    let of_one = |record: &perfdata::Aux| {
+        let begin = record.offset - record.size;
+        let pad = begin.next_multiple_of(setup.align) - begin;
+        let rest = record.size.saturating_sub(pad);
+        let barrier = rest > 0 && rest % setup.packet == BARRIER % setup.packet;
+        pad + if barrier { BARRIER } else { 0 }
+    };
+    records.iter().map(of_one).sum()
+}
+
+fn first_difference(expected: &[perfdata::Aux], got: &[perfdata::Aux]) -> String {
+    let n = expected.iter().zip(got).take_while(|(a, b)| a == b).count();
+    let one = |records: &[perfdata::Aux]| records.get(n).map_or("none".to_owned(), say);
+    format!(
+        "AUX record {n} of {} is {}, and of {} must be {}",
+        got.len(),
+        one(got),
+        expected.len(),
+        one(expected)
+    )
+}
+
+/// The trace up to the head: what a dead reader has written to its file, and what the ring still holds after that. Where
+/// both have a byte, since the reader died before it gave its place back, it is the same.
+fn joined(probe: &Probe, mut file: Vec<u8>) -> Result<Vec<u8>> {
+    let (tail, held) = probe.peek()?;
+    let tail = usize::try_from(tail)?;
+    let both = file.len().checked_sub(tail).with_context(|| {
+        format!(
+            "the dead reader had given back {tail} bytes, and only {} are in its file",
+            file.len()
+        )
+    })?;
+    ensure!(both <= held.len(), "the file has more than was written");
+    let (twice, rest) = held.split_at(both);
+    ensure!(
+        file.get(tail..) == Some(twice),
+        "the ring has changed under its reader"
+    );
+    file.extend_from_slice(rest);
+    Ok(file)
+}
+
+impl Row {
+    /// Whether what an event has left is right; nothing if its reader should have kept up and did not.
+    pub(super) fn check(&self, probe: &mut Probe, file: Option<Vec<u8>>) -> Result<Option<Sum>> {
+        let setup = self.setup();
+        let generated = probe.generated()?;
+        probe.read_records()?;
+        ensure!(probe.lost_records == 0, "records were lost");
+        let head = probe.head();
+        let records = &probe.records;
+        let begins_in_order = records.iter().all(|r| r.offset >= r.size) || !setup.overwrite;
+        ensure!(begins_in_order, "a record that ends before it can begin");
+        // What came: first, as it says most of what is wrong.
+        let expected = self.predict();
+        match &expected {
+            Some(expected) if expected.records() == records => ensure!(
+                generated == expected.generated(),
+                "{generated} bytes were generated, and {} must be",
+                expected.generated()
+            ),
+            Some(expected) => {
+                let differs = first_difference(expected.records(), records);
+                if self.reader != Reader::KeepsUp {
+                    bail!(differs);
+                }
+                // It may not have kept up; but what came must be possible.
+                Follower::new(setup, false)
+                    .follow(records)
+                    .context(differs)?;
+                return Ok(None);
+            }
+            None => Follower::new(setup, true).follow(records)?,
+        }
+
+        let content = if setup.overwrite {
+            probe.snapshot()?;
+            let len = u64::try_from(probe.trace.len())?;
+            ensure!(
+                len == head.min(setup.ring),
+                "a snapshot of {len} bytes at {head:#x}"
+            );
+            stream::read(&probe.trace, probe.from, true)?
+        } else if let Some(file) = file {
+            stream::read(&joined(probe, file)?, 0, false)?
+        } else {
+            probe.read_trace(u64::MAX)?;
+            stream::read(&probe.trace, 0, false)?
+        };
+        ensure!(
+            self.cpu_is_right(&content),
+            "trace of the CPUs {:?}",
+            content.cpus
+        );
+
+        let told: u64 = probe.records.iter().map(|r| r.size).sum();
+        ensure!(
+            setup.overwrite || told + content.padding == head,
+            "the records tell of {told} bytes, {} are padding, and the head is at {head}",
+            content.padding
+        );
+        let records = &probe.records;
+        // In a ring that is overwritten, all packets without trace that there ever were.
+        let overhead = match (&expected, setup.overwrite) {
+            (_, false) => content.overhead,
+            (Some(expected), true) => expected.overhead(),
+            (None, true) => overhead(&setup, records),
+        };
+        let overwritten = (head - overhead)
+            .checked_sub(content.trace)
+            .with_context(|| format!("{} bytes of trace in {head}", content.trace))?;
+        ensure!(
+            overwritten == 0 || setup.overwrite,
+            "{overwritten} bytes of the ring are neither trace nor packets without"
+        );
+        ensure!(
+            self.sink != Sink::Flat || content.unmarked == 0 || self.fault != Fault::None,
+            "bytes are missing at {:#x?}, and {} times no barrier says so",
+            content.gaps,
+            content.unmarked
+        );
+        if let Some(expected) = expected.filter(|_| !setup.overwrite) {
+            ensure!(
+                content.overhead == expected.overhead(),
+                "{} bytes of packets without trace, and {} must be",
+                content.overhead,
+                expected.overhead()
+            );
+        }
+
+        Ok(Some(Sum {
+            generated,
+            trace: content.trace,
+            missing: content.missing,
+            overwritten,
+            overhead: content.overhead,
+            records: records.len(),
+            truncations: probe.truncations(),
+            streams: content.streams.len(),
+            cpus: content.cpus,
+        }))
+    }
+
+    /// Whether the trace is of CPUs that the event was on.
+    fn cpu_is_right(&self, content: &Content) -> bool {
+        match self.mode {
+            Mode::Cpu => content.cpus.iter().all(|&cpu| cpu == 1),
+            Mode::Task => true,
+            Mode::System | Mode::TaskCpu | Mode::Inherited => content.cpus.len() <= 1,
+        }
+    }
+
+    /// What must come, where that is known.
+    fn predict(&self) -> Option<Model> {
+        if !self.is_predictable() {
+            return None;
+        }
+        let setup = self.setup();
+        let mut model = Model::new(setup);
+        model.enable();
+        match self.reader {
+            _ if self.is_silent() => {}
+            Reader::KeepsUp => {
+                model.run_kept_up();
+                if model.lost() != 0 {
+                    // No reader is fast enough for this ring; when it comes after the loss is its own affair.
+                    return None;
+                }
+            }
+            Reader::Slow => {
+                model.run();
+                while !model.is_silent() {
+                    model.drain(part(&setup));
+                    model.enable();
+                    model.run();
+                }
+            }
+            Reader::Stops | Reader::Once => model.run(),
+            Reader::Dies | Reader::Snapshots => return None,
+        }
+        model.disable();
+        Some(model)
+    }
+}

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! `--switch-output`: a recording in several files.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{bail, ensure, Result};
+use rustix::process::Signal;
+
+use super::{accounted, end, size, wait_for, with};
+use crate::cases::{released, Seen, PAGE};
+use crate::recording::{Reader, Recorder, TraceFile};
+
+/// The files of a recording that are there, in their order.
+fn parts(file: &Path) -> Vec<PathBuf> {
+    let name = |n: u32| PathBuf::from(format!("{}.{n:04}", file.display()));
+    (1..10_000).map(name).filter(|path| path.exists()).collect()
+}
+
+/// Files that go when the case is over.
+struct Parts<'a>(&'a TraceFile);
+
+impl Drop for Parts<'_> {
+    fn drop(&mut self) {
+        for path in parts(self.0.path()) {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// Every part is consistent by itself.
+fn each_alone(parts: &[PathBuf]) -> Result<()> {
+    for path in parts {
+        let bytes = std::fs::read(path)?;
+        let findings = auxrec::check::check(&bytes)?;
+        ensure!(
+            findings.problems.is_empty(),
+            "{}: {findings}",
+            path.display()
+        );
+    }
+    Ok(())
+}
+
+pub(super) fn files_by_size(name: &str) -> Result<String> {
+    let mut out = String::new();
+    for threads in ["1", "2"] {
+        let file = TraceFile::new(name);
+        let _parts = Parts(&file);
+        let recorder = Recorder::start(
+            file.path(),
+            &with(
+                "rate=512,packet=3",
+                16,
+                &["-a", "--threads", threads, "--switch-output", "256K"],
+            ),
+        )?;
+        wait_for("the fourth file", || Ok(parts(file.path()).len() >= 4))?;
+        let ended = end(recorder)?;
+        let all = parts(file.path());
+        let seen = Seen::of_parts(&all)?;
+        accounted(&ended, &seen)?;
+        each_alone(&all)?;
+        released()?;
+        out = format!("{} files: {seen}", all.len());
+    }
+    Ok(out)
+}
+
+pub(super) fn files_by_signal(name: &str) -> Result<String> {
+    let mut out = String::new();
+    for threads in ["1", "2"] {
+        let file = TraceFile::new(name);
+        let _parts = Parts(&file);
+        let more = [
+            "-a",
+            "--threads",
+            threads,
+            "--switch-output",
+            "--switch-max-files",
+            "2",
+        ];
+        let recorder = Recorder::start(file.path(), &with("rate=512", 16, &more))?;
+        for part in 1..=4 {
+            let path = PathBuf::from(format!("{}.{part:04}", file.path().display()));
+            wait_for("trace", || Ok(size(&path) > 2 * 16 * PAGE))?;
+            recorder.signal(Signal::USR2)?;
+            let next = PathBuf::from(format!("{}.{:04}", file.path().display(), part + 1));
+            wait_for("the next file", || Ok(next.exists()))?;
+        }
+        let ended = end(recorder)?;
+        let all = parts(file.path());
+        let names: Vec<_> = all.iter().filter_map(|path| path.extension()).collect();
+        ensure!(
+            names == ["0004", "0005"],
+            "the last two are kept: {names:?}"
+        );
+        each_alone(&all)?;
+        let seen = Seen::of_parts(&all)?;
+        accounted(&ended, &seen)?;
+        released()?;
+        out = seen.to_string();
+    }
+    Ok(out)
+}
+
+/// The limit counts all files.
+pub(super) fn files_and_max_size(name: &str) -> Result<String> {
+    let file = TraceFile::new(name);
+    let _parts = Parts(&file);
+    let more = ["-a", "--switch-output", "256K", "--max-size", "1M"];
+    let ended =
+        Recorder::start(file.path(), &with("rate=512", 16, &more))?.wait(Reader::KeepsUp)?;
+    let all = parts(file.path());
+    let sum: u64 = all.iter().map(|path| size(path)).sum();
+    if !((1 << 20)..(1 << 20) + 512 * 1024).contains(&sum) {
+        bail!("{} files have {sum} bytes", all.len());
+    }
+    let seen = Seen::of_parts(&all)?;
+    accounted(&ended, &seen)?;
+    released()?;
+    Ok(format!("{} files: {seen}", all.len()))
+}

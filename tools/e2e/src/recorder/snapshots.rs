@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Snapshots of AUX areas in overwrite mode.
+
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{ensure, Result};
+use rustix::process::Signal;
+
+use super::{accounted, end, pieces, wait_for, with, Commander};
+use crate::cases::{released, Seen, PAGE};
+use crate::recording::{Reader, Recorder, TraceFile};
+
+pub(super) fn snapshots_by_signal(name: &str) -> Result<String> {
+    let file = TraceFile::new(name);
+    let mut commander = Commander::new(name)?;
+    let mut arguments = with("rate=4096", 16, &["-a", "-S", "e"]);
+    arguments.extend(commander.arguments());
+    let recorder = Recorder::start(file.path(), &arguments)?;
+    let ring = 16 * PAGE;
+    // From then on it records.
+    commander.ask("ping")?;
+    let count = || -> usize {
+        let rings = pieces(file.path()).unwrap_or_default();
+        rings.iter().map(Vec::len).sum()
+    };
+    for time in 1..=3 {
+        // Long enough that the rings go round between some.
+        thread::sleep(Duration::from_millis(40 * time));
+        let before = count();
+        recorder.signal(Signal::USR2)?;
+        // Sideband records make the file grow, too.
+        wait_for("a snapshot", || Ok(count() > before))?;
+    }
+    let ended = end(recorder)?;
+    let seen = Seen::of(&file)?;
+    accounted(&ended, &seen)?;
+    let rings = pieces(file.path())?;
+    ensure!(rings.len() == 2, "{} rings", rings.len());
+    for pieces in &rings {
+        // A CPU that was kept from running has nothing new for one.
+        ensure!(
+            (2..=4).contains(&pieces.len()),
+            "three snapshots and the last: {pieces:x?}"
+        );
+        for (at, len) in pieces {
+            // By arithmetic: a whole ring once it has gone round, and all there is before.
+            let end = at + len;
+            ensure!(
+                *len == end.min(ring),
+                "{len} bytes to {end:#x}: {pieces:x?}"
+            );
+        }
+    }
+    ensure!(
+        ended.errors.contains("4 snapshots, nothing traced for"),
+        "it does not say for how long nothing was traced: {}",
+        ended.errors
+    );
+    released()?;
+    Ok(format!(
+        "{seen}; {}",
+        ended.errors.trim().replace('\n', " ")
+    ))
+}
+
+/// Many requests at once: each is answered, when its snapshot is in the file.
+pub(super) fn snapshots_by_command(name: &str) -> Result<String> {
+    const TIMES: usize = 20;
+    let file = TraceFile::new(name);
+    let mut commander = Commander::new(name)?;
+    let mut arguments = with("rate=2048", 16, &["-C", "0,1", "-S"]);
+    arguments.extend(commander.arguments());
+    let recorder = Recorder::start(file.path(), &arguments)?;
+    commander.ask("ping")?;
+    for time in 1..=3 {
+        thread::sleep(Duration::from_millis(15));
+        commander.ask("snapshot")?;
+        // What was answered is there, whatever comes now.
+        let rings = pieces(file.path())?;
+        ensure!(
+            rings.iter().all(|pieces| pieces.len() == time),
+            "answer {time} came when the file had {rings:x?}"
+        );
+    }
+    commander.send(&"snapshot\n".repeat(TIMES))?;
+    commander.answers(TIMES)?;
+    recorder.kill()?;
+    released()?;
+    let output = std::process::Command::new("auxrec")
+        .arg("recover")
+        .arg(file.path())
+        .output()?;
+    ensure!(output.status.success(), "auxrec recover: {output:?}");
+    let rings = pieces(file.path())?;
+    ensure!(
+        rings.iter().all(|pieces| pieces.len() == TIMES + 3),
+        "{TIMES} requests and 3, all answered, and then killed: {rings:x?}"
+    );
+    let seen = Seen::of(&file)?;
+    seen.is_right()?;
+    Ok(seen.to_string())
+}
+
+pub(super) fn snapshot_of_a_size(name: &str) -> Result<String> {
+    let file = TraceFile::new(name);
+    let mut commander = Commander::new(name)?;
+    let mut arguments = with("rate=4096,packet=3", 16, &["-C", "1", "-S8K"]);
+    arguments.extend(commander.arguments());
+    let recorder = Recorder::start(file.path(), &arguments)?;
+    // The events are on when the first command is answered.
+    commander.ask("ping")?;
+    for _ in 0..2 {
+        thread::sleep(Duration::from_millis(100));
+        commander.ask("snapshot")?;
+    }
+    commander.ask("stop")?;
+    // `stop` is answered when the file is finished.
+    let seen = Seen::of(&file)?;
+    let ended = recorder.wait(Reader::KeepsUp)?;
+    accounted(&ended, &seen)?;
+    let rings = pieces(file.path())?;
+    ensure!(
+        matches!(rings.as_slice(), [pieces] if matches!(pieces.as_slice(), [(_, 8192), (_, 8192)])),
+        "two snapshots of 8192 bytes, and none at the end: {rings:x?}"
+    );
+    Ok(seen.to_string())
+}
+
+pub(super) fn snapshots_of_threads(name: &str) -> Result<String> {
+    let file = TraceFile::new(name);
+    let mut commander = Commander::new(name)?;
+    let mut arguments = with("rate=4096", 16, &["--per-thread", "-Se"]);
+    arguments.extend(commander.arguments());
+    let workload = ["--", "auxe2e", "workload", "migrate", "--ms", "1500"];
+    arguments.extend(workload.map(String::from));
+    let recorder = Recorder::start(file.path(), &arguments)?;
+    for _ in 0..5 {
+        thread::sleep(Duration::from_millis(100));
+        commander.ask("snapshot")?;
+    }
+    let ended = recorder.wait(Reader::KeepsUp)?;
+    let seen = Seen::of(&file)?;
+    accounted(&ended, &seen)?;
+    let rings = pieces(file.path())?;
+    ensure!(
+        // The first may have come before the first byte: then it has no piece.
+        matches!(rings.as_slice(), [pieces] if (5..=6).contains(&pieces.len())),
+        "five snapshots and the last: {rings:x?}"
+    );
+    released()?;
+    Ok(seen.to_string())
+}

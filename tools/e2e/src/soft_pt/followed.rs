@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! A trace of this program that is followed: each instruction that was counted is found, and the calls are right.
+
+use std::path::Path;
+
+use anyhow::{ensure, Context, Result};
+use auxrec::trace::Trace;
+use object::{Object, ObjectSegment, ObjectSymbol};
+
+use crate::recording::{Reader, Recorder, TraceFile};
+use crate::workload::CALLS;
+
+/// What was traced of the workload `calls`.
+pub struct Followed {
+    /// What the driver counted.
+    pub counted: u64,
+    calls: auxrec::flamegraph::Calls,
+    /// Names from the outermost, and instructions.
+    folded: Vec<(String, u64)>,
+}
+
+impl Followed {
+    /// Records the workload with these options, and follows its trace, of which nothing may be missing.
+    pub fn record(options: &[&str]) -> Result<Self> {
+        let followed = Self::run(&[options, &["-m", "64K,4M"]].concat())?;
+
+        ensure!(
+            followed.calls.count() == followed.counted,
+            "{} instructions were traced: {}",
+            followed.counted,
+            followed.calls.summary()
+        );
+        Ok(followed)
+    }
+
+    /// Records the workload so; what is in the file must be followed to its end.
+    fn run(options: &[&str]) -> Result<Self> {
+        let file = TraceFile::new("followed");
+        let arguments: Vec<String> = ["-e", "soft_pt//u"]
+            .iter()
+            .chain(options)
+            .chain(&["--", PROGRAM, "workload", "calls"])
+            .copied()
+            .map(str::to_owned)
+            .collect();
+        let ended = Recorder::start(file.path(), &arguments)?.wait(Reader::KeepsUp)?;
+        ensure!(ended.status == 0, "auxrec: {}", ended.errors);
+
+        let bytes = std::fs::read(file.path()).context("cannot read the recording")?;
+        let trace = Trace::read(&bytes)?;
+        let counts = trace.rings.values().flat_map(|ring| &ring.counts);
+        let counted = counts.map(|count| count.value).sum();
+        let calls = auxrec::flamegraph::calls(&bytes, Path::new("/"))?;
+        ensure!(calls.losses() == 0, "{}", calls.summary());
+
+        let mut folded = Vec::new();
+        calls.fold(&mut folded)?;
+        let folded = String::from_utf8(folded)
+            .context("not UTF-8")?
+            .lines()
+            .filter_map(|line| line.rsplit_once(' '))
+            .map(|(calls, count)| Ok((calls.to_owned(), count.parse()?)))
+            .collect::<Result<Vec<_>>>()?;
+        let sum: u64 = folded.iter().map(|(_, count)| count).sum();
+        ensure!(
+            sum == calls.count(),
+            "the folded stacks have {sum} of {}",
+            calls.count()
+        );
+        Ok(Self {
+            counted,
+            calls,
+            folded,
+        })
+    }
+
+    /// The instructions of a function, and who called it; only one may have.
+    fn own(&self, function: &str) -> Result<(u64, Vec<&str>)> {
+        let mut found = self.folded.iter().filter_map(|(calls, count)| {
+            let (callers, name) = calls.rsplit_once(';')?;
+            (name == function).then(|| (*count, callers.rsplit(';').collect()))
+        });
+        let first = found.next();
+        ensure!(found.next().is_none(), "{function} was called by several");
+        first.with_context(|| format!("{function} was not executed"))
+    }
+}
+
+/// This program.
+pub const PROGRAM: &str = "/bin/auxe2e";
+const CALLER: &str = "auxe2e::workload::caller";
+const CALLED: &str = "auxe2e::workload::called";
+
+/// The folded stacks of a recording have all instructions that the driver counted, and the calls that the program makes.
+pub(super) fn flamegraph() -> Result<String> {
+    let followed = Followed::record(&[])?;
+    let (count, callers) = followed.own(CALLED)?;
+    ensure!(
+        callers.first() == Some(&CALLER)
+            && callers.contains(&"auxe2e::main")
+            && callers.last() == Some(&"auxe2e"),
+        "called by {callers:?}"
+    );
+    ensure!(
+        count > 0 && count % CALLS == 0,
+        "{count} instructions in {CALLS} calls"
+    );
+    Ok(format!(
+        "{} instructions, {} each of {CALLS} calls, {} bytes of picture",
+        followed.counted,
+        count / CALLS,
+        followed.calls.draw()?.len()
+    ))
+}
+
+/// With filters exactly the instructions of these functions are traced.
+pub(super) fn filters() -> Result<String> {
+    let all = Followed::record(&[])?;
+    let (called, caller) = (all.own(CALLED)?.0, all.own(CALLER)?.0);
+    let [in_called, in_caller] = [place("6called")?, place("6caller")?]
+        .map(|(offset, size)| format!("filter {offset:#x}/{size:#x}@{PROGRAM}"));
+
+    for (filter, want) in [
+        (&in_called, called),
+        (&in_caller, caller),
+        (&format!("{in_called},{in_caller}"), called + caller),
+    ] {
+        let some = Followed::record(&["--filter", filter])?;
+        ensure!(
+            some.counted == want,
+            "`{filter}`: {} instructions were traced, and not {want}",
+            some.counted
+        );
+    }
+    for (filter, why) in [
+        (
+            format!("start 0x1000@{PROGRAM}"),
+            "an address at which to start",
+        ),
+        (format!("{in_called},").repeat(5), "too many"),
+    ] {
+        ensure!(
+            Followed::record(&["--filter", filter.trim_end_matches(',')]).is_err(),
+            "{why}: `{filter}` was not refused"
+        );
+    }
+    Ok(format!("{called} and {caller} instructions"))
+}
+
+/// The newest trace, of an area that has gone round, is followed from the first place to begin in it.
+pub(super) fn snapshot() -> Result<String> {
+    // Of an area that was not written to its end, all.
+    let all = Followed::run(&["-m", "64K,4M", "-Se"])?;
+    ensure!(
+        all.calls.count() == all.counted,
+        "{} instructions were traced: {}",
+        all.counted,
+        all.calls.summary()
+    );
+
+    let followed = Followed::run(&["-m", "64K,8K", "-Se"])?;
+    let (count, counted) = (followed.calls.count(), followed.counted);
+
+    // A bit or two for each instruction.
+    ensure!(
+        count > 8 * 1024 && count < counted,
+        "{count} of {counted} instructions are in the snapshot"
+    );
+    Ok(format!("the last {count} of {counted} instructions"))
+}
+
+/// Where a function of this program is in its file, and how long it is.
+pub fn place(name: &str) -> Result<(u64, u64)> {
+    let bytes = std::fs::read(PROGRAM).context("cannot read the program")?;
+    let file = object::File::parse(bytes.as_slice()).context("no program")?;
+    let symbol = file
+        .symbols()
+        .find(|symbol| {
+            symbol
+                .name()
+                .is_ok_and(|text| text.contains("8workload") && text.contains(name))
+        })
+        .with_context(|| format!("there is no symbol {name}"))?;
+    let offset = file
+        .segments()
+        .find_map(|segment| {
+            let at = symbol.address().checked_sub(segment.address())?;
+            (at < segment.size()).then(|| segment.file_range().0 + at)
+        })
+        .context("the symbol is in no segment")?;
+    Ok((offset, symbol.size()))
+}
