@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! A recording that is made piece by piece.
+
+use std::io::Cursor;
+
+use auxrec::check::{check, Findings};
+use pattern_codec::{Header, Kind};
+use perfdata::{
+    Attr, Aux, AuxFlags, Auxtrace, EventDesc, Features, FinishedInit, Flags, IdIndex, IdIndexEntry,
+    Lost, Read, SampleId, SampleType, Writer,
+};
+
+/// A recording of one CPU, piece by piece.
+pub(super) struct Made {
+    file: Writer<Cursor<Vec<u8>>>,
+    attr: Attr,
+    overwrite: bool,
+    pub(super) part: Option<u32>,
+    pub(super) offline: Option<&'static str>,
+    pub(super) head: u64,
+    time: u64,
+}
+
+pub(super) fn packet(stream: u32, pos: u64, len: u16) -> Vec<u8> {
+    let header = Header {
+        len,
+        kind: Kind::Data,
+        pos,
+        time: pos,
+        stream,
+        cpu: 1,
+        seed: 7,
+        run: 0,
+    };
+    let mut out = header.encode().to_vec();
+    let at = u64::try_from(pattern_codec::HEADER_LEN).unwrap();
+    for offset in (at..u64::from(len)).step_by(8) {
+        out.extend(pattern_codec::payload_word(7, stream, pos + offset).to_le_bytes());
+    }
+    out
+}
+
+/// A packet that is no data.
+pub(super) fn special(kind: Kind, pos: u64, len: u16) -> Header {
+    Header {
+        len,
+        kind,
+        pos,
+        time: pos,
+        stream: 1,
+        cpu: 1,
+        seed: 7,
+        run: 0,
+    }
+}
+
+pub(super) fn pad(pos: u64, len: u16) -> Vec<u8> {
+    let header = special(Kind::Pad, pos, len);
+    (0..len / 64)
+        .flat_map(|index| header.block(index))
+        .collect()
+}
+
+/// Packets one after the other, from position `from` to `to`.
+pub(super) fn packets(from: u64, to: u64) -> Vec<u8> {
+    (from..to)
+        .step_by(64)
+        .flat_map(|pos| packet(1, pos, 64))
+        .collect()
+}
+
+impl Made {
+    pub(super) fn new(overwrite: bool) -> Self {
+        let attr = Attr {
+            kind: 42,
+            flags: Flags::SAMPLE_ID_ALL,
+            sample_type: SampleType::IDENTIFIER
+                | SampleType::TID
+                | SampleType::TIME
+                | SampleType::CPU,
+            read_format: Read::FORMAT,
+            ..Attr::default()
+        };
+        let mut file = Writer::new(Cursor::new(Vec::new()), &[(attr.clone(), vec![9])]).unwrap();
+        let entry = IdIndexEntry {
+            id: 9,
+            idx: 0,
+            cpu: 1,
+            tid: -1,
+        };
+        file.record(&IdIndex(&[entry]), None).unwrap();
+        file.record(&FinishedInit, None).unwrap();
+        Self {
+            file,
+            attr,
+            overwrite,
+            part: None,
+            offline: None,
+            head: 0,
+            time: 0,
+        }
+    }
+
+    pub(super) fn id(&mut self) -> SampleId {
+        self.time += 1_000_000;
+        SampleId {
+            pid: Some(1),
+            tid: Some(1),
+            time: Some(self.time),
+            id: Some(9),
+            stream_id: None,
+            cpu: Some(1),
+        }
+    }
+
+    pub(super) fn aux(&mut self, size: u64, flags: AuxFlags) -> &mut Self {
+        let aux = Aux {
+            offset: self.head,
+            size,
+            flags,
+        };
+        let id = self.id();
+        self.file.record(&aux, Some((&id, &self.attr))).unwrap();
+        self
+    }
+
+    pub(super) fn lost(&mut self) -> &mut Self {
+        let id = self.id();
+        self.file
+            .record(&Lost { id: 9, lost: 1 }, Some((&id, &self.attr)))
+            .unwrap();
+        self
+    }
+
+    pub(super) fn piece(&mut self, bytes: &[u8]) -> &mut Self {
+        self.padded(bytes, 0)
+    }
+
+    /// A piece, brought to a multiple of 8 with this.
+    pub(super) fn padded(&mut self, bytes: &[u8], with: u8) -> &mut Self {
+        let size = u64::try_from(bytes.len()).unwrap();
+        let reference = self.id().time.unwrap();
+        let mut whole = bytes.to_vec();
+        whole.resize(bytes.len().next_multiple_of(8), with);
+        let aux = Auxtrace {
+            size: size.next_multiple_of(8),
+            offset: self.head,
+            reference,
+            idx: 0,
+            tid: u32::MAX,
+            cpu: 1,
+        };
+        self.file.auxtrace(&aux).unwrap();
+        self.file.payload(&whole).unwrap();
+        self.head += size;
+        self
+    }
+
+    /// A record and its trace.
+    pub(super) fn trace(&mut self, bytes: &[u8], flags: AuxFlags) -> &mut Self {
+        self.aux(u64::try_from(bytes.len()).unwrap(), flags)
+            .piece(bytes)
+    }
+
+    pub(super) fn count(&mut self, value: u64) -> &mut Self {
+        let id = self.id();
+        let read = Read {
+            pid: 1,
+            tid: 1,
+            value,
+            enabled: 1,
+            running: 1,
+            id: 9,
+        };
+        self.file.record(&read, Some((&id, &self.attr))).unwrap();
+        self
+    }
+
+    pub(super) fn bytes(&mut self) -> Vec<u8> {
+        self.ended("whole")
+    }
+
+    pub(super) fn ended(&mut self, ended: &str) -> Vec<u8> {
+        let event = EventDesc {
+            attr: self.attr.clone(),
+            ids: vec![9],
+            name: "pattern//".into(),
+        };
+        let mut features = Features::new();
+        let mode = if self.overwrite {
+            "overwrite"
+        } else {
+            "linear"
+        };
+        let part = self.part.map(|part| part.to_string());
+        let mut notes = vec![("aux_size", "256"), ("mode", mode), ("ended", ended)];
+        notes.extend(part.as_deref().map(|part| ("part", part)));
+        notes.extend(self.offline.map(|cpus| ("offline", cpus)));
+        features
+            .events(&[event])
+            .pmu_mappings(&[(42, "pattern")])
+            .notes(&notes);
+        self.file.try_finish(&features).unwrap();
+        self.file.get_ref().get_ref().clone()
+    }
+
+    pub(super) fn check(&mut self) -> Findings {
+        check(&self.bytes()).unwrap()
+    }
+}
