@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * What the PMUs of this directory share: one callback at a time on each CPU.
+ * What the PMUs of this directory share: one callback at a time on each CPU, and what adds and stops
+ * an event.
  *
  * The callbacks of a PMU run with interrupts off, but perf may stop an event in NMI, or below one
  * of its own functions: when a sibling overflows, it throttles the whole group. Such a stop is
@@ -10,6 +11,9 @@
 #define C_AUX_H
 
 #include <linux/compiler.h>
+#include <linux/errno.h>
+#include <linux/hrtimer.h>
+#include <linux/perf_event.h>
 #include <linux/types.h>
 
 struct c_aux_guard {
@@ -49,6 +53,63 @@ static inline bool c_aux_leave(struct c_aux_guard *guard)
 static inline void c_aux_defer_stop(struct c_aux_guard *guard)
 {
 	WRITE_ONCE(guard->stop, true);
+}
+
+/* The state of a CPU that all drivers have; the first member of theirs. */
+struct c_aux_cpu {
+	/* A transaction is open while handle.event is set. */
+	struct perf_output_handle handle;
+	struct c_aux_guard guard;
+	struct hrtimer timer;
+};
+
+/*
+ * The functions below are inlined with the driver's callback, so that it is called directly.
+ * @close ends the transaction, if one is open.
+ */
+static __always_inline void c_aux_leave_cpu(struct c_aux_cpu *cpu,
+					    void (*close)(struct c_aux_cpu *cpu))
+{
+	while (unlikely(c_aux_leave(&cpu->guard)))
+		close(cpu);
+}
+
+static __always_inline void c_aux_stop(struct c_aux_cpu *cpu, struct perf_event *event, int flags,
+				       void (*close)(struct c_aux_cpu *cpu))
+{
+	/*
+	 * Without PERF_EF_UPDATE perf throttles the event's group. That may be in NMI, or with the
+	 * timers locked; the timer finds no transaction then, and is not started again.
+	 */
+	if (flags & PERF_EF_UPDATE)
+		hrtimer_try_to_cancel(&cpu->timer);
+
+	if (!c_aux_enter(&cpu->guard)) {
+		c_aux_defer_stop(&cpu->guard);
+		return;
+	}
+	if (cpu->handle.event == event)
+		close(cpu);
+	c_aux_leave_cpu(cpu, close);
+}
+
+static __always_inline int c_aux_add(struct c_aux_cpu *cpu, struct perf_event *event, int flags,
+				     void (*start)(struct perf_event *event, int flags))
+{
+	event->hw.state = PERF_HES_STOPPED | PERF_HES_UPTODATE;
+	if (!(flags & PERF_EF_START))
+		return 0;
+	if (cpu->handle.event)
+		return -EBUSY;
+
+	/* perf_aux_output_begin() sets it unless there is no AUX area. */
+	cpu->handle.rb = NULL;
+	start(event, PERF_EF_START);
+
+	/* If the area is full, perf disables the event once it is added. */
+	if ((event->hw.state & PERF_HES_STOPPED) && !cpu->handle.rb)
+		return -EAGAIN;
+	return 0;
 }
 
 #endif /* C_AUX_H */

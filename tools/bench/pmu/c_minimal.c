@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * c_minimal: the driver of samples/pmu_minimal.rs in C, to measure the Rust framework by.
+ * c_minimal: the driver of samples/pmu_minimal in C, to measure the Rust framework by.
  *
  * At every tick of a timer it writes one record of 16 bytes, little endian, to the AUX area. The
  * event's counter is the number of ticks.
@@ -52,21 +52,18 @@ struct c_minimal_buffer {
 };
 
 struct c_minimal_cpu {
-	struct perf_output_handle handle;
-	/* While a transaction is open on the handle, that is while handle.event is set. */
+	struct c_aux_cpu aux;
+	/* While a transaction is open. */
 	struct c_minimal_buffer *buffer;
 	unsigned long written;
 	bool truncated;
-
-	struct c_aux_guard guard;
-	struct hrtimer timer;
 };
 
 static DEFINE_PER_CPU_SHARED_ALIGNED(struct c_minimal_cpu, c_minimal_cpus);
 
 static bool c_minimal_open(struct c_minimal_cpu *cm, struct perf_event *event)
 {
-	cm->buffer = perf_aux_output_begin(&cm->handle, event);
+	cm->buffer = perf_aux_output_begin(&cm->aux.handle, event);
 	if (!cm->buffer)
 		return false;
 
@@ -77,28 +74,28 @@ static bool c_minimal_open(struct c_minimal_cpu *cm, struct perf_event *event)
 }
 
 /* Ends the transaction, if one is open. */
-static void c_minimal_close(struct c_minimal_cpu *cm)
+static void c_minimal_close(struct c_aux_cpu *cpu)
 {
-	struct perf_event *event = cm->handle.event;
+	struct c_minimal_cpu *cm = container_of(cpu, struct c_minimal_cpu, aux);
+	struct perf_event *event = cpu->handle.event;
 
 	if (!event)
 		return;
 
 	if (cm->truncated)
-		perf_aux_output_flag(&cm->handle, PERF_AUX_FLAG_TRUNCATED);
+		perf_aux_output_flag(&cpu->handle, PERF_AUX_FLAG_TRUNCATED);
 	if (cm->buffer->overwrite)
-		cm->handle.head += cm->written;
+		cpu->handle.head += cm->written;
 
 	/* B, see perf_aux_output_begin(). */
 	smp_wmb();
-	perf_aux_output_end(&cm->handle, cm->written);
+	perf_aux_output_end(&cpu->handle, cm->written);
 	event->hw.state = PERF_HES_STOPPED | PERF_HES_UPTODATE;
 }
 
 static void c_minimal_leave(struct c_minimal_cpu *cm)
 {
-	while (unlikely(c_aux_leave(&cm->guard)))
-		c_minimal_close(cm);
+	c_aux_leave_cpu(&cm->aux, c_minimal_close);
 }
 
 static void c_minimal_write(struct c_minimal_cpu *cm, u32 number)
@@ -112,13 +109,13 @@ static void c_minimal_write(struct c_minimal_cpu *cm, u32 number)
 	const void *from = &record;
 	size_t left = sizeof(record);
 
-	if (!buffer->overwrite && cm->handle.size - cm->written < sizeof(record)) {
+	if (!buffer->overwrite && cm->aux.handle.size - cm->written < sizeof(record)) {
 		cm->truncated = true;
 		return;
 	}
 
 	while (left) {
-		unsigned long at = (cm->handle.head + cm->written) & (buffer->size - 1);
+		unsigned long at = (cm->aux.handle.head + cm->written) & (buffer->size - 1);
 		size_t len = min(left, PAGE_SIZE - offset_in_page(at));
 
 		memcpy(buffer->pages[at >> PAGE_SHIFT] + offset_in_page(at), from, len);
@@ -130,22 +127,22 @@ static void c_minimal_write(struct c_minimal_cpu *cm, u32 number)
 
 static bool c_minimal_wakeup_due(struct c_minimal_cpu *cm)
 {
-	unsigned long head = cm->handle.head + cm->written;
+	unsigned long head = cm->aux.handle.head + cm->written;
 
-	return !cm->buffer->overwrite && cm->written && (long)(head - cm->handle.wakeup) >= 0;
+	return !cm->buffer->overwrite && cm->written && (long)(head - cm->aux.handle.wakeup) >= 0;
 }
 
 static enum hrtimer_restart c_minimal_tick(struct hrtimer *timer)
 {
-	struct c_minimal_cpu *cm = container_of(timer, struct c_minimal_cpu, timer);
+	struct c_minimal_cpu *cm = container_of(timer, struct c_minimal_cpu, aux.timer);
 	struct c_minimal_event *data;
 	struct perf_event *event;
 
 	/* The timer of a CPU that goes offline moves to another. */
-	if (cm != this_cpu_ptr(&c_minimal_cpus) || !c_aux_enter(&cm->guard))
+	if (cm != this_cpu_ptr(&c_minimal_cpus) || !c_aux_enter(&cm->aux.guard))
 		return HRTIMER_NORESTART;
 
-	event = cm->handle.event;
+	event = cm->aux.handle.event;
 	if (!event) {
 		c_minimal_leave(cm);
 		return HRTIMER_NORESTART;
@@ -158,7 +155,7 @@ static enum hrtimer_restart c_minimal_tick(struct hrtimer *timer)
 	if (cm->truncated || c_minimal_wakeup_due(cm)) {
 		bool truncated = cm->truncated;
 
-		c_minimal_close(cm);
+		c_minimal_close(&cm->aux);
 		/* perf disables an event whose trace was truncated. */
 		if (!truncated)
 			c_minimal_open(cm, event);
@@ -177,52 +174,22 @@ static void c_minimal_start(struct perf_event *event, int flags)
 	struct c_minimal_cpu *cm = this_cpu_ptr(&c_minimal_cpus);
 	struct c_minimal_event *data = event->pmu_private;
 
-	if (!c_aux_enter(&cm->guard))
+	if (!c_aux_enter(&cm->aux.guard))
 		return;
 
-	if (!cm->handle.event && c_minimal_open(cm, event))
-		hrtimer_start(&cm->timer, data->interval, HRTIMER_MODE_REL_PINNED_HARD);
+	if (!cm->aux.handle.event && c_minimal_open(cm, event))
+		hrtimer_start(&cm->aux.timer, data->interval, HRTIMER_MODE_REL_PINNED_HARD);
 	c_minimal_leave(cm);
 }
 
 static void c_minimal_stop(struct perf_event *event, int flags)
 {
-	struct c_minimal_cpu *cm = this_cpu_ptr(&c_minimal_cpus);
-
-	/*
-	 * Without PERF_EF_UPDATE perf throttles the event's group. That may be in NMI, or with the
-	 * timers locked; the timer finds no transaction then, and is not started again.
-	 */
-	if (flags & PERF_EF_UPDATE)
-		hrtimer_try_to_cancel(&cm->timer);
-
-	if (!c_aux_enter(&cm->guard)) {
-		c_aux_defer_stop(&cm->guard);
-		return;
-	}
-	if (cm->handle.event == event)
-		c_minimal_close(cm);
-	c_minimal_leave(cm);
+	c_aux_stop(this_cpu_ptr(&c_minimal_cpus.aux), event, flags, c_minimal_close);
 }
 
 static int c_minimal_add(struct perf_event *event, int flags)
 {
-	struct c_minimal_cpu *cm = this_cpu_ptr(&c_minimal_cpus);
-
-	event->hw.state = PERF_HES_STOPPED | PERF_HES_UPTODATE;
-	if (!(flags & PERF_EF_START))
-		return 0;
-	if (cm->handle.event)
-		return -EBUSY;
-
-	/* perf_aux_output_begin() sets it unless there is no AUX area. */
-	cm->handle.rb = NULL;
-	c_minimal_start(event, flags);
-
-	/* If the area is full, perf disables the event once it is added. */
-	if ((event->hw.state & PERF_HES_STOPPED) && !cm->handle.rb)
-		return -EAGAIN;
-	return 0;
+	return c_aux_add(this_cpu_ptr(&c_minimal_cpus.aux), event, flags, c_minimal_start);
 }
 
 static void c_minimal_del(struct perf_event *event, int flags)
@@ -330,7 +297,7 @@ static int __init c_minimal_init(void)
 	int cpu;
 
 	for_each_possible_cpu(cpu)
-		hrtimer_setup(&per_cpu(c_minimal_cpus, cpu).timer, c_minimal_tick, CLOCK_MONOTONIC,
+		hrtimer_setup(&per_cpu(c_minimal_cpus, cpu).aux.timer, c_minimal_tick, CLOCK_MONOTONIC,
 			      HRTIMER_MODE_REL_PINNED_HARD);
 
 	return perf_pmu_register(&c_minimal_pmu, "c_minimal", -1);
@@ -343,7 +310,7 @@ static void __exit c_minimal_exit(void)
 
 	perf_pmu_unregister(&c_minimal_pmu);
 	for_each_possible_cpu(cpu)
-		hrtimer_cancel(&per_cpu(c_minimal_cpus, cpu).timer);
+		hrtimer_cancel(&per_cpu(c_minimal_cpus, cpu).aux.timer);
 
 	/* Until c_minimal_free_aux() has returned everywhere. */
 	synchronize_rcu_tasks();
@@ -351,5 +318,5 @@ static void __exit c_minimal_exit(void)
 module_exit(c_minimal_exit);
 
 MODULE_AUTHOR("The auxpmu authors");
-MODULE_DESCRIPTION("samples/pmu_minimal.rs in C");
+MODULE_DESCRIPTION("samples/pmu_minimal in C");
 MODULE_LICENSE("GPL");

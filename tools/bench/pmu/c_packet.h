@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* The packets of rust/auxcore/pattern.rs. */
+/* The packets of samples/pattern/codec. */
 #ifndef C_PACKET_H
 #define C_PACKET_H
 

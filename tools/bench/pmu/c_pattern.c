@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * c_pattern: the driver of samples/pattern.rs in C, with its direct sink only, to measure the Rust
+ * c_pattern: the driver of samples/pattern in C, with its direct sink only, to measure the Rust
  * framework by.
  *
  * A timer is the clock of a trace unit in software. At every tick the unit writes packets through
  * a table of regions in the layout of Intel's ToPA, and raises its interrupt where the table says
- * so. rust/auxcore/pattern.rs describes the packets, Documentation/abi.md the terms. What this
+ * so. samples/pattern/codec describes the packets, Documentation/abi.md the terms. What this
  * driver lacks: other sinks, faults, alignment, and counting without an AUX area.
  *
  * Like the drivers in the kernel's tree, it takes what perf_aux_output_begin() returns for a
@@ -85,16 +85,13 @@ struct c_pattern_unit {
 };
 
 struct c_pattern_cpu {
-	struct perf_output_handle handle;
-	/* While a transaction is open on the handle, that is while handle.event is set. */
+	struct c_aux_cpu aux;
+	/* While a transaction is open. */
 	struct c_pattern_buffer *buffer;
 	struct c_pattern_unit unit;
 	unsigned long written;
 	/* Throws packets away until the next transaction. */
 	bool full;
-
-	struct c_aux_guard guard;
-	struct hrtimer timer;
 };
 
 static DEFINE_PER_CPU_SHARED_ALIGNED(struct c_pattern_cpu, c_pattern_cpus);
@@ -241,8 +238,8 @@ static void c_pattern_itrace_started(struct perf_event *event)
 
 static bool c_pattern_open(struct c_pattern_cpu *cp, struct perf_event *event)
 {
-	struct c_pattern_buffer *buffer = perf_aux_output_begin(&cp->handle, event);
-	unsigned long head = cp->handle.head;
+	struct c_pattern_buffer *buffer = perf_aux_output_begin(&cp->aux.handle, event);
+	unsigned long head = cp->aux.handle.head;
 
 	if (!buffer)
 		return false;
@@ -252,7 +249,7 @@ static bool c_pattern_open(struct c_pattern_cpu *cp, struct perf_event *event)
 	cp->full = false;
 	cp->unit.entry = (head & (buffer->size - 1)) >> PAGE_SHIFT;
 	cp->unit.offset = offset_in_page(head);
-	cp->unit.stopped = !buffer->overwrite && !c_pattern_mark(buffer, &cp->handle);
+	cp->unit.stopped = !buffer->overwrite && !c_pattern_mark(buffer, &cp->aux.handle);
 
 	event->hw.state = 0;
 	c_pattern_itrace_started(event);
@@ -260,9 +257,10 @@ static bool c_pattern_open(struct c_pattern_cpu *cp, struct perf_event *event)
 }
 
 /* Ends the transaction, if one is open. */
-static void c_pattern_close(struct c_pattern_cpu *cp)
+static void c_pattern_close(struct c_aux_cpu *cpu)
 {
-	struct perf_event *event = cp->handle.event;
+	struct c_pattern_cpu *cp = container_of(cpu, struct c_pattern_cpu, aux);
+	struct perf_event *event = cpu->handle.event;
 	struct c_pattern_event *data;
 
 	if (!event)
@@ -272,33 +270,32 @@ static void c_pattern_close(struct c_pattern_cpu *cp)
 	data->packet.run++;
 
 	if (cp->full)
-		perf_aux_output_flag(&cp->handle, PERF_AUX_FLAG_TRUNCATED);
+		perf_aux_output_flag(&cpu->handle, PERF_AUX_FLAG_TRUNCATED);
 	if (cp->buffer->overwrite)
-		cp->handle.head += cp->written;
+		cpu->handle.head += cp->written;
 
 	/* B, see perf_aux_output_begin(). */
 	smp_wmb();
-	perf_aux_output_end(&cp->handle, cp->written);
+	perf_aux_output_end(&cpu->handle, cp->written);
 	event->hw.state = PERF_HES_STOPPED | PERF_HES_UPTODATE;
 }
 
 static void c_pattern_leave(struct c_pattern_cpu *cp)
 {
-	while (unlikely(c_aux_leave(&cp->guard)))
-		c_pattern_close(cp);
+	c_aux_leave_cpu(&cp->aux, c_pattern_close);
 }
 
 static enum hrtimer_restart c_pattern_tick(struct hrtimer *timer)
 {
-	struct c_pattern_cpu *cp = container_of(timer, struct c_pattern_cpu, timer);
+	struct c_pattern_cpu *cp = container_of(timer, struct c_pattern_cpu, aux.timer);
 	struct c_pattern_event *data;
 	struct perf_event *event;
 
 	/* The timer of a CPU that goes offline moves to another. */
-	if (cp != this_cpu_ptr(&c_pattern_cpus) || !c_aux_enter(&cp->guard))
+	if (cp != this_cpu_ptr(&c_pattern_cpus) || !c_aux_enter(&cp->aux.guard))
 		return HRTIMER_NORESTART;
 
-	event = cp->handle.event;
+	event = cp->aux.handle.event;
 	if (!event) {
 		c_pattern_leave(cp);
 		return HRTIMER_NORESTART;
@@ -309,7 +306,7 @@ static enum hrtimer_restart c_pattern_tick(struct hrtimer *timer)
 	    !cp->buffer->overwrite) {
 		bool truncated = cp->full;
 
-		c_pattern_close(cp);
+		c_pattern_close(&cp->aux);
 		/* perf disables an event whose trace was truncated. */
 		if (!truncated)
 			c_pattern_open(cp, event);
@@ -331,55 +328,25 @@ static void c_pattern_start(struct perf_event *event, int flags)
 	/* The unit looks at hw.aux_paused at every tick. */
 	if (flags & PERF_EF_RESUME)
 		return;
-	if (!c_aux_enter(&cp->guard))
+	if (!c_aux_enter(&cp->aux.guard))
 		return;
 
-	if (!cp->handle.event && c_pattern_open(cp, event))
-		hrtimer_start(&cp->timer, data->tick, HRTIMER_MODE_REL_PINNED_HARD);
+	if (!cp->aux.handle.event && c_pattern_open(cp, event))
+		hrtimer_start(&cp->aux.timer, data->tick, HRTIMER_MODE_REL_PINNED_HARD);
 	c_pattern_leave(cp);
 }
 
 static void c_pattern_stop(struct perf_event *event, int flags)
 {
-	struct c_pattern_cpu *cp = this_cpu_ptr(&c_pattern_cpus);
-
 	if (flags & PERF_EF_PAUSE)
 		return;
 
-	/*
-	 * Without PERF_EF_UPDATE perf throttles the event's group. That may be in NMI, or with the
-	 * timers locked; the timer finds no transaction then, and is not started again.
-	 */
-	if (flags & PERF_EF_UPDATE)
-		hrtimer_try_to_cancel(&cp->timer);
-
-	if (!c_aux_enter(&cp->guard)) {
-		c_aux_defer_stop(&cp->guard);
-		return;
-	}
-	if (cp->handle.event == event)
-		c_pattern_close(cp);
-	c_pattern_leave(cp);
+	c_aux_stop(this_cpu_ptr(&c_pattern_cpus.aux), event, flags, c_pattern_close);
 }
 
 static int c_pattern_add(struct perf_event *event, int flags)
 {
-	struct c_pattern_cpu *cp = this_cpu_ptr(&c_pattern_cpus);
-
-	event->hw.state = PERF_HES_STOPPED | PERF_HES_UPTODATE;
-	if (!(flags & PERF_EF_START))
-		return 0;
-	if (cp->handle.event)
-		return -EBUSY;
-
-	/* perf_aux_output_begin() sets it unless there is no AUX area. */
-	cp->handle.rb = NULL;
-	c_pattern_start(event, PERF_EF_START);
-
-	/* If the area is full, perf disables the event once it is added. */
-	if ((event->hw.state & PERF_HES_STOPPED) && !cp->handle.rb)
-		return -EAGAIN;
-	return 0;
+	return c_aux_add(this_cpu_ptr(&c_pattern_cpus.aux), event, flags, c_pattern_start);
 }
 
 static void c_pattern_del(struct perf_event *event, int flags)
@@ -541,7 +508,7 @@ static int __init c_pattern_init(void)
 	int cpu;
 
 	for_each_possible_cpu(cpu)
-		hrtimer_setup(&per_cpu(c_pattern_cpus, cpu).timer, c_pattern_tick, CLOCK_MONOTONIC,
+		hrtimer_setup(&per_cpu(c_pattern_cpus, cpu).aux.timer, c_pattern_tick, CLOCK_MONOTONIC,
 			      HRTIMER_MODE_REL_PINNED_HARD);
 
 	return perf_pmu_register(&c_pattern_pmu, "c_pattern", -1);
@@ -554,7 +521,7 @@ static void __exit c_pattern_exit(void)
 
 	perf_pmu_unregister(&c_pattern_pmu);
 	for_each_possible_cpu(cpu)
-		hrtimer_cancel(&per_cpu(c_pattern_cpus, cpu).timer);
+		hrtimer_cancel(&per_cpu(c_pattern_cpus, cpu).aux.timer);
 
 	/* Until c_pattern_free_aux() has returned everywhere. */
 	synchronize_rcu_tasks();
@@ -562,5 +529,5 @@ static void __exit c_pattern_exit(void)
 module_exit(c_pattern_exit);
 
 MODULE_AUTHOR("The auxpmu authors");
-MODULE_DESCRIPTION("samples/pattern.rs with its direct sink, in C");
+MODULE_DESCRIPTION("samples/pattern with its direct sink, in C");
 MODULE_LICENSE("GPL");
