@@ -9,7 +9,7 @@
 //!   is a power of two, and its address is a multiple of its length.
 //! - [`Table::new`] writes an [`Entry`] for each region into storage that the caller provides, as
 //!   one table or as a chain of tables. The `END` entry of the last table leads to the first one,
-//!   so the unit goes round the ring.
+//!   so the unit wraps to the first region.
 //! - [`Table::mark`] places `INT` and `STOP` for a transaction. [`Table::clear`] removes them.
 //! - [`Table::seek`] returns the values for the unit's registers. [`Table::position`] converts them
 //!   back to a position of the ring.

@@ -217,7 +217,7 @@ unsafe impl Sync for Filters {}
 impl Filters {
     /// None yet, with space for `max`.
     pub(crate) fn new(max: usize) -> Result<Self> {
-        // INVARIANT: Nobody has it yet.
+        // INVARIANT: No event has the list yet, so no transaction reads it.
         Ok(Self(UnsafeCell::new(KVec::with_capacity(max, GFP_KERNEL)?)))
     }
 
@@ -303,13 +303,15 @@ impl List {
             }
 
             let entry = &raw mut filter.entry;
-            // SAFETY: The head, or the entry before, which are boxed and live.
+            // SAFETY: `last` points to the head or to the entry of the last filter: boxed, owned by
+            // this function, and without a reference to it now.
             unsafe { (*last).next = entry };
             last = entry;
             filters.push(filter, GFP_KERNEL)?;
         }
         let first = core::ptr::from_mut(&mut *head);
-        // SAFETY: As above.
+        // SAFETY: `last` points to the head or to the entry of the last filter: boxed, owned by this
+        // function, and without a reference to it now.
         unsafe { (*last).next = first };
 
         Ok(Self {
@@ -385,7 +387,9 @@ mod tests {
             let mut list = List::new([(FILTER, 0, size, in_file)])?;
             let found = bindings::perf_addr_filter_range { start, size };
 
-            // SAFETY: A list of one filter and an array of one range; no transaction, no other CPU.
+            // SAFETY: The list and the range are the test's own: one filter, one range. `filters` is
+            // the test's own too: no event has it, so no transaction is open, and no other CPU or
+            // interrupt uses it.
             unsafe { filters.sync(list.head(), &found) };
             let expected = Filter {
                 action: Action::Filter,
@@ -397,7 +401,8 @@ mod tests {
 
         // All taken away.
         let mut list = List::new([])?;
-        // SAFETY: As above; no range is looked at.
+        // SAFETY: The list is the test's own and empty, so no range is read. `filters` is the test's
+        // own too: no event has it, so no transaction is open, and no other CPU or interrupt uses it.
         unsafe { filters.sync(list.head(), ptr::null()) };
         // SAFETY: Nothing writes to them meanwhile.
         assert!(unsafe { filters.get() }.is_empty());

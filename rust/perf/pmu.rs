@@ -232,7 +232,7 @@ pub trait Pmu: Sized + Send + Sync + 'static {
     }
 }
 
-/// The shortest interval of a timer: what is less leaves the CPU to nobody.
+/// The shortest interval of a timer: shorter ones leave the CPU no time for other work.
 pub const SHORTEST_TIMER: Delta = Delta::from_micros(10);
 
 /// `interval`, or the shortest one.

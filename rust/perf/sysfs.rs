@@ -168,7 +168,7 @@ pub(crate) struct Groups {
 
 // SAFETY: Only read once made, and what the pointers lead to is owned or `'static`.
 unsafe impl Send for Groups {}
-// SAFETY: As above.
+// SAFETY: A shared reference gives read access only, and nothing writes to it once it is made.
 unsafe impl Sync for Groups {}
 
 impl Groups {

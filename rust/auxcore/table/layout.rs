@@ -13,7 +13,8 @@ use core::num::{NonZeroU64, NonZeroUsize};
 ///
 /// # Invariants
 ///
-/// - `at` and `stride` are multiples of [`PAGE`], and `stride` is the length of a table or more.
+/// - `at` is a multiple of [`PAGE`].
+/// - `stride` is the length of `capacity` entries, rounded up to a multiple of [`PAGE`].
 /// - `each`, the number of regions in a full table, is `capacity` - 1, since the last entry is the
 ///   end. It is at least 1.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -202,7 +202,8 @@ impl Pages {
 
         // SAFETY: The address of a page of the ring, by the guarantee of `at()`.
         let order = unsafe { bindings::rust_perf_page_order(address.as_ptr().cast()) };
-        // SAFETY: As above, so in the direct mapping of memory.
+        // SAFETY: The address of a page of the ring, by the guarantee of `at()`. It is from the page
+        // allocator, so it is in the direct mapping of memory.
         let physical = unsafe { bindings::rust_perf_virt_to_phys(address.as_ptr().cast()) };
 
         let len = u32::try_from(order)
@@ -257,7 +258,8 @@ impl Pages {
         let within = offset & !PAGE_MASK;
         // SAFETY: By the type invariant the array has an entry for each page below `size`.
         let entry = unsafe { self.pages.add(offset >> PAGE_SHIFT) };
-        // SAFETY: As above; perf does not write to the array while the ring has an `aux_priv`.
+        // SAFETY: `entry` is in the array, by the type invariant. perf fills the array before
+        // `setup_aux()` and does not write to it before `free_aux()` has returned.
         let page = NonNull::new(unsafe { entry.read() })?.cast::<u8>();
         // SAFETY: `within` is below the size of the page.
         let place = unsafe { page.add(within) };
@@ -276,7 +278,7 @@ pub struct Chunk {
 }
 
 impl Chunk {
-    /// Its address, for a unit that is told virtual addresses.
+    /// Its virtual address, for a unit that is programmed with virtual addresses.
     pub fn address(&self) -> NonNull<u8> {
         self.address
     }

@@ -250,10 +250,10 @@ impl<T: AuxPmu> Bench<T> {
         event.attr.config = config;
         // SAFETY: All fields of the unions are integers as wide as these.
         unsafe { *event.attr.__bindgen_anon_3.config1.as_mut() = config1 };
-        // SAFETY: As above.
+        // SAFETY: All fields of the unions are integers as wide as these.
         unsafe { *event.attr.__bindgen_anon_4.config2.as_mut() = config2 };
         event.attr.config3 = config3;
-        // SAFETY: As above.
+        // SAFETY: All fields of the union are integers as wide as this.
         unsafe { *event.attr.__bindgen_anon_1.sample_period.as_mut() = setup.period };
         event.attr.set_freq(setup.frequency.into());
         event.attr.set_exclude_user(setup.exclude.user.into());
@@ -279,7 +279,7 @@ impl<T: AuxPmu> Bench<T> {
 
         // SAFETY: The bench's own event.
         unsafe { (*raw).pmu_private = ptr::from_mut(&mut **state).cast() };
-        // SAFETY: As above.
+        // SAFETY: The bench's own event.
         unsafe { (*raw).rb = self.ring.get().cast() };
         Ok(())
     }

@@ -121,7 +121,7 @@ pub enum Violation {
     SampleTooLong,
     /// There was no room for a [`Record`] or a [`Padding`]: the test itself has a problem.
     NoMemory,
-    /// The event's CPU went offline: as above.
+    /// The event's CPU went offline during the test: the test itself has a problem.
     Offline,
 }
 
