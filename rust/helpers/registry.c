@@ -103,6 +103,19 @@ static struct workqueue_struct *ends;
  * After the exit function of a module has returned, or its init function has
  * failed, and before its text is freed. A reference to the module does not keep
  * it any more: so this waits for each registration that is ended elsewhere.
+ *
+ * A registration with a parent device is also a devres node of that device. If
+ * the driver forgets the registration, the node stays on the device's list. The
+ * registration is ended only once:
+ * - The module's exit function unregisters its bus drivers. driver_detach()
+ *   returns when all their devices are unbound, devres_release_all() included.
+ *   That has ended the registration, and taken it off the list here.
+ * - If the registration is still on the list, the parent is still bound: the
+ *   driver has forgotten its driver::Registration or faux::Registration too, or
+ *   another module drives the parent. The registration is ended here. The node
+ *   stays, with a release function in the text that is about to be freed. This
+ *   is so for each Devres that is forgotten on such a device, and a matter of
+ *   the kernel crate.
  */
 static int module_going(struct notifier_block *block, unsigned long state,
 			void *data)

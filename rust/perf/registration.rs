@@ -306,6 +306,12 @@ impl<T: Pmu, K: Kind<T>> Registration<T, K> {
 }
 
 /// Unregisters when it is dropped, now or later.
+///
+/// With a parent, the handle is a resource of the parent. So the parent and the registry could both
+/// end a registration that the driver forgets. Only one of them does: when the module's exit
+/// function unregisters a bus driver, the driver core unbinds all its devices. That drops this
+/// handle, and takes the registration off the registry's list. The registry ends only afterwards
+/// what the module has left behind. See `registry.c` for a parent that is still bound then.
 struct Handle<T: Pmu, K: Kind<T>>(Option<Pin<KBox<Registered<T, K>>>>);
 
 impl<T: Pmu, K: Kind<T>> Drop for Handle<T, K> {
@@ -319,7 +325,7 @@ impl<T: Pmu, K: Kind<T>> Drop for Handle<T, K> {
             // SAFETY: Initialised by `Registered::init()`.
             match unsafe { bindings::rust_perf_registration_claim(registered.entry.get()) } {
                 true => drop(registered),
-                // The module goes, and it is ended already: see `registry.c`.
+                // The module goes, and the registry is ending it: the registry frees the box.
                 false => core::mem::forget(registered),
             }
             return;
