@@ -4,31 +4,27 @@
 //!
 //! C counterpart: `perf_pmu_register()` and `perf_pmu_unregister()`.
 
+mod shared;
+mod units;
+
 use crate::{
     aux::dma,
     bindings,
     context,
     hotplug,
-    percpu::PerCpu,
     pmu::{
         Capabilities,
         Context,
         Description,
-        Pmu,
-        Scope, //
+        Pmu, //
     },
     stats,
     sysfs,
     vtable, //
 };
-use core::{
-    ffi::c_void,
-    ptr::NonNull, //
-};
+use core::ptr::NonNull;
 use kernel::{
     container_of,
-    cpu::CpuId,
-    cpumask::CpumaskVar,
     debugfs,
     devres::Devres,
     error::to_result,
@@ -37,13 +33,18 @@ use kernel::{
     prelude::*,
     str::CString,
     sync::{
-        atomic::{
-            Atomic,
-            Relaxed, //
-        },
+        atomic::Relaxed,
         Arc, //
     },
     types::Opaque, //
+};
+
+pub(crate) use {
+    shared::{
+        CpuInfo,
+        Shared, //
+    },
+    units::Units, //
 };
 
 /// What kind of PMU a registration is of: a [`Counter`](crate::counter::Counter), or one with an
@@ -81,129 +82,6 @@ pub trait Kind<T: Pmu>: private::Sealed + Sized + Send + Sync + 'static {
 
 pub(crate) mod private {
     pub trait Sealed {}
-}
-
-/// What the state of a CPU has to know of the PMU.
-#[doc(hidden)]
-#[derive(Clone, Copy)]
-pub struct CpuInfo {
-    /// The PMU's identity.
-    pub(crate) id: *const c_void,
-    /// `PERF_PMU_CAP_ITRACE`.
-    pub(crate) itrace: bool,
-    /// Whether it has address filters.
-    pub(crate) filters: bool,
-    /// Whether all CPUs share one unit.
-    pub(crate) system: bool,
-}
-
-/// A set of CPUs that does not change.
-pub(crate) struct Mask(CpumaskVar);
-
-// SAFETY: It owns the mask, which may be freed by any task.
-unsafe impl Send for Mask {}
-// SAFETY: Only read once made.
-unsafe impl Sync for Mask {}
-
-impl Mask {
-    pub(crate) fn as_raw(&self) -> *const bindings::cpumask {
-        self.0.as_raw()
-    }
-}
-
-/// Which CPUs have a unit.
-pub(crate) enum Units {
-    EachCpu,
-    Cpus(Mask),
-    /// One for all, on this CPU now.
-    System(Atomic<u32>),
-}
-
-impl Units {
-    fn new(scope: Scope<'_>) -> Result<Self> {
-        Ok(match scope {
-            Scope::EachCpu => Self::EachCpu,
-            Scope::Cpus(mask) => Self::Cpus(Mask(CpumaskVar::try_clone(mask)?)),
-            Scope::System => {
-                // SAFETY: No requirements. No CPU has this number, so it is any that is online.
-                let cpu = unsafe { bindings::rust_perf_any_online_but(u32::MAX) };
-                Self::System(Atomic::new(cpu))
-            }
-        })
-    }
-
-    /// The CPU that the events of a unit for all CPUs live on.
-    pub(crate) fn home(&self) -> Option<u32> {
-        match self {
-            Self::System(home) => Some(home.load(Relaxed)),
-            Self::EachCpu | Self::Cpus(_) => None,
-        }
-    }
-
-    /// Whether `cpu` may have a unit. With [`Self::System`] each may, one after the other.
-    pub(crate) fn may_have(&self, cpu: u32) -> bool {
-        match self {
-            Self::EachCpu | Self::System(_) => true,
-            Self::Cpus(mask) => CpuId::from_u32(cpu).is_some_and(|cpu| mask.0.test(cpu)),
-        }
-    }
-}
-
-/// What the callbacks of a PMU share, and its [`Entry`](crate::interrupt::Entry)s keep.
-#[pin_data]
-pub(crate) struct Shared<T: Pmu, K: Kind<T>> {
-    pub(crate) driver: T,
-    pub(crate) units: Units,
-    pub(crate) filters: usize,
-    pub(crate) cpus: PerCpu<K::Cpu>,
-}
-
-impl<T: Pmu, K: Kind<T>> Shared<T, K> {
-    pub(crate) fn new(
-        driver: T,
-        units: Units,
-        filters: u32,
-        itrace: bool,
-    ) -> impl PinInit<Self, Error> {
-        try_pin_init!(&this in Self {
-            driver,
-            units,
-            filters: usize::try_from(filters)?,
-            cpus: {
-                let id = this.as_ptr().cast_const().cast();
-                // SAFETY: `this` is pinned and valid for writes.
-                let driver = unsafe { &raw mut (*this.as_ptr()).driver };
-                // SAFETY: The address of a field.
-                let driver = unsafe { NonNull::new_unchecked(driver) };
-                let info = CpuInfo {
-                    id,
-                    itrace,
-                    filters: *filters != 0,
-                    system: units.home().is_some(),
-                };
-
-                PerCpu::new(|cpu| {
-                    // SAFETY: The driver is initialised above, pinned, and dropped with the states:
-                    // no callback comes any more then.
-                    unsafe { K::cpu(cpu, driver, info) }
-                })?
-            },
-        })
-    }
-
-    /// The PMU's identity.
-    pub(crate) fn id(&self) -> *const c_void {
-        core::ptr::from_ref(self).cast()
-    }
-}
-
-impl<T: Pmu, K: Kind<T>> stats::Sum for Arc<Shared<T, K>> {
-    fn sum(&self, counter: fn(&stats::Stats) -> u64) -> u64 {
-        self.cpus
-            .iter()
-            .filter_map(K::stats)
-            .fold(0, |sum, stats| sum.wrapping_add(counter(stats)))
-    }
 }
 
 /// A registered PMU.

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What the callbacks of a PMU, and the driver's interrupts, have in common.
+
+use super::{
+    Kind,
+    Units, //
+};
+use crate::{
+    percpu::PerCpu,
+    pmu::Pmu,
+    stats, //
+};
+use core::{
+    ffi::c_void,
+    ptr::NonNull, //
+};
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+
+/// What the state of a CPU has to know of the PMU.
+#[doc(hidden)]
+#[derive(Clone, Copy)]
+pub struct CpuInfo {
+    /// The PMU's identity.
+    pub(crate) id: *const c_void,
+    /// `PERF_PMU_CAP_ITRACE`.
+    pub(crate) itrace: bool,
+    /// Whether it has address filters.
+    pub(crate) filters: bool,
+    /// Whether all CPUs share one unit.
+    pub(crate) system: bool,
+}
+
+/// What the callbacks of a PMU share, and its [`Entry`](crate::interrupt::Entry)s keep.
+#[pin_data]
+pub(crate) struct Shared<T: Pmu, K: Kind<T>> {
+    pub(crate) driver: T,
+    pub(crate) units: Units,
+    pub(crate) filters: usize,
+    pub(crate) cpus: PerCpu<K::Cpu>,
+}
+
+impl<T: Pmu, K: Kind<T>> Shared<T, K> {
+    pub(crate) fn new(
+        driver: T,
+        units: Units,
+        filters: u32,
+        itrace: bool,
+    ) -> impl PinInit<Self, Error> {
+        try_pin_init!(&this in Self {
+            driver,
+            units,
+            filters: usize::try_from(filters)?,
+            cpus: {
+                let id = this.as_ptr().cast_const().cast();
+                // SAFETY: `this` is pinned and valid for writes.
+                let driver = unsafe { &raw mut (*this.as_ptr()).driver };
+                // SAFETY: The address of a field.
+                let driver = unsafe { NonNull::new_unchecked(driver) };
+                let info = CpuInfo {
+                    id,
+                    itrace,
+                    filters: *filters != 0,
+                    system: units.home().is_some(),
+                };
+
+                PerCpu::new(|cpu| {
+                    // SAFETY: The driver is initialised above, pinned, and dropped with the states:
+                    // no callback comes any more then.
+                    unsafe { K::cpu(cpu, driver, info) }
+                })?
+            },
+        })
+    }
+
+    /// The PMU's identity.
+    pub(crate) fn id(&self) -> *const c_void {
+        core::ptr::from_ref(self).cast()
+    }
+}
+
+impl<T: Pmu, K: Kind<T>> stats::Sum for Arc<Shared<T, K>> {
+    fn sum(&self, counter: fn(&stats::Stats) -> u64) -> u64 {
+        self.cpus
+            .iter()
+            .filter_map(K::stats)
+            .fold(0, |sum, stats| sum.wrapping_add(counter(stats)))
+    }
+}
