@@ -4,25 +4,9 @@
 //!
 //! compiles
 
-use kernel::prelude::*;
-use perf::{
-    aux,
-    pmu::Description,
-    Attr,
-    AuxPmu,
-    Event,
-    Pmu, //
-};
+include!("common/driver.rs");
 
-perf::module_pmu! {
-    type: Driver,
-    pmu: Description::new(c"driver"),
-    driver: Driver,
-    name: "compile_fail",
-    authors: ["The auxpmu authors"],
-    description: "Does not compile",
-    license: "GPL",
-}
+register!();
 
 perf::format! {
     /// The terms.
@@ -49,12 +33,10 @@ impl Pmu for Driver {
 
 #[vtable]
 impl AuxPmu for Driver {
+    usual!(setup_aux);
+
     type Buffer = ();
     type Trace = u64;
-
-    fn setup_aux(&self, _event: &Event<'_, Self>, _pages: &aux::Pages) -> Result {
-        Ok(())
-    }
 
     fn start(&self, transaction: &mut aux::Transaction<'_, Self>) -> Result<u64> {
         transaction.set_timer(kernel::time::Delta::from_millis(1));
