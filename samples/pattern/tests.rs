@@ -4,19 +4,17 @@
 //! Tests of `pattern`: what its sinks do, to the byte; `pmu_kunit` explains how such tests are
 //! written.
 
+mod seen;
+mod sinks;
+
 use super::Pattern;
 use kernel::{
     prelude::*,
     sync::atomic::Atomic, //
 };
 use pattern_codec::{
-    lost_before,
-    verify_payload,
-    Follow,
-    Kind,
     Piece,
-    Reader,
-    HEADER_LEN, //
+    Reader, //
 };
 use perf::{
     aux::Mode,
@@ -25,6 +23,7 @@ use perf::{
         Setup, //
     }, //
 };
+use seen::Seen;
 
 const PAGE: u64 = 4096;
 const TRUNCATED: u64 = 1;
@@ -100,68 +99,6 @@ fn open(setup: &Setup) -> Result<Bench<Pattern>> {
         },
         setup,
     )
-}
-
-/// What a reader has seen of an event's trace.
-struct Seen {
-    follow: Follow,
-    data: u64,
-    overhead: u64,
-    /// Bytes missing between packets.
-    gaps: u64,
-    barriers: u64,
-    /// Missing since the last data packet.
-    gap: u64,
-}
-
-impl Seen {
-    fn new() -> Self {
-        Self {
-            follow: Follow::from(0),
-            data: 0,
-            overhead: 0,
-            gaps: 0,
-            barriers: 0,
-            gap: 0,
-        }
-    }
-
-    /// Reads on: whole packets, whose every byte is right.
-    fn read(&mut self, bytes: &[u8]) -> Result {
-        for piece in Reader::new(bytes) {
-            let Piece::Packet(header, packet) = piece else {
-                return Err(EBADMSG);
-            };
-            let payload = packet.get(HEADER_LEN..).ok_or(EINVAL)?;
-            let len = u64::try_from(packet.len())?;
-            let missing = self.follow.packet(&header).map_err(|_| ERANGE)?;
-
-            verify_payload(&header, 40, payload).map_err(|_| EILSEQ)?;
-            self.gaps += missing;
-            self.gap += missing;
-            if let Some(lost) = lost_before(&header, packet) {
-                self.barriers += 1;
-                if lost != self.gap {
-                    return Err(EPROTO);
-                }
-            }
-            if header.kind == Kind::Data {
-                self.gap = 0;
-                self.data += len;
-            } else {
-                self.overhead += len;
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether every byte that was generated is in the ring or is reported lost, and shows as a gap.
-    fn adds_up(&self, bench: &Bench<Pattern>) -> bool {
-        let generated = u64::try_from(bench.counter()).unwrap_or(u64::MAX);
-        let behind = generated - self.follow.reached();
-
-        generated == self.data + bench.lost() && bench.lost() == self.gaps + behind
-    }
 }
 
 /// The records as offset, size and flags.
@@ -329,189 +266,6 @@ mod cases {
                     }
                 }
             }
-        }
-        Ok(())
-    }
-
-    /// Where perf's bytes become ends of pages, and the reader never comes.
-    #[test]
-    fn direct_stops_at_the_last_page() -> Result {
-        let mut bench = TERMS.bench(16)?;
-
-        bench.add()?;
-        for _ in 0..20 {
-            bench.tick();
-        }
-        assert!(bench.is_disabled());
-        assert!(
-            *records(&bench)?
-                == [
-                    // The wakeup point.
-                    (0, 8 * PAGE, 0),
-                    // One page before the unit would stop; perf keeps the last byte of the ring.
-                    (8 * PAGE, 6 * PAGE, 0),
-                    (14 * PAGE, PAGE, 0),
-                    (15 * PAGE, 0, TRUNCATED),
-                ]
-        );
-        assert_eq!(bench.counter(), 16 * 4096);
-        assert_eq!(bench.lost(), PAGE);
-        Ok(())
-    }
-
-    #[test]
-    fn sg_is_copied_when_half_full() -> Result {
-        let terms = Terms {
-            sink: SG,
-            bounce: 4,
-            ..TERMS
-        };
-        let mut bench = terms.bench(16)?;
-
-        bench.add()?;
-        for _ in 0..20 {
-            bench.tick();
-        }
-        // Two pages a time, and what fits into the ring but for its last byte.
-        let full = records(&bench)?;
-        assert_eq!(full.len(), 8);
-        assert!(full
-            .iter()
-            .take(7)
-            .eq(&[0, 2, 4, 6, 8, 10, 12].map(|n| (n * PAGE, 2 * PAGE, 0))));
-        assert!(full.last() == Some(&(14 * PAGE, 2 * PAGE - 64, TRUNCATED)));
-        assert_eq!(bench.lost(), 64);
-        Ok(())
-    }
-
-    /// A burst that is more than the bounce memory: there was room in the ring.
-    #[test]
-    fn sg_overflows_inside() -> Result {
-        let terms = Terms {
-            sink: SG,
-            bounce: 1,
-            burst: 100,
-            ..TERMS
-        };
-        let mut bench = terms.bench(16)?;
-
-        bench.add()?;
-        bench.tick();
-        bench.tick();
-        bench.del();
-        assert!(*records(&bench)? == [(0, PAGE, PARTIAL), (PAGE, PAGE, PARTIAL)]);
-        assert_eq!(bench.lost(), 2 * 36 * 64);
-        Ok(())
-    }
-
-    #[test]
-    fn flat_keeps_the_newest() -> Result {
-        let terms = Terms {
-            sink: BUFFER,
-            bounce: 1,
-            ..TERMS
-        };
-        let mut bench = terms.bench(16)?;
-        let mut seen = Seen::new();
-
-        bench.add()?;
-        for _ in 0..8 {
-            bench.tick();
-        }
-        // The wakeup point is noticed: seven laps are lost.
-        assert!(*records(&bench)? == [(0, PAGE + 64, PARTIAL | FLAT)]);
-        seen.read(&bench.read()?)?;
-        assert_eq!(seen.barriers, 1);
-        assert_eq!(seen.gaps, 7 * PAGE);
-
-        // Nothing was lost, so no barrier.
-        bench.tick();
-        bench.del();
-        assert!(records(&bench)?.last() == Some(&(PAGE + 64, PAGE, FLAT)));
-        seen.read(&bench.read()?)?;
-        assert_eq!(seen.barriers, 1);
-        assert!(seen.adds_up(&bench));
-        Ok(())
-    }
-
-    /// A full ring: what is newest goes in, with a barrier; one that found no room is owed.
-    #[test]
-    fn flat_is_capped_by_the_ring() -> Result {
-        let terms = Terms {
-            sink: BUFFER,
-            burst: 16,
-            ..TERMS
-        };
-        let mut bench = open(&Setup {
-            watermark: 4 * PAGE,
-            ..terms.setup(4)
-        })?;
-        let mut seen = Seen::new();
-
-        bench.add()?;
-        for _ in 0..16 {
-            bench.tick();
-        }
-        // 256 packets: 254 and the barrier fit.
-        assert!(*records(&bench)? == [(0, 4 * PAGE - 64, TRUNCATED | FLAT)]);
-        assert_eq!(bench.lost(), 2 * 64);
-        seen.read(&bench.read()?)?;
-        assert_eq!((seen.barriers, seen.gaps), (1, 2 * 64));
-
-        // Room for not even a barrier, by the reader's account: it is owed.
-        bench.stop();
-        bench.set_tail(bench.head().wrapping_sub(4 * PAGE - 32));
-        bench.start();
-        bench.tick();
-        bench.stop();
-        assert!(records(&bench)?.last() == Some(&(4 * PAGE - 64, 0, TRUNCATED | FLAT)));
-        bench.set_tail(bench.head());
-        bench.read()?;
-        bench.tick();
-        bench.del();
-        seen.read(&bench.read()?)?;
-        assert_eq!((seen.barriers, seen.gaps), (2, 2 * 64 + 16 * 64));
-        assert!(seen.adds_up(&bench));
-        Ok(())
-    }
-
-    /// The newest trace survives, and the head tells how often it went round.
-    #[test]
-    fn overwrite_mode_has_the_newest() -> Result {
-        for (sink, len) in [
-            (DIRECT, 100 * PAGE),
-            (SG, 100 * PAGE),
-            (BUFFER, 4 * PAGE + 64),
-        ] {
-            let terms = Terms { sink, ..TERMS };
-            let mut bench = open(&Setup {
-                mode: Mode::Overwrite,
-                ..terms.setup(4)
-            })?;
-            let flags = match sink {
-                // Its buffer was lapped.
-                BUFFER => OVERWRITE | PARTIAL | FLAT,
-                _ => OVERWRITE,
-            };
-
-            bench.add()?;
-            for _ in 0..100 {
-                bench.tick();
-            }
-            bench.del();
-            assert!(*records(&bench)? == [(len, len, flags)]);
-            assert_eq!(bench.head(), len);
-
-            let bytes = bench.read()?;
-            let mut next = 100 * PAGE - 4 * PAGE;
-            for piece in Reader::new(&bytes) {
-                let Piece::Packet(header, _) = piece else {
-                    return Err(EBADMSG);
-                };
-                assert_eq!(header.pos, next);
-                next += u64::from(header.len);
-            }
-            assert_eq!(next, 100 * PAGE);
         }
         Ok(())
     }
