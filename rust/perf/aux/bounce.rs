@@ -21,7 +21,11 @@ use core::{
 use kernel::{
     error::from_err_ptr,
     page::PAGE_SIZE,
-    prelude::*, //
+    prelude::*,
+    sync::atomic::{
+        Atomic,
+        Relaxed, //
+    }, //
 };
 
 /// Bounce memory: where a unit writes that cannot write to the ring itself. What it wrote is
@@ -48,7 +52,8 @@ pub struct Bounce {
 
 // SAFETY: Memory of the kernel's, which is mapped for all tasks alike.
 unsafe impl Send for Bounce {}
-// SAFETY: What takes `&self` only reads memory, in a way that a unit's writes do not harm.
+// SAFETY: What takes `&self` reads memory, in a way that a unit's writes do not harm, or stores whole
+// words.
 unsafe impl Sync for Bounce {}
 
 impl Bounce {
@@ -85,6 +90,29 @@ impl Bounce {
         let offset = self.size().offset(pos);
 
         self.pages.store(offset, address, bytes)
+    }
+
+    /// Writes `word` to position `pos`, where positions go round the memory, as one of several units
+    /// in software that share it. [`EINVAL`] if that is no multiple of the word's length.
+    ///
+    /// The driver orders such stores before its [copy](super::Writer::copy) of them.
+    pub fn store_word(&self, pos: Pos, word: u64) -> Result {
+        let (place, space) = self.pages.at(self.size().offset(pos)).ok_or(EFAULT)?;
+        let place = place.cast::<u64>();
+
+        if !place.is_aligned() || space < size_of::<u64>() {
+            return Err(EINVAL);
+        }
+        // SAFETY:
+        // - `place` is aligned, and valid for reads and writes of `space` bytes, no fewer than a
+        //   word's, by the guarantee of `Pages::at()`; the pages live as long as `self`.
+        // - Other calls of this store atomically as well. `store()` has `&mut self`. The C functions
+        //   that read the memory meanwhile get garbled bytes and nothing more, in the kernel's
+        //   memory model.
+        let place = unsafe { Atomic::from_ptr(place.as_ptr()) };
+
+        place.store(word, Relaxed);
+        Ok(())
     }
 }
 
@@ -388,6 +416,35 @@ mod tests {
                 let bytes = KVec::from_elem(1, len, GFP_KERNEL)?;
 
                 assert!(bounce.store(Pos::new(pos), address, &bytes) == expected);
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn words_are_stored_whole() -> Result {
+        for bounce in &bounces(2 * PAGE_SIZE)? {
+            // Position, where that is in the memory, and what comes of it.
+            let table = [
+                (0, 0, Ok(())),
+                (4096, 4096, Ok(())),
+                (8184, 8184, Ok(())),
+                (9 * 8192 + 4088, 4088, Ok(())),
+                (1, 0, Err(EINVAL)),
+                (8188, 0, Err(EINVAL)),
+            ];
+
+            for (word, (pos, offset, expected)) in (1u64..).zip(table) {
+                assert!(bounce.store_word(Pos::new(pos), word) == expected);
+                let stored = bounce.read(|at| {
+                    let (place, _) = at(Pos::new(offset))?;
+                    // SAFETY: Valid for reads of a word, by the guarantee of `read()`: the offset is
+                    // aligned. Volatile, since it was written through another pointer.
+                    Some(unsafe { place.cast::<u64>().read_volatile() })
+                });
+                if expected.is_ok() {
+                    assert!(stored == Some(word));
+                }
             }
         }
         Ok(())
