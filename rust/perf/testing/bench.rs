@@ -83,6 +83,8 @@ pub struct Setup {
     pub mode: Mode,
     /// Address filters that the PMU is described with.
     pub filters: u32,
+    /// The event's CPU, which must be online; [`None`] for the one that the test is on.
+    pub cpu: Option<u32>,
 }
 
 /// An event of a CPU that asks for nothing special, and a linear ring of 4 pages.
@@ -98,6 +100,7 @@ impl Default for Setup {
             watermark: 0,
             mode: Mode::Linear,
             filters: 16,
+            cpu: None,
         }
     }
 }
@@ -161,7 +164,7 @@ impl Drop for Memory {
     }
 }
 
-/// A driver on the bench: one event, one AUX area, and the CPU on which the bench was made.
+/// A driver on the bench: one event, one AUX area, and the event's CPU.
 ///
 /// Each method is an action of perf, of user space or of the hardware on the event. The driver's
 /// callbacks run on the event's CPU in hard interrupt context or with interrupts off, as under perf;
@@ -202,9 +205,11 @@ impl<T: AuxPmu> Bench<T> {
             0 => size.len() / 2,
             watermark => watermark,
         };
-        // SAFETY: Reading the number of the current CPU has no requirements. Whichever it is, the
-        // callbacks will run there.
-        let cpu = unsafe { bindings::raw_smp_processor_id() };
+        let cpu = setup.cpu.unwrap_or_else(|| {
+            // SAFETY: Reading the number of the current CPU has no requirements. Whichever it is,
+            // the callbacks will run there.
+            unsafe { bindings::raw_smp_processor_id() }
+        });
 
         let driver = KBox::new(driver, GFP_KERNEL)?;
         let info = CpuInfo {
