@@ -37,6 +37,7 @@ use crate::recording::{Reader, Recorder, TraceFile};
 use crate::restart;
 use crate::sampling;
 use crate::share;
+use crate::sink;
 use crate::soft_pt;
 use crate::target;
 use crate::tasks;
@@ -115,6 +116,7 @@ pub fn all() -> impl Iterator<Item = Case> {
         .chain(restart::ALL)
         .chain(hotplug::ATTACKS)
         .chain(device::ALL)
+        .chain(sink::ALL)
         .map(|attack| Case {
             name: attack.name,
             what: What::Hostile(attack.run),

@@ -42,6 +42,7 @@ mod restart;
 mod sampling;
 mod share;
 mod siblings;
+mod sink;
 mod soft_pt;
 mod steps;
 mod stops;
