@@ -54,8 +54,9 @@ pub enum Scope<'a> {
     /// These CPUs have one each: the file `cpumask`. Opening an event on another CPU fails with
     /// [`ENODEV`], and an event of a task does not run there.
     Cpus(&'a Cpumask),
-    /// All CPUs share one. Its events live on one CPU, that of the file `cpumask`, and move to
-    /// another one when it goes offline. Opening an event for a task fails with [`EOPNOTSUPP`].
+    /// All CPUs share one. Its events live on one CPU, that of the file `cpumask`: at first the one
+    /// that registers the PMU. They move to another one when it goes offline. Opening an event for a
+    /// task fails with [`EOPNOTSUPP`].
     ///
     /// C counterpart: `perf_pmu_migrate_context()`.
     System,

@@ -44,8 +44,10 @@ impl Units {
             Scope::EachCpu => Self::EachCpu,
             Scope::Cpus(mask) => Self::Cpus(Mask(CpumaskVar::try_clone(mask)?)),
             Scope::System => {
-                // SAFETY: No requirements. No CPU has this number, so it is any that is online.
-                let cpu = unsafe { bindings::rust_perf_any_online_but(u32::MAX) };
+                // A PCI driver's `probe()` runs on the device's node, if it has one.
+                //
+                // SAFETY: No requirements: any number of a CPU will do.
+                let cpu = unsafe { bindings::raw_smp_processor_id() };
                 Self::System(Atomic::new(cpu))
             }
         })

@@ -46,7 +46,7 @@ fn byte(pos: usize) -> u8 {
 }
 
 /// Does something with the driver loaded, if the guest has the device.
-fn with(what: fn() -> Result<String>) -> Result<String> {
+pub fn with<T>(what: impl FnOnce() -> Result<T>) -> Result<T> {
     if !Path::new("/modules/edu_trace.ko").exists() {
         bail!(Skip("this kernel has no message-signalled interrupts"));
     }
@@ -56,53 +56,61 @@ fn with(what: fn() -> Result<String>) -> Result<String> {
     })
 }
 
+/// A number in a file of the PMU's.
+pub fn number(name: &str) -> Result<u32> {
+    let path = format!("{PMU}/{name}");
+    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+    text.trim()
+        .parse()
+        .with_context(|| format!("{path} reads {text:?}"))
+}
+
 /// An event of the device, with its rings.
-struct Traced {
+pub struct Traced {
     victim: Victim,
+    /// Bytes of its AUX area.
+    size: usize,
     /// The first byte that was not looked at.
     next: u64,
 }
 
 impl Traced {
     fn open() -> Result<Self> {
-        Self::with(0)
+        Self::with(0, PAGES)
     }
 
-    fn with(config: u64) -> Result<Self> {
-        let read = |name: &str| {
-            let path = format!("{PMU}/{name}");
-            let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
-            text.trim()
-                .parse::<u32>()
-                .with_context(|| format!("{path} reads {text:?}"))
-        };
+    /// One with these terms and an AUX area of so many pages, on the CPU that the PMU's events live on.
+    pub fn with(config: u64, pages: usize) -> Result<Self> {
         let attr = Attr {
-            kind: read("type")?,
+            kind: number("type")?,
             config,
             read_format: Read::FORMAT,
             flags: Flags::DISABLED,
             ..Attr::default()
         };
-        let cpu = i32::try_from(read("cpumask")?)?;
+        let cpu = i32::try_from(number("cpumask")?)?;
         let event = Event::open(&attr, -1, cpu).context("cannot open an event")?;
         let data = base(&event).context("cannot map the data ring")?;
-        let area = aux(&event, &data, PAGES).context("cannot map the AUX area")?;
+        let area = aux(&event, &data, pages).context("cannot map the AUX area")?;
         let victim = Victim {
             aux: Some(area),
             base: Some(data),
             event,
         };
-        Ok(Self { victim, next: 0 })
+        Ok(Self {
+            victim,
+            size: pages * page_size(),
+            next: 0,
+        })
     }
 
     /// Looks at the new bytes, and releases them.
     fn look(&mut self) -> Result<()> {
         let head = self.victim.head();
-        let size = PAGES * page_size();
         let area = self.victim.aux.as_ref().context("not mapped")?;
 
         for pos in self.next..head {
-            let offset = usize::try_from(pos)? % size;
+            let offset = usize::try_from(pos)? % self.size;
             let mut found = [0];
             area.copy_out(offset, &mut found)
                 .context("beyond the AUX area")?;
@@ -120,12 +128,23 @@ impl Traced {
     }
 
     /// Until so many more bytes are there, and right. A full area has disabled the event.
-    fn more(&mut self, bytes: u64) -> Result<()> {
+    pub fn more(&mut self, bytes: u64) -> Result<()> {
+        self.until(bytes, true)
+    }
+
+    /// As [`Self::more`], but does not enable the event.
+    pub fn goes_on(&mut self, bytes: u64) -> Result<()> {
+        self.until(bytes, false)
+    }
+
+    fn until(&mut self, bytes: u64, enables: bool) -> Result<()> {
         let wanted = self.next + bytes;
         let end = Instant::now() + PATIENCE * 4;
         while self.next < wanted {
             self.look()?;
-            self.victim.event.enable()?;
+            if enables {
+                self.victim.event.enable()?;
+            }
             sleep(20);
             ensure!(
                 Instant::now() < end,
@@ -138,7 +157,7 @@ impl Traced {
     }
 
     /// What the device has written, which is what was recorded.
-    fn ends(&mut self) -> Result<u64> {
+    pub fn ends(&mut self) -> Result<u64> {
         self.victim.event.disable()?;
         self.look()?;
         let count = self.victim.event.count()?.context("it does not count")?;
@@ -176,7 +195,7 @@ fn dma() -> Result<String> {
 /// What the device wrote to memory of its own is copied, and right.
 fn bounce() -> Result<String> {
     with(|| {
-        let mut traced = Traced::with(1)?;
+        let mut traced = Traced::with(1, PAGES)?;
         traced.more(2 * 16384)?;
         Ok(format!("{} bytes", traced.ends()?))
     })

@@ -15,13 +15,15 @@ use rustix::process::Pid;
 use rustix::thread::{sched_setaffinity, CpuSet};
 
 use crate::cases::{released, Seen, PAGE};
-use crate::hostile::{self, sleep, traced, Attack, Victim, PATIENCE};
+use crate::device;
+use crate::hostile::{self, sleep, traced, unpin, Attack, Victim, PATIENCE};
 use crate::module::{self, counter};
 use crate::probe::Probe;
 use crate::recorder::{accounted, end, size, wait_for, with, Steps};
 use crate::recording::{Ended, Recorder, TraceFile};
 use crate::soft_pt;
 use crate::stream;
+use crate::workload::pin;
 use crate::Skip;
 
 /// The cases, by their names.
@@ -216,10 +218,56 @@ fn newcomer(name: &str) -> Result<String> {
 }
 
 /// What has no recorder.
-pub const ATTACKS: [Attack; 2] = [
+pub const ATTACKS: [Attack; 3] = [
     hostile::attack("CPU offline that fails and is rolled back", rolled_back),
+    hostile::attack("CPU offline moves the events of a unit for all CPUs", moved),
     hostile::attack("soft_pt: aux_head while a CPU goes and comes back", heads),
 ];
+
+/// The events of a unit that all CPUs share move with it when their CPU goes, and their trace goes on: nobody enables them.
+fn moved() -> Result<String> {
+    const TIMES: u64 = 3;
+    if !Path::new(ONLINE).exists() {
+        bail!(Skip("this kernel cannot take CPU 1 offline"));
+    }
+    let mut bytes = 0;
+    for n in 0..TIMES {
+        // The unit's events live where the PMU was registered, at first. CPU 0 does not go.
+        pin(1)?;
+        let outcome = device::with(|| {
+            unpin()?;
+            one_move(n)
+        });
+        unpin()?;
+        // Whatever came of it: the next case finds two CPUs.
+        switch(true)?;
+        bytes += outcome?;
+    }
+    Ok(format!("{TIMES} times, {bytes} bytes"))
+}
+
+fn one_move(n: u64) -> Result<u64> {
+    let lives_on = |cpu| {
+        let found = device::number("cpumask")?;
+        ensure!(found == cpu, "cpumask is {found} and not {cpu}");
+        Ok(())
+    };
+    lives_on(1)?;
+    // Large beside what the device writes during a teardown: a full area would turn the event off.
+    let mut traced = device::Traced::with(0, 128)?;
+    traced.more(4096)?;
+    // In the middle of a transfer, which takes 100 ms.
+    sleep(30 * n);
+    switch(false)?;
+    lives_on(0)?;
+    traced.goes_on(2 * 4096).context("after its CPU went")?;
+    switch(true)?;
+    traced
+        .goes_on(2 * 4096)
+        .context("after the CPU came back")?;
+    lives_on(0)?;
+    traced.ends()
+}
 
 /// Where the next step of CPU 1's teardown is made to fail, by its number.
 const FAIL: &str = "/sys/devices/system/cpu/cpu1/hotplug/fail";
