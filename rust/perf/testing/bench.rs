@@ -325,6 +325,16 @@ impl<T: AuxPmu> Bench<T> {
         unsafe { &mut *self.ring.get() }
     }
 
+    /// As [`Self::on_cpu`], where the caller may hold any raw lock.
+    fn under_lock<R>(&mut self, f: impl FnOnce(&mut Self, &context::Cpu) -> R) -> Option<R> {
+        let (result, armed) = self.on_cpu(|bench, cpu| Model::under_lock(|| f(bench, cpu)))?;
+
+        if armed {
+            self.ring_mut().violate(Violation::ArmedUnderLock);
+        }
+        Some(result)
+    }
+
     /// Runs `f` as perf does to an event: on its CPU, with interrupts off. What it left to the
     /// `irq_work` is done right after it.
     pub(super) fn on_cpu<R>(&mut self, f: impl FnOnce(&mut Self, &context::Cpu) -> R) -> Option<R> {
@@ -332,7 +342,9 @@ impl<T: AuxPmu> Bench<T> {
         let done = on_cpu(cpu, |cpu| {
             let result = f(self, cpu);
 
-            self.state.as_ref().work(cpu);
+            if Model::is_queued() {
+                self.state.as_ref().work(cpu);
+            }
             result
         });
 
@@ -414,7 +426,7 @@ impl<T: AuxPmu> Bench<T> {
 
     /// perf stops the event, which stays on its CPU.
     pub fn stop(&mut self) {
-        self.on_cpu(|bench, cpu| bench.state.as_ref().stop(bench.event(), cpu));
+        self.under_lock(|bench, cpu| bench.state.as_ref().stop(bench.event(), cpu));
     }
 
     /// An overflow of a sibling pauses the event.
@@ -437,7 +449,7 @@ impl<T: AuxPmu> Bench<T> {
         }
 
         self.set_paused(paused);
-        self.on_cpu(|bench, cpu| bench.state.as_ref().follow_pause(bench.event(), cpu));
+        self.under_lock(|bench, cpu| bench.state.as_ref().follow_pause(bench.event(), cpu));
         Ok(())
     }
 
@@ -537,7 +549,7 @@ impl<T: AuxPmu> Bench<T> {
         let mut bytes = KVec::from_elem(0, size, GFP_KERNEL)?;
         let mut sampled = Sampled::new(&mut bytes);
 
-        self.on_cpu(|bench, cpu| {
+        self.under_lock(|bench, cpu| {
             let (record, event) = (sampled.as_record(), bench.event());
 
             // SAFETY: In what stands for `snapshot_aux()`.
@@ -559,7 +571,7 @@ impl<T: AuxPmu> Bench<T> {
     /// The unit raises its interrupt on the event's CPU, as
     /// [`Entry::interrupt`](crate::interrupt::Entry::interrupt) does.
     pub fn raise(&mut self) {
-        self.on_cpu(|bench, cpu| bench.state.as_ref().interrupt(cpu));
+        self.under_lock(|bench, cpu| bench.state.as_ref().interrupt(cpu));
     }
 
     /// Runs `f` in the transaction, as
@@ -569,7 +581,7 @@ impl<T: AuxPmu> Bench<T> {
         &mut self,
         f: impl FnOnce(&mut Transaction<'_, T>, &mut T::Trace) -> (Next, R),
     ) -> Option<R> {
-        self.on_cpu(|bench, cpu| bench.state.as_ref().with_transaction(cpu, f))
+        self.under_lock(|bench, cpu| bench.state.as_ref().with_transaction(cpu, f))
             .flatten()
     }
 

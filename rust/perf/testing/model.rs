@@ -119,6 +119,8 @@ pub enum Violation {
     FreedOpen,
     /// A sample was given more than it has room for.
     SampleTooLong,
+    /// A timer was armed where perf's caller may hold any raw lock, that of the timers included.
+    ArmedUnderLock,
     /// There was no room for a [`Record`] or a [`Padding`]: the test itself has a problem.
     NoMemory,
     /// The event's CPU went offline during the test: the test itself has a problem.
@@ -468,6 +470,15 @@ impl Ring {
 /// [`Pending`].
 static NMI: Atomic<u32> = Atomic::new(0);
 
+/// Whether perf's caller holds a raw lock: any, perhaps that of the timers.
+static LOCKED: Atomic<bool> = Atomic::new(false);
+
+/// Whether a timer was armed meanwhile.
+static ARMED_UNDER_LOCK: Atomic<bool> = Atomic::new(false);
+
+/// Whether the work was queued.
+static QUEUED: Atomic<bool> = Atomic::new(false);
+
 /// perf, as far as it exists in tests: the ring buffer of an event is where `event->rb` points.
 pub(crate) struct Model;
 
@@ -475,6 +486,20 @@ impl Model {
     /// Has an NMI interrupt the next callback.
     pub(super) fn interrupt_next(pending: Pending) {
         NMI.store(pending.bits(), Relaxed);
+    }
+
+    /// Runs `f` as code does whose caller holds a raw lock; also, whether it armed a timer.
+    pub(super) fn under_lock<R>(f: impl FnOnce() -> R) -> (R, bool) {
+        LOCKED.store(true, Relaxed);
+        let result = f();
+
+        LOCKED.store(false, Relaxed);
+        (result, ARMED_UNDER_LOCK.xchg(false, Relaxed))
+    }
+
+    /// Whether the work was queued since the last call.
+    pub(super) fn is_queued() -> bool {
+        QUEUED.xchg(false, Relaxed)
     }
 
     /// The ring buffer of an event on a bench.
@@ -548,10 +573,14 @@ impl Core for Model {
 
     unsafe fn arm(_timer: &Opaque<bindings::hrtimer>, _interval: Delta) {
         // The test decides when it expires.
+        if LOCKED.load(Relaxed) {
+            ARMED_UNDER_LOCK.store(true, Relaxed);
+        }
     }
 
     unsafe fn queue(_work: &Opaque<bindings::irq_work>) {
         // `Bench::on_cpu()` does the work.
+        QUEUED.store(true, Relaxed);
     }
 
     fn interrupt<M: Memory>(guard: &Guard<M>) {

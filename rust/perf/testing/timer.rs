@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Timers of drivers that leave the CPU to nobody.
+//! Timers of drivers: those that leave the CPU to nobody, and those that are set in any callback.
 
 use super::{
     Bench,
@@ -16,6 +16,10 @@ use crate::{
 };
 use kernel::{
     prelude::*,
+    sync::atomic::{
+        Atomic,
+        Relaxed, //
+    },
     time::Delta, //
 };
 
@@ -56,9 +60,160 @@ impl AuxPmu for Asks {
     }
 }
 
+/// A callback.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Place {
+    Start,
+    Tick,
+    Pause,
+    Resume,
+    Interrupt,
+    Snapshot,
+    /// Code that the driver runs in the transaction.
+    Transaction,
+}
+
+/// Asks in one callback.
+struct AsksIn {
+    place: Place,
+    ticks: Atomic<u32>,
+}
+
+/// Its interval.
+const INTERVAL: Delta = Delta::from_millis(5);
+
+impl AsksIn {
+    fn is_in(&self, place: Place, transaction: &mut aux::Transaction<'_, Self>) {
+        if self.place == place {
+            transaction.set_timer(INTERVAL);
+        }
+    }
+}
+
+#[vtable]
+impl Pmu for AsksIn {
+    type Config = ();
+    type Event = ();
+    type Count = ();
+
+    fn event_init(&self, _attr: &Attr<'_, ()>) -> Result {
+        Ok(())
+    }
+}
+
+#[vtable]
+impl AuxPmu for AsksIn {
+    type Buffer = ();
+    type Trace = ();
+
+    fn setup_aux(&self, _event: &Event<'_, Self>, _pages: &aux::Pages) -> Result {
+        Ok(())
+    }
+
+    fn start(&self, transaction: &mut aux::Transaction<'_, Self>) -> Result {
+        self.is_in(Place::Start, transaction);
+        Ok(())
+    }
+
+    fn tick(&self, transaction: &mut aux::Transaction<'_, Self>, _trace: &mut ()) -> aux::Next {
+        self.ticks.fetch_add(1, Relaxed);
+        self.is_in(Place::Tick, transaction);
+        aux::Next::Continue
+    }
+
+    fn pause(&self, transaction: &mut aux::Transaction<'_, Self>, _trace: &mut ()) {
+        self.is_in(Place::Pause, transaction);
+    }
+
+    fn resume(&self, transaction: &mut aux::Transaction<'_, Self>, _trace: &mut ()) {
+        self.is_in(Place::Resume, transaction);
+    }
+
+    fn interrupt(
+        &self,
+        transaction: &mut aux::Transaction<'_, Self>,
+        _trace: &mut (),
+    ) -> aux::Next {
+        self.is_in(Place::Interrupt, transaction);
+        aux::Next::Continue
+    }
+
+    fn snapshot(
+        &self,
+        transaction: &mut aux::Transaction<'_, Self>,
+        _trace: &mut (),
+        sample: aux::Sample<'_>,
+    ) -> aux::Copied {
+        self.is_in(Place::Snapshot, transaction);
+        sample.copy_written(transaction)
+    }
+
+    fn quiesce(&self, transaction: &mut aux::Transaction<'_, Self>, _trace: ()) -> aux::Commit {
+        aux::Commit::written(transaction, aux::Loss::None)
+    }
+}
+
 #[kunit_tests(rust_perf_timer)]
 mod cases {
     use super::*;
+
+    /// A timer that a callback sets is armed, wherever perf calls that: not there if any lock may be
+    /// held, but soon.
+    #[test]
+    fn every_callback_arms_it_where_that_is_allowed() -> Result {
+        type Call = fn(&mut Bench<AsksIn>) -> Result;
+        let table: [(Place, Call); 7] = [
+            (Place::Start, |_| Ok(())),
+            (Place::Tick, |bench| {
+                bench.tick();
+                Ok(())
+            }),
+            (Place::Pause, |bench| bench.pause()),
+            (Place::Resume, |bench| {
+                bench.pause()?;
+                assert!(bench.armed().is_none());
+                bench.resume()
+            }),
+            (Place::Interrupt, |bench| {
+                bench.raise();
+                Ok(())
+            }),
+            (Place::Snapshot, |bench| bench.sample(8).map(drop)),
+            (Place::Transaction, |bench| {
+                bench
+                    .with_transaction(|transaction, _| {
+                        transaction.set_timer(INTERVAL);
+                        (aux::Next::Continue, ())
+                    })
+                    .ok_or(EINVAL)
+            }),
+        ];
+
+        for (place, call) in table {
+            let driver = AsksIn {
+                place,
+                ticks: Atomic::new(0),
+            };
+            let mut bench = Bench::new(driver, &Setup::default())?;
+
+            if place == Place::Resume {
+                // As with `aux-action=start-paused`.
+                bench.pause()?;
+            }
+            bench.add()?;
+            assert_eq!(bench.armed().is_some(), place == Place::Start);
+            call(&mut bench)?;
+            let armed = bench.armed().map(|interval| interval.as_nanos());
+            assert!(armed == Some(INTERVAL.as_nanos()));
+
+            let before = bench.driver().ticks.load(Relaxed);
+            assert!(bench.tick());
+            assert_eq!(bench.driver().ticks.load(Relaxed), before + 1);
+            bench.del();
+            assert!(bench.violation().is_none());
+        }
+        Ok(())
+    }
 
     #[test]
     fn timers_leave_time_to_others() -> Result {
