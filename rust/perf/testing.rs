@@ -72,6 +72,7 @@
 
 mod bench;
 mod model;
+mod percpu;
 mod sample;
 mod skip;
 mod tests;
