@@ -246,6 +246,11 @@ pub trait AuxPmu: Pmu {
     /// What [`Transaction::defer`] asked for, once for all requests since the last call. The
     /// transaction may have ended since, and the event may be gone.
     ///
+    /// It is outside of a transaction, but may enter one by
+    /// [`Entry::with_transaction`](crate::interrupt::Entry::with_transaction). A `defer()` there has it
+    /// called again as soon as it has returned, in another interrupt, without a bound: a driver that
+    /// always asks again leaves no time to user code. One that polls sets a timer.
+    ///
     /// Context: hard interrupt on the CPU that asked, never NMI; no lock of perf's or of the
     /// scheduler's is held.
     ///
