@@ -12,6 +12,7 @@
 #include <linux/dma-mapping.h>
 #include <linux/err.h>
 #include <linux/io.h>
+#include <linux/iommu-dma.h>
 #include <linux/mm.h>
 #include <linux/scatterlist.h>
 #include <linux/slab.h>
@@ -60,6 +61,13 @@ static bool bounced(struct rust_perf_dma *dma)
 	/* Not dma_need_sync(): with CONFIG_DMA_API_DEBUG that is always true. */
 	if (dev_dma_skip_sync(dma->dev))
 		return false;
+	/*
+	 * __dma_need_sync() knows swiotlb's memory from other memory only without
+	 * an IOMMU. With one, what is aligned to the IOMMU's pages is not bounced,
+	 * as all AUX pages are where these are no larger.
+	 */
+	if (use_dma_iommu(dma->dev))
+		return dma_get_merge_boundary(dma->dev) >= PAGE_SIZE;
 
 	for_each_sgtable_dma_sg(&dma->table, sg, i) {
 		if (__dma_need_sync(dma->dev, sg_dma_address(sg)))
