@@ -2,13 +2,16 @@
 
 //! A device that writes to the AUX area by DMA and raises interrupts: QEMU's `edu`, with the driver `edu_trace`.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{bail, ensure, Context, Result};
 use auxrec::sys::{page_size, Event, Field};
 use perfdata::{Attr, Flags, Read};
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
 
 use crate::hostile::{aux, base, get, random, set, sleep, Attack, Victim, PATIENCE};
 use crate::module;
@@ -23,6 +26,48 @@ pub const ALL: [Attack; 6] = [
     attack("device: unbound while it is traced", unbound),
     attack("device: removed while it is traced", removed),
 ];
+
+/// Those for a guest whose device is behind an IOMMU, and can be unplugged.
+pub const IOMMU: [Attack; 5] = [
+    attack("device, IOMMU: DMA into the AUX area", || translated(dma)),
+    attack("device, IOMMU: DMA into coherent bounce memory", || {
+        translated(bounce)
+    }),
+    attack("device, IOMMU: stop against the interrupt", || {
+        translated(stops)
+    }),
+    attack("device, IOMMU: unbound while it is traced", || {
+        translated(unbound)
+    }),
+    attack("device, IOMMU: unplugged while it is traced", || {
+        translated(unplugged)
+    }),
+];
+
+/// Those for a guest where swiotlb bounces all DMA.
+pub const SWIOTLB: [Attack; 1] = [attack(
+    "device, swiotlb: an AUX area that would be bounced is refused",
+    bounced,
+)];
+
+/// Where the device is.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub enum Machine {
+    /// Behind an IOMMU.
+    Iommu,
+    /// Where all DMA is bounced.
+    Swiotlb,
+}
+
+impl Machine {
+    /// The cases for it.
+    pub fn cases(self) -> &'static [Attack] {
+        match self {
+            Self::Iommu => &IOMMU,
+            Self::Swiotlb => &SWIOTLB,
+        }
+    }
+}
 
 const fn attack(name: &'static str, run: fn() -> Result<String>) -> Attack {
     Attack { name, run }
@@ -324,4 +369,163 @@ fn removed() -> Result<String> {
             |_| write("/sys/bus/pci/rescan", "1"),
         )
     })
+}
+
+/// What the kernel has said.
+fn messages() -> Result<String> {
+    let output = Command::new("dmesg")
+        .output()
+        .context("cannot start dmesg")?;
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Does something where an IOMMU translates what the device writes, and finds no fault.
+fn translated(what: fn() -> Result<String>) -> Result<String> {
+    const FAULTS: [&str; 2] = ["DMAR: [DMA", "DMAR: DRHD: handling fault"];
+    let faults = || -> Result<usize> {
+        let messages = messages()?;
+        let mut lines = messages.lines();
+        let is_fault = |line: &&str| FAULTS.iter().any(|fault| line.contains(fault));
+        Ok(lines.by_ref().filter(is_fault).count())
+    };
+    let domain = with(|| {
+        let path = device()?.0.join("iommu_group/type");
+        fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
+    })?;
+    ensure!(
+        domain.starts_with("DMA"),
+        "the device's IOMMU domain is {domain:?}"
+    );
+    let before = faults()?;
+    let said = what()?;
+    ensure!(faults()? == before, "the IOMMU reports faults");
+    Ok(format!("{said}; domain {}", domain.trim()))
+}
+
+/// QEMU's monitor, on a port of the guest's.
+struct Monitor {
+    port: File,
+    asked: u32,
+}
+
+impl Monitor {
+    fn open() -> Result<Self> {
+        let ports = "/sys/class/virtio-ports";
+        for entry in fs::read_dir(ports).with_context(|| format!("cannot read {ports}"))? {
+            let entry = entry?;
+            let name = fs::read_to_string(entry.path().join("name")).unwrap_or_default();
+            if name.trim() == "qmp" {
+                let path = Path::new("/dev").join(entry.file_name());
+                let port = File::options().read(true).write(true).open(&path);
+                let port = port.with_context(|| format!("cannot open {}", path.display()))?;
+                let mut this = Self { port, asked: 0 };
+                // Again each time that the port is opened: then it is refused.
+                let _ = this.ask("\"execute\": \"qmp_capabilities\"");
+                return Ok(this);
+            }
+        }
+        bail!(Skip("this guest has no port to QEMU's monitor"));
+    }
+
+    /// Has QEMU do something.
+    fn ask(&mut self, what: &str) -> Result<()> {
+        self.asked += 1;
+        let id = format!("\"id\": {}", self.asked);
+        writeln!(self.port, "{{{what}, {id}}}").context("cannot ask QEMU")?;
+        let end = Instant::now() + PATIENCE;
+        let mut answer = String::new();
+        // Between events.
+        while !answer.lines().any(|line| line.contains(&id)) {
+            ensure!(Instant::now() < end, "QEMU does not answer: {answer}");
+            let time = Timespec {
+                tv_sec: 1,
+                tv_nsec: 0,
+            };
+            let ready = poll(&mut [PollFd::new(&self.port, PollFlags::IN)], Some(&time))
+                .context("cannot poll")?;
+            let mut bytes = [0; 1024];
+            if ready != 0 {
+                let len = self
+                    .port
+                    .read(&mut bytes)
+                    .context("cannot read from QEMU")?;
+                answer += &String::from_utf8_lossy(bytes.get(..len).unwrap_or_default());
+            }
+        }
+        ensure!(!answer.contains("\"error\""), "QEMU refuses: {answer}");
+        Ok(())
+    }
+}
+
+/// Waits for the PMU to come or to go.
+fn wait_for_pmu(there: bool) -> Result<()> {
+    let end = Instant::now() + PATIENCE * 4;
+    while Path::new(PMU).exists() != there {
+        ensure!(
+            Instant::now() < end,
+            "the PMU is{} there",
+            if there { " not" } else { " still" }
+        );
+        sleep(20);
+    }
+    Ok(())
+}
+
+/// QEMU unplugs the device, and plugs another one in.
+fn unplugged() -> Result<String> {
+    let slots = fs::read_dir("/sys/bus/pci/slots").map_or(0, Iterator::count);
+    if slots == 0 {
+        bail!(Skip("this kernel unplugs no PCI devices"));
+    }
+    Monitor::open()?;
+    with(|| {
+        goes(
+            |_, _| {
+                Monitor::open()?
+                    .ask("\"execute\": \"device_del\", \"arguments\": {\"id\": \"edu\"}")?;
+                wait_for_pmu(false)
+            },
+            |_| {
+                let end = Instant::now() + PATIENCE * 4;
+                let mut monitor = Monitor::open()?;
+                // Until the one before is gone.
+                while let Err(error) = monitor.ask(
+                    "\"execute\": \"device_add\", \"arguments\": {\"driver\": \"edu\", \"id\": \"edu\", \"bus\": \"root1\", \"dma_mask\": 4294967295}",
+                ) {
+                    ensure!(Instant::now() < end, "{error:#}");
+                    sleep(100);
+                }
+                wait_for_pmu(true)
+            },
+        )
+    })
+}
+
+/// perf is told ENOMEM, as for every error of `setup_aux()`, and the kernel's log says why. Coherent memory is not bounced.
+fn bounced() -> Result<String> {
+    const SENTENCE: &str = "cannot map an AUX area for DMA: the device does not reach its memory";
+    if !Path::new("/sys/kernel/debug/swiotlb").exists() {
+        bail!(Skip("this kernel has no swiotlb"));
+    }
+    let said = with(|| {
+        let said = |text: &str| text.matches(SENTENCE).count();
+        let before = said(&messages()?);
+        let held = module::references(MODULE)?;
+        let error = Traced::open().err().context("it is mapped")?;
+        let errno = error.downcast_ref::<std::io::Error>();
+        ensure!(
+            errno.and_then(std::io::Error::raw_os_error) == Some(12),
+            "the area is refused with {error:#}"
+        );
+        ensure!(
+            said(&messages()?) == before + 1,
+            "the kernel does not say why"
+        );
+        ensure!(
+            module::references(MODULE)? == held,
+            "somebody holds the module"
+        );
+        Ok(error.root_cause().to_string())
+    })?;
+    Ok(format!("{said}; bounce memory: {}", bounce()?))
 }

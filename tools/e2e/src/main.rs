@@ -92,6 +92,13 @@ enum What {
         /// Run only cases whose names contain one of these.
         filters: Vec<String>,
     },
+    /// Run the cases of a device that is elsewhere in this guest.
+    Device {
+        /// Where it is.
+        machine: device::Machine,
+        /// Run only cases whose names contain one of these.
+        filters: Vec<String>,
+    },
     /// Compare the instructions that decoders show of soft_pt's trace with those that were executed.
     Exact {
         #[command(subcommand)]
@@ -130,6 +137,10 @@ fn main() -> ExitCode {
             Ok(ExitCode::SUCCESS)
         }
         Some(What::Beside { no_tsc, filters }) => beside(*no_tsc, filters),
+        Some(What::Device { machine, filters }) => {
+            let cases = machine.cases().iter().map(|case| (case.name, case.run));
+            run(cases, filters, || module::load("rust_perf"))
+        }
         Some(What::Exact { part }) => exact::run(part),
         Some(What::Disk { part }) => disk::run(part),
         Some(What::Bench(args)) => bench::run(args),

@@ -18,6 +18,7 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
@@ -71,6 +72,17 @@ pub struct Guest<'a> {
     disk: Option<Disk>,
     shared: bool,
     power_cut: Option<PowerCut>,
+    devices: Devices,
+}
+
+/// Where a guest's `edu` device is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Devices {
+    /// On the root bus.
+    #[default]
+    Plain,
+    /// Behind an IOMMU, in a slot from which it can be unplugged. The guest has QEMU's monitor (QMP) on the virtio port `qmp`.
+    Pluggable,
 }
 
 /// A disk of a guest's, `/dev/vda`.
@@ -183,6 +195,7 @@ impl<'a> Guest<'a> {
             disk: None,
             shared: false,
             power_cut: None,
+            devices: Devices::Plain,
         })
     }
 
@@ -287,6 +300,13 @@ impl<'a> Guest<'a> {
         self
     }
 
+    /// Puts its `edu` device there.
+    #[must_use]
+    pub fn devices(mut self, devices: Devices) -> Self {
+        self.devices = devices;
+        self
+    }
+
     /// How long it may run.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
@@ -318,6 +338,7 @@ impl<'a> Guest<'a> {
             .file("etc/environment", self.environment.as_bytes());
         let initramfs = dir.join("initramfs");
         fs::write(&initramfs, self.archive.finish()).on("write", &initramfs)?;
+        let socket = socket();
 
         let mut qemu = qemu(
             cache,
@@ -325,6 +346,7 @@ impl<'a> Guest<'a> {
             &console,
             &format!("{}{}", kernel_line(self.kernel), self.append),
             self.counting.as_ref(),
+            self.devices,
         )?;
         qemu.arg("-initrd").arg(&initramfs);
         if self.intel || self.by_words {
@@ -365,6 +387,9 @@ impl<'a> Guest<'a> {
         qemu.arg(format!("file,id=out,path={}", tar.display()));
         qemu.args(["-device", "virtserialport,chardev=out,nr=2,name=out"]);
         // Behind the ports, which init knows by their number.
+        if self.devices == Devices::Pluggable {
+            qemu.args(monitor(&socket));
+        }
         if self.shared {
             let folder = dir.join("shared");
             fs::create_dir_all(&folder).on("make", &folder)?;
@@ -460,7 +485,7 @@ impl<'a> Guest<'a> {
             .arg(&files)
             .stderr(Stdio::null())
             .status();
-        for path in [&tar, &initramfs] {
+        for path in [&tar, &initramfs, &socket] {
             let _ = fs::remove_file(path);
         }
         let status_file = files.join(".status");
@@ -578,6 +603,7 @@ fn qemu(
     console: &Path,
     line: &str,
     counting: Option<&Counting>,
+    devices: Devices,
 ) -> Result<Command> {
     let image = kernel.image();
     let mut qemu = Command::new("setpriv");
@@ -596,8 +622,7 @@ fn qemu(
         None => qemu
             .args(["-smp", "2"])
             .args(Accel::choose(cache, &image)?.args())
-            // For edu_trace. The mask is the kernel's default for a PCI device.
-            .args(["-device", "edu,dma_mask=0xffffffff"]),
+            .args(edu(devices)),
     };
     let firmware = Path::new("/usr/share/qemu/qboot.rom");
     if firmware.exists() {
@@ -608,6 +633,44 @@ fn qemu(
     qemu.args(["-serial", "chardev:console", "-append", line, "-kernel"])
         .arg(image);
     Ok(qemu)
+}
+
+/// The device for `edu_trace`. Its mask is the kernel's default for a PCI device.
+fn edu(devices: Devices) -> &'static [&'static str] {
+    match devices {
+        Devices::Plain => &["-device", "edu,dma_mask=0xffffffff"],
+        Devices::Pluggable => &[
+            // Before the devices behind it. Interrupts are not remapped: that wants another interrupt controller under KVM.
+            "-device",
+            "intel-iommu,intremap=off",
+            "-device",
+            "pcie-root-port,id=root1,chassis=1,slot=1",
+            "-device",
+            "edu,id=edu,bus=root1,dma_mask=0xffffffff",
+        ],
+    }
+}
+
+/// QEMU's monitor, on a virtio port of the guest's. A monitor and a port have a chardev each: two ends of one socket.
+fn monitor(socket: &Path) -> [String; 8] {
+    let path = socket.display();
+    [
+        "-chardev".to_owned(),
+        format!("socket,id=monitor,path={path},server=on,wait=off"),
+        "-object".to_owned(),
+        "monitor-qmp,id=mon,chardev=monitor".to_owned(),
+        "-chardev".to_owned(),
+        format!("socket,id=qmp,path={path}"),
+        "-device".to_owned(),
+        "virtserialport,chardev=qmp,nr=3,name=qmp".to_owned(),
+    ]
+}
+
+/// A path for a socket that no other guest has. It may be no longer than 107 bytes, a checkout's may.
+fn socket() -> PathBuf {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let (process, next) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+    PathBuf::from(format!("/tmp/auxvm-{process}-{next}.sock"))
 }
 
 /// The most memory that the process has had, in KiB.
@@ -668,8 +731,7 @@ pub fn shell(
         )?;
     }
 
-    // A socket's path may be no longer than 107 bytes, a checkout's may.
-    let socket = PathBuf::from(format!("/tmp/auxvm-{}.sock", std::process::id()));
+    let socket = socket();
     let log = dir.join("virtiofsd.log");
     let log_file = fs::File::create(&log).on("write", &log)?;
     let log_error = log_file.try_clone().on("write", &log)?;
@@ -707,7 +769,14 @@ pub fn shell(
         std::thread::sleep(Duration::from_millis(20));
     }
     eprintln!("Booting the {} kernel; leave the guest with ctrl-D, end it at once with ctrl-A x. The console's log is {}.", kernel.kind, console.display());
-    let mut qemu = qemu(cache, kernel, &console, &kernel_line(kernel), None)?;
+    let mut qemu = qemu(
+        cache,
+        kernel,
+        &console,
+        &kernel_line(kernel),
+        None,
+        Devices::Plain,
+    )?;
     qemu.arg("-initrd").arg(&initramfs);
     qemu.args([
         "-object",

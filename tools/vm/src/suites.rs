@@ -4,7 +4,7 @@
 
 use crate::cache::Cache;
 use crate::error::{Error, OnFile, Result};
-use crate::guest::{Guest, Outcome};
+use crate::guest::{Devices, Guest, Outcome};
 use crate::kernel::{Kernel, Kind};
 use crate::ktap::{self, Case, Counts};
 use crate::modules::{self, Mode};
@@ -140,7 +140,7 @@ pub fn run(cache: &Cache, plan: &Plan) -> Result<Counts> {
             Suite::Litmus => litmus(cache, &mut kernels, plan),
             Suite::Kbuild => kbuild(cache, &dir, &mut kernels, plan),
             Suite::Kunit => kunit(cache, &dir, &mut kernels, plan),
-            Suite::E2e => end_to_end(cache, &dir, &mut kernels, plan, &CASES),
+            Suite::E2e => all_cases(cache, &dir, &mut kernels, plan),
             Suite::Matrix => end_to_end(cache, &dir, &mut kernels, plan, &MATRIX),
             Suite::Beside => beside(cache, &dir, &mut kernels, plan),
             Suite::Disk => kernels
@@ -587,6 +587,8 @@ struct EndToEnd {
     perf: bool,
     /// What else stands on the kernel's command line.
     append: &'static str,
+    /// Where the guest's device is.
+    devices: Devices,
 }
 
 const CASES: EndToEnd = EndToEnd {
@@ -595,7 +597,33 @@ const CASES: EndToEnd = EndToEnd {
     timeout: Duration::from_secs(1500),
     perf: false,
     append: "",
+    devices: Devices::Plain,
 };
+
+/// The cases of a device behind an IOMMU, which is unplugged.
+const PLUGGABLE: EndToEnd = EndToEnd {
+    name: "e2e-iommu",
+    command: "auxe2e device iommu",
+    timeout: Duration::from_secs(600),
+    append: "intel_iommu=on",
+    devices: Devices::Pluggable,
+    ..CASES
+};
+
+/// Those where all DMA is bounced.
+const SWIOTLB: EndToEnd = EndToEnd {
+    name: "e2e-swiotlb",
+    command: "auxe2e device swiotlb",
+    timeout: Duration::from_secs(300),
+    append: "swiotlb=force",
+    ..CASES
+};
+
+/// The guests with a device elsewhere, and what the names of their cases begin with.
+const DEVICES: [(&str, &EndToEnd); 2] = [
+    ("device, IOMMU:", &PLUGGABLE),
+    ("device, swiotlb:", &SWIOTLB),
+];
 
 const MATRIX: EndToEnd = EndToEnd {
     name: "matrix",
@@ -603,6 +631,7 @@ const MATRIX: EndToEnd = EndToEnd {
     timeout: Duration::from_secs(900),
     perf: false,
     append: "",
+    devices: Devices::Plain,
 };
 
 const BESIDE: EndToEnd = EndToEnd {
@@ -612,6 +641,7 @@ const BESIDE: EndToEnd = EndToEnd {
     perf: true,
     // The suites of the modules would run each time that the driver is loaded anew.
     append: "kunit.enable=0",
+    devices: Devices::Plain,
 };
 
 /// The same where the kernel does not use the processor's cycle counter.
@@ -668,6 +698,49 @@ fn end_to_end(
         results.collect()
     });
     Ok(Case::suite(what.name, suites))
+}
+
+/// The cases, then those for guests with a device elsewhere. The lean kernel has neither an IOMMU nor swiotlb.
+fn all_cases(cache: &Cache, dir: &Path, kernels: &mut Kernels<'_>, plan: &Plan) -> Result<Case> {
+    let all = plan.cases.is_empty();
+    let of =
+        |name: &String, prefix: &str| name.starts_with(prefix) || prefix.starts_with(name.as_str());
+    let elsewhere = |name: &&String| name.starts_with("device, ");
+    let mut suites = Vec::new();
+    let here: Vec<_> = plan
+        .cases
+        .iter()
+        .filter(|name| !elsewhere(name))
+        .cloned()
+        .collect();
+    if all || !here.is_empty() {
+        let plan = Plan {
+            cases: here,
+            ..plan.clone()
+        };
+        suites.extend(end_to_end(cache, dir, kernels, &plan, &CASES)?.children);
+    }
+    for (prefix, what) in DEVICES {
+        let plan = Plan {
+            cases: plan
+                .cases
+                .iter()
+                .filter(|name| of(name, prefix))
+                .cloned()
+                .collect(),
+            kernels: plan
+                .kernels
+                .iter()
+                .copied()
+                .filter(|kind| *kind != Kind::Lean)
+                .collect(),
+            ..plan.clone()
+        };
+        if (all || !plan.cases.is_empty()) && !plan.kernels.is_empty() && !plan.vng {
+            suites.push(end_to_end(cache, dir, kernels, &plan, what)?);
+        }
+    }
+    Ok(Case::suite(CASES.name, suites))
 }
 
 /// The cases, then those for a guest without a cycle counter, and then what was recorded in other readers.
@@ -739,6 +812,7 @@ fn on_kernel(
             .timeout(timeout)
             .append(what.append)
             .append(quiet)
+            .devices(what.devices)
             .shared();
         for (program, path) in programs {
             guest = guest.program(program, path)?;
