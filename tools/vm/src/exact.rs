@@ -6,7 +6,7 @@ use crate::cache::Cache;
 use crate::error::{Error, OnFile, Result};
 use crate::guest::Guest;
 use crate::kernel::Kernel;
-use crate::ktap::{self, Case};
+use crate::ktap::{self, Case, Status};
 use crate::modules::{self, Mode};
 use crate::step::{Log, Progress};
 use crate::tools;
@@ -30,6 +30,12 @@ pub const FEW: [&str; 13] = [
     "unreadable",
     "vsyscalls",
     "x32",
+];
+
+/// Programs that are skipped where the kernel lacks what they need, and the option that gives it.
+const NEEDS: [(&str, &str); 2] = [
+    ("dispatched", "CONFIG_SYSCALL_USER_DISPATCH"),
+    ("x32", "CONFIG_X86_X32_ABI"),
 ];
 
 /// Records and compares the programs whose names contain one of `filters`.
@@ -69,7 +75,9 @@ pub fn run(cache: &Cache, dir: &Path, kernel: &Kernel, filters: &[String]) -> Re
     // Each as it ends: it takes minutes.
     let live = |line: &str| println!("{line}");
     let outcome = guest.run(cache, &dir, &command, live)?;
-    let runs = outcome.suite("runs");
+    let config = kernel.build_dir().join(".config");
+    let config = fs::read_to_string(&config).on("read", &config)?;
+    let runs = refuse_skips(outcome.suite("runs"), &config);
 
     let ptwalk = cache.checkout().join("tools/steptrace/ptwalk.c");
     let mut command = Command::new(judge);
@@ -93,6 +101,25 @@ pub fn run(cache: &Cache, dir: &Path, kernel: &Kernel, filters: &[String]) -> Re
     Ok(suite)
 }
 
+/// The same, with each skipped program failed unless the kernel's configuration is the reason.
+fn refuse_skips(runs: Case, config: &str) -> Case {
+    let lacks = |name: &str| {
+        let need = NEEDS.iter().find(|(program, _)| *program == name);
+        need.is_some_and(|(_, option)| !config.lines().any(|line| line == format!("{option}=y")))
+    };
+    let cases = runs.children.into_iter().map(|case| {
+        if case.status != Status::Skip || lacks(&case.name) {
+            return case;
+        }
+        let reason = format!(
+            "skipped, but the kernel is configured for it: {}",
+            case.reason
+        );
+        Case::fail(&case.name, &reason).with_log(case.log)
+    });
+    Case::suite(&runs.name, cases.collect())
+}
+
 /// Builds the programs that are traced.
 fn programs(cache: &Cache) -> Result<Vec<PathBuf>> {
     let place = cache.build().join("programs");
@@ -111,4 +138,29 @@ fn programs(cache: &Cache) -> Result<Vec<PathBuf>> {
     }
     programs.sort();
     Ok(programs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn skips_need_a_reason() {
+        let with = "CONFIG_SYSCALL_USER_DISPATCH=y\n# CONFIG_X86_X32_ABI is not set\n";
+        let without = "# CONFIG_SYSCALL_USER_DISPATCH is not set\nCONFIG_X86_X32_ABI=y\n";
+        let table = [
+            (Case::pass("dispatched"), with, Status::Pass),
+            (Case::skip("dispatched", "none"), with, Status::Fail),
+            (Case::skip("dispatched", "none"), without, Status::Skip),
+            (Case::skip("dispatched", "none"), "", Status::Skip),
+            (Case::skip("x32", "none"), with, Status::Skip),
+            (Case::skip("x32", "none"), without, Status::Fail),
+            (Case::skip("calls", "none"), "", Status::Fail),
+        ];
+        for (case, config, want) in table {
+            let said = format!("{case:?} with {config}");
+            let runs = refuse_skips(Case::suite("runs", vec![case]), config);
+            assert_eq!(runs.children[0].status, want, "{said}");
+        }
+    }
 }
