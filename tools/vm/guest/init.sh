@@ -45,6 +45,10 @@ fi
 if [ -e /proc/lockdep_stats ]; then
 	grep -q 'debug_locks: *1$' /proc/lockdep_stats || echo "BUG: lockdep is off" >/dev/console
 fi
+off=/sys/kernel/debug/dma-api/disabled
+if [ -e $off ]; then
+	grep -q N $off || echo "BUG: the checks of the DMA API are off" >/dev/console
+fi
 # A tar that fails leaves a stream without the status, which the host takes as a failure.
 tar -C /out -cf - . >/dev/vport0p2
 sync

@@ -55,7 +55,7 @@ pub fn run(cache: &Cache, dir: &Path, kernel: &Kernel, filters: &[String]) -> Re
     let mut guest = Guest::new(kernel, &built.files)?
         // perf has no text of another kernel's vDSO.
         .append("vdso=0 vdso32=0 vsyscall=xonly kunit.enable=0")
-        .timeout(Duration::from_secs(2700))
+        .timeout(Duration::from_secs(5400))
         .intel()
         .installed(Path::new("/usr/bin/perf"))?
         .installed(Path::new("/usr/bin/env"))?;
