@@ -182,6 +182,8 @@ impl<V: Unpin> Slot<V> {
 
 impl<A: Attack> Hostile<A> {
     /// Registers the driver as `name`. It keeps its registration itself.
+    // Inlined, it would give the function that registers all drivers a frame larger than the stack.
+    #[inline(never)]
     pub(crate) fn register(name: &CStr) -> Result<Armed<A>> {
         let driver = Self {
             attack: A::new()?,
