@@ -156,6 +156,7 @@ mod registrations {
         let handle = Handle::new()?;
         let registration = Registration::new(&handle, Hostile(seen.clone()))?;
         let guard = handle.follow()?;
+        let leak = registration.leak();
 
         *seen.victim.lock() = Some(Victim::Registration(registration));
         assert_eq!(calls(&seen), 1);
@@ -164,6 +165,9 @@ mod registrations {
         assert_eq!(calls(&seen), 0);
         drop(guard);
         put_module();
+        // SAFETY: The registration was dropped in a callback, which cannot wait.
+        unsafe { leak.take_back() };
+        assert_eq!(seen.dropped.load(Relaxed), 1);
         Ok(())
     }
 

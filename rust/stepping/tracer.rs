@@ -411,3 +411,39 @@ impl<T: Tracer> Drop for Registration<T> {
         drop(unsafe { KBox::from_raw(self.tracer.as_ptr()) });
     }
 }
+
+/// What a [`Registration`] leaks that is dropped where it cannot wait. A test takes it back.
+#[cfg(CONFIG_KUNIT = "y")]
+pub(crate) struct Leak<T: Tracer> {
+    entry: *const Entry,
+    tracer: NonNull<T>,
+}
+
+#[cfg(CONFIG_KUNIT = "y")]
+impl<T: Tracer> Registration<T> {
+    /// What it leaks if it is dropped where it cannot wait.
+    pub(crate) fn leak(&self) -> Leak<T> {
+        Leak {
+            entry: Arc::as_ptr(&self.handle.entry),
+            tracer: self.tracer,
+        }
+    }
+}
+
+#[cfg(CONFIG_KUNIT = "y")]
+impl<T: Tracer> Leak<T> {
+    /// Frees it, with the tracer. The caller must be able to sleep.
+    ///
+    /// # Safety
+    ///
+    /// The registration must have been dropped where it could not wait.
+    pub(crate) unsafe fn take_back(self) {
+        rcu::synchronize_rcu();
+        // SAFETY: From `Arc::into_raw()` in `Registration::new()`. The registration took it out of
+        // `ENTRIES` and kept the reference, by the safety requirement, a grace period ago.
+        drop(unsafe { Arc::from_raw(self.entry) });
+        // SAFETY: From `KBox::leak()` in `Registration::new()`. The registration set the entry's
+        // pointer to null and freed nothing, by the safety requirement, a grace period ago.
+        drop(unsafe { KBox::from_raw(self.tracer.as_ptr()) });
+    }
+}
