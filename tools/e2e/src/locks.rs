@@ -30,6 +30,7 @@ use rustix::time::{
     timerfd_create, timerfd_settime, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags,
 };
 
+use crate::failing;
 use crate::hostile::{attack, sleep, software, traced, unpin, Attack, CPU_CLOCK, PATIENCE};
 use crate::module::counter;
 use crate::probe::Probe;
@@ -110,6 +111,10 @@ enum Source {
 impl Source {
     fn attr(self, period: u64) -> Attr {
         match self {
+            // As fast as it may, an overflow follows the other, and the CPU does nothing else.
+            Self::Software(CPU_CLOCK) if failing::debug() => {
+                software(CPU_CLOCK, 1_000_000 * period)
+            }
             Self::Software(config) => software(config, period),
             Self::Tracepoint(config) => Attr {
                 kind: TRACEPOINT,
@@ -284,9 +289,10 @@ struct Group {
 impl Group {
     fn new(source: Source, way: Way) -> Result<Self> {
         let cpu = i32::try_from(CPU)?;
-        // A packet each 49 µs, into a ring that holds 200 ms.
+        // A packet each 49 µs, into a ring that holds 200 ms. Where a tick takes longer than that, nothing else would run.
+        let rate = if failing::debug() { 128 } else { 1280 };
         let attr = Attr {
-            config: 1280 | 1 << 24,
+            config: rate | 1 << 24,
             aux_action: if way == Way::Resume { START_PAUSED } else { 0 },
             ..traced("pattern")?
         };
