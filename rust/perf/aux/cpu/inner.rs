@@ -123,7 +123,8 @@ pub(super) struct Inner<T: AuxPmu, C: Core> {
 
 /// What `event->hw.state` is for an event that does not run.
 // CAST: The bits are 1 and 2.
-pub(super) const STOPPED: c_int = (bindings::PERF_HES_STOPPED | bindings::PERF_HES_UPTODATE) as c_int;
+pub(super) const STOPPED: c_int =
+    (bindings::PERF_HES_STOPPED | bindings::PERF_HES_UPTODATE) as c_int;
 
 impl<T: AuxPmu, C: Core> Inner<T, C> {
     /// No event, no transaction.
