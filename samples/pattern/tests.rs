@@ -12,10 +12,6 @@ use kernel::{
     prelude::*,
     sync::atomic::Atomic, //
 };
-use pattern_codec::{
-    Piece,
-    Reader, //
-};
 use perf::{
     aux::Mode,
     testing::{

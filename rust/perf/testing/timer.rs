@@ -181,7 +181,7 @@ mod cases {
             (Place::Snapshot, |bench| bench.sample(8).map(drop)),
             (Place::Transaction, |bench| {
                 bench
-                    .with_transaction(|transaction, _| {
+                    .with_transaction(|transaction, ()| {
                         transaction.set_timer(INTERVAL);
                         (aux::Next::Continue, ())
                     })
