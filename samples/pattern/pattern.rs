@@ -261,13 +261,12 @@ impl AuxPmu for Pattern {
             aux::Mode::Linear => len,
             aux::Mode::Overwrite => broken::wrap(len, region.size()),
         });
-        let commit = aux::Commit::new(len, aux::Loss::None).in_format(sink.format());
-        let commit = match unit.lost.any() {
-            true => unit.lost.tell(commit, mode),
-            false => commit,
-        };
+        let format = sink.format();
 
+        if unit.lost.any() {
+            return unit.lose_and_leave(event, len, mode).in_format(format);
+        }
         event.leave(unit);
-        commit
+        aux::Commit::new(len, aux::Loss::None).in_format(format)
     }
 }

@@ -94,14 +94,20 @@ impl Stream {
         unit.header.run = unit.header.run.wrapping_add(1);
         self.runs.store(unit.header.run, Relaxed);
         if unit.is_used() {
-            let pending = unit.rest(self.plan.fault);
+            self.advance(unit);
+        }
+    }
 
-            self.pos.store(unit.header.pos, Relaxed);
-            // Of what else there is, only faults make use.
-            if self.plan.fault != Fault::None {
-                self.ticks.store(unit.ticks, Relaxed);
-                self.pending.store(pending, Relaxed);
-            }
+    /// The stream goes on where `unit` has left it.
+    #[inline(never)]
+    fn advance(&self, unit: &mut Unit) {
+        let pending = unit.rest(self.plan.fault);
+
+        self.pos.store(unit.header.pos, Relaxed);
+        // Of what else there is, only faults make use.
+        if self.plan.fault != Fault::None {
+            self.ticks.store(unit.ticks, Relaxed);
+            self.pending.store(pending, Relaxed);
         }
     }
 }

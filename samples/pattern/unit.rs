@@ -53,17 +53,15 @@ impl Lost {
         self.gap | self.no_space | self.collision != 0
     }
 
-    /// Tells them with a commit.
-    #[cold]
-    pub(crate) fn tell(&self, commit: Commit, mode: Mode) -> Commit {
+    /// A commit of `len` bytes that tells them.
+    fn tell(&self, len: u64, mode: Mode) -> Commit {
         let loss = |bytes, cause: fn(Option<u64>) -> Loss| match bytes {
             0 => Loss::None,
             bytes => cause(Some(bytes)),
         };
         let no_space = loss(self.no_space, |bytes| Loss::NoSpace { bytes });
 
-        commit
-            .and_lost(broken::truncated(no_space, mode))
+        Commit::new(len, broken::truncated(no_space, mode))
             .and_lost(loss(self.gap, |bytes| Loss::Gap { bytes }))
             .and_lost(loss(self.collision, |bytes| Loss::Collision { bytes }))
     }
@@ -165,6 +163,15 @@ impl Unit {
     #[inline]
     pub(crate) fn is_used(&self) -> bool {
         self.used
+    }
+
+    /// A session that has lost something is over: the commit of its `len` bytes.
+    #[cold]
+    pub(crate) fn lose_and_leave(&mut self, stream: &Stream, len: u64, mode: Mode) -> Commit {
+        let commit = self.lost.tell(len, mode);
+
+        stream.leave(self);
+        commit
     }
 
     /// Makes it as it is before its next session; whether an interrupt is still to be taken then.

@@ -34,24 +34,52 @@ impl<S: DerefMut<Target = [Entry]>, I: Deref<Target = [u64]>> Table<S, I> {
             wakeup,
         };
 
-        // The transaction before had nothing to commit.
-        match self.marked {
-            Some(Marked {
-                asked: before,
-                marks,
-                ..
-            }) if before == asked => Ok(marks),
-            _ => self.mark_anew(asked),
+        // They are in place if the transaction before had nothing to commit.
+        if !matches!(&self.marked, Some(marked) if marked.asked == asked) {
+            self.mark_anew(head, space, wakeup);
+        }
+        match &self.marked {
+            Some(marked) => Ok(marked.marks),
+            None => Err(NoEnd),
         }
     }
 
+    /// Removes the marks and places new ones, if a region ends within the space.
     #[inline(never)]
-    fn mark_anew(&mut self, asked: Asked) -> Result<Marks, NoEnd> {
+    fn mark_anew(&mut self, head: Pos, space: u64, wakeup: Pos) {
+        let asked = Asked {
+            head,
+            space,
+            wakeup,
+        };
+        let space = space.min(self.size.len());
+        // A wakeup point in the past is due with the first byte.
+        let due = if head.reached(wakeup) {
+            1
+        } else {
+            wakeup.distance_from(head)
+        };
+
         self.clear();
-        let (int, stop, marks) = self.place_marks(asked).ok_or(NoEnd)?;
+        let Some(shift) = self.uniform else {
+            if let Some((int, stop, marks)) = self.search_marks(head, space, due) {
+                self.place_marks(int, stop, asked, marks);
+            }
+            return;
+        };
+        if let Some(marks) = uniform_marks(shift, head, space, due) {
+            let ending_at = |pos: Pos| self.find(pos.retreat(1)).region;
+
+            self.place_marks(ending_at(marks.int), ending_at(marks.stop), asked, marks);
+        }
+    }
+
+    /// Marks regions. None may be marked.
+    #[inline]
+    fn place_marks(&mut self, int: usize, stop: usize, asked: Asked, marks: Marks) {
         let (int, stop) = (self.layout.index(int), self.layout.index(stop));
 
-        // INVARIANT: `clear()` has removed the old marks.
+        // INVARIANT: There are no other marks.
         self.marked = Some(Marked {
             int,
             stop,
@@ -61,34 +89,10 @@ impl<S: DerefMut<Target = [Entry]>, I: Deref<Target = [u64]>> Table<S, I> {
         self.set(int, true, false);
         // Rule 4.
         self.set(stop, true, true);
-        Ok(marks)
     }
 
-    /// The regions to mark, and where they end; [`None`] if no region ends within the space.
-    #[inline]
-    fn place_marks(&self, asked: Asked) -> Option<(usize, usize, Marks)> {
-        let Asked {
-            head,
-            space,
-            wakeup,
-        } = asked;
-        let space = space.min(self.size.len());
-        // A wakeup point in the past is due with the first byte.
-        let due = if head.reached(wakeup) {
-            1
-        } else {
-            wakeup.distance_from(head)
-        };
-        let Some(shift) = self.uniform else {
-            return self.search_marks(head, space, due);
-        };
-        let marks = uniform_marks(shift, head, space, due)?;
-        let ending_at = |pos: Pos| self.find(pos.retreat(1)).region;
-
-        Some((ending_at(marks.int), ending_at(marks.stop), marks))
-    }
-
-    /// The same, if regions have different lengths. `due` is the distance of the wakeup point.
+    /// The regions to mark, and the positions of the marks, if regions have different lengths;
+    /// [`None`] if no region ends within the space. `due` is the distance of the wakeup point.
     #[inline(never)]
     fn search_marks(&self, head: Pos, space: u64, due: u64) -> Option<(usize, usize, Marks)> {
         // Distances are from the head. `first` is that of b1.

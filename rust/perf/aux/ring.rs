@@ -186,10 +186,9 @@ impl Claim {
         }
         // Acquire: sees what the last transaction did to the buffer. Pairs with the release in
         // `drop()`.
-        entry
-            .claimed
-            .cmpxchg(false, true, Acquire)
-            .map_err(|_| Refused::InUse)?;
+        if entry.claimed.xchg(true, Acquire) {
+            return Err(Refused::InUse);
+        }
 
         // INVARIANT: Just set. The ring stays by the safety requirement: while interrupts are off
         // by RCU, and while a transaction is open since perf frees no AUX area then.
