@@ -223,17 +223,26 @@ void rust_perf_dma_for_each(struct rust_perf_dma *dma,
 }
 
 /*
- * The whole list: the API has no way to synchronise a part of one. Nothing on
- * coherent platforms. Any context.
+ * On a coherent platform there is nothing to synchronise, as what swiotlb
+ * bounces was refused. The API is not even called there: with
+ * CONFIG_DMA_API_DEBUG it takes a spinlock, and the caller may hold raw ones.
+ */
+static bool needs_sync(struct rust_perf_dma *dma)
+{
+	return !dma->memory && !dev_is_dma_coherent(dma->dev);
+}
+
+/*
+ * The whole list: the API has no way to synchronise a part of one. Any context.
  */
 void rust_perf_dma_sync_for_cpu(struct rust_perf_dma *dma)
 {
-	if (!dma->memory)
+	if (needs_sync(dma))
 		dma_sync_sgtable_for_cpu(dma->dev, &dma->table, dma->direction);
 }
 
 void rust_perf_dma_sync_for_device(struct rust_perf_dma *dma)
 {
-	if (!dma->memory)
+	if (needs_sync(dma))
 		dma_sync_sgtable_for_device(dma->dev, &dma->table, dma->direction);
 }
