@@ -325,7 +325,7 @@ impl<T: Pmu, K: Kind<T>> Registered<T, K> {
 
     /// The last step: from here on callbacks come.
     fn register(&self) -> Result {
-        // SAFETY: Not registered yet, so nobody else looks at it.
+        // SAFETY: Not registered yet, so no other code has a reference to it.
         unsafe { (*self.pmu.get()).attr_groups = self.groups.as_raw() };
 
         // SAFETY: `self` is pinned; the node is removed below, or when `self` is dropped.

@@ -92,7 +92,7 @@ impl OwnedAttribute {
         raw.attr.attr.mode = 0o444;
         raw.attr.__bindgen_anon_1.show = Some(bindings::perf_event_sysfs_show);
         raw.event_str = text.as_char_ptr();
-        // SAFETY: The attribute is valid for writes, and nobody else has it.
+        // SAFETY: The attribute is valid for writes, and no other reference to it exists.
         unsafe { bindings::rust_perf_attr_init(&raw mut raw.attr.attr) };
 
         // INVARIANT: Set above; the strings' memory does not move with the box.

@@ -9,7 +9,9 @@
 //! Each frame names its source.
 //!
 //! The events that a process opens are a session, which has memory of its own for the sink. The sink
-//! collects for one session at a time: the events of another one do not start meanwhile.
+//! collects for one session at a time: the events of another one do not start meanwhile. The number of
+//! a process that has ended can come again. Then two processes share a session. Both may trace all
+//! CPUs, as each event here takes that.
 //!
 //! Sources and sink are software here. A frame is a word: its source, the CPU, in the highest 16
 //! bits, and its number below.
@@ -91,7 +93,7 @@ struct SharedSink {
 /// The sink, which all sources share.
 #[pin_data]
 struct Sink {
-    /// Who uses it. Callbacks take no lock: a source may stop in NMI.
+    /// Which sources use it. Callbacks take no lock: a source may stop in NMI.
     users: Atomic<u64>,
     /// The sessions that have an AUX area. For tasks only.
     #[pin]

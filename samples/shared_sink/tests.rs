@@ -107,7 +107,7 @@ impl Events {
             .ok_or(EINVAL)
     }
 
-    /// Nobody uses the sink.
+    /// No source uses the sink.
     fn is_idle(&self) -> bool {
         self.sink.users() == Users::NONE
     }
@@ -222,7 +222,7 @@ mod cases {
             assert!(events.event(1)?.tick());
             events.event(0)?.del();
             events.event(1)?.del();
-            // Nobody reads: 1600 bytes a round.
+            // The tail does not move: 1600 bytes a round.
             assert_eq!(events.event(1)?.is_disabled(), round == 2);
             assert!(events.is_idle());
         }

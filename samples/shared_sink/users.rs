@@ -24,7 +24,7 @@ pub(crate) struct Users {
 }
 
 impl Users {
-    /// Nobody.
+    /// No source has started.
     pub(crate) const NONE: Self = Self {
         session: 0,
         count: 0,

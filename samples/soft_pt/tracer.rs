@@ -100,7 +100,7 @@ impl Tracer {
         self.armed
     }
 
-    /// Whether traps of the current task are told to the encoder.
+    /// Whether the encoder gets the traps of the current task.
     pub(crate) fn is_stepping(&self) -> bool {
         self.armed || self.shared
     }

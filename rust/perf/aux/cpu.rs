@@ -9,7 +9,7 @@
 //!
 //! - This file: what enters, and what is left to do afterwards.
 //! - [`inner`]: what the guard protects, and what is done with it.
-//! - [`report`]: what the rest of the world is told.
+//! - [`report`]: counters, tracepoints and errnos.
 //!
 //! # Locks
 //!
@@ -473,7 +473,10 @@ impl<T: AuxPmu, C: Core> CpuState<T, C> {
 
     /// The interval of the timer that the driver has asked for, and that at which it is armed.
     #[cfg(CONFIG_RUST_PERF_TESTING)]
-    pub(crate) fn timers(&self, _cpu: &context::Cpu) -> (Option<Delta>, Option<Delta>) {
+    pub(crate) fn timers(&self, cpu: &context::Cpu) -> (Option<Delta>, Option<Delta>) {
+        if cpu.id() != self.cpu {
+            return (None, None);
+        }
         let inner = self.inner.get();
         let timers = self.guard.run(
             || {

@@ -3,10 +3,10 @@
 //! The ring buffers that have an AUX area of ours, and who writes to each.
 //!
 //! perf passes a ring buffer's `aux_priv` to every event that writes to it, and user space can make
-//! events of several PMUs, or of several CPUs, write to one ring buffer. perf keeps transactions apart by a
-//! plain counter and warns when it finds one open. So the framework looks before it begins: an
-//! AUX area that is not registered here is never begun on, and one that is has one writer at a
-//! time, on whatever CPU.
+//! events of several PMUs, or of several CPUs, write to one ring buffer. perf keeps transactions
+//! apart by a plain counter, and warns when it finds one open. So the framework looks before it
+//! begins. On an AUX area that is not registered here it begins none. One that is registered has one
+//! writer at a time, on whatever CPU.
 //!
 //! C counterpart: `rb->aux_priv` and `rb->aux_nest` in `kernel/events/internal.h`.
 
@@ -104,7 +104,8 @@ impl Drop for Registered {
     fn drop(&mut self) {
         // SAFETY: The key is an identity; only this entry stands under it, by the type invariant.
         unsafe { bindings::rust_perf_ring_erase(self.key, self.ring.as_ptr().cast()) };
-        // Whoever sees the old number is an RCU reader that the grace period waits for.
+        // An RCU reader that still sees the old number began before the grace period, which waits for
+        // it.
         GENERATION.fetch_add(1, Release);
         // SAFETY: From kmalloc(), by the type invariant, with its head first. It is found no more, and
         // RCU waits for those that have found it: they run with interrupts off.

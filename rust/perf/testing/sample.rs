@@ -264,7 +264,7 @@ mod tests {
         })
     }
 
-    /// Each sample, at every point of a ring that goes round, whatever the reader has read.
+    /// Samples of each length, at every position of an AUX area that wraps, whatever the tail is.
     #[test]
     fn samples_hold_the_newest_bytes() -> Result {
         let sizes = [8, 64, 1000, 4096, 4104, 8184, 8192, 100_000];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Timers of drivers: those that leave the CPU to nobody, and those that are set in any callback.
+//! Timers of drivers: those that are too short, and those that are set in any callback.
 
 use super::{
     Bench,
