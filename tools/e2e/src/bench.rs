@@ -100,7 +100,7 @@ fn commits() -> Result<()> {
             for share in [0, 2] {
                 let mut calls = Vec::new();
                 let len = bytes(pages) / 2 * share / 2;
-                // Bounce memory that the unit goes round in keeps the newest.
+                // Where the bounce memory wraps, it keeps the newest trace.
                 let least = if sink == 2 { len.min(1) } else { len };
                 for _ in 0..3 {
                     calls.push(commit(

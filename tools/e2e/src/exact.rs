@@ -5,6 +5,8 @@
 //! In a guest each program runs by itself, stepped by `steptrace`, and traced: by `auxrec`, and by stock perf. Decoding takes long in a
 //! guest that is emulated, so it is done outside, from the files, by perf and by libipt. The programs see the same addresses in all
 //! runs: nothing is random, the environment is the same, and so is the CPU, of which each has one for itself.
+//!
+//! The file is long, as each program needs a row, and the rules that judge a row belong beside it.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
