@@ -125,6 +125,18 @@ struct Asked {
     wakeup: Pos,
 }
 
+impl Asked {
+    /// The distance of the wakeup point. One in the past is due with the first byte.
+    #[inline]
+    fn due(&self) -> u64 {
+        if self.head.reached(self.wakeup) {
+            1
+        } else {
+            self.wakeup.distance_from(self.head)
+        }
+    }
+}
+
 impl<S: DerefMut<Target = [Entry]>, I: DerefMut<Target = [u64]>> Table<S, I> {
     /// Builds the tables for the ring that `chunks` make up, one after the other.
     pub fn new(
@@ -199,11 +211,10 @@ impl<S: Deref<Target = [Entry]>, I: Deref<Target = [u64]>> Table<S, I> {
     #[inline]
     pub fn seek(&self, head: Pos) -> Cursor {
         let place = self.find(head);
-        let (table, entry) = self.layout.split(self.layout.index(place.region));
+        let (table, entry) = self.layout.place(place.region);
 
         Cursor {
-            // `new()` has computed the same address.
-            table: self.layout.table(table).unwrap_or(self.layout.at),
+            table,
             entry: u64::try_from(entry).unwrap_or(0),
             offset: self.within(place, head),
         }

@@ -30,11 +30,6 @@ struct list_head *rust_perf_addr_filters(struct perf_event *event)
 	return &perf_event_addr_filters(event)->list;
 }
 
-bool rust_perf_aux_paused(struct perf_event *event)
-{
-	return READ_ONCE(event->hw.aux_paused);
-}
-
 void rust_perf_set_aux_paused(struct perf_event *event, bool paused)
 {
 	WRITE_ONCE(event->hw.aux_paused, paused);

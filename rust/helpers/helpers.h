@@ -14,7 +14,9 @@
 #include <linux/list.h>
 #include <linux/perf_event.h>
 #include <linux/smp.h>
+#include <linux/stddef.h>
 #include <linux/sysfs.h>
+#include <linux/tracepoint-defs.h>
 #include <linux/types.h>
 #include <linux/workqueue.h>
 #include <linux/xarray.h>
@@ -48,6 +50,15 @@ struct rust_perf_dma;
 /* What a user is charged for: see charge.c. */
 struct rust_perf_charge;
 
+/* As trace.h declares them. */
+extern struct tracepoint __tracepoint_rust_perf_begin;
+extern struct tracepoint __tracepoint_rust_perf_commit;
+
+/* Where a field is whose path in the bindings has bindgen's numbers. */
+enum rust_perf_offset {
+	RUST_PERF_AUX_PAUSED = offsetof(struct perf_event, hw.aux_paused),
+};
+
 /* A handler of NMIs: see nmi.c. */
 struct rust_perf_nmi {
 	struct list_head node;
@@ -70,6 +81,7 @@ bool rust_perf_registration_claim(struct rust_perf_registration *registration);
 void rust_perf_registration_end_later(struct rust_perf_registration *registration);
 void rust_perf_attr_init(struct attribute *attr);
 int rust_perf_cpu_to_node(unsigned int cpu);
+bool rust_perf_cpu_online(unsigned int cpu);
 unsigned int rust_perf_any_online_but(unsigned int cpu);
 int rust_perf_ring_store(void *key, void *ring);
 void rust_perf_ring_erase(void *key, void *ring);

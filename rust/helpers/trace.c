@@ -5,6 +5,10 @@
 
 #include "helpers.h"
 
+/* Drivers look at the static keys, and call what follows if one is set. */
+EXPORT_TRACEPOINT_SYMBOL_GPL(rust_perf_begin);
+EXPORT_TRACEPOINT_SYMBOL_GPL(rust_perf_commit);
+
 void rust_perf_trace_begin(struct perf_event *event, u64 aux_head, u64 space,
 			   unsigned int reason)
 {

@@ -4,7 +4,10 @@
 
 use super::{
     config::Plan,
-    fault::Fault,
+    fault::{
+        Fault,
+        Line, //
+    },
     unit::Unit, //
 };
 use kernel::sync::atomic::{
@@ -94,20 +97,21 @@ impl Stream {
         unit.header.run = unit.header.run.wrapping_add(1);
         self.runs.store(unit.header.run, Relaxed);
         if unit.is_used() {
-            self.advance(unit);
+            unit.rest();
+            self.pos.store(unit.header.pos, Relaxed);
+            if self.plan.fault != Fault::None {
+                self.carry(unit);
+            }
         }
     }
 
-    /// The stream goes on where `unit` has left it.
-    #[inline(never)]
-    fn advance(&self, unit: &mut Unit) {
-        let pending = unit.rest(self.plan.fault);
+    /// Takes along to the next session what faults make use of.
+    #[cold]
+    fn carry(&self, unit: &mut Unit) {
+        let pending = unit.line.is_pending(self.plan.fault);
 
-        self.pos.store(unit.header.pos, Relaxed);
-        // Of what else there is, only faults make use.
-        if self.plan.fault != Fault::None {
-            self.ticks.store(unit.ticks, Relaxed);
-            self.pending.store(pending, Relaxed);
-        }
+        unit.line = Line::new(pending);
+        self.ticks.store(unit.ticks, Relaxed);
+        self.pending.store(pending, Relaxed);
     }
 }

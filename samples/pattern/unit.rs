@@ -170,19 +170,16 @@ impl Unit {
     pub(crate) fn lose_and_leave(&mut self, stream: &Stream, len: u64, mode: Mode) -> Commit {
         let commit = self.lost.tell(len, mode);
 
+        self.lost = Lost::default();
         stream.leave(self);
         commit
     }
 
-    /// Makes it as it is before its next session; whether an interrupt is still to be taken then.
-    pub(crate) fn rest(&mut self, fault: Fault) -> bool {
-        let pending = self.line.is_pending(fault);
-
+    /// Makes it as it is before its next session, if it has lost nothing and nothing went wrong.
+    #[inline]
+    pub(crate) fn rest(&mut self) {
         self.end = self.header.pos;
         self.used = false;
-        self.line = Line::new(pending);
-        self.lost = Lost::default();
-        pending
     }
 
     /// Lets it write from there on.

@@ -107,7 +107,6 @@ impl Layout {
     }
 
     /// The address of table `n`.
-    #[inline]
     pub(super) fn table(&self, n: usize) -> Option<u64> {
         u64::try_from(n)
             .ok()?
@@ -135,18 +134,34 @@ impl Layout {
     pub(super) fn index(&self, n: usize) -> usize {
         // Mostly there is one table.
         if n < self.each.get() {
-            return n;
+            n
+        } else {
+            self.index_in_chain(n)
         }
+    }
+
+    #[inline(never)]
+    fn index_in_chain(&self, n: usize) -> usize {
         n.saturating_add(n / self.each)
     }
 
-    /// The table of entry `index` of the storage, and the number of the entry in it.
+    /// The address of the table that has the entry of region `n`, and the number of the entry in it.
     #[inline]
-    pub(super) fn split(&self, index: usize) -> (usize, usize) {
-        if index < self.capacity.get() {
-            return (0, index);
+    pub(super) fn place(&self, n: usize) -> (u64, usize) {
+        // Mostly there is one table.
+        if n < self.each.get() {
+            (self.at, n)
+        } else {
+            self.place_in_chain(n)
         }
-        (index / self.capacity, index % self.capacity)
+    }
+
+    #[inline(never)]
+    fn place_in_chain(&self, n: usize) -> (u64, usize) {
+        // [`Table::new()`](super::Table::new) has computed the same address.
+        let table = self.table(n / self.each).unwrap_or(self.at);
+
+        (table, n % self.each)
     }
 
     /// The number of the region whose entry is `index`. [`None`] if that is the last entry of a

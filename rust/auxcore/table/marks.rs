@@ -47,30 +47,35 @@ impl<S: DerefMut<Target = [Entry]>, I: Deref<Target = [u64]>> Table<S, I> {
     /// Removes the marks and places new ones, if a region ends within the space.
     #[inline(never)]
     fn mark_anew(&mut self, head: Pos, space: u64, wakeup: Pos) {
+        self.clear();
+        let Some(shift) = self.uniform else {
+            return self.mark_search(head, space, wakeup);
+        };
+        let size = self.size.len();
         let asked = Asked {
             head,
             space,
             wakeup,
         };
-        let space = space.min(self.size.len());
-        // A wakeup point in the past is due with the first byte.
-        let due = if head.reached(wakeup) {
-            1
-        } else {
-            wakeup.distance_from(head)
-        };
 
-        self.clear();
-        let Some(shift) = self.uniform else {
-            if let Some((int, stop, marks)) = self.search_marks(head, space, due) {
-                self.place_marks(int, stop, asked, marks);
-            }
-            return;
-        };
-        if let Some(marks) = uniform_marks(shift, head, space, due) {
+        if let Some(marks) = uniform_marks(shift, size, asked) {
             let ending_at = |pos: Pos| self.find(pos.retreat(1)).region;
 
             self.place_marks(ending_at(marks.int), ending_at(marks.stop), asked, marks);
+        }
+    }
+
+    /// Places marks if a region ends within the space. None may be marked.
+    #[inline(never)]
+    fn mark_search(&mut self, head: Pos, space: u64, wakeup: Pos) {
+        let asked = Asked {
+            head,
+            space,
+            wakeup,
+        };
+
+        if let Some((int, stop, marks)) = self.search_marks(asked) {
+            self.place_marks(int, stop, asked, marks);
         }
     }
 
@@ -92,9 +97,10 @@ impl<S: DerefMut<Target = [Entry]>, I: Deref<Target = [u64]>> Table<S, I> {
     }
 
     /// The regions to mark, and the positions of the marks, if regions have different lengths;
-    /// [`None`] if no region ends within the space. `due` is the distance of the wakeup point.
-    #[inline(never)]
-    fn search_marks(&self, head: Pos, space: u64, due: u64) -> Option<(usize, usize, Marks)> {
+    /// [`None`] if no region ends within the space.
+    fn search_marks(&self, asked: Asked) -> Option<(usize, usize, Marks)> {
+        let (head, space) = (asked.head, asked.space.min(self.size.len()));
+        let due = asked.due();
         // Distances are from the head. `first` is that of b1.
         let start = self.find(head);
         let first = self
@@ -142,6 +148,7 @@ impl<S: DerefMut<Target = [Entry]>, I: Deref<Target = [u64]>> Table<S, I> {
     /// stops it.
     ///
     /// The unit must not be running.
+    #[inline]
     pub fn clear(&mut self) {
         if let Some(Marked { int, stop, .. }) = self.marked.take() {
             self.set(int, false, false);
@@ -158,9 +165,10 @@ impl<S: DerefMut<Target = [Entry]>, I: Deref<Target = [u64]>> Table<S, I> {
 }
 
 /// Where the unit raises its interrupt and stops, if each region has 2^`shift` bytes. The size of the
-/// ring is a multiple of that, so a position in the ring tells the offset in its region.
+/// ring, `size`, is a multiple of that, so a position in the ring tells the offset in its region.
 #[inline]
-fn uniform_marks(shift: u32, head: Pos, space: u64, due: u64) -> Option<Marks> {
+fn uniform_marks(shift: u32, size: u64, asked: Asked) -> Option<Marks> {
+    let (head, space, due) = (asked.head, asked.space.min(size), asked.due());
     let len = 1u64.wrapping_shl(shift);
     let within = |pos: Pos| pos.get() & len.wrapping_sub(1);
     let first = len.wrapping_sub(within(head));

@@ -307,7 +307,7 @@ impl<T: AuxPmu, C: Core> CpuState<T, C> {
             if inner.is_event(event) {
                 let action = inner.lifecycle.start();
 
-                if !inner.lifecycle.is_online() {
+                if action == Action::None && !inner.lifecycle.is_online() {
                     inner.report_failure(&self, Failure::Offline);
                 }
                 // A failure shows in the state that the event keeps: stopped.

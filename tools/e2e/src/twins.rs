@@ -66,11 +66,12 @@ pub fn run(times: u32) -> Result<()> {
         calls(pmu, &victim.event, times)?;
     }
     for (pmu, ..) in DRIVERS.iter().filter(|(pmu, ..)| pmu.ends_with("pattern")) {
-        let mut all = (0..COMMITS)
-            .map(|_| commit(pmu, "", PAGES, COMMIT_LEN, COMMIT_LEN))
-            .collect::<Result<Vec<_>>>()?;
-        all.sort_unstable();
-        println!("driver {pmu} commit {}", all[COMMITS / 2]);
+        // What else the kernel does in a call only adds to it.
+        let mut least = u64::MAX;
+        for _ in 0..COMMITS {
+            least = least.min(commit(pmu, "", PAGES, COMMIT_LEN, COMMIT_LEN)?);
+        }
+        println!("driver {pmu} commit {least}");
     }
     Ok(())
 }

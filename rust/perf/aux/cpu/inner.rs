@@ -457,6 +457,12 @@ impl<T: AuxPmu, C: Core> Inner<T, C> {
 /// Whether perf wants a live event paused.
 #[inline]
 fn is_paused(event: NonNull<bindings::perf_event>) -> bool {
-    // SAFETY: Live: the caller has it from `Inner`, whose invariant says so.
-    unsafe { bindings::rust_perf_aux_paused(event.as_ptr()) }
+    // CAST: An offset in the structure.
+    let offset = bindings::rust_perf_offset_RUST_PERF_AUX_PAUSED as usize;
+    // SAFETY: The field is there, and the event is live: the caller has it from `Inner`, whose
+    // invariant says so.
+    let paused = unsafe { event.byte_add(offset) }.cast::<c_uint>();
+
+    // SAFETY: Aligned and live. perf writes it marked; volatile, so this is a `READ_ONCE()`.
+    unsafe { paused.read_volatile() != 0 }
 }

@@ -17,11 +17,8 @@ use crate::{
 };
 use core::ptr::NonNull;
 use kernel::{
-    prelude::*,
-    sync::atomic::{
-        Atomic,
-        Relaxed, //
-    }, //
+    jump_label::static_branch_unlikely,
+    prelude::*, //
 };
 
 /// Why an event was not started.
@@ -70,12 +67,22 @@ impl Failure {
     }
 }
 
+/// Whether a tracepoint is enabled.
+macro_rules! is_traced {
+    ($tracepoint:ident) => {
+        // SAFETY: The static key of a tracepoint, which `helpers/trace.c` defines.
+        unsafe { static_branch_unlikely!(bindings::$tracepoint, kernel::bindings::tracepoint, key) }
+    };
+}
+
 impl<T: AuxPmu, C: Core> Inner<T, C> {
     /// A transaction was begun.
     #[inline]
     pub(super) fn report_begun(&self, state: &CpuState<T, C>) {
         state.stats.begins.add(1);
-        self.trace_begin(0);
+        if is_traced!(__tracepoint_rust_perf_begin) {
+            self.trace_begin(0);
+        }
     }
 
     /// No transaction was begun.
@@ -97,7 +104,7 @@ impl<T: AuxPmu, C: Core> Inner<T, C> {
         self.trace_begin(failure.reason());
     }
 
-    #[inline]
+    #[cold]
     fn trace_begin(&self, reason: c_uint) {
         if let Some(event) = self.event {
             let (head, space) = (self.handle.head().get(), self.handle.space());
@@ -120,8 +127,10 @@ impl<T: AuxPmu, C: Core> CpuState<T, C> {
     ) {
         self.stats.commits.add(1);
         self.stats.bytes.add(len);
-        // SAFETY: The event is live: the caller has it from `Inner`. Any context.
-        unsafe { bindings::rust_perf_trace_commit(event.as_ptr(), head, len, flags) };
+        if is_traced!(__tracepoint_rust_perf_commit) {
+            // SAFETY: The event is live: the caller has it from `Inner`. Any context.
+            unsafe { bindings::rust_perf_trace_commit(event.as_ptr(), head, len, flags) };
+        }
     }
 
     /// What a commit of a live event has lost, with the flags of that.
@@ -166,12 +175,13 @@ pub(super) fn itrace_started(event: NonNull<bindings::perf_event>) {
     // SAFETY: Live: the caller has it from `Inner`.
     let attach_state = unsafe { &raw mut (*event.as_ptr()).attach_state };
     // SAFETY: Aligned and live. perf's own accesses are under the context's lock, on this CPU, or
-    // marked.
-    let attach_state = unsafe { Atomic::from_ptr(attach_state) };
+    // marked. Volatile, so it is a `READ_ONCE()`.
+    let before = unsafe { attach_state.read_volatile() };
 
-    let before = attach_state.load(Relaxed);
     // Once, at the first start, which is in `add()`, where perf does not change it.
     if before & bindings::PERF_ATTACH_ITRACE == 0 {
-        attach_state.store(before | bindings::PERF_ATTACH_ITRACE, Relaxed);
+        // SAFETY: Aligned and live. perf's own accesses are under the context's lock, on this CPU, or
+        // marked. Volatile, so it is a `WRITE_ONCE()`.
+        unsafe { attach_state.write_volatile(before | bindings::PERF_ATTACH_ITRACE) };
     }
 }
