@@ -264,6 +264,11 @@ int rust_perf_cpu_to_node(unsigned int cpu)
 	return cpu_possible(cpu) ? cpu_to_node(cpu) : NUMA_NO_NODE;
 }
 
+bool rust_perf_cpu_online(unsigned int cpu)
+{
+	return cpu_online(cpu);
+}
+
 /* nr_cpu_ids if there is none. */
 unsigned int rust_perf_any_online_but(unsigned int cpu)
 {

@@ -89,7 +89,6 @@ void *rust_perf_ring_load(void *key);
 void rust_perf_kfree_rcu(struct rust_perf_rcu *object);
 
 struct list_head *rust_perf_addr_filters(struct perf_event *event);
-bool rust_perf_aux_paused(struct perf_event *event);
 void rust_perf_set_aux_paused(struct perf_event *event, bool paused);
 int rust_perf_cpuhp_setup(int (*online)(unsigned int cpu,
 					struct hlist_node *node),

@@ -402,6 +402,7 @@ impl<T: Pmu, K: Kind<T>> Registered<T, K> {
         if T::HAS_CPU_ONLINE {
             vtable::in_callback(|| this.shared.driver.cpu_online(cpu))?;
         }
+        this.shared.units.settle(cpu);
         this.set_online(true);
         Ok(())
     }

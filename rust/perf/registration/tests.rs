@@ -2,6 +2,7 @@
 
 //! Registration, and events, with the kernel's perf.
 
+use super::units::Units;
 use crate::{
     aux::{
         self,
@@ -325,6 +326,18 @@ mod cases {
         // Wherever it was opened, it lives on the unit's CPU, which is online.
         assert!(opened.cpu() >= 0);
         Ok(())
+    }
+
+    /// The CPU on which a unit for all CPUs was described goes offline before the PMU is registered.
+    #[test]
+    fn a_unit_for_all_cpus_settles_where_a_cpu_is_online() {
+        // No guest has so many.
+        let units = Units::System(Atomic::new(7));
+
+        units.settle(0);
+        assert_eq!(units.home(), Some(0));
+        units.settle(1);
+        assert_eq!(units.home(), Some(0));
     }
 
     /// A PMU without an AUX area: two events count at the same time.

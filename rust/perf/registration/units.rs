@@ -61,6 +61,17 @@ impl Units {
         }
     }
 
+    /// `cpu` is online, and no CPU comes or goes: it takes the events of a unit for all CPUs if their
+    /// CPU has gone before the PMU was registered. There are none yet.
+    pub(super) fn settle(&self, cpu: u32) {
+        if let Self::System(home) = self {
+            // SAFETY: No requirements.
+            if !unsafe { bindings::rust_perf_cpu_online(home.load(Relaxed)) } {
+                home.store(cpu, Relaxed);
+            }
+        }
+    }
+
     /// Whether `cpu` may have a unit. With [`Self::System`] each may, one after the other.
     pub(crate) fn may_have(&self, cpu: u32) -> bool {
         match self {
