@@ -20,15 +20,26 @@ use crate::{
     }, //
 };
 #[cfg(CONFIG_PCI)]
+use crate::{
+    hotplug,
+    registration::{
+        Follower,
+        Units, //
+    }, //
+};
+#[cfg(CONFIG_PCI)]
 use kernel::{
     device::Bound,
     devres::Devres,
+    error::to_result,
     irq,
     pci,
-    sync::aref::ARef, //
+    sync::{
+        aref::ARef,
+        atomic::Relaxed, //
+    }, //
 };
 use kernel::{
-    error::to_result,
     prelude::*,
     sync::Arc, //
 };
@@ -138,16 +149,14 @@ impl<T: AuxPmu> Entry<T> {
 ///
 /// ```no_run
 /// use kernel::{device::Bound, irq, pci, prelude::*};
-/// use perf::interrupt::PciLine;
+/// use perf::{interrupt::{Entry, PciLine}, AuxPmu};
 ///
-/// fn request<H: irq::Handler + Send + 'static>(
+/// fn request<H: irq::Handler + Send + 'static, T: AuxPmu>(
 ///     device: &pci::Device<Bound>,
 ///     handler: H,
+///     entry: &Entry<T>,
 /// ) -> Result<PciLine<H>> {
-///     let line = PciLine::new(device, c"my_unit", handler)?;
-///     // The CPU that shall serve it.
-///     perf::interrupt::set_affinity(line.number(), 0)?;
-///     Ok(line)
+///     PciLine::following(device, c"my_unit", handler, entry)
 /// }
 /// ```
 #[cfg(CONFIG_PCI)]
@@ -162,6 +171,8 @@ struct Requested<H: irq::Handler + Send + 'static> {
     device: ARef<pci::Device>,
     irq: c_uint,
     handler: Pin<KBox<H>>,
+    /// What follows the events of a unit by its number.
+    follower: Option<Arc<Follower>>,
 }
 
 #[cfg(CONFIG_PCI)]
@@ -170,6 +181,15 @@ impl<H: irq::Handler + Send + 'static> PciLine<H> {
     ///
     /// Context: task, may sleep.
     pub fn new(device: &pci::Device<Bound>, name: &'static CStr, handler: H) -> Result<Self> {
+        Self::request(device, name, handler, None)
+    }
+
+    fn request(
+        device: &pci::Device<Bound>,
+        name: &'static CStr,
+        handler: H,
+        follower: Option<Arc<Follower>>,
+    ) -> Result<Self> {
         let handler = KBox::pin(handler, GFP_KERNEL)?;
         // CAST: `Device` is a transparent wrapper of `struct pci_dev`.
         let raw: *mut bindings::pci_dev = core::ptr::from_ref(device).cast_mut().cast();
@@ -210,6 +230,7 @@ impl<H: irq::Handler + Send + 'static> PciLine<H> {
             device: device.into(),
             irq: requested,
             handler,
+            follower,
         };
         Ok(Self(Devres::new(
             device.as_ref(),
@@ -217,9 +238,35 @@ impl<H: irq::Handler + Send + 'static> PciLine<H> {
         )?))
     }
 
-    /// Its number, for [`set_affinity`]; 0 if the device was unbound.
-    pub fn number(&self) -> u32 {
-        self.0.try_access().map_or(0, |requested| requested.irq)
+    /// As [`Self::new`], and the interrupt follows the events of the PMU of `entry`, whose unit all
+    /// CPUs share: the CPU that they live on serves it. User space may choose another, from which it is
+    /// forwarded.
+    ///
+    /// [`EINVAL`] if CPUs have units of their own.
+    ///
+    /// Context: task, may sleep.
+    ///
+    /// C counterpart: `irq_set_affinity()`. `hisi_ptt_pmu_start()` calls it under the lock of perf's
+    /// context, from which a CPU that changes the affinity of a threaded interrupt may wait for it.
+    pub fn following<T: AuxPmu>(
+        device: &pci::Device<Bound>,
+        name: &'static CStr,
+        handler: H,
+        entry: &Entry<T>,
+    ) -> Result<Self> {
+        let Units::System(system) = &entry.0.units else {
+            return Err(EINVAL);
+        };
+        let line = Self::request(device, name, handler, Some(system.follower.clone()))?;
+
+        if let Some(requested) = line.0.try_access() {
+            let locked = hotplug::Locked::new();
+
+            system
+                .follower
+                .set(requested.irq, system.home.load(Relaxed), &locked);
+        }
+        Ok(line)
     }
 }
 
@@ -230,6 +277,9 @@ impl<H: irq::Handler + Send + 'static> Drop for Requested<H> {
         // CAST: `Device` is a transparent wrapper of `struct pci_dev`.
         let device = core::ptr::from_ref(&*self.device).cast_mut().cast();
 
+        if let Some(follower) = &self.follower {
+            follower.set(0, 0, &hotplug::Locked::new());
+        }
         // SAFETY: Requested with this cookie, by the type invariant; this is a task: `Devres` is
         // dropped and revoked in one.
         unsafe { bindings::free_irq(self.irq, cookie) };
@@ -253,19 +303,6 @@ unsafe extern "C" fn handle<H: irq::Handler>(
         irq::IrqReturn::Handled => bindings::irqreturn::IRQ_HANDLED,
         irq::IrqReturn::None => bindings::irqreturn::IRQ_NONE,
     }
-}
-
-/// Has CPU `cpu` serve the interrupt with this number, perhaps only after the next one. A driver does
-/// so in [`AuxPmu::start`], so that the interrupt of a unit that all CPUs share follows its events.
-///
-/// [`EINVAL`] if there is no such CPU or interrupt.
-///
-/// Context: any but NMI.
-///
-/// C counterpart: `irq_set_affinity()`, as in `hisi_ptt_pmu_start()`.
-pub fn set_affinity(irq: u32, cpu: u32) -> Result {
-    // SAFETY: It checks both numbers.
-    to_result(unsafe { bindings::rust_perf_irq_set_affinity(irq, cpu) })
 }
 
 /// Runs `f` with interrupts off.

@@ -39,12 +39,17 @@ use kernel::{
     types::Opaque, //
 };
 
+#[cfg(CONFIG_PCI)]
+pub(crate) use units::Follower;
 pub(crate) use {
     shared::{
         CpuInfo,
         Shared, //
     },
-    units::Units, //
+    units::{
+        System,
+        Units, //
+    }, //
 };
 
 /// What kind of PMU a registration is of: a [`Counter`](crate::counter::Counter), or one with an
@@ -427,7 +432,7 @@ impl<T: Pmu, K: Kind<T>> Registered<T, K> {
 
     /// Moves the events of a unit that all CPUs share away from `cpu`.
     fn migrate(&self, cpu: u32) {
-        let Units::System(home) = &self.shared.units else {
+        let Units::System(System { home, follower }) = &self.shared.units else {
             return;
         };
         // SAFETY: No requirements.
@@ -440,6 +445,7 @@ impl<T: Pmu, K: Kind<T>> Registered<T, K> {
         }
 
         home.store(next, Relaxed);
+        follower.go(next);
         if let (Ok(from), Ok(to)) = (c_int::try_from(cpu), c_int::try_from(next)) {
             // SAFETY: Registered, or about to be, without events; a task that may sleep, in a
             // callback of CPU hotplug, so that neither CPU comes or goes.

@@ -31,13 +31,7 @@ use kernel::{
     irq,
     pci,
     prelude::*,
-    sync::{
-        aref::ARef,
-        atomic::{
-            Atomic,
-            Relaxed, //
-        }, //
-    },
+    sync::aref::ARef,
     time::{
         delay::fsleep,
         Delta, //
@@ -46,7 +40,6 @@ use kernel::{
 use perf::{
     aux,
     interrupt::{
-        self,
         Entry,
         PciLine, //
     },
@@ -138,7 +131,6 @@ impl pci::Driver for Edu {
                 .iomap_region_sized::<{ regs::END }>(0, c"edu_trace")?
                 .into_devres()?,
             device: device.into(),
-            irq: Atomic::new(0),
         };
         unit.fill(device)?;
 
@@ -146,12 +138,11 @@ impl pci::Driver for Edu {
             .parent(device.as_ref())
             .scope(Scope::System);
         let registration = aux::Registration::new(description, unit)?;
-        let line = PciLine::new(device, c"edu_trace", Handler(registration.entry()))?;
+        let entry = registration.entry();
 
-        registration.driver().irq.store(line.number(), Relaxed);
         Ok(Bound {
+            _line: PciLine::following(device, c"edu_trace", Handler(entry.clone()), &entry)?,
             _registration: registration,
-            _line: line,
         })
     }
 }
@@ -172,8 +163,6 @@ impl irq::Handler for Handler {
 struct Unit {
     bar: pci::DevresBar<{ regs::END }>,
     device: ARef<pci::Device>,
-    /// The number of its interrupt, once there is one.
-    irq: Atomic<u32>,
 }
 
 impl Unit {
@@ -369,8 +358,6 @@ impl AuxPmu for Unit {
             full: false,
         };
 
-        // An interrupt that arrives elsewhere is forwarded, which costs another one.
-        let _ = interrupt::set_affinity(self.irq.load(Relaxed), transaction.cpu().id());
         self.next(transaction, &mut trace);
         Ok(trace)
     }

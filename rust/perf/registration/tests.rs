@@ -2,7 +2,10 @@
 
 //! Registration, and events, with the kernel's perf.
 
-use super::units::Units;
+use super::units::{
+    System,
+    Units, //
+};
 use crate::{
     aux::{
         self,
@@ -330,14 +333,15 @@ mod cases {
 
     /// The CPU on which a unit for all CPUs was described goes offline before the PMU is registered.
     #[test]
-    fn a_unit_for_all_cpus_settles_where_a_cpu_is_online() {
+    fn a_unit_for_all_cpus_settles_where_a_cpu_is_online() -> Result {
         // No guest has so many.
-        let units = Units::System(Atomic::new(7));
+        let units = Units::System(System::new(7)?);
 
         units.settle(0);
         assert_eq!(units.home(), Some(0));
         units.settle(1);
         assert_eq!(units.home(), Some(0));
+        Ok(())
     }
 
     /// A PMU without an AUX area: two events count at the same time.

@@ -4,15 +4,19 @@
 
 use crate::{
     bindings,
+    hotplug,
     pmu::Scope, //
 };
 use kernel::{
     cpu::CpuId,
     cpumask::CpumaskVar,
     prelude::*,
-    sync::atomic::{
-        Atomic,
-        Relaxed, //
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc, //
     }, //
 };
 
@@ -34,8 +38,47 @@ impl Mask {
 pub(crate) enum Units {
     EachCpu,
     Cpus(Mask),
-    /// One for all, on this CPU now.
-    System(Atomic<u32>),
+    /// One for all.
+    System(System),
+}
+
+/// A unit that all CPUs share.
+pub(crate) struct System {
+    /// The CPU that its events live on.
+    pub(crate) home: Atomic<u32>,
+    pub(crate) follower: Arc<Follower>,
+}
+
+impl System {
+    pub(super) fn new(home: u32) -> Result<Self> {
+        Ok(Self {
+            home: Atomic::new(home),
+            follower: Arc::new(Follower(Atomic::new(0)), GFP_KERNEL)?,
+        })
+    }
+}
+
+/// The number of the interrupt that follows the events of a unit; 0 for none.
+pub(crate) struct Follower(Atomic<u32>);
+
+impl Follower {
+    /// From now on the interrupt `irq` follows, first to `cpu`; or none if it is 0.
+    pub(crate) fn set(&self, irq: u32, cpu: u32, _locked: &hotplug::Locked) {
+        self.0.store(irq, Relaxed);
+        self.go(cpu);
+    }
+
+    /// Has `cpu` serve the interrupt, perhaps only after the next one. CPUs do not come or go.
+    pub(super) fn go(&self, cpu: u32) {
+        let irq = self.0.load(Relaxed);
+
+        if irq != 0 {
+            // It may be one that no other CPU can serve. Then it is forwarded.
+            //
+            // SAFETY: It checks both numbers.
+            let _ = unsafe { bindings::rust_perf_irq_set_affinity(irq, cpu) };
+        }
+    }
 }
 
 impl Units {
@@ -48,7 +91,7 @@ impl Units {
                 //
                 // SAFETY: No requirements: any number of a CPU will do.
                 let cpu = unsafe { bindings::raw_smp_processor_id() };
-                Self::System(Atomic::new(cpu))
+                Self::System(System::new(cpu)?)
             }
         })
     }
@@ -56,7 +99,7 @@ impl Units {
     /// The CPU that the events of a unit for all CPUs live on.
     pub(crate) fn home(&self) -> Option<u32> {
         match self {
-            Self::System(home) => Some(home.load(Relaxed)),
+            Self::System(system) => Some(system.home.load(Relaxed)),
             Self::EachCpu | Self::Cpus(_) => None,
         }
     }
@@ -64,7 +107,7 @@ impl Units {
     /// `cpu` is online, and no CPU comes or goes: it takes the events of a unit for all CPUs if their
     /// CPU has gone before the PMU was registered. There are none yet.
     pub(super) fn settle(&self, cpu: u32) {
-        if let Self::System(home) = self {
+        if let Self::System(System { home, .. }) = self {
             // SAFETY: No requirements.
             if !unsafe { bindings::rust_perf_cpu_online(home.load(Relaxed)) } {
                 home.store(cpu, Relaxed);

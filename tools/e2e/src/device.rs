@@ -273,20 +273,37 @@ fn interrupts() -> Result<(String, Vec<u64>)> {
     ))
 }
 
+/// Where the CPUs that serve the interrupt stand, and can be chosen.
+fn affinity_path() -> Result<String> {
+    let (number, _) = interrupts()?;
+    Ok(format!("/proc/irq/{number}/smp_affinity_list"))
+}
+
+/// The CPUs that serve the interrupt.
+pub fn affinity() -> Result<String> {
+    let path = affinity_path()?;
+    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+    Ok(text.trim().to_owned())
+}
+
 /// The interrupt comes on a CPU that the event does not live on.
 fn forwarded() -> Result<String> {
     with(|| {
         let mut traced = Traced::open()?;
         traced.more(4096)?;
-        let (number, before) = interrupts()?;
-        let path = format!("/proc/irq/{number}/smp_affinity_list");
+        let (_, before) = interrupts()?;
+        let other = 1 - number("cpumask")?;
+        let there = |counts: &[u64]| {
+            counts
+                .get(usize::try_from(other).unwrap_or(usize::MAX))
+                .copied()
+                .unwrap_or(0)
+        };
         let end = Instant::now() + PATIENCE * 4;
+        write(affinity_path()?, &other.to_string())?;
         loop {
-            // Each start takes it back.
-            fs::write(&path, "1").with_context(|| format!("cannot write to {path}"))?;
             traced.more(4096)?;
             let (_, now) = interrupts()?;
-            let there = |counts: &[u64]| counts.get(1).copied().unwrap_or(0);
             if there(&now) > there(&before) + 3 {
                 traced.ends()?;
                 return Ok(format!("interrupts: {before:?}, then {now:?}"));

@@ -247,9 +247,14 @@ fn moved() -> Result<String> {
 }
 
 fn one_move(n: u64) -> Result<u64> {
-    let lives_on = |cpu| {
+    let lives_on = |cpu: u32| {
         let found = device::number("cpumask")?;
         ensure!(found == cpu, "cpumask is {found} and not {cpu}");
+        let served = device::affinity()?;
+        ensure!(
+            served == cpu.to_string(),
+            "CPU {served} serves the interrupt, and not {cpu}"
+        );
         Ok(())
     };
     lives_on(1)?;

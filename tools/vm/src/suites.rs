@@ -788,7 +788,8 @@ fn on_kernel(
         .iter()
         .map(|c| format!("'{}'", c.replace('\'', "'\\''")))
         .collect();
-    let command = format!("{} {}", what.command, quoted.join(" "));
+    // A name may be that of a subcommand.
+    let command = format!("{} -- {}", what.command, quoted.join(" "));
     let timeout = patience(kernel, what.timeout);
     // There a driver is loaded some hundred times, and its suites would run each time.
     let quiet = match kernel.kind {
