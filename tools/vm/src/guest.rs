@@ -10,54 +10,31 @@ use crate::accel::Accel;
 use crate::cache::{self, Cache};
 use crate::cpio::Archive;
 use crate::error::{Error, OnFile, Result};
-use crate::kernel::{Kernel, Kind};
-use crate::ktap::{self, Case};
-use crate::splat::{self, Splat};
-use crate::step::Log;
+use crate::kernel::Kernel;
+use crate::splat;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
+
+mod machine;
+mod outcome;
+mod shell;
+
+pub use machine::Devices;
+pub use outcome::Outcome;
+pub use shell::shell;
+
+use machine::{kernel_line, monitor, qemu, socket, Counting, COUNTED};
 
 const INIT: &str = include_str!("../guest/init.sh");
 const AUXLOAD: &str = include_str!("../guest/auxload.sh");
 const BUSYBOX: &str = "/bin/busybox";
 
-/// Memory of a guest; an ordinary machine runs two side by side.
-const MEMORY: &str = "768M";
-
-/// The same where the kernel keeps a shadow of all memory, and a note of each piece of it.
-const MEMORY_DEBUG: &str = "2048M";
-
-fn memory(kernel: &Kernel) -> &'static str {
-    match kernel.kind {
-        Kind::Stock | Kind::Lean => MEMORY,
-        Kind::Debug => MEMORY_DEBUG,
-    }
-}
-
-/// Where the root file system of an interactive guest is put together, in our own mount namespace.
-const SHARED: &str = "/run/guest-root";
-
 /// How often a guest is looked after.
 const PERIOD: Duration = Duration::from_millis(50);
-
-/// What stands on every kernel command line. Emulated processors on a busy machine are slow, so stalls get more time, and
-/// that the timer ticks within 10 ms of the boot is not looked at.
-const KERNEL_LINE: &str =
-    "console=ttyS0 panic=-1 tsc=reliable rcupdate.rcu_cpu_stall_timeout=60 watchdog_thresh=30 printk.devkmsg=on random.trust_cpu=on no_timer_check";
-
-/// What a kernel is told besides. While `identify_cpu()` has the processor's features cleared, KASAN takes an address of
-/// five levels for none, and says so if an interrupt comes.
-fn kernel_line(kernel: &Kernel) -> String {
-    match kernel.kind {
-        Kind::Stock | Kind::Lean => KERNEL_LINE.to_owned(),
-        Kind::Debug => format!("{KERNEL_LINE} no5lvl"),
-    }
-}
 
 /// A guest to boot.
 pub struct Guest<'a> {
@@ -73,16 +50,6 @@ pub struct Guest<'a> {
     shared: bool,
     power_cut: Option<PowerCut>,
     devices: Devices,
-}
-
-/// Where a guest's `edu` device is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Devices {
-    /// On the root bus.
-    #[default]
-    Plain,
-    /// Behind an IOMMU, in a slot from which it can be unplugged. The guest has QEMU's monitor (QMP) on the virtio port `qmp`.
-    Pluggable,
 }
 
 /// A disk of a guest's, `/dev/vda`.
@@ -101,63 +68,6 @@ pub struct PowerCut {
     pub line: fn(&str) -> bool,
     /// How long after it.
     pub after: Duration,
-}
-
-/// How instructions are counted.
-struct Counting {
-    /// Of two, no clock counts, but a plugin can tell them apart: where processors take turns, QEMU gives it the number of the one
-    /// that the code was first translated for.
-    processors: u32,
-    /// The plugin that looks on, with its options, if there is one.
-    plugin: Option<String>,
-}
-
-impl Counting {
-    /// An emulated processor whose clock goes by a nanosecond an instruction, and which does not wait when it is idle; or two that
-    /// run at once.
-    ///
-    /// Without fast strings: QEMU counts each byte that `rep movsb` copies as an instruction, so the kernel is to copy words.
-    fn args(&self) -> Vec<String> {
-        let accel = match self.processors {
-            1 => "-accel tcg,thread=single -icount shift=0,sleep=off -smp",
-            _ => "-accel tcg,thread=multi -smp",
-        };
-        let mut args: Vec<_> = accel
-            .split(' ')
-            .chain([&*self.processors.to_string(), "-cpu", COUNTED])
-            .map(str::to_owned)
-            .collect();
-        if let Some(plugin) = &self.plugin {
-            args.extend(["-plugin".to_owned(), plugin.clone()]);
-        }
-        args
-    }
-}
-
-/// The processor whose instructions are counted. It copies by words: QEMU counts `rep movsb` by the byte.
-const COUNTED: &str = "max,-erms,-fsrm";
-
-/// What came of it.
-#[derive(Debug)]
-pub struct Outcome {
-    /// All that the command wrote.
-    pub said: String,
-    /// Its exit status, if the guest lived to report one.
-    pub status: Option<i32>,
-    /// Whether it had to be ended.
-    pub timed_out: bool,
-    /// Whether it lost its power, as was asked for.
-    pub cut: bool,
-    /// What the kernel complained of.
-    pub splats: Vec<Splat>,
-    /// The console's log.
-    pub console: PathBuf,
-    /// Where the files from `/out` are.
-    pub files: PathBuf,
-    /// How long it ran.
-    pub elapsed: Duration,
-    /// The most memory that QEMU used, in KiB.
-    pub peak_kib: u64,
 }
 
 impl<'a> Guest<'a> {
@@ -507,68 +417,6 @@ impl<'a> Guest<'a> {
     }
 }
 
-impl Outcome {
-    /// What was wrong with the guest itself, apart from what its command reported.
-    #[must_use]
-    pub fn faults(&self) -> Vec<Case> {
-        let console = self.console.display();
-        let mut faults = Vec::new();
-        for splat in &self.splats {
-            let case = Case::fail(
-                splat.kind,
-                &format!("{console}:{}: {}", splat.line, splat.text),
-            );
-            faults.push(case);
-        }
-        if self.timed_out {
-            let reason = format!(
-                "ended after {} s; the console is {console}",
-                self.elapsed.as_secs()
-            );
-            faults.push(Case::fail("timeout", &reason).with_log(self.console_tail()));
-        } else if self.status.is_none() && !self.cut {
-            let reason = format!(
-                "the guest died before it reported an exit status; the console is {console}"
-            );
-            faults.push(Case::fail("died", &reason).with_log(self.console_tail()));
-        }
-        faults
-    }
-
-    /// The suite that the command reported, with a failing case for all that went wrong besides.
-    #[must_use]
-    pub fn suite(&self, name: &str) -> Case {
-        let mut cases = ktap::parse(&self.said);
-        let failed = cases.iter().any(|c| c.counts().failed > 0);
-        cases.extend(self.faults());
-        match self.status {
-            Some(status) if status != 0 && !failed => {
-                let reason = format!(
-                    "status {status}, though no case failed; the console is {}",
-                    self.console.display()
-                );
-                cases.push(Case::fail("exit", &reason).with_log(tail(&self.said)));
-            }
-            _ => {}
-        }
-        Case::suite(name, cases)
-    }
-
-    fn console_tail(&self) -> Vec<String> {
-        tail(&String::from_utf8_lossy(
-            &fs::read(&self.console).unwrap_or_default(),
-        ))
-    }
-}
-
-fn tail(text: &str) -> Vec<String> {
-    let lines: Vec<&str> = text.lines().collect();
-    lines[lines.len().saturating_sub(20)..]
-        .iter()
-        .map(|l| l.trim_end().to_owned())
-        .collect()
-}
-
 fn name_of(path: &Path) -> String {
     path.file_name()
         .map(|n| n.to_string_lossy().into_owned())
@@ -596,228 +444,12 @@ fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
         .collect())
 }
 
-/// The part of QEMU's command line that all guests share. The guest ends with us, whatever ends us.
-fn qemu(
-    cache: &Cache,
-    kernel: &Kernel,
-    console: &Path,
-    line: &str,
-    counting: Option<&Counting>,
-    devices: Devices,
-) -> Result<Command> {
-    let image = kernel.image();
-    let mut qemu = Command::new("setpriv");
-    qemu.args([
-        "--pdeathsig",
-        "KILL",
-        "qemu-system-x86_64",
-        "-M",
-        "q35,usb=off,vmport=off",
-        "-nodefaults",
-        "-no-user-config",
-    ]);
-    qemu.args(["-display", "none", "-no-reboot", "-m", memory(kernel)]);
-    match counting {
-        Some(counting) => qemu.args(counting.args()),
-        None => qemu
-            .args(["-smp", "2"])
-            .args(Accel::choose(cache, &image)?.args())
-            .args(edu(devices)),
-    };
-    let firmware = Path::new("/usr/share/qemu/qboot.rom");
-    if firmware.exists() {
-        qemu.arg("-bios").arg(firmware);
-    }
-    qemu.arg("-chardev")
-        .arg(format!("file,id=console,path={}", console.display()));
-    qemu.args(["-serial", "chardev:console", "-append", line, "-kernel"])
-        .arg(image);
-    Ok(qemu)
-}
-
-/// The device for `edu_trace`. Its mask is the kernel's default for a PCI device.
-fn edu(devices: Devices) -> &'static [&'static str] {
-    match devices {
-        Devices::Plain => &["-device", "edu,dma_mask=0xffffffff"],
-        Devices::Pluggable => &[
-            // Before the devices behind it. Interrupts are not remapped: that wants another interrupt controller under KVM.
-            "-device",
-            "intel-iommu,intremap=off",
-            "-device",
-            "pcie-root-port,id=root1,chassis=1,slot=1",
-            "-device",
-            "edu,id=edu,bus=root1,dma_mask=0xffffffff",
-        ],
-    }
-}
-
-/// QEMU's monitor, on a virtio port of the guest's. A monitor and a port have a chardev each: two ends of one socket.
-fn monitor(socket: &Path) -> [String; 8] {
-    let path = socket.display();
-    [
-        "-chardev".to_owned(),
-        format!("socket,id=monitor,path={path},server=on,wait=off"),
-        "-object".to_owned(),
-        "monitor-qmp,id=mon,chardev=monitor".to_owned(),
-        "-chardev".to_owned(),
-        format!("socket,id=qmp,path={path}"),
-        "-device".to_owned(),
-        "virtserialport,chardev=qmp,nr=3,name=qmp".to_owned(),
-    ]
-}
-
-/// A path for a socket that no other guest has. It may be no longer than 107 bytes, a checkout's may.
-fn socket() -> PathBuf {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let (process, next) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-    PathBuf::from(format!("/tmp/auxvm-{process}-{next}.sock"))
-}
-
 /// The most memory that the process has had, in KiB.
 fn peak_memory(child: &Child) -> u64 {
     let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
     let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"));
     line.and_then(|l| l.trim().split(' ').next()?.parse().ok())
         .unwrap_or(0)
-}
-
-/// Boots a guest on the terminal: the build root is its root file system (read-only, changes go to memory), with the
-/// checkout in its place.
-///
-/// # Errors
-///
-/// When it cannot be started.
-pub fn shell(
-    cache: &Cache,
-    kernel: &Kernel,
-    modules: &[PathBuf],
-    programs: &[(String, PathBuf)],
-) -> Result<()> {
-    let mut guest = Guest::new(kernel, modules)?;
-    for (name, path) in programs {
-        guest = guest.program(name, path)?;
-    }
-    let dir = cache.build().join("shell");
-    cache::remove(&dir)?;
-    fs::create_dir_all(&dir).on("make", &dir)?;
-    let console = dir.join("console.log");
-    let mut archive = guest.archive;
-    archive.program("init", include_str!("../guest/shell-init.sh").as_bytes());
-    archive.file(
-        "etc/environment",
-        format!("export AUXPMU_CHECKOUT='{}'\n", cache.checkout().display()).as_bytes(),
-    );
-    let initramfs = dir.join("initramfs");
-    fs::write(&initramfs, archive.finish()).on("write", &initramfs)?;
-
-    // Only the build root itself and the checkout, without the mounts of this machine.
-    let place = format!("{SHARED}{}", cache.checkout().display());
-    let log = Log::create(&dir.join("mount.log"))?;
-    log.run(
-        "preparing the guest's root",
-        Command::new("mkdir").args(["-p", SHARED]),
-    )?;
-    for (from, to) in [(Path::new("/"), SHARED), (cache.checkout(), &place)] {
-        log.run(
-            "preparing the guest's root",
-            Command::new("mkdir").args(["-p", to]),
-        )?;
-        log.run(
-            "preparing the guest's root",
-            Command::new(BUSYBOX)
-                .args(["mount", "-o", "bind"])
-                .arg(from)
-                .arg(to),
-        )?;
-    }
-
-    let socket = socket();
-    let log = dir.join("virtiofsd.log");
-    let log_file = fs::File::create(&log).on("write", &log)?;
-    let log_error = log_file.try_clone().on("write", &log)?;
-    let mut server = Command::new("setpriv")
-        .args([
-            "--pdeathsig",
-            "KILL",
-            "/usr/libexec/virtiofsd",
-            "--shared-dir",
-            SHARED,
-            "--no-announce-submounts",
-            "--sandbox",
-            "none",
-            "--cache",
-            "auto",
-        ])
-        .args(["--inode-file-handles=never", "--socket-path"])
-        .arg(&socket)
-        .stdin(Stdio::null())
-        .stdout(log_file)
-        .stderr(log_error)
-        .spawn()
-        .map_err(|source| Error::Spawn {
-            program: "virtiofsd".to_owned(),
-            source,
-        })?;
-    let start = Instant::now();
-    while !socket.exists() {
-        if start.elapsed() > Duration::from_secs(10) || !matches!(server.try_wait(), Ok(None)) {
-            return Err(Error::Other(format!(
-                "the file server of the guest does not start; its log is {}",
-                log.display()
-            )));
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    eprintln!("Booting the {} kernel; leave the guest with ctrl-D, end it at once with ctrl-A x. The console's log is {}.", kernel.kind, console.display());
-    let mut qemu = qemu(
-        cache,
-        kernel,
-        &console,
-        &kernel_line(kernel),
-        None,
-        Devices::Plain,
-    )?;
-    qemu.arg("-initrd").arg(&initramfs);
-    qemu.args([
-        "-object",
-        &format!(
-            "memory-backend-memfd,id=mem,size={},share=on",
-            memory(kernel)
-        ),
-        "-numa",
-        "node,memdev=mem",
-    ]);
-    qemu.arg("-chardev")
-        .arg(format!("socket,id=fs,path={}", socket.display()));
-    qemu.args([
-        "-device",
-        "vhost-user-fs-pci,chardev=fs,tag=root",
-        "-chardev",
-        "stdio,id=tty,mux=on,signal=off",
-    ]);
-    qemu.args([
-        "-device",
-        "virtio-serial-pci",
-        "-device",
-        "virtconsole,chardev=tty",
-    ]);
-    let status = qemu.status();
-    let _ = server.kill();
-    let _ = server.wait();
-    for path in [&socket, &initramfs] {
-        let _ = fs::remove_file(path);
-    }
-    match status {
-        Ok(status) if status.success() => Ok(()),
-        Ok(_) => Err(Error::Other(format!(
-            "the guest ended badly; the console is {}",
-            console.display()
-        ))),
-        Err(source) => Err(Error::Spawn {
-            program: "qemu-system-x86_64".to_owned(),
-            source,
-        }),
-    }
 }
 
 #[cfg(test)]

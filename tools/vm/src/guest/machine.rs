@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The emulated machine: QEMU's command line, and the kernel's.
+
+use crate::accel::Accel;
+use crate::cache::Cache;
+use crate::error::Result;
+use crate::kernel::{Kernel, Kind};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Memory of a guest; an ordinary machine runs two side by side.
+const MEMORY: &str = "768M";
+
+/// The same where the kernel keeps a shadow of all memory, and a note of each piece of it.
+const MEMORY_DEBUG: &str = "2048M";
+
+pub(super) fn memory(kernel: &Kernel) -> &'static str {
+    match kernel.kind {
+        Kind::Stock | Kind::Lean => MEMORY,
+        Kind::Debug => MEMORY_DEBUG,
+    }
+}
+
+/// What stands on every kernel command line. Emulated processors on a busy machine are slow, so stalls get more time, and
+/// that the timer ticks within 10 ms of the boot is not looked at.
+const KERNEL_LINE: &str =
+    "console=ttyS0 panic=-1 tsc=reliable rcupdate.rcu_cpu_stall_timeout=60 watchdog_thresh=30 printk.devkmsg=on random.trust_cpu=on no_timer_check";
+
+/// What a kernel is told besides. While `identify_cpu()` has the processor's features cleared, KASAN takes an address of
+/// five levels for none, and says so if an interrupt comes.
+pub(super) fn kernel_line(kernel: &Kernel) -> String {
+    match kernel.kind {
+        Kind::Stock | Kind::Lean => KERNEL_LINE.to_owned(),
+        Kind::Debug => format!("{KERNEL_LINE} no5lvl"),
+    }
+}
+
+/// Where a guest's `edu` device is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Devices {
+    /// On the root bus.
+    #[default]
+    Plain,
+    /// Behind an IOMMU, in a slot from which it can be unplugged. The guest has QEMU's monitor (QMP) on the virtio port `qmp`.
+    Pluggable,
+}
+
+/// How instructions are counted.
+pub(super) struct Counting {
+    /// Of two, no clock counts, but a plugin can tell them apart: where processors take turns, QEMU gives it the number of the one
+    /// that the code was first translated for.
+    pub(super) processors: u32,
+    /// The plugin that looks on, with its options, if there is one.
+    pub(super) plugin: Option<String>,
+}
+
+impl Counting {
+    /// An emulated processor whose clock goes by a nanosecond an instruction, and which does not wait when it is idle; or two that
+    /// run at once.
+    ///
+    /// Without fast strings: QEMU counts each byte that `rep movsb` copies as an instruction, so the kernel is to copy words.
+    fn args(&self) -> Vec<String> {
+        let accel = match self.processors {
+            1 => "-accel tcg,thread=single -icount shift=0,sleep=off -smp",
+            _ => "-accel tcg,thread=multi -smp",
+        };
+        let mut args: Vec<_> = accel
+            .split(' ')
+            .chain([&*self.processors.to_string(), "-cpu", COUNTED])
+            .map(str::to_owned)
+            .collect();
+        if let Some(plugin) = &self.plugin {
+            args.extend(["-plugin".to_owned(), plugin.clone()]);
+        }
+        args
+    }
+}
+
+/// The processor whose instructions are counted. It copies by words: QEMU counts `rep movsb` by the byte.
+pub(super) const COUNTED: &str = "max,-erms,-fsrm";
+
+/// The part of QEMU's command line that all guests share. The guest ends with us, whatever ends us.
+pub(super) fn qemu(
+    cache: &Cache,
+    kernel: &Kernel,
+    console: &Path,
+    line: &str,
+    counting: Option<&Counting>,
+    devices: Devices,
+) -> Result<Command> {
+    let image = kernel.image();
+    let mut qemu = Command::new("setpriv");
+    qemu.args([
+        "--pdeathsig",
+        "KILL",
+        "qemu-system-x86_64",
+        "-M",
+        "q35,usb=off,vmport=off",
+        "-nodefaults",
+        "-no-user-config",
+    ]);
+    qemu.args(["-display", "none", "-no-reboot", "-m", memory(kernel)]);
+    match counting {
+        Some(counting) => qemu.args(counting.args()),
+        None => qemu
+            .args(["-smp", "2"])
+            .args(Accel::choose(cache, &image)?.args())
+            .args(edu(devices)),
+    };
+    let firmware = Path::new("/usr/share/qemu/qboot.rom");
+    if firmware.exists() {
+        qemu.arg("-bios").arg(firmware);
+    }
+    qemu.arg("-chardev")
+        .arg(format!("file,id=console,path={}", console.display()));
+    qemu.args(["-serial", "chardev:console", "-append", line, "-kernel"])
+        .arg(image);
+    Ok(qemu)
+}
+
+/// The device for `edu_trace`. Its mask is the kernel's default for a PCI device.
+fn edu(devices: Devices) -> &'static [&'static str] {
+    match devices {
+        Devices::Plain => &["-device", "edu,dma_mask=0xffffffff"],
+        Devices::Pluggable => &[
+            // Before the devices behind it. Interrupts are not remapped: that wants another interrupt controller under KVM.
+            "-device",
+            "intel-iommu,intremap=off",
+            "-device",
+            "pcie-root-port,id=root1,chassis=1,slot=1",
+            "-device",
+            "edu,id=edu,bus=root1,dma_mask=0xffffffff",
+        ],
+    }
+}
+
+/// QEMU's monitor, on a virtio port of the guest's. A monitor and a port have a chardev each: two ends of one socket.
+pub(super) fn monitor(socket: &Path) -> [String; 8] {
+    let path = socket.display();
+    [
+        "-chardev".to_owned(),
+        format!("socket,id=monitor,path={path},server=on,wait=off"),
+        "-object".to_owned(),
+        "monitor-qmp,id=mon,chardev=monitor".to_owned(),
+        "-chardev".to_owned(),
+        format!("socket,id=qmp,path={path}"),
+        "-device".to_owned(),
+        "virtserialport,chardev=qmp,nr=3,name=qmp".to_owned(),
+    ]
+}
+
+/// A path for a socket that no other guest has. It may be no longer than 107 bytes, a checkout's may.
+pub(super) fn socket() -> PathBuf {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let (process, next) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+    PathBuf::from(format!("/tmp/auxvm-{process}-{next}.sock"))
+}

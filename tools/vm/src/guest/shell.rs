@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! A guest on the terminal.
+
+use super::machine::{kernel_line, memory, qemu, socket};
+use super::{Devices, Guest, BUSYBOX};
+use crate::cache::{self, Cache};
+use crate::error::{Error, OnFile, Result};
+use crate::kernel::Kernel;
+use crate::step::Log;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Where the root file system of an interactive guest is put together, in our own mount namespace.
+const SHARED: &str = "/run/guest-root";
+
+/// Boots a guest on the terminal: the build root is its root file system (read-only, changes go to memory), with the
+/// checkout in its place.
+///
+/// # Errors
+///
+/// When it cannot be started.
+pub fn shell(
+    cache: &Cache,
+    kernel: &Kernel,
+    modules: &[PathBuf],
+    programs: &[(String, PathBuf)],
+) -> Result<()> {
+    let mut guest = Guest::new(kernel, modules)?;
+    for (name, path) in programs {
+        guest = guest.program(name, path)?;
+    }
+    let dir = cache.build().join("shell");
+    cache::remove(&dir)?;
+    fs::create_dir_all(&dir).on("make", &dir)?;
+    let console = dir.join("console.log");
+    let mut archive = guest.archive;
+    archive.program("init", include_str!("../../guest/shell-init.sh").as_bytes());
+    archive.file(
+        "etc/environment",
+        format!("export AUXPMU_CHECKOUT='{}'\n", cache.checkout().display()).as_bytes(),
+    );
+    let initramfs = dir.join("initramfs");
+    fs::write(&initramfs, archive.finish()).on("write", &initramfs)?;
+
+    // Only the build root itself and the checkout, without the mounts of this machine.
+    let place = format!("{SHARED}{}", cache.checkout().display());
+    let log = Log::create(&dir.join("mount.log"))?;
+    log.run(
+        "preparing the guest's root",
+        Command::new("mkdir").args(["-p", SHARED]),
+    )?;
+    for (from, to) in [(Path::new("/"), SHARED), (cache.checkout(), &place)] {
+        log.run(
+            "preparing the guest's root",
+            Command::new("mkdir").args(["-p", to]),
+        )?;
+        log.run(
+            "preparing the guest's root",
+            Command::new(BUSYBOX)
+                .args(["mount", "-o", "bind"])
+                .arg(from)
+                .arg(to),
+        )?;
+    }
+
+    let socket = socket();
+    let log = dir.join("virtiofsd.log");
+    let log_file = fs::File::create(&log).on("write", &log)?;
+    let log_error = log_file.try_clone().on("write", &log)?;
+    let mut server = Command::new("setpriv")
+        .args([
+            "--pdeathsig",
+            "KILL",
+            "/usr/libexec/virtiofsd",
+            "--shared-dir",
+            SHARED,
+            "--no-announce-submounts",
+            "--sandbox",
+            "none",
+            "--cache",
+            "auto",
+        ])
+        .args(["--inode-file-handles=never", "--socket-path"])
+        .arg(&socket)
+        .stdin(Stdio::null())
+        .stdout(log_file)
+        .stderr(log_error)
+        .spawn()
+        .map_err(|source| Error::Spawn {
+            program: "virtiofsd".to_owned(),
+            source,
+        })?;
+    let start = Instant::now();
+    while !socket.exists() {
+        if start.elapsed() > Duration::from_secs(10) || !matches!(server.try_wait(), Ok(None)) {
+            return Err(Error::Other(format!(
+                "the file server of the guest does not start; its log is {}",
+                log.display()
+            )));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    eprintln!("Booting the {} kernel; leave the guest with ctrl-D, end it at once with ctrl-A x. The console's log is {}.", kernel.kind, console.display());
+    let mut qemu = qemu(
+        cache,
+        kernel,
+        &console,
+        &kernel_line(kernel),
+        None,
+        Devices::Plain,
+    )?;
+    qemu.arg("-initrd").arg(&initramfs);
+    qemu.args([
+        "-object",
+        &format!(
+            "memory-backend-memfd,id=mem,size={},share=on",
+            memory(kernel)
+        ),
+        "-numa",
+        "node,memdev=mem",
+    ]);
+    qemu.arg("-chardev")
+        .arg(format!("socket,id=fs,path={}", socket.display()));
+    qemu.args([
+        "-device",
+        "vhost-user-fs-pci,chardev=fs,tag=root",
+        "-chardev",
+        "stdio,id=tty,mux=on,signal=off",
+    ]);
+    qemu.args([
+        "-device",
+        "virtio-serial-pci",
+        "-device",
+        "virtconsole,chardev=tty",
+    ]);
+    let status = qemu.status();
+    let _ = server.kill();
+    let _ = server.wait();
+    for path in [&socket, &initramfs] {
+        let _ = fs::remove_file(path);
+    }
+    match status {
+        Ok(status) if status.success() => Ok(()),
+        Ok(_) => Err(Error::Other(format!(
+            "the guest ended badly; the console is {}",
+            console.display()
+        ))),
+        Err(source) => Err(Error::Spawn {
+            program: "qemu-system-x86_64".to_owned(),
+            source,
+        }),
+    }
+}
