@@ -259,13 +259,10 @@ impl<H: irq::Handler + Send + 'static> PciLine<H> {
         };
         let line = Self::request(device, name, handler, Some(system.follower.clone()))?;
 
-        if let Some(requested) = line.0.try_access() {
-            let locked = hotplug::Locked::new();
+        let irq = line.0.access(device.as_ref())?.irq;
+        let locked = hotplug::Locked::new();
 
-            system
-                .follower
-                .set(requested.irq, system.home.load(Relaxed), &locked);
-        }
+        system.follower.set(irq, system.home.load(Relaxed), &locked);
         Ok(line)
     }
 }
