@@ -48,7 +48,7 @@
 //! Reference: <https://docs.kernel.org/userspace-api/perf_ring_buffer.html>
 
 // kbuild passes these to the compiler, but rustdoc does not when it extracts examples.
-#![cfg_attr(doctest, no_std, feature(used_with_arg))]
+#![cfg_attr(doctest, no_std, feature(asm_goto, used_with_arg))]
 
 use kernel::{
     error::to_result,
