@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! A driver with one event, one AUX area and one CPU, and perf replaced by [`Model`].
+//!
+//! The file is long, as one type has it all, with an example for what a driver's author calls.
 
 use super::model::{
     Model,

@@ -5,6 +5,8 @@
 //! It keeps the rules of `kernel/events/ring_buffer.c` that a driver can break, and misbehaves where
 //! a test asks for it. A call that perf would answer with a warning or a leak, or not at all, is a
 //! [`Violation`].
+//!
+//! The file is long, as perf's side is one state, with all that may be asked of it.
 
 use crate::{
     aux::{
