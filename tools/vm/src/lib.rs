@@ -31,6 +31,7 @@ pub mod libtest;
 pub mod litmus;
 pub mod modules;
 pub mod panics;
+pub mod plugin;
 pub mod readers;
 pub mod recorders;
 pub mod release;

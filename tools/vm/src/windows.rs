@@ -14,6 +14,7 @@ use crate::error::{Error, OnFile, Result};
 use crate::figures::Figure;
 use crate::guest::Guest;
 use crate::kernel::Kernel;
+use crate::plugin;
 use crate::step::{Log, Progress};
 use crate::twins::TWINS;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -46,7 +47,7 @@ pub fn run(
     files: &[PathBuf],
     programs: &[(String, PathBuf)],
 ) -> Result<Observed> {
-    let plugin = plugin(cache)?;
+    let plugin = plugin::build(cache, "bench-plugin")?;
     let mark = mark(cache)?;
     let observe = |processors: u32| -> Result<Windows> {
         let name = format!("bench/windows-{}-{processors}", kernel.kind);
@@ -90,20 +91,6 @@ pub fn run(
     };
     progress.end("done");
     Ok(observed)
-}
-
-fn plugin(cache: &Cache) -> Result<PathBuf> {
-    let log = Log::create(&cache.build().join("bench/plugin.log"))?;
-    let mut cargo = Command::new("cargo");
-    cargo.current_dir(cache.checkout().join("tools")).args([
-        "build",
-        "--locked",
-        "--release",
-        "-p",
-        "bench-plugin",
-    ]);
-    log.run("building the plugin", &mut cargo)?;
-    Ok(cache.build().join("target/release/libbench_plugin.so"))
 }
 
 fn mark(cache: &Cache) -> Result<PathBuf> {

@@ -16,8 +16,8 @@
 //!
 //! At the end of a window both go to `FILE`; [`record::Recorder::report`] has the format.
 //!
-//! - [`record`]: what is recorded. No unsafe code, and nothing of QEMU.
-//! - `qemu`: QEMU's interface.
+//! - [`record`]: what is recorded. Nothing of QEMU.
+//! - `qemu`: what QEMU calls.
 
 pub mod record;
 

@@ -1,0 +1,423 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! QEMU's interface for plugins, version 7 (QEMU 11): `qemu-plugin.h`.
+//!
+//! A plugin is a `cdylib` with a [`Plugin`], which [`plugin!`] exports. QEMU calls it for each block
+//! of guest code that it translates, and there it asks to be called when the block, or an
+//! instruction of it, executes.
+//!
+//! What a callback is given lives as long as QEMU: QEMU keeps a translation as long as it likes, and
+//! does not say when it is gone.
+//!
+//! QEMU calls the callbacks of a virtual CPU on one thread at a time, never two at once.
+
+use std::ffi::{c_char, c_int, c_uint, c_void, CStr};
+use std::marker::PhantomData;
+
+mod raw;
+
+/// A plugin.
+pub trait Plugin: Sync + Sized + 'static {
+    /// Made from the options on QEMU's command line.
+    ///
+    /// # Errors
+    ///
+    /// What stands on the command line makes no sense, or something cannot be opened: QEMU says so
+    /// and ends.
+    fn new(options: &Options, machine: &Machine) -> Result<Self, String>;
+
+    /// QEMU has translated a block.
+    fn translated(&'static self, translation: &Translation<'_>);
+
+    /// The plugin's [`Discontinuities`], if it wants to be called at those.
+    fn discontinuities(&'static self) -> Option<&'static dyn Discontinuities> {
+        None
+    }
+
+    /// QEMU ends.
+    fn exits(&'static self) {}
+}
+
+/// What is called where code is left otherwise than by a branch.
+pub trait Discontinuities: Sync {
+    /// A virtual CPU goes to `to`. With [`Discontinuity::Interrupt`] `from` is the instruction that
+    /// would have been next. With [`Discontinuity::Exception`] it is the one that caused it.
+    fn discontinuity(&self, cpu: usize, kind: Discontinuity, from: u64, to: u64);
+}
+
+/// How code is left otherwise than by a branch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Discontinuity {
+    /// An interrupt.
+    Interrupt,
+    /// A fault, a trap or a software interrupt.
+    Exception,
+}
+
+/// What is called when a virtual CPU executes something.
+pub trait Executes: Sync + 'static {
+    /// The virtual CPU is about to execute it.
+    fn executes(&'static self, cpu: usize);
+}
+
+/// What is called when an instruction has written to memory.
+pub trait Writes: Sync + 'static {
+    /// Whether it is to be called now. What it would be told takes time to find.
+    fn is_on(&'static self) -> bool;
+
+    /// The virtual CPU has written `len` bytes at this physical address.
+    fn wrote(&'static self, cpu: usize, address: u64, len: u64);
+}
+
+/// What stands behind the plugin's file on QEMU's command line: `name=value`, by commas.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Options(Vec<(String, String)>);
+
+impl Options {
+    /// From words.
+    ///
+    /// # Errors
+    ///
+    /// A word has no value, or a name that is not one of `names`.
+    pub fn parse<'a>(
+        words: impl IntoIterator<Item = &'a str>,
+        names: &[&str],
+    ) -> Result<Self, String> {
+        let mut options = Vec::new();
+        for word in words {
+            match word.split_once('=') {
+                Some((name, value)) if names.contains(&name) => {
+                    options.push((name.to_owned(), value.to_owned()));
+                }
+                _ => {
+                    return Err(format!(
+                        "unknown option {word:?}: it takes {}",
+                        names.join(", ")
+                    ))
+                }
+            }
+        }
+        Ok(Self(options))
+    }
+
+    /// The value of an option, the last if there are several.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&str> {
+        let found = self.0.iter().rev().find(|(found, _)| found == name)?;
+        Some(&found.1)
+    }
+
+    /// The value of an option that there must be.
+    ///
+    /// # Errors
+    ///
+    /// It is missing.
+    pub fn need(&self, name: &str) -> Result<&str, String> {
+        self.get(name).ok_or_else(|| format!("{name}= is missing"))
+    }
+
+    /// An address, with or without `0x`.
+    ///
+    /// # Errors
+    ///
+    /// It is missing, or no address.
+    pub fn address(&self, name: &str) -> Result<u64, String> {
+        let text = self.need(name)?;
+        u64::from_str_radix(text.trim_start_matches("0x"), 16)
+            .map_err(|e| format!("{name}={text} is no address: {e}"))
+    }
+}
+
+/// What QEMU says of itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Machine {
+    /// The most virtual CPUs that the guest can have.
+    pub cpus: usize,
+}
+
+/// A block that is being translated.
+pub struct Translation<'a> {
+    block: *mut raw::Block,
+    _callback: PhantomData<&'a ()>,
+}
+
+impl Translation<'_> {
+    /// The address of its first instruction.
+    #[must_use]
+    pub fn address(&self) -> u64 {
+        // SAFETY: QEMU's block, valid during the callback, to which `self` is bound.
+        unsafe { raw::qemu_plugin_tb_vaddr(self.block) }
+    }
+
+    /// The number of its instructions.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        // SAFETY: QEMU's block, valid during the callback, to which `self` is bound.
+        unsafe { raw::qemu_plugin_tb_n_insns(self.block) }
+    }
+
+    /// Whether it has no instruction.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Its instructions.
+    pub fn instructions(&self) -> impl DoubleEndedIterator<Item = Instruction<'_>> {
+        (0..self.len()).map(|index| Instruction {
+            // SAFETY: QEMU's block, valid during the callback, to which `self` is bound; `index` is
+            // below the number of its instructions.
+            raw: unsafe { raw::qemu_plugin_tb_get_insn(self.block, index) },
+            _callback: PhantomData,
+        })
+    }
+
+    /// Has `what` called each time that the block is about to execute.
+    pub fn on_execution<E: Executes>(&self, what: &'static E) {
+        let user = std::ptr::from_ref(what).cast_mut().cast();
+        // SAFETY: QEMU's block, valid during the callback, to which `self` is bound; `executes()`
+        // gets what it takes, which is never freed.
+        unsafe {
+            raw::qemu_plugin_register_vcpu_tb_exec_cb(
+                self.block,
+                executes::<E>,
+                raw::NO_REGISTERS,
+                user,
+            );
+        }
+    }
+}
+
+/// The longest instruction of x86, in bytes.
+pub const LEN_MAX: usize = 15;
+
+/// An instruction of a block that is being translated.
+pub struct Instruction<'a> {
+    raw: *mut raw::Instruction,
+    _callback: PhantomData<&'a ()>,
+}
+
+impl Instruction<'_> {
+    /// Its address.
+    #[must_use]
+    pub fn address(&self) -> u64 {
+        // SAFETY: QEMU's instruction, valid during the callback, to which `self` is bound.
+        unsafe { raw::qemu_plugin_insn_vaddr(self.raw) }
+    }
+
+    /// Its bytes, in `buffer`.
+    #[must_use]
+    pub fn bytes<'b>(&self, buffer: &'b mut [u8; LEN_MAX]) -> &'b [u8] {
+        // SAFETY: QEMU's instruction, valid during the callback, to which `self` is bound; the
+        // buffer has room for as much as it is said to have.
+        let len = unsafe {
+            raw::qemu_plugin_insn_data(self.raw, buffer.as_mut_ptr().cast(), buffer.len())
+        };
+        buffer.get(..len).unwrap_or_default()
+    }
+
+    /// Has `what` called each time that the instruction is about to execute.
+    pub fn on_execution<E: Executes>(&self, what: &'static E) {
+        let user = std::ptr::from_ref(what).cast_mut().cast();
+        // SAFETY: QEMU's instruction, valid during the callback, to which `self` is bound;
+        // `executes()` gets what it takes, which is never freed.
+        unsafe {
+            raw::qemu_plugin_register_vcpu_insn_exec_cb(
+                self.raw,
+                executes::<E>,
+                raw::NO_REGISTERS,
+                user,
+            );
+        }
+    }
+
+    /// Has `what` called each time that the instruction has written to memory that is no device's.
+    pub fn on_write<W: Writes>(&self, what: &'static W) {
+        let user = std::ptr::from_ref(what).cast_mut().cast();
+        // SAFETY: QEMU's instruction, valid during the callback, to which `self` is bound; `wrote()`
+        // gets what it takes, which is never freed.
+        unsafe {
+            raw::qemu_plugin_register_vcpu_mem_cb(
+                self.raw,
+                wrote::<W>,
+                raw::NO_REGISTERS,
+                raw::WRITES,
+                user,
+            );
+        }
+    }
+}
+
+fn index(cpu: c_uint) -> usize {
+    usize::try_from(cpu).unwrap_or(usize::MAX)
+}
+
+extern "C" fn executes<E: Executes>(cpu: c_uint, user: *mut c_void) {
+    // SAFETY: `on_execution()` has given QEMU an `E` that is never freed.
+    let what: &'static E = unsafe { &*user.cast::<E>() };
+    what.executes(index(cpu));
+}
+
+extern "C" fn wrote<W: Writes>(cpu: c_uint, info: u32, address: u64, user: *mut c_void) {
+    // SAFETY: `on_write()` has given QEMU a `W` that is never freed.
+    let what: &'static W = unsafe { &*user.cast::<W>() };
+    if !what.is_on() {
+        return;
+    }
+    // SAFETY: `info` and `address` are those of this callback.
+    let physical = unsafe { raw::qemu_plugin_get_hwaddr(info, address) };
+    if physical.is_null() {
+        return;
+    }
+    // SAFETY: Not null, and used in the callback that it was asked for in.
+    let physical = unsafe { raw::qemu_plugin_hwaddr_phys_addr(physical) };
+    // SAFETY: `info` is that of this callback.
+    let shift = unsafe { raw::qemu_plugin_mem_size_shift(info) };
+    what.wrote(index(cpu), physical, 1 << shift);
+}
+
+extern "C" fn translated<P: Plugin>(block: *mut raw::Block, user: *mut c_void) {
+    // SAFETY: `install()` has given QEMU a `P` that is never freed.
+    let plugin: &'static P = unsafe { &*user.cast::<P>() };
+    plugin.translated(&Translation {
+        block,
+        _callback: PhantomData,
+    });
+}
+
+extern "C" fn discontinuity<P: Plugin>(
+    cpu: c_uint,
+    kind: c_int,
+    from: u64,
+    to: u64,
+    user: *mut c_void,
+) {
+    // SAFETY: `install()` has given QEMU a `P` that is never freed.
+    let plugin: &'static P = unsafe { &*user.cast::<P>() };
+    let kind = match kind {
+        raw::INTERRUPT => Discontinuity::Interrupt,
+        _ => Discontinuity::Exception,
+    };
+    if let Some(what) = plugin.discontinuities() {
+        what.discontinuity(index(cpu), kind, from, to);
+    }
+}
+
+extern "C" fn exits<P: Plugin>(user: *mut c_void) {
+    // SAFETY: `install()` has given QEMU a `P` that is never freed.
+    let plugin: &'static P = unsafe { &*user.cast::<P>() };
+    plugin.exits();
+}
+
+/// What [`plugin!`] has QEMU call when it has loaded the plugin: 0 if all is well.
+///
+/// # Safety
+///
+/// The arguments must be those of `qemu_plugin_install()`.
+#[doc(hidden)]
+pub unsafe fn install<P: Plugin>(
+    name: &str,
+    names: &[&str],
+    id: u64,
+    info: *const c_void,
+    count: c_int,
+    words: *const *const c_char,
+) -> c_int {
+    let mut texts = Vec::new();
+    for index in 0..usize::try_from(count).unwrap_or(0) {
+        // SAFETY: `index` is below `count`, and there are so many by the safety requirement.
+        let word = unsafe { words.add(index) };
+        // SAFETY: In the array, by the line before.
+        let word = unsafe { word.read() };
+        // SAFETY: A string, by the safety requirement; it lives during this call.
+        let word = unsafe { CStr::from_ptr(word) };
+        texts.push(word.to_string_lossy().into_owned());
+    }
+    // SAFETY: By the safety requirement; it lives during this call.
+    let info = unsafe { &*info.cast::<raw::Info>() };
+    let machine = Machine {
+        cpus: usize::try_from(info.max_vcpus).unwrap_or(0),
+    };
+    let made = Options::parse(texts.iter().map(String::as_str), names).and_then(|options| {
+        if !info.system_emulation {
+            return Err("it is for the emulation of a machine".to_owned());
+        }
+        P::new(&options, &machine)
+    });
+    let plugin: &'static P = match made {
+        Ok(plugin) => Box::leak(Box::new(plugin)),
+        Err(error) => {
+            eprintln!("{name}: {error}");
+            return -1;
+        }
+    };
+    let user: *mut c_void = std::ptr::from_ref(plugin).cast_mut().cast();
+    // SAFETY: `id` is that of this plugin, by the safety requirement; `translated()` gets what it
+    // takes, which is never freed.
+    unsafe { raw::qemu_plugin_register_vcpu_tb_trans_cb(id, translated::<P>, user) };
+    if plugin.discontinuities().is_some() {
+        let kinds = raw::INTERRUPT | raw::EXCEPTION;
+        // SAFETY: `id` is that of this plugin, by the safety requirement; `discontinuity()` gets what
+        // it takes, which is never freed.
+        unsafe { raw::qemu_plugin_register_vcpu_discon_cb(id, kinds, discontinuity::<P>, user) };
+    }
+    // SAFETY: `id` is that of this plugin, by the safety requirement; `exits()` gets what it takes,
+    // which is never freed.
+    unsafe { raw::qemu_plugin_register_atexit_cb(id, exits::<P>, user) };
+    0
+}
+
+/// Exports a [`Plugin`] to QEMU, by the name that its complaints begin with and the names of its
+/// options.
+///
+/// ```text
+/// qemuplugin::plugin!(Counter, "counter", ["out"]);
+/// ```
+#[macro_export]
+macro_rules! plugin {
+    ($type:ty, $name:literal, $options:expr) => {
+        /// The version of the interface.
+        #[no_mangle]
+        pub static qemu_plugin_version: ::std::ffi::c_int = 7;
+
+        /// QEMU calls this when it has loaded the plugin.
+        ///
+        /// # Safety
+        ///
+        /// Only QEMU may call it.
+        #[no_mangle]
+        pub unsafe extern "C" fn qemu_plugin_install(
+            id: u64,
+            info: *const ::std::ffi::c_void,
+            count: ::std::ffi::c_int,
+            words: *const *const ::std::ffi::c_char,
+        ) -> ::std::ffi::c_int {
+            // SAFETY: QEMU's own arguments, by the safety requirement.
+            unsafe { $crate::install::<$type>($name, &$options, id, info, count, words) }
+        }
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_known_and_have_values() {
+        let names = ["out", "from"];
+        let options = Options::parse(["out=a=b", "from=0xFF", "out=c"], &names).unwrap();
+        assert_eq!(options.get("out"), Some("c"));
+        assert_eq!(options.address("from"), Ok(0xff));
+        assert_eq!(options.need("to"), Err("to= is missing".to_owned()));
+        for (word, said) in [
+            ("out", "unknown option \"out\": it takes out, from"),
+            ("other=1", "unknown option \"other=1\": it takes out, from"),
+        ] {
+            assert_eq!(Options::parse([word], &names), Err(said.to_owned()));
+        }
+        let options = Options::parse(["from=x"], &names).unwrap();
+        assert!(options
+            .address("from")
+            .is_err_and(|e| e.contains("from=x is no address")));
+    }
+}

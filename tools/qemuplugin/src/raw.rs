@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! `qemu-plugin.h`, as far as it is used. The functions are in QEMU.
+
+use std::ffi::{c_char, c_int, c_uint, c_void};
+
+/// Callbacks that read no registers.
+pub(crate) const NO_REGISTERS: c_int = 0;
+/// Stores.
+pub(crate) const WRITES: c_int = 2;
+/// `QEMU_PLUGIN_DISCON_INTERRUPT`.
+pub(crate) const INTERRUPT: c_int = 1;
+/// `QEMU_PLUGIN_DISCON_EXCEPTION`.
+pub(crate) const EXCEPTION: c_int = 2;
+
+#[repr(C)]
+pub(crate) struct Block(u8);
+#[repr(C)]
+pub(crate) struct Instruction(u8);
+#[repr(C)]
+pub(crate) struct Physical(u8);
+
+/// `qemu_info_t`.
+#[repr(C)]
+pub(crate) struct Info {
+    target_name: *const c_char,
+    version_min: c_int,
+    version_cur: c_int,
+    pub(crate) system_emulation: bool,
+    smp_vcpus: c_int,
+    pub(crate) max_vcpus: c_int,
+}
+
+type Executes = extern "C" fn(c_uint, *mut c_void);
+type Wrote = extern "C" fn(c_uint, u32, u64, *mut c_void);
+
+extern "C" {
+    pub(crate) fn qemu_plugin_register_vcpu_tb_trans_cb(
+        id: u64,
+        cb: extern "C" fn(*mut Block, *mut c_void),
+        user: *mut c_void,
+    );
+    pub(crate) fn qemu_plugin_register_vcpu_discon_cb(
+        id: u64,
+        kinds: c_int,
+        cb: extern "C" fn(c_uint, c_int, u64, u64, *mut c_void),
+        user: *mut c_void,
+    );
+    pub(crate) fn qemu_plugin_register_atexit_cb(
+        id: u64,
+        cb: extern "C" fn(*mut c_void),
+        user: *mut c_void,
+    );
+    pub(crate) fn qemu_plugin_register_vcpu_tb_exec_cb(
+        block: *mut Block,
+        cb: Executes,
+        flags: c_int,
+        user: *mut c_void,
+    );
+    pub(crate) fn qemu_plugin_register_vcpu_insn_exec_cb(
+        insn: *mut Instruction,
+        cb: Executes,
+        flags: c_int,
+        user: *mut c_void,
+    );
+    pub(crate) fn qemu_plugin_register_vcpu_mem_cb(
+        insn: *mut Instruction,
+        cb: Wrote,
+        flags: c_int,
+        rw: c_int,
+        user: *mut c_void,
+    );
+    pub(crate) fn qemu_plugin_tb_n_insns(block: *const Block) -> usize;
+    pub(crate) fn qemu_plugin_tb_vaddr(block: *const Block) -> u64;
+    pub(crate) fn qemu_plugin_tb_get_insn(block: *const Block, index: usize) -> *mut Instruction;
+    pub(crate) fn qemu_plugin_insn_vaddr(insn: *const Instruction) -> u64;
+    pub(crate) fn qemu_plugin_insn_data(
+        insn: *const Instruction,
+        to: *mut c_void,
+        len: usize,
+    ) -> usize;
+    pub(crate) fn qemu_plugin_mem_size_shift(info: u32) -> c_uint;
+    pub(crate) fn qemu_plugin_get_hwaddr(info: u32, address: u64) -> *mut Physical;
+    pub(crate) fn qemu_plugin_hwaddr_phys_addr(address: *const Physical) -> u64;
+}
