@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Whether decoders show of `soft_pt`'s trace what programs executed: recorded in a guest, decoded outside.
+//! Whether decoders show of a trace what was executed: recorded in a guest, decoded outside.
+//!
+//! - This file: programs, traced by `soft_pt`.
+//! - [`kernel`]: a kernel, traced by the trace unit in QEMU.
 
 use crate::cache::Cache;
 use crate::error::{Error, OnFile, Result};
@@ -15,13 +18,16 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+mod kernel;
+
 /// Programs that are unlike each other, and soon done: stepping them by ptrace takes a minute each in a guest that is emulated.
-pub const FEW: [&str; 13] = [
+pub const FEW: [&str; 14] = [
     "again",
     "debugged",
     "dispatched",
     "generated",
     "jumps",
+    kernel::NAME,
     "losses",
     "probed",
     "sequences",
@@ -38,16 +44,29 @@ const NEEDS: [(&str, &str); 2] = [
     ("x32", "CONFIG_X86_X32_ABI"),
 ];
 
-/// Records and compares the programs whose names contain one of `filters`.
+/// Records and compares the programs whose names contain one of `filters`, and the kernel.
 ///
 /// # Errors
 ///
 /// When something does not build, or a file cannot be read or written.
 pub fn run(cache: &Cache, dir: &Path, kernel: &Kernel, filters: &[String]) -> Result<Case> {
+    let of_kernel = |name: &String| kernel::NAME.contains(name.as_str());
+    let (of_kernel, of_programs): (Vec<_>, Vec<_>) = filters.iter().cloned().partition(of_kernel);
+    let mut suites = Vec::new();
+    if filters.is_empty() || !of_programs.is_empty() {
+        suites.push(programs_on(cache, dir, kernel, &of_programs)?);
+    }
+    if filters.is_empty() || !of_kernel.is_empty() {
+        suites.push(kernel::run(cache, dir, kernel)?);
+    }
+    Ok(Case::suite("exact", suites))
+}
+
+fn programs_on(cache: &Cache, dir: &Path, kernel: &Kernel, filters: &[String]) -> Result<Case> {
     let tools = tools::build(cache)?;
     let Some((_, judge)) = tools.iter().find(|(name, _)| name == "auxe2e") else {
         let reason = "tools/e2e is not in this checkout";
-        return Ok(Case::suite("exact", vec![Case::skip("all", reason)]));
+        return Ok(Case::suite("programs", vec![Case::skip("all", reason)]));
     };
     let built = modules::build(cache, kernel, Mode::Plain)?;
     let programs = programs(cache)?;
@@ -96,7 +115,7 @@ pub fn run(cache: &Cache, dir: &Path, kernel: &Kernel, filters: &[String]) -> Re
         "traces",
         ktap::parse(&String::from_utf8_lossy(&said.stdout)),
     );
-    let suite = Case::suite("exact", vec![runs, traces]);
+    let suite = Case::suite("programs", vec![runs, traces]);
     progress.end(&suite.counts().summary());
     Ok(suite)
 }

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The code that a guest has executed, for a decoder.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+/// Bytes of a page.
+const PAGE: u64 = 4096;
+const PAGE_LEN: usize = 4096;
+
+/// Code, by pages.
+#[derive(Debug, Default)]
+pub struct Image {
+    pages: BTreeMap<u64, Box<Page>>,
+    /// Instructions that were other ones before.
+    pub changes: u64,
+}
+
+#[derive(Debug)]
+struct Page {
+    bytes: [u8; PAGE_LEN],
+    /// Which bytes are known.
+    known: [bool; PAGE_LEN],
+}
+
+impl Default for Page {
+    fn default() -> Self {
+        Self {
+            bytes: [0; PAGE_LEN],
+            known: [false; PAGE_LEN],
+        }
+    }
+}
+
+impl Image {
+    /// The instruction at an address.
+    pub fn add(&mut self, address: u64, bytes: &[u8]) {
+        let mut changed = false;
+        for (address, byte) in (0u64..).map(|n| address.wrapping_add(n)).zip(bytes) {
+            let page = self.pages.entry(address / PAGE).or_default();
+            let at = usize::try_from(address % PAGE).unwrap_or(0);
+            if let (Some(place), Some(known)) = (page.bytes.get_mut(at), page.known.get_mut(at)) {
+                changed |= *known && place != byte;
+                *place = *byte;
+                *known = true;
+            }
+        }
+        self.changes += u64::from(changed);
+    }
+
+    /// Writes the pages, one after the other, to `pages`, and to `list` a line for each run of them:
+    /// where it is there, its length and its address, as hexadecimal numbers.
+    ///
+    /// # Errors
+    ///
+    /// Those of the writers.
+    pub fn write(&self, mut pages: impl Write, mut list: impl Write) -> io::Result<()> {
+        let mut offset = 0;
+        let mut run: Option<(u64, u64)> = None;
+        for (number, page) in &self.pages {
+            pages.write_all(&page.bytes)?;
+            run = match run {
+                Some((first, count)) if first + count == *number => Some((first, count + 1)),
+                other => {
+                    offset = end_of_run(other, offset, &mut list)?;
+                    Some((*number, 1))
+                }
+            };
+        }
+        end_of_run(run, offset, &mut list)?;
+        pages.flush()?;
+        list.flush()
+    }
+}
+
+/// Writes the line of a run that begins at `offset`; where the next one begins.
+fn end_of_run(run: Option<(u64, u64)>, offset: u64, list: &mut impl Write) -> io::Result<u64> {
+    let Some((first, count)) = run else {
+        return Ok(offset);
+    };
+    let (len, address) = (count * PAGE, first.wrapping_mul(PAGE));
+    writeln!(list, "{offset:x} {len:x} {address:x}")?;
+    Ok(offset + len)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_of_pages_have_their_places() {
+        let mut image = Image::default();
+        image.add(0xffff_ffff_8100_0ffe, &[1, 2, 3]);
+        image.add(0xffff_ffff_a000_0000, &[4]);
+        image.add(0x40_0000, &[5]);
+        let (mut pages, mut list) = (Vec::new(), Vec::new());
+        image.write(&mut pages, &mut list).unwrap();
+        assert_eq!(
+            String::from_utf8(list).unwrap(),
+            "0 1000 400000\n1000 2000 ffffffff81000000\n3000 1000 ffffffffa0000000\n"
+        );
+        assert_eq!(pages.len(), 4 * 4096);
+        assert_eq!(pages[0x1ffe..0x2001], [1, 2, 3]);
+        assert_eq!((pages[0], pages[0x3000]), (5, 4));
+    }
+
+    #[test]
+    fn code_that_changes_is_counted() {
+        let mut image = Image::default();
+        image.add(0x1000, &[0x90, 0x90]);
+        image.add(0x1000, &[0x90]);
+        assert_eq!(image.changes, 0);
+        image.add(0x1001, &[0xcc]);
+        assert_eq!(image.changes, 1);
+    }
+}

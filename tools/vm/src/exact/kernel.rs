@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Whether libipt shows of the trace unit's packets what a guest's kernel executed.
+//!
+//! The unit is a plugin of QEMU's, `tools/traceunit`, which also logs each instruction that the guest executes. From the first program
+//! on, kernel code only: the kernel has then patched itself, and each address has one instruction.
+
+use crate::cache::Cache;
+use crate::error::{Error, OnFile, Result};
+use crate::guest::Guest;
+use crate::kernel::Kernel;
+use crate::ktap::Case;
+use crate::plugin;
+use crate::step::{Log, Progress};
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// The case's name.
+pub(super) const NAME: &str = "kernel code";
+
+/// What the guest does.
+const WORK: &str = "head -c 100000 /dev/urandom | md5sum; ls /proc/self/fd; (sleep 1 & wait)";
+
+pub(super) fn run(cache: &Cache, dir: &Path, kernel: &Kernel) -> Result<Case> {
+    let progress = Progress::begin(&format!("exact: {NAME} on {}", kernel.kind));
+    let unit = plugin::build(cache, "traceunit")?;
+    let dir = dir.join("exact-kernel");
+    fs::create_dir_all(&dir).on("make", &dir)?;
+    let walker = dir.join("ptwalk");
+    let log = Log::create(&dir.join("ptwalk.log"))?;
+    let mut gcc = Command::new("gcc");
+    gcc.arg("-O2").arg("-o").arg(&walker);
+    gcc.arg(cache.checkout().join("tools/steptrace/ptwalk.c"));
+    log.run("building ptwalk", gcc.arg("-lipt"))?;
+
+    let prefix = dir.join("trace");
+    let options = format!(
+        "{},out={},from=user,log=yes",
+        unit.display(),
+        prefix.display()
+    );
+    let guest = Guest::new(kernel, &[])?
+        .observed(1, &options)
+        .append("kunit.enable=0")
+        .timeout(Duration::from_secs(600));
+    let outcome = guest.run(cache, &dir.join("guest"), WORK, |_| {})?;
+    if let Some(fault) = outcome.faults().first() {
+        return Ok(Case::fail(
+            NAME,
+            &format!("{}: {}", fault.name, fault.reason),
+        ));
+    }
+
+    let list = prefix.with_extension("list");
+    let list = fs::read_to_string(&list).on("read", &list)?;
+    let mut walk = Command::new(&walker);
+    walk.arg(prefix.with_extension("cpu0.pt"));
+    for line in list.lines() {
+        let image = prefix.with_extension("image");
+        walk.arg(format!("{}:{}", image.display(), line.replace(' ', ":")));
+    }
+    let mut walk = walk
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(|source| Error::Spawn {
+            program: walker.display().to_string(),
+            source,
+        })?;
+    let shown = walk.stdout.take().map(BufReader::new);
+    let executed = prefix.with_extension("cpu0.log");
+    let executed = BufReader::new(File::open(&executed).on("open", &executed)?);
+    let compared = shown.map(|shown| compare(shown, executed));
+    let _ = walk.kill();
+    let _ = walk.wait();
+    let case = match compared {
+        Some(Ok(count)) if count != 0 => {
+            Case::pass(NAME).with_log(vec![format!("{count} instructions, each of them")])
+        }
+        Some(Ok(_)) | None => Case::fail(NAME, "nothing was executed"),
+        Some(Err(why)) => Case::fail(NAME, &why),
+    };
+    progress.end(case.log.first().unwrap_or(&case.reason));
+    // Some hundred MiB.
+    for what in ["cpu0.pt", "cpu0.log"] {
+        let _ = fs::remove_file(prefix.with_extension(what));
+    }
+    Ok(case)
+}
+
+/// How many instructions were shown, which are all that were executed; or where that is not so.
+fn compare(shown: impl BufRead, executed: impl BufRead) -> std::result::Result<u64, String> {
+    let mut shown = shown
+        .lines()
+        .filter(|line| !line.as_ref().is_ok_and(|line| line.starts_with("event ")));
+    let mut executed = executed.lines();
+    let mut count = 0;
+    loop {
+        let next = |line: Option<std::io::Result<String>>| {
+            line.transpose().map_err(|e| format!("cannot read: {e}"))
+        };
+        match (next(shown.next())?, next(executed.next())?) {
+            (None, None) => return Ok(count),
+            (shown, executed) if shown == executed => count += 1,
+            (shown, executed) => {
+                let end = || "the end".to_owned();
+                return Err(format!(
+                    "after {count} instructions {} was executed, and {} is shown",
+                    executed.unwrap_or_else(end),
+                    shown.unwrap_or_else(end)
+                ));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_instruction_is_compared() {
+        let executed = "10\n12\n14\n";
+        let table = [
+            ("event enabled\n10\n12\nevent mode\n14\n", Ok(3)),
+            (
+                "10\n14\n",
+                Err("after 1 instructions 12 was executed, and 14 is shown"),
+            ),
+            (
+                "10\n12\n",
+                Err("after 2 instructions 14 was executed, and the end is shown"),
+            ),
+            (
+                "10\n12\n14\n16\n",
+                Err("after 3 instructions the end was executed, and 16 is shown"),
+            ),
+            (
+                "10\nerror no memory at 0x1\n",
+                Err("after 1 instructions 12 was executed, and error no memory at 0x1 is shown"),
+            ),
+        ];
+        for (shown, want) in table {
+            let found = compare(shown.as_bytes(), executed.as_bytes());
+            assert_eq!(found, want.map_err(str::to_owned), "{shown}");
+        }
+    }
+}
