@@ -49,6 +49,12 @@ const ALLOWED: &[Allowed] = &[
         texts: &["warn_alloc+", " kernel_read_file+"],
         reason: "The same: it tells of the memory that a module's file is read into. No driver runs yet.",
     },
+    Allowed {
+        texts: &["WARNING: kernel/jump_label.c", "jump_label_module_notify+"],
+        reason: "The same: a module that is loaded needs memory for the static keys that it shares with another one, such as \
+                 tracepoints. Without it the kernel warns, undoes what it has not done, warns of that, and refuses the \
+                 module. No driver runs yet.",
+    },
 ];
 
 /// How many lines after the first belong to one report.
