@@ -31,10 +31,11 @@
 //! - Modes other than 64 bits.
 //! - `CYC` and `MTC` packets. `TSC` stands at each `PSB` only.
 //! - The device: a PCI function whose registers say what is traced, and which writes the packets by
-//!   DMA. The plugin can be that device, since QEMU loads it before it makes the machine: a thread
-//!   of it serves a socket to `-device vfio-user-pci`. What a virtual CPU executes then reaches the
-//!   guest's memory at once, through the mappings that come with vfio-user's DMA messages, and no
-//!   other process has to be waited for.
+//!   DMA. The plugin can be that device: QEMU loads it before it makes the machine, and a thread of
+//!   the plugin can serve the socket of `-device vfio-user-pci` (with the crate `vfio_user`; the
+//!   guest enumerates it). QEMU sends it the guest's memory as file descriptors, with
+//!   `memory-backend-memfd,share=on`. So what a virtual CPU executes can reach the guest's memory at
+//!   once, and no other process has to be waited for.
 //! - Speed: a callback for each block, and one for its last instruction, are more than is needed.
 //!   The second could be an inline store to a scoreboard.
 
