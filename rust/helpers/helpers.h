@@ -47,6 +47,9 @@ struct rust_perf_registration {
 /* Memory that a device writes to: see dma.c. */
 struct rust_perf_dma;
 
+/* A reference to a device: see registry.c. */
+struct rust_perf_device_ref;
+
 /* What a user is charged for: see charge.c. */
 struct rust_perf_charge;
 
@@ -77,6 +80,8 @@ void rust_perf_registry_exit(void);
 void rust_perf_registration_init(struct rust_perf_registration *registration,
 				 struct module *module,
 				 void (*end)(struct rust_perf_registration *registration));
+struct rust_perf_device_ref *rust_perf_device_ref_new(struct device *device);
+void rust_perf_device_ref_drop(struct rust_perf_device_ref *ref);
 bool rust_perf_registration_claim(struct rust_perf_registration *registration);
 void rust_perf_registration_end_later(struct rust_perf_registration *registration);
 void rust_perf_attr_init(struct attribute *attr);

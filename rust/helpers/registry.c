@@ -7,12 +7,14 @@
 
 #include "helpers.h"
 
+#include <linux/device.h>
 #include <linux/list.h>
 #include <linux/module.h>
 #include <linux/mutex.h>
 #include <linux/notifier.h>
 #include <linux/preempt.h>
 #include <linux/sched.h>
+#include <linux/slab.h>
 #include <linux/spinlock.h>
 #include <linux/workqueue.h>
 
@@ -96,7 +98,7 @@ static struct rust_perf_registration *left_behind(struct module *module)
 	return NULL;
 }
 
-/* Runs end_later(). */
+/* Runs end_later() and put_device_later(). */
 static struct workqueue_struct *ends;
 
 /*
@@ -172,6 +174,42 @@ void rust_perf_registry_exit(void)
 {
 	unregister_module_notifier(&module_block);
 	destroy_workqueue(ends);
+}
+
+struct rust_perf_device_ref {
+	struct work_struct work;
+	struct device *device;
+};
+
+static void put_device_later(struct work_struct *work)
+{
+	struct rust_perf_device_ref *ref =
+		container_of(work, struct rust_perf_device_ref, work);
+
+	put_device(ref->device);
+	kfree(ref);
+}
+
+/*
+ * A reference to a device that a task of its own drops. perf frees AUX areas
+ * with the mmap lock held, and what it takes to release a device takes locks
+ * that a page fault may come under.
+ */
+struct rust_perf_device_ref *rust_perf_device_ref_new(struct device *device)
+{
+	struct rust_perf_device_ref *ref = kmalloc_obj(*ref);
+
+	if (!ref)
+		return NULL;
+	INIT_WORK(&ref->work, put_device_later);
+	ref->device = get_device(device);
+	return ref;
+}
+
+/* Context: task. */
+void rust_perf_device_ref_drop(struct rust_perf_device_ref *ref)
+{
+	queue_work(ends, &ref->work);
 }
 
 static void end_later(struct work_struct *work)

@@ -34,7 +34,6 @@ use kernel::{
     prelude::*,
     revocable::Revocable,
     sync::{
-        aref::ARef,
         atomic::{
             Atomic,
             Relaxed, //
@@ -52,7 +51,7 @@ use kernel::{
 /// The device is bound until `unregistered` is complete and `memory` has been emptied after that.
 #[pin_data]
 pub(crate) struct Domain {
-    device: ARef<Device>,
+    device: DeviceRef,
     #[pin]
     memory: Mutex<KVec<Arc<Revocable<Memory>>>>,
     #[pin]
@@ -63,8 +62,45 @@ pub(crate) struct Domain {
 
 impl Domain {
     fn raw(&self) -> *mut bindings::device {
+        self.device.device
+    }
+}
+
+/// A reference to a device. A task of its own drops it: the last user of a [`Domain`] may be
+/// `free_aux()`, under the mmap lock, where a device must not be released.
+///
+/// # Invariants
+///
+/// `reference` is a reference to `device`, to be dropped once.
+struct DeviceRef {
+    device: *mut bindings::device,
+    reference: NonNull<bindings::rust_perf_device_ref>,
+}
+
+// SAFETY: References to devices may be used and dropped by any task.
+unsafe impl Send for DeviceRef {}
+// SAFETY: The fields are only read.
+unsafe impl Sync for DeviceRef {}
+
+impl DeviceRef {
+    fn new(device: &Device<Bound>) -> Result<Self> {
         // CAST: `Device` is a transparent wrapper of `struct device`.
-        core::ptr::from_ref(&*self.device).cast_mut().cast()
+        let device = core::ptr::from_ref(device).cast_mut().cast();
+        // SAFETY: A live device.
+        let reference = unsafe { bindings::rust_perf_device_ref_new(device) };
+
+        // INVARIANT: Just made.
+        Ok(Self {
+            device,
+            reference: NonNull::new(reference).ok_or(ENOMEM)?,
+        })
+    }
+}
+
+impl Drop for DeviceRef {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariant, and this is a task: nothing of a domain is dropped elsewhere.
+        unsafe { bindings::rust_perf_device_ref_drop(self.reference.as_ptr()) };
     }
 }
 
@@ -74,10 +110,11 @@ pub(crate) struct User(Arc<Domain>);
 impl User {
     /// A user of a new domain, which keeps `device` from being unbound before the user is dropped.
     pub(crate) fn new(device: &Device<Bound>) -> Result<Self> {
+        let reference = DeviceRef::new(device)?;
         let domain = Arc::pin_init(
             // INVARIANT: Bound now; `Binding`, which is released while it is still bound, waits.
             pin_init!(Domain {
-                device: device.into(),
+                device: reference,
                 memory <- new_mutex!(KVec::new()),
                 unregistered <- Completion::new(),
                 bound: Atomic::new(false),
