@@ -197,8 +197,9 @@ static void put_device_later(struct work_struct *work)
  */
 struct rust_perf_device_ref *rust_perf_device_ref_new(struct device *device)
 {
-	struct rust_perf_device_ref *ref = kmalloc_obj(*ref);
+	struct rust_perf_device_ref *ref;
 
+	ref = kzalloc(sizeof(*ref), GFP_KERNEL);
 	if (!ref)
 		return NULL;
 	INIT_WORK(&ref->work, put_device_later);

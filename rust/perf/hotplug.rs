@@ -21,10 +21,7 @@ use kernel::{
         Atomic,
         Relaxed, //
     },
-    types::{
-        NotThreadSafe,
-        Opaque, //
-    }, //
+    types::Opaque, //
 };
 
 /// The number of the hotplug state, while the module is there.
@@ -109,33 +106,6 @@ impl Node {
     pub(crate) unsafe fn remove(&self) {
         // SAFETY: Added, by the safety requirement.
         unsafe { bindings::rust_perf_cpuhp_del(STATE.load(Relaxed), self.node.get()) };
-    }
-}
-
-/// While it exists, no CPU comes or goes.
-///
-/// # Invariants
-///
-/// This task holds the lock of CPU hotplug for reading.
-#[cfg(CONFIG_PCI)]
-pub(crate) struct Locked(NotThreadSafe);
-
-#[cfg(CONFIG_PCI)]
-impl Locked {
-    /// Context: task, may sleep; not in a callback of CPU hotplug.
-    pub(crate) fn new() -> Self {
-        // SAFETY: No requirements but the context.
-        unsafe { bindings::cpus_read_lock() };
-        // INVARIANT: Just taken.
-        Self(NotThreadSafe)
-    }
-}
-
-#[cfg(CONFIG_PCI)]
-impl Drop for Locked {
-    fn drop(&mut self) {
-        // SAFETY: Taken by this task, by the type invariant.
-        unsafe { bindings::cpus_read_unlock() };
     }
 }
 

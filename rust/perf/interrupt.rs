@@ -5,6 +5,11 @@
 //! A trace unit raises an interrupt when a region is full. Its handler is the driver's; what it may
 //! do to the open transaction goes through an [`Entry`], with the guarantees of a callback.
 
+#[cfg(CONFIG_PCI)]
+use crate::registration::{
+    Follower,
+    Units, //
+};
 use crate::{
     aux::{
         Aux,
@@ -20,24 +25,13 @@ use crate::{
     }, //
 };
 #[cfg(CONFIG_PCI)]
-use crate::{
-    hotplug,
-    registration::{
-        Follower,
-        Units, //
-    }, //
-};
-#[cfg(CONFIG_PCI)]
 use kernel::{
     device::Bound,
     devres::Devres,
     error::to_result,
     irq,
     pci,
-    sync::{
-        aref::ARef,
-        atomic::Relaxed, //
-    }, //
+    sync::aref::ARef, //
 };
 use kernel::{
     prelude::*,
@@ -260,9 +254,8 @@ impl<H: irq::Handler + Send + 'static> PciLine<H> {
         let line = Self::request(device, name, handler, Some(system.follower.clone()))?;
 
         let irq = line.0.access(device.as_ref())?.irq;
-        let locked = hotplug::Locked::new();
 
-        system.follower.set(irq, system.home.load(Relaxed), &locked);
+        system.follower.follow(irq, &system.home);
         Ok(line)
     }
 }
@@ -275,7 +268,7 @@ impl<H: irq::Handler + Send + 'static> Drop for Requested<H> {
         let device = core::ptr::from_ref(&*self.device).cast_mut().cast();
 
         if let Some(follower) = &self.follower {
-            follower.set(0, 0, &hotplug::Locked::new());
+            follower.stay();
         }
         // SAFETY: Requested with this cookie, by the type invariant; this is a task: `Devres` is
         // dropped and revoked in one.

@@ -4,19 +4,20 @@
 
 use crate::{
     bindings,
-    hotplug,
     pmu::Scope, //
 };
 use kernel::{
     cpu::CpuId,
     cpumask::CpumaskVar,
+    new_mutex,
     prelude::*,
     sync::{
         atomic::{
             Atomic,
             Relaxed, //
         },
-        Arc, //
+        Arc,
+        Mutex, //
     }, //
 };
 
@@ -53,32 +54,63 @@ impl System {
     pub(super) fn new(home: u32) -> Result<Self> {
         Ok(Self {
             home: Atomic::new(home),
-            follower: Arc::new(Follower(Atomic::new(0)), GFP_KERNEL)?,
+            follower: Arc::pin_init(
+                pin_init!(Follower {
+                    irq <- new_mutex!(0),
+                }),
+                GFP_KERNEL,
+            )?,
         })
     }
 }
 
-/// The number of the interrupt that follows the events of a unit; 0 for none.
-pub(crate) struct Follower(Atomic<u32>);
+/// The interrupt that follows the events of a unit.
+#[pin_data]
+pub(crate) struct Follower {
+    /// Its number; 0 for none. Locked while its affinity is set, so that it is not freed meanwhile.
+    #[pin]
+    irq: Mutex<u32>,
+}
 
 impl Follower {
-    /// From now on the interrupt `irq` follows, first to `cpu`; or none if it is 0.
-    pub(crate) fn set(&self, irq: u32, cpu: u32, _locked: &hotplug::Locked) {
-        self.0.store(irq, Relaxed);
-        self.go(cpu);
+    /// From now on the interrupt `irq` follows the events on `home`.
+    ///
+    /// Context: task, may sleep.
+    #[cfg(CONFIG_PCI)]
+    pub(crate) fn follow(&self, irq: u32, home: &Atomic<u32>) {
+        let mut followed = self.irq.lock();
+
+        *followed = irq;
+        // What is stored after this load is followed by `go()`, which waits for the lock.
+        set_affinity(irq, home.load(Relaxed));
     }
 
-    /// Has `cpu` serve the interrupt, perhaps only after the next one. CPUs do not come or go.
-    pub(super) fn go(&self, cpu: u32) {
-        let irq = self.0.load(Relaxed);
+    /// None follows any more.
+    ///
+    /// Context: task, may sleep.
+    #[cfg(CONFIG_PCI)]
+    pub(crate) fn stay(&self) {
+        *self.irq.lock() = 0;
+    }
 
-        if irq != 0 {
-            // It may be one that no other CPU can serve. Then it is forwarded.
-            //
-            // SAFETY: It checks both numbers.
-            let _ = unsafe { bindings::rust_perf_irq_set_affinity(irq, cpu) };
+    /// The events have moved to `cpu`.
+    ///
+    /// Context: task, may sleep.
+    pub(super) fn go(&self, cpu: u32) {
+        let followed = self.irq.lock();
+
+        if *followed != 0 {
+            set_affinity(*followed, cpu);
         }
     }
+}
+
+/// Has `cpu` serve the interrupt `irq`, perhaps only after the next one.
+fn set_affinity(irq: u32, cpu: u32) {
+    // It may be one that no other CPU can serve. Then it is forwarded.
+    //
+    // SAFETY: It checks both numbers.
+    let _ = unsafe { bindings::rust_perf_irq_set_affinity(irq, cpu) };
 }
 
 impl Units {

@@ -64,7 +64,7 @@ impl Output for Trace {
     }
 
     fn tsc(&mut self) -> u64 {
-        // SAFETY: QEMU may call it on any thread.
+        // SAFETY: It takes nothing, and reads the clock under a lock of its own, on any thread.
         let ticks = unsafe { cpus_get_elapsed_ticks() };
         u64::from_ne_bytes(ticks.to_ne_bytes())
     }
