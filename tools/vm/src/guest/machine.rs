@@ -28,8 +28,8 @@ pub(super) fn memory(kernel: &Kernel) -> &'static str {
 const KERNEL_LINE: &str =
     "console=ttyS0 panic=-1 tsc=reliable rcupdate.rcu_cpu_stall_timeout=60 watchdog_thresh=30 printk.devkmsg=on random.trust_cpu=on no_timer_check";
 
-/// What a kernel is told besides. While `identify_cpu()` has the processor's features cleared, KASAN takes an address of
-/// five levels for none, and says so if an interrupt comes.
+/// The kernel's command line. The debug kernel has four levels of page tables: `identify_cpu()` clears
+/// the processor's features for a while. An interrupt that comes then makes KASAN report good addresses.
 pub(super) fn kernel_line(kernel: &Kernel) -> String {
     match kernel.kind {
         Kind::Stock | Kind::Lean => KERNEL_LINE.to_owned(),
