@@ -14,6 +14,8 @@ use kernel::prelude::*;
 
 mod attack;
 mod fail;
+#[cfg(CONFIG_PCI_MSI)]
+mod line;
 mod publish;
 mod quiet;
 mod reenter;
@@ -34,7 +36,7 @@ module! {
     params: {
         driver: u8 {
             default: 0,
-            description: "Register only the driver with this number; 0: all but 1 and 2",
+            description: "Register only the driver with this number; 0: all but 1, 2 and 18",
         },
     },
 }
@@ -97,22 +99,36 @@ drivers! {
     drop_failing: Unregisters<{ unregister::SETUP_AUX_FAILS }> = c"hostile_drop_failing", 29;
 }
 
+/// The number of the driver of a device.
+#[cfg(CONFIG_PCI_MSI)]
+const LINE: u8 = 18;
+
 struct Module {
     drivers: Drivers,
+    #[cfg(CONFIG_PCI_MSI)]
+    _line: Option<line::Registered>,
     _counter: perf::Registration<quiet::BadCounter>,
 }
 
 impl kernel::Module for Module {
-    fn init(_module: &'static ThisModule) -> Result<Self> {
+    fn init(module: &'static ThisModule) -> Result<Self> {
         quiet::impossible()?;
 
-        let drivers = Drivers::new(module_parameters::driver.value())?;
+        let number = module_parameters::driver.value();
+        let drivers = Drivers::new(number)?;
         pr_info!("{} drivers\n", drivers.count());
         if let (Some(a), Some(b)) = (&drivers.twin_a, &drivers.twin_b) {
             a.introduce(b);
         }
+        #[cfg(CONFIG_PCI_MSI)]
+        let _line = match number == LINE {
+            true => Some(line::register(module)?),
+            false => None,
+        };
         Ok(Self {
             drivers,
+            #[cfg(CONFIG_PCI_MSI)]
+            _line,
             _counter: quiet::BadCounter::register()?,
         })
     }

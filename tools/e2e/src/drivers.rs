@@ -15,6 +15,7 @@ use perfdata::{Attr, AuxFlags, Flags};
 
 use crate::failing;
 use crate::hostile::{attack, sleep, software, traced, unpin, Attack, Victim, CPU_CLOCK};
+use crate::hotplug;
 use crate::module::{self, counter};
 use crate::probe::Probe;
 use crate::siblings::{PAUSE, RESUME};
@@ -90,12 +91,13 @@ const DRIVERS: [Driver; 26] = [
 macro_rules! cases {
     ($($name:literal: $index:literal,)*) => {
         [$(attack($name, || DRIVERS[$index].run()),)*
-            attack("hostile driver: counter that refuses", counting)]
+            attack("hostile driver: counter that refuses", counting),
+            attack("hostile driver: frees its interrupt as its CPU goes", frees_interrupt)]
     };
 }
 
 /// The cases.
-pub const ALL: [Attack; 27] = cases! {
+pub const ALL: [Attack; 28] = cases! {
     "hostile driver: forgets its registration": 0,
     "hostile driver: drops its registration with interrupts off at exit": 1,
     "hostile driver: claims more than it wrote": 2,
@@ -431,4 +433,40 @@ fn counting() -> Result<String> {
         }
         Ok(format!("read {read} times"))
     })
+}
+
+/// A driver drops its interrupt in `cpu_offline()`, which perf's core calls with the lock of CPU hotplug held.
+fn frees_interrupt() -> Result<String> {
+    const NAME: &str = "hostile_line";
+    let served = || -> Result<bool> {
+        let text =
+            std::fs::read_to_string("/proc/interrupts").context("cannot read /proc/interrupts")?;
+        Ok(text.lines().any(|line| line.ends_with(NAME)))
+    };
+    if !Path::new(hotplug::ONLINE).exists() {
+        bail!(Skip("this kernel cannot take CPU 1 offline"));
+    }
+    // The unit's events live where the PMU was registered. CPU 0 does not go.
+    pin(1)?;
+    let outcome = with(18, || {
+        unpin()?;
+        ensure!(is_registered(NAME), "the driver found no device");
+        ensure!(served()?, "there is no interrupt");
+        let attr = Attr {
+            config: 0,
+            sample_period: 0,
+            ..traced(NAME)?
+        };
+        let opened = Victim::open(&attr, -1, 1, 4)?;
+        opened.event.enable()?;
+        hotplug::switch(false)?;
+        ensure!(!served()?, "the interrupt is still there");
+        hotplug::switch(true)?;
+        drop(opened);
+        Ok("freed".to_owned())
+    });
+    unpin()?;
+    // Whatever came of it: the next case finds two CPUs.
+    hotplug::switch(true)?;
+    outcome
 }
