@@ -49,6 +49,10 @@ off=/sys/kernel/debug/dma-api/disabled
 if [ -e $off ]; then
 	grep -q N $off || echo "BUG: the checks of the DMA API are off" >/dev/console
 fi
+met=/sys/module/tcg_int3/parameters/met
+if [ -e $met ] && [ "$(cat $met)" != 0 ]; then
+	echo "auxvm: $(cat $met) breakpoints met that were no longer there" >/dev/console
+fi
 # A tar that fails leaves a stream without the status, which the host takes as a failure.
 tar -C /out -cf - . >/dev/vport0p2
 sync

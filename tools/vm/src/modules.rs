@@ -109,6 +109,8 @@ pub fn command(cache: &Cache, kernel: &Kernel) -> Command {
     make.args(kernel.make_args()).arg(format!("-j{jobs}"));
     // The driver that the check of panics must name.
     make.arg("CONFIG_RUST_PERF_PANICS=y");
+    // What guests load for the sake of their emulator.
+    make.arg("CONFIG_AUXPMU_GUEST=y");
     // Kernels that have KUnit get the drivers' tests, too.
     if kernel.kind != Kind::Stock {
         make.arg("CONFIG_RUST_PERF_TESTING=y");
