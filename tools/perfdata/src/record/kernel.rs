@@ -1,0 +1,325 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The records that the kernel writes into its rings.
+
+use super::{Encode, RecordType};
+use crate::attr::ReadFormat;
+use crate::bytes::{padding, until_nul};
+
+/// `misc` of a record about the kernel.
+pub const MISC_KERNEL: u16 = 1;
+/// `misc` of a COMM record that an exec caused.
+pub const MISC_COMM_EXEC: u16 = 1 << 13;
+/// `misc` of a context switch away from a thread.
+pub const MISC_SWITCH_OUT: u16 = 1 << 13;
+/// `misc` of a record about user space.
+pub const MISC_USER: u16 = 2;
+/// `misc` of an MMAP2 that has a build-id.
+pub const MISC_BUILD_ID: u16 = 1 << 14;
+
+bitflags::bitflags! {
+    /// `flags` of [`Aux`].
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+    pub struct AuxFlags: u64 {
+        /// The AUX area had no room for all of the trace.
+        const TRUNCATED = 1 << 0;
+        /// The area was mapped for overwriting.
+        const OVERWRITE = 1 << 1;
+        /// The trace has gaps.
+        const PARTIAL = 1 << 2;
+        /// The sample collided with another.
+        const COLLISION = 1 << 3;
+        /// The format of the PMU's trace.
+        const PMU_FORMAT = 0xff00;
+        const _ = !0;
+    }
+}
+
+impl AuxFlags {
+    /// The names of the flags that are set, joined by `+`; `-` if none is.
+    #[must_use]
+    pub fn names(self) -> String {
+        let mut names: Vec<String> = Vec::new();
+        for (flag, name) in [
+            (Self::TRUNCATED, "TRUNCATED"),
+            (Self::OVERWRITE, "OVERWRITE"),
+            (Self::PARTIAL, "PARTIAL"),
+            (Self::COLLISION, "COLLISION"),
+        ] {
+            if self.contains(flag) {
+                names.push(name.to_owned());
+            }
+        }
+        let format = self.intersection(Self::PMU_FORMAT).bits() >> 8;
+        if format != 0 {
+            names.push(format!("FORMAT({format})"));
+        }
+        let rest = self.bits() & !0xff0f;
+        if rest != 0 {
+            names.push(format!("{rest:#x}"));
+        }
+        if names.is_empty() {
+            "-".to_owned()
+        } else {
+            names.join("+")
+        }
+    }
+}
+
+fn put_str(out: &mut Vec<u8>, text: &[u8]) {
+    let text = until_nul(text);
+    out.extend(text);
+    // The text ends with at least one NUL, and the next field is aligned to 8 bytes.
+    let pad = padding(text.len());
+    out.resize(out.len() + if pad == 0 { 8 } else { pad }, 0);
+}
+
+/// The driver wrote a piece of trace into the AUX area.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Aux {
+    /// Where the piece begins, in bytes since the first byte that was written into the area. With
+    /// [`AuxFlags::OVERWRITE`]: the head after the piece.
+    pub offset: u64,
+    /// Length of the piece.
+    pub size: u64,
+    /// What happened to the piece.
+    pub flags: AuxFlags,
+}
+
+impl Encode for Aux {
+    const KIND: RecordType = RecordType::AUX;
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.extend(self.offset.to_le_bytes());
+        out.extend(self.size.to_le_bytes());
+        out.extend(self.flags.bits().to_le_bytes());
+    }
+}
+
+/// Tracing of a thread began.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ItraceStart {
+    /// Process.
+    pub pid: u32,
+    /// Thread.
+    pub tid: u32,
+}
+
+impl Encode for ItraceStart {
+    const KIND: RecordType = RecordType::ITRACE_START;
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.extend(self.pid.to_le_bytes());
+        out.extend(self.tid.to_le_bytes());
+    }
+}
+
+/// Records that found no room in the data ring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lost {
+    /// Id of the event.
+    pub id: u64,
+    /// Number of records.
+    pub lost: u64,
+}
+
+impl Encode for Lost {
+    const KIND: RecordType = RecordType::LOST;
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.extend(self.id.to_le_bytes());
+        out.extend(self.lost.to_le_bytes());
+    }
+}
+
+/// A thread's name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Comm<'a> {
+    /// Process.
+    pub pid: u32,
+    /// Thread.
+    pub tid: u32,
+    /// Whether an exec set the name.
+    pub exec: bool,
+    /// The name; it ends at the first NUL.
+    pub comm: &'a [u8],
+}
+
+impl Encode for Comm<'_> {
+    const KIND: RecordType = RecordType::COMM;
+    fn misc(&self) -> u16 {
+        if self.exec {
+            MISC_COMM_EXEC
+        } else {
+            0
+        }
+    }
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.extend(self.pid.to_le_bytes());
+        out.extend(self.tid.to_le_bytes());
+        put_str(out, self.comm);
+    }
+}
+
+/// A mapping of kernel code: its own text, or a module.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KernelMmap<'a> {
+    /// First address.
+    pub addr: u64,
+    /// Length.
+    pub len: u64,
+    /// For the kernel's own text the address of the symbol in `filename`; else 0.
+    pub pgoff: u64,
+    /// `[kernel.kallsyms]_text`, or the module in brackets; it ends at the first NUL.
+    pub filename: &'a [u8],
+}
+
+impl Encode for KernelMmap<'_> {
+    const KIND: RecordType = RecordType::MMAP;
+    fn misc(&self) -> u16 {
+        MISC_KERNEL
+    }
+    fn encode(&self, out: &mut Vec<u8>) {
+        // perf's process of the kernel: pid -1, tid 0.
+        out.extend(u32::MAX.to_le_bytes());
+        out.extend([0; 4]);
+        out.extend(self.addr.to_le_bytes());
+        out.extend(self.len.to_le_bytes());
+        out.extend(self.pgoff.to_le_bytes());
+        put_str(out, self.filename);
+    }
+}
+
+/// How a record names the file that is mapped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FileId {
+    /// By its inode.
+    Inode {
+        /// Device number, major and minor.
+        dev: (u32, u32),
+        /// Inode.
+        ino: u64,
+        /// Inode's generation.
+        generation: u64,
+    },
+    /// By its build-id: the number of bytes that are valid, and the bytes.
+    BuildId(u8, [u8; 20]),
+}
+
+impl FileId {
+    /// The build-id.
+    #[must_use]
+    pub fn build_id(&self) -> Option<&[u8]> {
+        match self {
+            Self::Inode { .. } => None,
+            Self::BuildId(len, bytes) => bytes.get(..usize::from(*len)),
+        }
+    }
+}
+
+/// An executable mapping.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mmap2<'a> {
+    /// Process.
+    pub pid: u32,
+    /// Thread.
+    pub tid: u32,
+    /// First address.
+    pub addr: u64,
+    /// Length.
+    pub len: u64,
+    /// Offset in the file.
+    pub pgoff: u64,
+    /// Which file.
+    pub file: FileId,
+    /// Protection.
+    pub prot: u32,
+    /// Flags of mmap.
+    pub flags: u32,
+    /// The file; it ends at the first NUL.
+    pub filename: &'a [u8],
+}
+
+impl Encode for Mmap2<'_> {
+    const KIND: RecordType = RecordType::MMAP2;
+    fn misc(&self) -> u16 {
+        match self.file {
+            FileId::Inode { .. } => MISC_USER,
+            FileId::BuildId(..) => MISC_USER | MISC_BUILD_ID,
+        }
+    }
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.extend(self.pid.to_le_bytes());
+        out.extend(self.tid.to_le_bytes());
+        out.extend(self.addr.to_le_bytes());
+        out.extend(self.len.to_le_bytes());
+        out.extend(self.pgoff.to_le_bytes());
+        match self.file {
+            FileId::Inode {
+                dev,
+                ino,
+                generation,
+            } => {
+                out.extend(dev.0.to_le_bytes());
+                out.extend(dev.1.to_le_bytes());
+                out.extend(ino.to_le_bytes());
+                out.extend(generation.to_le_bytes());
+            }
+            FileId::BuildId(len, bytes) => {
+                out.extend([len, 0, 0, 0]);
+                out.extend(bytes);
+            }
+        }
+        out.extend(self.prot.to_le_bytes());
+        out.extend(self.flags.to_le_bytes());
+        put_str(out, self.filename);
+    }
+}
+
+/// A thread's start ([`RecordType::FORK`]) or end ([`RecordType::EXIT`]).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Task {
+    /// Process.
+    pub pid: u32,
+    /// Parent process.
+    pub ppid: u32,
+    /// Thread.
+    pub tid: u32,
+    /// Parent thread.
+    pub ptid: u32,
+    /// Time of the start or end, ns.
+    pub time: u64,
+}
+
+/// A counter's value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Read {
+    /// Process.
+    pub pid: u32,
+    /// Thread.
+    pub tid: u32,
+    /// The counter's value.
+    pub value: u64,
+    /// How long the event was enabled, ns.
+    pub enabled: u64,
+    /// How long it ran, ns.
+    pub running: u64,
+    /// Id of the event.
+    pub id: u64,
+}
+
+impl Read {
+    /// The `read_format` of events whose READ records have all fields of [`Read`].
+    pub const FORMAT: ReadFormat = ReadFormat::TOTAL_TIME_ENABLED
+        .union(ReadFormat::TOTAL_TIME_RUNNING)
+        .union(ReadFormat::ID);
+}
+
+impl Encode for Read {
+    const KIND: RecordType = RecordType::READ;
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.extend(self.pid.to_le_bytes());
+        out.extend(self.tid.to_le_bytes());
+        out.extend(self.value.to_le_bytes());
+        out.extend(self.enabled.to_le_bytes());
+        out.extend(self.running.to_le_bytes());
+        out.extend(self.id.to_le_bytes());
+    }
+}
