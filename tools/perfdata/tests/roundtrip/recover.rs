@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! `recover` makes a finished file of the front of one.
+
+use std::io::Cursor;
+
+use perfdata::{Feature, File, RecordType};
+
+use crate::damaged::read_all;
+use crate::sample::{chunks, sample_file};
+
+pub(super) fn recovered(bytes: &[u8]) -> perfdata::Result<(perfdata::Recovered, Vec<u8>)> {
+    let mut file = Cursor::new(bytes.to_vec());
+    let found = perfdata::recover(
+        &mut file,
+        |features, _| {
+            features.notes(&[("ended", "recovered")]);
+        },
+        |file, len| {
+            file.get_mut().truncate(usize::try_from(len).unwrap());
+            Ok(())
+        },
+    )?;
+    Ok((found, file.into_inner()))
+}
+
+/// A file is cut after each byte. Of each front `recover` makes a finished file that has all whole
+/// records and every byte of trace.
+#[test]
+fn every_prefix_recovers_or_is_refused() {
+    let whole = sample_file(&chunks());
+    let file = File::parse(&whole).unwrap();
+    let (data, size) = file.data_section();
+    let payloads: Vec<(u64, u64)> = file
+        .records()
+        .map(|record| record.unwrap())
+        .filter(|record| record.kind == RecordType::AUXTRACE)
+        .map(|record| {
+            (
+                record.offset + 48,
+                u64::try_from(record.payload.len()).unwrap(),
+            )
+        })
+        .collect();
+    let mut refused = 0;
+    for len in 0..whole.len() {
+        let cut = &whole[..len];
+        let end = u64::try_from(len).unwrap();
+        let (found, again) = match recovered(cut) {
+            Ok(ok) => ok,
+            Err(e) => {
+                assert!(end < data, "{len}: {e}");
+                assert!(e.to_string().len() > 30, "{e}");
+                refused += 1;
+                continue;
+            }
+        };
+        assert!(end >= data && !found.was_finished, "{len}");
+        let file = File::parse(&again).unwrap_or_else(|e| panic!("{len}: {e}"));
+        assert!(file.is_finished(), "{len}");
+        let records: Vec<_> = file.records().map(|record| record.unwrap()).collect();
+        assert_eq!(
+            u64::try_from(records.len()).unwrap(),
+            found.records,
+            "{len}"
+        );
+        let trace: usize = records.iter().map(|record| record.payload.len()).sum();
+        let there: u64 = payloads
+            .iter()
+            .map(|(at, size)| end.saturating_sub(*at).min(*size) & !7)
+            .sum();
+        assert_eq!(u64::try_from(trace).unwrap(), there, "{len}");
+        let index = file
+            .feature(Feature::AUXTRACE)
+            .map_or(Vec::new(), |s| s.index().unwrap());
+        assert_eq!(u64::try_from(index.len()).unwrap(), found.pieces, "{len}");
+        for entry in index {
+            let record = file.record_at(entry).unwrap();
+            assert_eq!(record.kind, RecordType::AUXTRACE);
+        }
+        assert_eq!(
+            file.feature(Feature::EVENT_DESC).unwrap().events().unwrap()[0].ids,
+            [100]
+        );
+        assert!(
+            found.dropped < 64 * 1024 && found.dropped <= end - data,
+            "{len}"
+        );
+        // A second call finds a finished file. A recovered file that is cut can be recovered again.
+        assert!(recovered(&again).unwrap().0.was_finished);
+        let (twice, _) = recovered(&again[..again.len() - 1]).unwrap();
+        assert_eq!(
+            (twice.records, twice.trace),
+            (found.records, found.trace),
+            "{len}"
+        );
+        read_all(&again);
+    }
+    assert_eq!(refused, data);
+    assert!(size > 0);
+    assert!(recovered(&whole).unwrap().0.was_finished);
+}
+
+/// After a power cut the end of a file may be zeros. They are no records.
+#[test]
+fn zeros_are_cut_off() {
+    let whole = sample_file(&chunks());
+    let (data, size) = File::parse(&whole).unwrap().data_section();
+    let end = usize::try_from(data + size).unwrap();
+    let mut bytes = whole[..end].to_vec();
+    bytes.resize(end + 10_000, 0);
+    let (found, again) = recovered(&bytes).unwrap();
+    assert_eq!(found.dropped, 10_000);
+    assert_eq!(
+        File::parse(&again).unwrap().records().count(),
+        File::parse(&whole).unwrap().records().count()
+    );
+}
