@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! CPUs that go offline: finds out that the kernel has removed their events, and opens these again.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use perfdata::{Attr, Flags, Read};
+
+use super::opened::Opened;
+use super::plan::Plan;
+use super::rings::Rings;
+use super::Session;
+use crate::error::Result;
+use crate::sys::{self, Event};
+
+/// Longer than a step of any clock of events, also of one that advances at timer ticks: ns.
+const STEP: u64 = 20_000_000;
+
+/// Finds out that the kernel has removed the events of a CPU.
+///
+/// The kernel does so when the CPU goes offline. It reports nothing, and does not restore the events
+/// when the CPU comes back.
+#[derive(Debug)]
+pub(super) struct Hotplug {
+    plan: Arc<Plan>,
+    cpu: i32,
+    /// Detects that the CPU has lost its events.
+    probe: Probe,
+    /// How long the CPU had no events before the probe was opened, ns.
+    dark: u64,
+}
+
+/// An event that is always on. Its time advances as long as its CPU has its events.
+#[derive(Debug)]
+struct Probe {
+    event: Event,
+    /// When it was opened, ns.
+    opened: u64,
+    /// When it was read last, ns, and its time then.
+    looked: (u64, u64),
+}
+
+impl Hotplug {
+    /// Opens the probe of a CPU.
+    pub(super) fn open(plan: &Arc<Plan>, cpu: i32) -> std::io::Result<Self> {
+        Ok(Self {
+            plan: plan.clone(),
+            cpu,
+            probe: Probe::open(cpu)?,
+            dark: 0,
+        })
+    }
+}
+
+impl Probe {
+    fn open(cpu: i32) -> std::io::Result<Self> {
+        let attr = Attr {
+            kind: 1,
+            config: 9,
+            flags: Flags::EXCLUDE_KERNEL | Flags::EXCLUDE_HV,
+            read_format: Read::FORMAT,
+            ..Attr::default()
+        };
+        let event = Event::open(&attr, -1, cpu)?;
+        let now = sys::now();
+        Ok(Self {
+            event,
+            opened: now,
+            looked: (now, 0),
+        })
+    }
+
+    /// Whether its time has not advanced since the last call.
+    fn is_dead(&mut self) -> bool {
+        let Ok(Some(count)) = self.event.count() else {
+            return false;
+        };
+        let (at, enabled) = self.looked;
+        let now = sys::now();
+        if now.saturating_sub(at) < STEP {
+            return false;
+        }
+        self.looked = (now, count.enabled);
+        count.enabled == enabled
+    }
+
+    /// How long it was off, ns.
+    fn dark(&self) -> u64 {
+        let all = sys::now().saturating_sub(self.opened);
+        all.saturating_sub(self.looked.1)
+    }
+}
+
+impl Rings {
+    /// Opens the events again if the CPU was offline and is back. The caller calls this now and then,
+    /// after it has read the data ring.
+    ///
+    /// If the events cannot be opened, because the CPU is offline again, the next call tries again.
+    /// Until then the CPU counts as offline.
+    pub(crate) fn revive(&mut self) {
+        let dead = self.again.as_mut().is_some_and(|h| h.probe.is_dead());
+        if dead {
+            let _ = self.reopen();
+        }
+    }
+
+    /// Opens all events again, for the same rings, so that the positions in these continue. The event
+    /// that was mapped still owns the rings.
+    ///
+    /// The new events have new ids, but a file has its ids at its beginning. So records of the new
+    /// events get the ids of the old ones. (perf refuses an ID_INDEX with ids that it does not know.)
+    fn reopen(&mut self) -> std::io::Result<()> {
+        let (Some(again), Some(owner)) = (&mut self.again, self.first.first()) else {
+            return Ok(());
+        };
+        let plan = again.plan.clone();
+        // First, as it fails at once if the CPU is offline.
+        let probe = Probe::open(again.cpu)?;
+        let mut renamed = Vec::new();
+        let mut open = |number: usize, leader: Option<&Event>| -> std::io::Result<Opened> {
+            let attr = plan.attr(number);
+            let event = match &plan.cgroup {
+                Some(group) => Event::open_cgroup(&attr, group.as_fd(), again.cpu, leader)?,
+                None => Event::open_in(&attr, -1, again.cpu, leader)?,
+            };
+            let known = self.known.iter().find(|known| known.number == number);
+            let known = known.ok_or(std::io::ErrorKind::NotFound)?;
+            // The event that writes trace, and its group, share the ring of the trace.
+            let beside = self.beside.as_ref();
+            let beside = beside.filter(|_| number != self.number && leader.is_none());
+            event.set_output(beside.map_or(&owner.event, |beside| &beside.owner))?;
+            renamed.push((event.id()?, known.id));
+            Ok(Opened {
+                event,
+                number,
+                id: known.id,
+                thread: None,
+            })
+        };
+        let new = open(self.number, None)?;
+        if let Some(filter) = &plan.filter {
+            new.event.set_filter(filter)?;
+        }
+        let members = self.members.iter();
+        let members = members.map(|old| open(old.number, Some(&new.event)));
+        let members = members.collect::<std::io::Result<Vec<_>>>()?;
+        let tracking = self.tracking.iter().map(|old| open(old.number, None));
+        let tracking = tracking.collect::<std::io::Result<Vec<_>>>()?;
+        let mut state = self.switched.lock();
+        let others = state.others.iter();
+        let others = others.map(|(old, on)| Ok((open(old.number, None)?, *on)));
+        let others = others.collect::<std::io::Result<Vec<_>>>()?;
+        for opened in &tracking {
+            opened.event.enable()?;
+        }
+        for (opened, _) in others.iter().filter(|(_, on)| *on) {
+            opened.event.enable()?;
+        }
+        if state.on {
+            new.event.enable()?;
+        }
+        for (before, old) in self.before.iter_mut().zip(state.events.iter()) {
+            if let Some(count) = old.event.count()? {
+                *before = count.plus(before);
+            }
+        }
+        (state.events, state.others) = ([new].into(), others);
+        (self.members, self.tracking) = (members, tracking);
+        // The records of the old events have been read.
+        self.renamed = renamed;
+        again.dark = again.dark.saturating_add(again.probe.dark().max(1));
+        again.probe = probe;
+        Ok(())
+    }
+
+    /// Replaces the ids of reopened events by those that the file has.
+    ///
+    /// # Errors
+    /// If the bytes are no records.
+    pub(crate) fn rename(&self, records: &mut [u8]) -> Result<()> {
+        if self.renamed.is_empty() {
+            return Ok(());
+        }
+        Ok(perfdata::rename(records, &|id| {
+            let mut all = self.renamed.iter();
+            all.find(|(new, _)| *new == id).map(|(_, known)| *known)
+        })?)
+    }
+}
+
+impl Session {
+    /// The CPUs that were offline, and how long each had no events, ns.
+    #[must_use]
+    pub fn offline(&mut self) -> Vec<(u32, u64)> {
+        let look = |rings: &mut Rings| {
+            let (cpu, hotplug) = rings.cpu.zip(rings.again.as_mut())?;
+            let dead = hotplug.probe.is_dead();
+            let now = if dead { hotplug.probe.dark().max(1) } else { 0 };
+            Some((cpu, hotplug.dark.saturating_add(now)))
+        };
+        if self.rings.iter().all(|rings| rings.again.is_none()) {
+            return Vec::new();
+        }
+        for rings in &mut self.rings {
+            look(rings);
+        }
+        std::thread::sleep(Duration::from_nanos(STEP));
+        let mut all: Vec<_> = self.rings.iter_mut().filter_map(look).collect();
+        all.retain(|(_, dark)| *dark != 0);
+        all
+    }
+}

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Opens the events of a pair of rings, maps the rings, and sends the records of the events into them.
+
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+
+use super::hotplug::Hotplug;
+use super::opened::Opened;
+use super::plan::{Mode, Plan, TRACKING};
+use super::rings::{Beside, Rings};
+use super::switch::{State, Switched};
+use crate::error::{Error, Result};
+use crate::limits::Limits;
+use crate::pmu::Role;
+use crate::ring::{Backward, Reader};
+use crate::sys::{self, Count, Event, Field, Mapping};
+
+impl Rings {
+    pub(super) fn open(
+        plan: &Arc<Plan>,
+        number: usize,
+        idx: u32,
+        cpu: Option<u32>,
+        threads: &[Option<u32>],
+        limits: &Limits,
+        all: u64,
+    ) -> Result<Self> {
+        let page = sys::page_size();
+        let open_in =
+            |number: usize, thread: Option<u32>, leader: Option<&Event>| -> Result<Opened> {
+                let signed = |n: Option<u32>| n.map_or(-1, |n| i32::try_from(n).unwrap_or(-1));
+                let what = match (thread, cpu) {
+                    (None, Some(cpu)) => format!("all of CPU {cpu}"),
+                    (Some(thread), None) => format!("thread {thread}"),
+                    (Some(thread), Some(cpu)) => format!("thread {thread} on CPU {cpu}"),
+                    (None, None) => "nobody".to_owned(),
+                };
+                let attr = plan.attr(number);
+                let opened = match &plan.cgroup {
+                    Some(group) => Event::open_cgroup(&attr, group.as_fd(), signed(cpu), leader),
+                    None => Event::open_in(&attr, signed(thread), signed(cpu), leader),
+                };
+                opened
+                    .and_then(|event| {
+                        Ok(Opened {
+                            id: event.id()?,
+                            event,
+                            number,
+                            thread,
+                        })
+                    })
+                    .map_err(|e| match plan.events.get(number) {
+                        Some((event, Role::Member(leader))) => {
+                            let pmu = plan
+                                .events
+                                .get(*leader)
+                                .map_or("", |(event, _)| &event.pmu.name);
+                            limits.explain_member(&e, event, pmu, &what)
+                        }
+                        _ if plan.cgroup.is_some() => {
+                            limits.explain_cgroup(&e, plan.name(number), &what)
+                        }
+                        _ => limits.explain_open(&e, plan.name(number), &what),
+                    })
+            };
+        let open = |number, thread| open_in(number, thread, None);
+        let each = |number: usize| -> Result<Vec<Opened>> {
+            threads.iter().map(|&thread| open(number, thread)).collect()
+        };
+        let with = |wanted: Role| {
+            let all = plan.events.iter().enumerate();
+            all.filter(move |(_, (_, role))| *role == wanted)
+                .map(|(number, _)| number)
+        };
+        let events = each(number)?;
+        let mut members = Vec::new();
+        for member in with(Role::Member(number)) {
+            for (leader, &thread) in events.iter().zip(threads) {
+                members.push(open_in(member, thread, Some(&leader.event))?);
+            }
+        }
+        let mut others = Vec::new();
+        for other in with(Role::Other(number)) {
+            others.extend(each(other)?);
+        }
+        // One tracking event is enough: it goes with the first event that writes trace.
+        let tracking = if plan.aux().next() == Some(number) {
+            each(plan.events.len())?
+        } else {
+            Vec::new()
+        };
+        let Some(owner) = events.first() else {
+            return Err(Error::usage("there is no thread to record"));
+        };
+
+        let ring = |bytes: usize| u64::try_from(bytes).unwrap_or(u64::MAX);
+        let map = |offset: usize, len: usize, writable| {
+            Mapping::new(&owner.event, ring(offset), len, writable)
+        };
+        let base = map(0, page + plan.data, true)
+            .map_err(|e| limits.explain_mmap(&e, "data ring", ring(page + plan.data), all))?;
+        // The kernel reads the offset and length of the AUX area from these words, when it is mapped.
+        let aux_at = page + plan.data;
+        base.store(Field::AuxOffset, ring(aux_at), Ordering::Relaxed);
+        base.store(Field::AuxSize, ring(plan.aux), Ordering::Relaxed);
+        // A read-only mapping selects overwrite mode.
+        let aux_map = map(aux_at, plan.aux, plan.mode == Mode::Linear)
+            .map_err(|e| limits.explain_mmap(&e, "AUX area", ring(plan.aux), all))?;
+        let join = |opened: &Opened, owner: &Event| {
+            let set = opened.event.set_output(owner);
+            set.map_err(|e| {
+                Error::failed(format!(
+                    "cannot send the records of two events to one ring ({e})"
+                ))
+            })
+        };
+        let of_trace = events.iter().skip(1).chain(&members);
+        let told: Vec<&Opened> = others.iter().chain(&tracking).collect();
+        for opened in of_trace {
+            join(opened, &owner.event)?;
+        }
+        let beside = match told.split_first() {
+            Some((first, rest)) if plan.overwrite => {
+                let len = page + plan.data;
+                let map = Mapping::new(&first.event, 0, len, false);
+                let map = map.map_err(|e| limits.explain_mmap(&e, "data ring", ring(len), all))?;
+                for opened in rest {
+                    join(opened, &first.event)?;
+                }
+                Some(Beside {
+                    map,
+                    owner: first.event.try_clone().map_err(|e| {
+                        Error::failed(format!("cannot keep the event of a ring ({e})"))
+                    })?,
+                    reader: Backward::new(plan.data)?,
+                })
+            }
+            _ => {
+                for opened in told {
+                    join(opened, &owner.event)?;
+                }
+                None
+            }
+        };
+        if let Some(filter) = &plan.filter {
+            for opened in &events {
+                let set = opened.event.set_filter(filter);
+                set.map_err(|e| limits.explain_filter(&e, filter, plan.name(number)))?;
+            }
+        }
+        let probe = match (cpu, &plan.threads) {
+            (Some(cpu), None) => Some(i32::try_from(cpu).unwrap_or(-1)),
+            _ => None,
+        };
+        let again = probe.map(|cpu| {
+            let hotplug = Hotplug::open(plan, cpu);
+            hotplug.map_err(|e| limits.explain_open(&e, TRACKING, "a CPU"))
+        });
+        let all = events.iter().chain(&members).chain(&others);
+        let known = all.chain(&tracking).map(Opened::known).collect();
+        let events: Arc<[Opened]> = events.into();
+        Ok(Self {
+            idx,
+            number,
+            event: (plan.aux().count() > 1).then(|| plan.name(number).to_owned()),
+            cpu,
+            thread: if cpu.is_none() {
+                threads.first().copied().flatten()
+            } else {
+                None
+            },
+            data: Reader::new(plan.data)?,
+            aux: Reader::new(plan.aux)?,
+            aux_map,
+            base,
+            before: vec![Count::default(); events.len()],
+            switched: Switched(Arc::new(Mutex::new(State {
+                on: false,
+                events: events.clone(),
+                others: others.into_iter().map(|opened| (opened, false)).collect(),
+            }))),
+            first: events,
+            members,
+            tracking,
+            beside,
+            known,
+            renamed: Vec::new(),
+            again: again.transpose()?,
+        })
+    }
+}

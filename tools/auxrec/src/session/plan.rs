@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The plan of a session: which events are opened with which attributes, and how large their rings are.
+
+use std::ffi::CString;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use perfdata::{Attr, Flags, Read, SampleType};
+
+use crate::drain::OnTruncate;
+use crate::error::{Error, Result};
+use crate::limits::Limits;
+use crate::pmu::{EventSpec, Role};
+use crate::ring::IN_FLIGHT;
+use crate::size::bytes;
+use crate::sys::{self, Event};
+
+/// The name of the tracking event. Its records report names, threads and mappings.
+pub const TRACKING: &str = "dummy:u";
+
+/// Further sideband records that help a decoder: context switches, namespaces, changes of kernel
+/// code, and build-ids.
+pub const SIDEBAND: [Flags; 5] = [
+    Flags::CONTEXT_SWITCH,
+    Flags::NAMESPACES,
+    Flags::KSYMBOL.union(Flags::BPF_EVENT),
+    Flags::TEXT_POKE,
+    Flags::BUILD_ID,
+];
+
+/// The flags of [`SIDEBAND`] that this kernel knows. It refuses an event with any other.
+#[must_use]
+pub fn known_sideband() -> Flags {
+    let base = Flags::MMAP | Flags::MMAP2 | Flags::DISABLED;
+    SIDEBAND
+        .into_iter()
+        .filter(|flags| {
+            let attr = Attr {
+                kind: 1,
+                config: 9,
+                flags: base | *flags | Flags::EXCLUDE_KERNEL | Flags::EXCLUDE_HV,
+                ..Attr::default()
+            };
+            Event::open(&attr, 0, -1).is_ok()
+        })
+        .fold(Flags::empty(), |all, flags| all | flags)
+}
+
+/// The default watermark: how much trace in an area of `aux` bytes wakes the recorder.
+///
+/// A wakeup is what costs most, so the watermark is the largest that loses nothing. Behind it the
+/// area needs room for as much trace again, and for what the driver writes before its next wakeup.
+/// Otherwise the driver finds the area full before it can wake the recorder. One byte always stays
+/// free, so half of the area is too much.
+///
+/// For Intel PT that a processor writes it is a quarter. The processor raises an interrupt only at the
+/// end of a region of its memory. `rb_alloc_aux()` makes regions as large as the watermark, rounded
+/// up to a power of two.
+pub(crate) fn default_watermark(aux: usize, events: &[(EventSpec, Role)]) -> u32 {
+    let page = sys::page_size();
+    let regions = |event: &EventSpec| {
+        event
+            .pmu
+            .caps
+            .get("topa_output")
+            .is_some_and(|on| on == "1")
+    };
+    let most = aux / 16 * 7;
+    let watermark = if most < page || events.iter().any(|(event, _)| regions(event)) {
+        aux / 4
+    } else {
+        most - most % page
+    };
+    u32::try_from(watermark).unwrap_or(u32::MAX)
+}
+
+/// How the AUX area is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Mode {
+    /// Non-overwrite mode: the recorder reads every byte. Trace that finds no room is lost.
+    #[default]
+    Linear,
+    /// Overwrite mode: the newest bytes overwrite the oldest. The recorder reads the area when it
+    /// takes a snapshot.
+    Overwrite,
+}
+
+/// What a session opens.
+#[derive(Debug, Clone, Default)]
+pub struct Plan {
+    /// The events with their roles. At least one writes trace.
+    pub events: Vec<(EventSpec, Role)>,
+    /// The control group to record; [`None`]: the events are not limited to one.
+    pub cgroup: Option<Arc<OwnedFd>>,
+    /// What the recorder does when an area was full.
+    pub on_truncate: OnTruncate,
+    /// The sideband records: flags of [`SIDEBAND`] that the kernel knows.
+    pub sideband: Flags,
+    /// The address filter, in the kernel's syntax.
+    pub filter: Option<CString>,
+    /// Length of the data ring.
+    pub data: usize,
+    /// Length of the AUX area.
+    pub aux: usize,
+    /// How much trace in the AUX area wakes the recorder, in bytes.
+    pub watermark: u32,
+    /// How the AUX area is used.
+    pub mode: Mode,
+    /// The CPUs that get rings; [`None`]: the rings follow the threads.
+    pub cpus: Option<Vec<u32>>,
+    /// The threads to record; [`None`]: everything on the CPUs.
+    pub threads: Option<Vec<u32>>,
+    /// Whether children inherit the events.
+    pub inherit: bool,
+    /// Whether the thread's next exec starts the recording.
+    pub on_exec: bool,
+    /// Whether the trace begins only when it is enabled.
+    pub delayed: bool,
+    /// Whether sideband records go into rings of their own in overwrite mode.
+    pub overwrite: bool,
+}
+
+impl Plan {
+    const SAMPLE: SampleType = SampleType::IDENTIFIER
+        .union(SampleType::IP)
+        .union(SampleType::TID)
+        .union(SampleType::TIME)
+        .union(SampleType::CPU);
+
+    /// Whether the events have the recorder's clock. The time stamps of Intel PT are the processor's,
+    /// and can be converted to perf's own clock only.
+    #[must_use]
+    pub fn has_own_clock(&self) -> bool {
+        !self.writes_intel_pt()
+    }
+
+    /// Whether the trace is Intel PT.
+    #[must_use]
+    pub fn writes_intel_pt(&self) -> bool {
+        self.events
+            .iter()
+            .any(|(event, _)| event.pmu.writes_intel_pt())
+    }
+
+    fn common(&self, attr: &Attr) -> Attr {
+        let mut flags = attr.flags | Flags::DISABLED | Flags::SAMPLE_ID_ALL;
+        let own_clock = self.has_own_clock();
+        flags.set(Flags::USE_CLOCKID, own_clock);
+        flags.set(Flags::INHERIT, self.inherit);
+        flags.set(Flags::ENABLE_ON_EXEC, self.on_exec);
+        Attr {
+            flags,
+            sample_period: attr.sample_period.max(1),
+            sample_type: attr.sample_type | Self::SAMPLE,
+            read_format: Read::FORMAT,
+            clockid: if own_clock { sys::CLOCK } else { 0 },
+            ..attr.clone()
+        }
+    }
+
+    /// The attribute of the event of this number. Events that write trace are in no group with the
+    /// tracking event: when the kernel disables one because its area is full, it disables its group.
+    #[must_use]
+    pub fn attr(&self, number: usize) -> Attr {
+        let Some((event, role)) = self.events.get(number) else {
+            return self.tracking_attr();
+        };
+        let mut common = self.common(&event.attr());
+        if self.delayed {
+            common.flags.remove(Flags::ENABLE_ON_EXEC);
+        }
+        match role {
+            Role::Aux => Attr {
+                aux_watermark: if self.mode == Mode::Linear {
+                    self.watermark
+                } else {
+                    0
+                },
+                ..common
+            },
+            // The leader enables and disables its group.
+            Role::Member(_) => {
+                common.flags -= Flags::DISABLED | Flags::ENABLE_ON_EXEC;
+                common
+            }
+            Role::Other(_) => {
+                common.flags.set(Flags::WRITE_BACKWARD, self.overwrite);
+                common
+            }
+        }
+    }
+
+    /// Shrinks the rings to fit the limits. Returns whether they are smaller now.
+    ///
+    /// # Errors
+    /// If the limits do not allow the smallest rings, or these are too small for the plan.
+    pub(crate) fn shrink(&mut self, limits: &Limits) -> Result<bool> {
+        let page = sys::page_size();
+        let rings = self.pairs().len() * self.aux().count();
+        let beside = if self.overwrite { 2 } else { 1 };
+        let Some((data, aux)) = limits.fit(rings, beside, self.data, self.aux, page) else {
+            // The error of preflight() says why.
+            let each = u64::try_from(3 * page).unwrap_or(u64::MAX);
+            return limits.preflight(rings, each).map(|()| false);
+        };
+        self.check_overwrite(data)?;
+        let smaller = (data, aux) != (self.data, self.aux);
+        if self.aux != aux {
+            // With a larger watermark the driver may find the area full before it wakes the recorder.
+            self.watermark = self.watermark.min(default_watermark(aux, &self.events));
+        }
+        (self.data, self.aux) = (data, aux);
+        Ok(smaller)
+    }
+
+    /// Checks that a data ring of this length is large enough for `overwrite`.
+    pub(crate) fn check_overwrite(&self, data: usize) -> Result<()> {
+        if self.overwrite && data <= IN_FLIGHT {
+            let text = |n: usize| bytes(u64::try_from(n).unwrap_or(u64::MAX));
+            return Err(Error::usage(format!(
+                "a data ring of {} is too small for --overwrite: it must be larger than {}",
+                text(data),
+                text(IN_FLIGHT),
+            )));
+        }
+        Ok(())
+    }
+
+    /// The numbers of the events that write trace.
+    pub fn aux(&self) -> impl Iterator<Item = usize> + '_ {
+        let all = self.events.iter().enumerate();
+        all.filter(|(_, (_, role))| *role == Role::Aux)
+            .map(|(number, _)| number)
+    }
+
+    /// The name of an event.
+    #[must_use]
+    pub fn name(&self, number: usize) -> &str {
+        self.events
+            .get(number)
+            .map_or(TRACKING, |(event, _)| event.text.as_str())
+    }
+
+    /// Length of the mapping of the sideband records, if they have a ring of their own.
+    pub(super) fn beside(&self) -> usize {
+        if self.overwrite {
+            sys::page_size() + self.data
+        } else {
+            0
+        }
+    }
+
+    /// Whether samples hold the trace. The recorder does not read the areas then.
+    #[must_use]
+    pub fn samples(&self) -> bool {
+        self.events
+            .iter()
+            .any(|(event, _)| event.aux_sample.is_some())
+    }
+
+    /// The attribute of the tracking event. It counts nothing.
+    #[must_use]
+    pub fn tracking_attr(&self) -> Attr {
+        let flags = Flags::MMAP | Flags::MMAP2 | Flags::COMM | Flags::COMM_EXEC | Flags::TASK;
+        let mut flags = flags | self.sideband;
+        flags.set(Flags::WRITE_BACKWARD, self.overwrite);
+        if self.cpus.is_none() && !self.has_own_clock() {
+            // Each ring has the trace of one thread: the decoder of Intel PT must not look for switches.
+            flags.remove(Flags::CONTEXT_SWITCH);
+        }
+        self.common(&Attr {
+            kind: 1,
+            config: 9,
+            flags: flags | Flags::EXCLUDE_KERNEL | Flags::EXCLUDE_HV,
+            ..Attr::default()
+        })
+    }
+
+    /// The CPU and the threads of each pair of rings.
+    pub(super) fn pairs(&self) -> Vec<(Option<u32>, Vec<Option<u32>>)> {
+        let threads: Vec<Option<u32>> = match &self.threads {
+            Some(threads) => threads.iter().copied().map(Some).collect(),
+            None => vec![None],
+        };
+        match &self.cpus {
+            Some(cpus) => cpus
+                .iter()
+                .map(|&cpu| (Some(cpu), threads.clone()))
+                .collect(),
+            None => threads
+                .into_iter()
+                .map(|thread| (None, vec![thread]))
+                .collect(),
+        }
+    }
+}
