@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! From the options to the plan of the session, and to the description of the file.
+
+use std::fs::File;
+use std::num::NonZero;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+
+use perfdata::EventDesc;
+
+use super::Options;
+use crate::delay::Delay;
+use crate::error::{Error, Result};
+use crate::filter;
+use crate::intel_pt;
+use crate::join::Apart;
+use crate::limits::Limits;
+use crate::output::Description;
+use crate::parallel::share;
+use crate::pmu::{arrange, Pmus};
+use crate::session::{default_watermark, known_sideband, Mode, Plan, Session};
+use crate::size::check_ring;
+use crate::sys;
+use crate::target::{check_online, process_of, threads, Target};
+
+impl Options {
+    /// What to open, by these limits, where these CPUs are online.
+    pub(super) fn plan(&self, limits: &Limits, online: &[u32]) -> Result<Plan> {
+        let page = sys::page_size();
+        let pmus = Pmus::default();
+        let mut groups = Vec::new();
+        for events in &self.events {
+            groups.extend(pmus.events(events)?);
+        }
+        let events = arrange(groups, self.aux_sample)?;
+        let samples = events.iter().any(|(event, _)| event.aux_sample.is_some());
+        if samples && self.snapshot.is_some() {
+            return Err(Error::usage(
+                "trace goes into samples or into snapshots: choose --aux-sample or -S",
+            ));
+        }
+        if self.overwrite && self.snapshot.is_none() {
+            return Err(Error::usage(
+                "--overwrite keeps the newest records for snapshots: give -S with it",
+            ));
+        }
+        if self.apart && (self.snapshot.is_some() || samples) {
+            return Err(Error::usage(
+                "--apart is for trace that is written as it comes; what is overwritten (-S, --aux-sample) one thread reads: leave one of them out",
+            ));
+        }
+        if self.apart && self.switch_output.is_some() {
+            return Err(Error::usage(
+                "--apart and --switch-output each make several files: leave one of them out",
+            ));
+        }
+        if self.cgroup.is_some() && !self.target.is_system() {
+            return Err(Error::usage(
+                "-G records a control group on CPUs: give -a or -C with it",
+            ));
+        }
+        // perf's sizes, with and without the limit of a user without privileges: so the two recorders
+        // can be compared.
+        let (data, aux) = if limits.unlimited() {
+            (512 << 10, 4 << 20)
+        } else {
+            (256 << 10, 128 << 10)
+        };
+        let data = check_ring("data ring", self.sizes.data.unwrap_or(data), page)?;
+        // The area must hold a whole snapshot.
+        let aux = match self.snapshot.and_then(|snapshot| snapshot.size) {
+            Some(size) if self.sizes.aux.is_none() => size.max(page).next_power_of_two(),
+            _ => aux,
+        };
+        let aux = check_ring("AUX area", self.sizes.aux.unwrap_or(aux), page)?;
+        if let Some(size) = self.snapshot.and_then(|snapshot| snapshot.size) {
+            if size > aux || size == 0 {
+                return Err(Error::usage(format!(
+                    "a snapshot of {size} bytes cannot be: the AUX area has {aux} bytes"
+                )));
+            }
+        }
+        if self.keep_files == Some(0) {
+            return Err(Error::usage("--switch-max-files must be 1 at least"));
+        }
+        let watermark = match self.watermark {
+            None => default_watermark(aux, &events),
+            Some(bytes) if (1..=aux).contains(&bytes) => u32::try_from(bytes).unwrap_or(u32::MAX),
+            Some(_) => {
+                return Err(Error::usage(format!(
+                    "--aux-watermark must be between 1 byte and the AUX area's {aux} bytes"
+                )))
+            }
+        };
+        if self.per_thread && self.target.is_system() {
+            return Err(Error::usage(
+                "--per-thread follows threads, and -a and -C record CPUs: choose one of them",
+            ));
+        }
+        let (cpus, threads) = match &self.target {
+            Target::All => (Some(online.to_vec()), None),
+            Target::System(cpus) => {
+                check_online(cpus, online)?;
+                (Some(cpus.clone()), None)
+            }
+            Target::Processes(pids) => {
+                let mut all = Vec::new();
+                for pid in pids {
+                    all.extend(threads(*pid)?);
+                }
+                ((!self.per_thread).then(|| online.to_vec()), Some(all))
+            }
+            Target::Threads(all) => {
+                all.iter()
+                    .try_for_each(|thread| process_of(*thread).map(|_| ()))?;
+                (
+                    (!self.per_thread).then(|| online.to_vec()),
+                    Some(all.clone()),
+                )
+            }
+            Target::Command => (
+                (!self.per_thread).then(|| online.to_vec()),
+                Some(Vec::new()),
+            ),
+        };
+        let plan = Plan {
+            data,
+            aux,
+            watermark,
+            mode: if self.snapshot.is_some() || samples {
+                Mode::Overwrite
+            } else {
+                Mode::Linear
+            },
+            delayed: self.delay != Delay::None,
+            overwrite: self.overwrite,
+            inherit: cpus.is_some() && threads.is_some(),
+            on_exec: self.target == Target::Command,
+            cpus,
+            threads,
+            events,
+            on_truncate: self.on_truncate,
+            sideband: known_sideband(),
+            cgroup: self
+                .cgroup
+                .as_deref()
+                .map(open_cgroup)
+                .transpose()?
+                .map(Arc::new),
+            filter: self.filter.as_deref().map(filter::resolve).transpose()?,
+        };
+        plan.check_overwrite(data)?;
+        Ok(plan)
+    }
+
+    /// The number of threads that drain this number of rings.
+    pub(super) fn drains(&self, rings: usize) -> usize {
+        let cpus = thread::available_parallelism().map_or(1, NonZero::get);
+        self.threads.unwrap_or(cpus).clamp(1, rings.max(1))
+    }
+
+    /// The description of the recording for its files.
+    pub(super) fn description(
+        &self,
+        session: &Session,
+        online: usize,
+        workload: Option<u32>,
+    ) -> Description {
+        let plan = session.plan();
+        let rings = session.rings().len();
+        let threads = rings.div_ceil(share(rings, self.drains(rings)));
+        let event = |number| EventDesc {
+            attr: plan.attr(number),
+            ids: session.ids(number),
+            name: plan.name(number).to_owned(),
+        };
+        // The number after the last is the tracking event.
+        let mut numbers: Vec<usize> = (0..=plan.events.len()).collect();
+        // The events that write trace come first: readers look at the first event.
+        numbers.sort_by_key(|number| !plan.aux().any(|aux| aux == *number));
+        Description {
+            events: numbers.into_iter().map(event).collect(),
+            index: session.id_index(),
+            cmdline: self.cmdline.clone(),
+            online,
+            target: self.target.clone(),
+            workload,
+            intel_pt: intel_pt::info(plan, &session.clock()),
+            apart: (self.apart && threads > 1).then(|| Apart {
+                id: format!("{}-{}", sys::wall(), std::process::id()),
+                threads,
+                thread: None,
+            }),
+            plan: plan.clone(),
+        }
+    }
+}
+
+/// Opens the directory of a control group.
+fn open_cgroup(name: &str) -> Result<OwnedFd> {
+    const MOUNTS: [&str; 3] = [
+        "/sys/fs/cgroup/perf_event",
+        "/sys/fs/cgroup",
+        "/sys/fs/cgroup/unified",
+    ];
+    let places = if name.starts_with('/') {
+        vec![PathBuf::from(name)]
+    } else {
+        MOUNTS
+            .iter()
+            .map(|mount| Path::new(mount).join(name))
+            .collect()
+    };
+    let found = places
+        .iter()
+        .find(|path| path.join("cgroup.procs").exists())
+        .ok_or_else(|| {
+            let tried: Vec<_> = places
+                .iter()
+                .map(|path| path.display().to_string())
+                .collect();
+            Error::usage(format!(
+                "there is no control group `{name}`; looked for: {}",
+                tried.join(", ")
+            ))
+        })?;
+    File::open(found).map(OwnedFd::from).map_err(|e| {
+        Error::failed(format!(
+            "cannot open the control group {}: {e}",
+            found.display()
+        ))
+    })
+}
