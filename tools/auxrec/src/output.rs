@@ -1,102 +1,86 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The file that is written, or the row of files.
+//! The file that is written, or the series of files.
 
 use std::collections::VecDeque;
 use std::fs::{self, File};
-use std::io::{self, Cursor, IoSlice, Seek, Write};
+use std::io::{self, Cursor};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{mpsc, Arc};
-use std::thread;
+use std::sync::Arc;
 use std::time::Duration;
 
-use perfdata::{
-    Auxtrace, AuxtraceInfo, ClockData, EventDesc, Features, FinishedInit, FinishedRound, IdIndex,
-    IdIndexEntry, Writer,
-};
+use perfdata::{AuxtraceInfo, Features, FinishedInit, IdIndex, IdIndexEntry, Writer};
 
-use crate::convert::NOTE;
-use crate::drain::{Sink, Tape, Times};
+use crate::drain::Times;
 use crate::error::{Error, Result};
 use crate::host;
 use crate::intel_pt;
 use crate::join::{part_of, Apart};
 use crate::pack::Pack;
-use crate::pmu::Pmus;
-use crate::session::{Mode, Plan};
 use crate::size::bytes;
-use crate::sys::{self, Mapping};
 use crate::target::{descendants, process_of, processes, threads, Target};
 
-/// What every file of a recording says of it.
-#[derive(Debug, Clone)]
-pub(crate) struct Description {
-    pub plan: Plan,
-    /// The events with their ids.
-    pub events: Vec<EventDesc>,
-    /// Which event has which id.
-    pub index: Vec<IdIndexEntry>,
-    /// The recorder's arguments.
-    pub cmdline: Vec<String>,
-    /// How many CPUs are online.
-    pub online: usize,
-    pub target: Target,
-    /// The process of the command that is run.
-    pub workload: Option<u32>,
-    /// What perf's decoder of Intel PT wants to know, if that is what the trace is.
-    pub intel_pt: Option<Vec<u64>>,
-    /// Of a recording that is apart: which, and whose file this is.
-    pub apart: Option<Apart>,
-}
+mod description;
+mod sink;
+mod sync;
+#[cfg(test)]
+mod tests;
 
-/// How long files get, and how many are kept.
+pub(crate) use description::Description;
+pub(crate) use sink::merge;
+pub(crate) use sync::to_disk;
+
+use description::features;
+use sync::Sync;
+
+/// Limits of the files: their lengths, and how many are kept.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Limits {
-    /// The recording ends when all its files together have so many bytes.
+    /// The recording ends when all its files together have this number of bytes.
     pub all: Option<u64>,
     /// Whether there are several files, numbered.
     pub parts: bool,
-    /// A new one is begun when one has so many bytes.
+    /// A new file is begun when one has this number of bytes.
     pub part: Option<u64>,
-    /// So many are kept.
+    /// Number of files that are kept.
     pub keep: Option<usize>,
-    /// How often a file is brought to its disk; zero: never.
+    /// How often a file is synchronised with its disk; zero: never.
     pub sync: Duration,
-    /// Says on standard error how much of it is there.
+    /// Whether standard error gets the length of the file that is on the disk.
     pub verbose: bool,
-    /// How hard trace is compressed; [`None`]: not.
+    /// Level of compression of the trace; [`None`]: none.
     pub level: Option<i32>,
 }
 
-/// The file that is written now.
+/// The file that is written now, and what is known of those before it.
 pub(crate) struct Output {
     pub file: Writer<File>,
     what: Description,
     limits: Limits,
-    /// The name that was asked for.
+    /// The name that the user gave.
     base: PathBuf,
     /// The name of the file that is written.
     path: PathBuf,
-    /// Where the file went that had the name before.
+    /// The new name of the file that had this name before.
     old: Option<PathBuf>,
-    /// The number of the file, where there are several.
+    /// Number of the file, if there are several.
     part: u32,
-    /// Those before it that are kept.
+    /// The earlier files that are kept.
     kept: VecDeque<PathBuf>,
-    /// Bytes in those before it.
+    /// Bytes in the earlier files.
     before: u64,
     times: Option<Times>,
     /// Bytes of records and trace since the file began.
     content: u64,
-    /// For `recover` and readers, beside what is always noted.
+    /// Notes for `recover` and readers, beyond those that each file has.
     pub notes: Vec<(&'static str, String)>,
     sync: Option<Sync>,
     pack: Option<Pack>,
-    /// Bytes in the files of all threads, of a recording that is apart; and how many of these are counted in it.
+    /// If each thread writes a file: the bytes in all of these, and how many of this file it includes.
     together: Option<(Arc<AtomicU64>, u64)>,
-    /// Where the counters begin, when they are written.
+    /// Offset of the counters, when they are written.
     pub counters: Option<u64>,
 }
 
@@ -108,7 +92,7 @@ fn name_of(base: &Path, part: u32) -> PathBuf {
 }
 
 impl Output {
-    /// Moves a file of this name out of the way, as perf does, and makes a new one.
+    /// Creates the file. Renames a file that has the name already, as perf does.
     pub fn create(base: &Path, what: Description, limits: Limits) -> Result<Self> {
         if what.apart.is_some() && fs::metadata(base).is_ok_and(|meta| !meta.is_file()) {
             return Err(Error::usage(format!(
@@ -137,7 +121,7 @@ impl Output {
         Ok(new)
     }
 
-    /// The file of this thread, which has these of the rings, beside one that was begun.
+    /// Creates the file of a thread, which drains these rings, beside one that was begun.
     pub fn apart(&self, thread: usize, rings: &Range<usize>) -> Result<Self> {
         let path = part_of(&self.path, thread);
         let new = File::options()
@@ -193,9 +177,9 @@ impl Output {
         })
     }
 
-    /// Nothing was recorded: leaves things as they were.
+    /// Removes the file, and gives a renamed file its name back. Called when nothing was recorded.
     pub fn discard(self) {
-        // What is no file, as a device, stays.
+        // A device or pipe stays.
         if fs::metadata(&self.path).is_ok_and(|meta| meta.is_file()) {
             let _ = fs::remove_file(&self.path);
         }
@@ -209,12 +193,12 @@ impl Output {
         &self.path
     }
 
-    /// How many files there are with this one.
+    /// Number of files, this one included.
     pub fn parts(&self) -> u32 {
         self.part
     }
 
-    /// Bytes in all files of the recording, those included that were not kept.
+    /// Bytes in all files of the recording, including those that were not kept.
     pub fn total(&self) -> u64 {
         match &self.together {
             Some((sum, _)) => sum.load(Ordering::Relaxed),
@@ -222,23 +206,24 @@ impl Output {
         }
     }
 
-    /// How many threads have files beside it, of a recording that is apart.
+    /// Number of threads with files of their own; [`None`] if the threads have none.
     pub fn threads(&self) -> Option<usize> {
         self.what.apart.as_ref().map(|apart| apart.threads)
     }
 
-    /// Whether it is the file of one thread, of a recording that is apart.
+    /// Whether it is the file of one thread.
     fn is_part(&self) -> bool {
         let apart = self.what.apart.as_ref();
         apart.is_some_and(|apart| apart.thread.is_some())
     }
 
-    /// What stands before the first record of the kernel: which event has which id, and what ran already.
+    /// Writes what comes before the first record of the kernel: the ids of the events, and the names and
+    /// mappings of what runs already.
     pub fn begin(&mut self) -> Result<()> {
         for entries in self.what.index.chunks(IdIndex::MAX) {
             self.file.record(&IdIndex(entries), None)?;
         }
-        // It names a decoder that perf has, and perf has none for most PMUs.
+        // The record names a decoder of perf's, and perf has none for most PMUs.
         if let Some(private) = &self.what.intel_pt {
             self.file.record(
                 &AuxtraceInfo {
@@ -248,7 +233,7 @@ impl Output {
                 None,
             )?;
         }
-        // What ran already stands in the file that all are joined into.
+        // The file into which all are joined has what runs already.
         let alone = !self.is_part();
         if alone {
             host::kernel(
@@ -257,7 +242,7 @@ impl Output {
                 &mut self.file,
             )?;
         }
-        // The command has not begun.
+        // In the first file of a command there is nothing to describe: the command has not begun.
         if alone && (self.what.target != Target::Command || self.part != 1) {
             self.processes()?;
         }
@@ -275,7 +260,7 @@ impl Output {
             .unwrap_or(0)
     }
 
-    /// Makes up the names and mappings of what runs now.
+    /// Synthesises the names and mappings of what runs now.
     fn processes(&mut self) -> Result<()> {
         let (attr, id) = (self.what.plan.tracking_attr(), self.tracking_id());
         let pids = match &self.what.target {
@@ -291,7 +276,7 @@ impl Output {
         };
         let mut build_ids = host::BuildIds::default();
         for pid in pids {
-            // One that has ended meanwhile is none to tell of.
+            // A process that has ended meanwhile has no threads.
             let all = threads(pid).unwrap_or_default();
             host::process(pid, &all, &attr, id, &mut build_ids, &mut self.file)?;
         }
@@ -311,13 +296,13 @@ impl Output {
     fn next(&mut self) -> Result<()> {
         let features = self.features("rotated");
         self.file.try_finish(&features)?;
-        // Brings the file to its disk.
+        // Synchronises the file with its disk.
         self.sync = None;
         self.before = self.total();
         self.kept.push_back(self.path.clone());
         while self.limits.keep.is_some_and(|keep| self.kept.len() >= keep) {
             if let Some(oldest) = self.kept.pop_front() {
-                // It may have been taken away already.
+                // The user may have removed it already.
                 let _ = fs::remove_file(oldest);
             }
         }
@@ -331,21 +316,24 @@ impl Output {
         self.begin()
     }
 
-    /// Has everything on its disk that was written until now.
+    /// Waits until everything that was written so far is on the disk.
     pub fn durable(&mut self) -> Result<()> {
         self.file.checkpoint()?;
         to_disk(self.file.get_ref(), &self.path)
     }
 
-    /// Ends a file that cannot be written any more: it is cut at the end of the last whole record. There may be room for the rest
-    /// again then; else the last records make room, as without its index and its counters the whole trace is worth less. What
-    /// it does then, as the end of a sentence.
+    /// Finishes a file that cannot be written any more. Returns the file's state, as the end of a
+    /// sentence.
+    ///
+    /// The file is cut at the end of the last whole record. If that leaves no room for the counters and
+    /// the features, they replace the last records: the trace is worth more with its index and its
+    /// counters.
     pub fn salvage(
         &mut self,
         counts: impl Fn(&mut Writer<Cursor<Vec<u8>>>) -> Result<()>,
     ) -> String {
-        // Of one of several that can be written, and is only not to be gone on with, nothing is cut: the rings do not have any more what
-        // it has only collected.
+        // Writes the records that were collected, if this file has room: of several files only another
+        // one may be full. The rings do not have these records any more.
         let _ = self.file.checkpoint();
         let features = self.features("cut");
         let most = self.counters.unwrap_or(u64::MAX);
@@ -360,7 +348,7 @@ impl Output {
                 .map(|()| at)
                 .or_else(|_| file.finish_over(at, &counters, &features, cut));
             finished = whole.is_ok();
-            // What `recover` finishes has no counters: they are for a file that says that it was cut.
+            // Without the features the counters go too: only a file whose notes say `cut` has them.
             saved = whole.or_else(|_| file.salvage(at, cut));
         }
         match (&saved, finished) {
@@ -393,17 +381,6 @@ fn create(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
-/// Has all of a file on its disk.
-pub(crate) fn to_disk(file: &File, path: &Path) -> Result<()> {
-    // What cannot be synchronised, as a pipe, is as safe as it gets.
-    match rustix::fs::fdatasync(file) {
-        Err(e) if e != rustix::io::Errno::INVAL && e != rustix::io::Errno::ROFS => Err(
-            Error::failed(format!("cannot write {} to its disk: {e}", path.display())),
-        ),
-        _ => Ok(()),
-    }
-}
-
 fn cannot_create(path: &Path, e: &io::Error) -> Error {
     Error::failed(format!("cannot create {}: {e}", path.display()))
 }
@@ -425,394 +402,9 @@ fn open(
         .iter()
         .map(|event| (event.attr.clone(), event.ids.clone()))
         .collect();
-    // For `recover`, should this recorder be killed.
+    // For `recover`, if the recorder is killed.
     let spare = features(what, limits, part, "killed", &[]);
     let file = Writer::with_spare(file, &events, &spare)
         .map_err(|e| Error::failed(format!("cannot write {}: {e}", path.display())))?;
     Ok((file, sync))
-}
-
-impl Sink for Output {
-    fn records(&mut self, bytes: &[u8], times: Option<Times>) -> Result<()> {
-        self.times = merge(self.times, times);
-        self.content += u64::try_from(bytes.len()).unwrap_or(0);
-        Ok(self.file.raw(bytes)?)
-    }
-
-    fn piece_limit(&self) -> usize {
-        Sink::piece_limit(&self.file)
-    }
-
-    fn piece(&mut self, aux: &Auxtrace) -> Result<()> {
-        self.content += aux.size;
-        match &mut self.pack {
-            Some(pack) => pack.piece(aux),
-            None => self.file.auxtrace(aux)?,
-        }
-        Ok(())
-    }
-
-    fn payload(&mut self, bytes: &[u8]) -> Result<()> {
-        match &mut self.pack {
-            Some(pack) => pack.payload(bytes, &mut self.file),
-            None => Ok(Writer::payload(&mut self.file, bytes)?),
-        }
-    }
-
-    fn payload_from(&mut self, aux: &Mapping, run: Range<usize>) -> Result<bool> {
-        if self.pack.is_some() {
-            return Ok(false);
-        }
-        payload_at(
-            &mut self.file,
-            run,
-            |file, front, at, len| aux.write_out(front, at, len, &*file),
-            |at, copy| aux.copy_out(at, copy),
-        )?;
-        Ok(true)
-    }
-}
-
-impl Tape for Output {
-    fn round(&mut self) -> Result<()> {
-        // What came is handed on now. That it was all is nothing to hurry with: it goes with what comes next, or the header.
-        self.file.flush()?;
-        Ok(self.file.record(&FinishedRound, None)?)
-    }
-
-    fn describe(&mut self) -> Result<()> {
-        self.processes()
-    }
-
-    fn flush(&mut self) -> Result<()> {
-        Ok(self.file.flush()?)
-    }
-
-    fn checkpoint(&mut self) -> Result<()> {
-        Ok(self.file.checkpoint()?)
-    }
-
-    fn is_over(&self) -> bool {
-        self.limits.all.is_some_and(|limit| self.total() >= limit)
-    }
-
-    fn turn(&mut self) -> Result<()> {
-        if let Some((sum, counted)) = &mut self.together {
-            let now = self.file.position();
-            sum.fetch_add(now.saturating_sub(*counted), Ordering::Relaxed);
-            *counted = now;
-            return Ok(());
-        }
-        let long = |limit| self.file.position() >= limit;
-        // A file that holds nothing but its beginning would be followed by another such, for ever.
-        if self.limits.part.is_some_and(long) && self.content != 0 && !self.is_over() {
-            self.next()?;
-        }
-        Ok(())
-    }
-
-    fn rotate(&mut self) -> Result<()> {
-        if self.limits.parts {
-            self.next()?;
-        }
-        Ok(())
-    }
-
-    fn takes_all(&self) -> bool {
-        !self.limits.parts && self.pack.is_none()
-    }
-}
-
-/// Writes some of the payload of a piece with `straight`, which is given what goes before it, where it is, and its length, and gives how
-/// much it has written of both. A file that takes nothing so, as some file systems do from a mapping of a driver's (9p), gets a copy.
-fn payload_at<W: Write + Seek>(
-    file: &mut Writer<W>,
-    run: Range<usize>,
-    mut straight: impl FnMut(&mut W, &[u8], usize, usize) -> io::Result<usize>,
-    copy_out: impl Fn(usize, &mut [u8]) -> Option<()>,
-) -> perfdata::Result<()> {
-    let mut copy = Vec::new();
-    file.payload_by(run.len(), |file, front, done| {
-        let (at, len) = (run.start + done, run.len() - done);
-        match straight(file, front, at, len) {
-            Err(e) if e.raw_os_error() == Some(libc::EFAULT) => {
-                copy.resize(len, 0);
-                copy_out(at, &mut copy).ok_or(io::ErrorKind::InvalidInput)?;
-                file.write_vectored(&[IoSlice::new(front), IoSlice::new(&copy)])
-            }
-            other => other,
-        }
-    })
-}
-
-/// The span of both.
-pub(crate) fn merge(a: Option<Times>, b: Option<Times>) -> Option<Times> {
-    match (a, b) {
-        (Some((a, b)), Some((c, d))) => Some((a.min(c), b.max(d))),
-        (a, b) => a.or(b),
-    }
-}
-
-fn features(
-    what: &Description,
-    limits: Limits,
-    part: u32,
-    ended: &str,
-    more: &[(&'static str, String)],
-) -> Features {
-    let plan = &what.plan;
-    let mut features = Features::new();
-    host::describe(&mut features, what.online);
-    let mode = match plan.mode {
-        Mode::Linear => "linear",
-        Mode::Overwrite => "overwrite",
-    };
-    let mut notes = vec![
-        ("aux_size", plan.aux.to_string()),
-        ("data_size", plan.data.to_string()),
-        ("mode", mode.to_owned()),
-        ("ended", ended.to_owned()),
-    ];
-    if limits.parts {
-        notes.push(("part", part.to_string()));
-    }
-    if let Some(apart) = &what.apart {
-        notes.extend(apart.notes());
-    }
-    if limits.level.is_some() {
-        notes.push((NOTE, "zstd".to_owned()));
-    }
-    notes.extend(more.iter().cloned());
-    features
-        .cmdline(&what.cmdline)
-        .events(&what.events)
-        .pmu_mappings(&Pmus::default().mappings())
-        .notes(&notes);
-    if what.plan.has_own_clock() {
-        features.clock(
-            sys::clock_resolution(),
-            ClockData {
-                clockid: u32::try_from(sys::CLOCK).unwrap_or(0),
-                wall: sys::wall(),
-                clock: sys::now(),
-            },
-        );
-    }
-    features
-}
-
-/// Has the file on its disk every now and then, beside the recording: writing to a disk takes long.
-struct Sync {
-    stop: Option<mpsc::Sender<()>>,
-    thread: Option<thread::JoinHandle<()>>,
-}
-
-impl Sync {
-    fn start(file: &File, period: Duration, said: Option<String>) -> Self {
-        let file = if period.is_zero() {
-            None
-        } else {
-            file.try_clone().ok()
-        };
-        let (stop, stopped) = mpsc::channel();
-        let thread = file.map(|file| {
-            thread::spawn(move || {
-                while stopped.recv_timeout(period) == Err(mpsc::RecvTimeoutError::Timeout) {
-                    // What cannot be synchronised (a pipe, a full disk) shows when it is written.
-                    // Its length only if somebody is told.
-                    let len = said
-                        .as_ref()
-                        .map(|_| file.metadata().map_or(0, |meta| meta.len()));
-                    if let (Ok(()), Some(name), Some(len)) = (file.sync_data(), &said, len) {
-                        eprintln!("auxrec: {name}{len} bytes are on the disk");
-                    }
-                }
-                let _ = file.sync_all();
-            })
-        });
-        Self {
-            stop: Some(stop),
-            thread,
-        }
-    }
-}
-
-impl Drop for Sync {
-    fn drop(&mut self) {
-        self.stop = None;
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-
-    use std::os::unix::fs::FileExt;
-
-    use perfdata::{Attr, Feature, RecordType};
-
-    use super::*;
-
-    const PAGES: usize = 4;
-
-    /// A record of 16 bytes.
-    const RECORD: [u8; 16] = [14, 0, 0, 0, 0, 0, 16, 0, 1, 2, 3, 4, 5, 6, 7, 8];
-
-    fn to_u64(n: usize) -> u64 {
-        u64::try_from(n).unwrap()
-    }
-
-    /// Writes records of `told` bytes, and behind them an area from its byte 8 on; how often that had to be copied. A call takes `most`
-    /// bytes, or as much as this file system takes, or (`all`) all or nothing as 9p does; until one has failed there is nothing in the
-    /// area from page `missing` on.
-    fn copied(told: usize, missing: usize, most: usize, all: bool) -> usize {
-        let len = PAGES * sys::page_size();
-        let missing = missing * sys::page_size();
-        let bytes: Vec<u8> = (0..=250).cycle().take(len).collect();
-        let source = tempfile::tempfile().unwrap();
-        source.write_all_at(&bytes, 0).unwrap();
-        let area = Mapping::new(&source, 0, len, false).unwrap();
-        source.set_len(to_u64(missing)).unwrap();
-
-        let output = tempfile::NamedTempFile::new().unwrap();
-        let events = [(Attr::default(), vec![1])];
-        let mut file = Writer::new(output.reopen().unwrap(), &events).unwrap();
-        let begin = usize::try_from(file.position()).unwrap();
-        let told = RECORD.repeat(told / RECORD.len());
-        file.raw(&told).unwrap();
-        file.auxtrace(&Auxtrace {
-            size: to_u64(len - 8),
-            ..Auxtrace::default()
-        })
-        .unwrap();
-        let payload = usize::try_from(file.position()).unwrap();
-        let mut copied = 0;
-        let straight = |file: &mut File, front: &[u8], at: usize, len: usize| {
-            let front = front.get(..most).unwrap_or(front);
-            let len = len.min(most - front.len());
-            let result = if all && copied == 0 && at + len > missing {
-                Err(io::Error::from_raw_os_error(libc::EFAULT))
-            } else {
-                area.write_out(front, at, len, &*file)
-            };
-            if result.is_err() {
-                source
-                    .write_all_at(&bytes[missing..], to_u64(missing))
-                    .unwrap();
-                copied += 1;
-            }
-            result
-        };
-        payload_at(&mut file, 8..len, straight, |at, copy| {
-            area.copy_out(at, copy)
-        })
-        .unwrap();
-
-        let there = fs::read(output.path()).unwrap();
-        assert!(there[begin..].starts_with(&told));
-        assert!(there[payload..] == bytes[8..]);
-        copied
-    }
-
-    /// A call may end anywhere, and one may fail after others have written a part: each byte is in the file once.
-    #[test]
-    fn straight_from_an_area_in_parts() {
-        for told in [0, 16, 4096, 16384] {
-            for most in [1000, 4096, 5001, usize::MAX] {
-                for all in [false, true] {
-                    for missing in 0..PAGES {
-                        assert_eq!(copied(told, missing, most, all), 1);
-                    }
-                    assert_eq!(copied(told, PAGES, most, all), 0);
-                }
-            }
-        }
-    }
-
-    fn description() -> Description {
-        Description {
-            plan: Plan::default(),
-            events: vec![EventDesc {
-                attr: Attr::default(),
-                ids: vec![1],
-                name: "pattern//".to_owned(),
-            }],
-            index: Vec::new(),
-            cmdline: Vec::new(),
-            online: 1,
-            target: Target::Command,
-            workload: None,
-            intel_pt: None,
-            apart: Some(Apart {
-                id: "1-2".to_owned(),
-                threads: 2,
-                thread: None,
-            }),
-        }
-    }
-
-    /// The disk is full for the file of one thread. That of another can be written, and has records that were read from the ring and not
-    /// written yet: they are in it before it is ended.
-    #[test]
-    fn what_was_collected_is_in_a_file_that_is_not_gone_on_with() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("perf.data");
-        let what = description();
-        let whole = Output::create(&path, what, Limits::default()).unwrap();
-        let mut part = whole.apart(0, &(0..1)).unwrap();
-        part.begin().unwrap();
-        let aux = Auxtrace {
-            size: 8,
-            ..Auxtrace::default()
-        };
-        Sink::piece(&mut part, &aux).unwrap();
-        Sink::payload(&mut part, &[7; 8]).unwrap();
-        Sink::records(&mut part, &RECORD.repeat(3), None).unwrap();
-        // Some of the counters were written: they do not stand there twice.
-        part.counters = Some(part.file.position());
-        part.file.record(&FinishedRound, None).unwrap();
-        let said = part.salvage(|file| Ok(file.record(&FinishedRound, None)?));
-        assert!(
-            said.starts_with("holds what was recorded until then"),
-            "{said}"
-        );
-
-        let bytes = fs::read(part.path()).unwrap();
-        let file = perfdata::File::parse(&bytes).unwrap();
-        let kinds = file.records().map(|record| record.unwrap().kind);
-        let (told, trace) = (RecordType::SWITCH, RecordType::AUXTRACE);
-        let counter = RecordType::FINISHED_ROUND;
-        let want = [RecordType::FINISHED_INIT, trace, told, told, told, counter];
-        assert_eq!(kinds.collect::<Vec<_>>(), want);
-        let notes = file.feature(Feature::NOTES).unwrap().notes().unwrap();
-        assert!(notes.contains(&("ended".to_owned(), "cut".to_owned())));
-    }
-
-    /// The last records make room for the end of a file, which is read for that, also that of one thread.
-    #[test]
-    fn the_end_of_a_file_in_the_place_of_records() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("perf.data");
-        let whole = Output::create(&path, description(), Limits::default()).unwrap();
-        let part = whole.apart(0, &(0..1)).unwrap();
-        for mut file in [whole, part] {
-            Sink::records(&mut file, &RECORD.repeat(4000), None).unwrap();
-            file.flush().unwrap();
-            let full = file.file.position();
-            let features = file.features("cut");
-            let at = file
-                .file
-                .finish_over(full, &RECORD, &features, |file, len| file.set_len(len))
-                .unwrap();
-            let bytes = fs::read(file.path()).unwrap();
-            assert!(to_u64(bytes.len()) <= full && full < to_u64(bytes.len() + RECORD.len()));
-            let there = perfdata::File::parse(&bytes).unwrap();
-            assert!(there.is_finished());
-            let last = there.records().last().unwrap().unwrap();
-            assert_eq!(last.offset, at);
-        }
-    }
 }

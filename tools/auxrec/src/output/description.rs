@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The description of a recording, and the features that each of its files gets from it.
+
+use perfdata::{ClockData, EventDesc, Features, IdIndexEntry};
+
+use super::Limits;
+use crate::convert::NOTE;
+use crate::host;
+use crate::join::Apart;
+use crate::pmu::Pmus;
+use crate::session::{Mode, Plan};
+use crate::sys;
+use crate::target::Target;
+
+/// The description of a recording, for each of its files.
+#[derive(Debug, Clone)]
+pub(crate) struct Description {
+    /// The plan of the session.
+    pub plan: Plan,
+    /// The events with their ids.
+    pub events: Vec<EventDesc>,
+    /// The ids of all events, with their rings.
+    pub index: Vec<IdIndexEntry>,
+    /// The recorder's command line.
+    pub cmdline: Vec<String>,
+    /// Number of CPUs that are online.
+    pub online: usize,
+    /// The processes, threads or CPUs that are recorded.
+    pub target: Target,
+    /// The process of the command.
+    pub workload: Option<u32>,
+    /// The private words for perf's decoder of Intel PT, if the trace is Intel PT.
+    pub intel_pt: Option<Vec<u64>>,
+    /// If each thread writes a file: the recording, and the thread of this file.
+    pub apart: Option<Apart>,
+}
+
+/// The features of the file with the number `part`. `ended` says how the file ended, `more` are
+/// further notes.
+pub(super) fn features(
+    what: &Description,
+    limits: Limits,
+    part: u32,
+    ended: &str,
+    more: &[(&'static str, String)],
+) -> Features {
+    let plan = &what.plan;
+    let mut features = Features::new();
+    host::describe(&mut features, what.online);
+    let mode = match plan.mode {
+        Mode::Linear => "linear",
+        Mode::Overwrite => "overwrite",
+    };
+    let mut notes = vec![
+        ("aux_size", plan.aux.to_string()),
+        ("data_size", plan.data.to_string()),
+        ("mode", mode.to_owned()),
+        ("ended", ended.to_owned()),
+    ];
+    if limits.parts {
+        notes.push(("part", part.to_string()));
+    }
+    if let Some(apart) = &what.apart {
+        notes.extend(apart.notes());
+    }
+    if limits.level.is_some() {
+        notes.push((NOTE, "zstd".to_owned()));
+    }
+    notes.extend(more.iter().cloned());
+    features
+        .cmdline(&what.cmdline)
+        .events(&what.events)
+        .pmu_mappings(&Pmus::default().mappings())
+        .notes(&notes);
+    if what.plan.has_own_clock() {
+        features.clock(
+            sys::clock_resolution(),
+            ClockData {
+                clockid: u32::try_from(sys::CLOCK).unwrap_or(0),
+                wall: sys::wall(),
+                clock: sys::now(),
+            },
+        );
+    }
+    features
+}

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Tests of the file: payload straight from an area, and a disk that is full.
+
+#![allow(clippy::unwrap_used)]
+
+use std::os::unix::fs::FileExt;
+
+use perfdata::{Attr, Auxtrace, EventDesc, Feature, FinishedRound, RecordType};
+
+use super::sink::payload_at;
+use super::*;
+use crate::drain::{Sink, Tape};
+use crate::join::Apart;
+use crate::session::Plan;
+use crate::sys::{self, Mapping};
+
+const PAGES: usize = 4;
+
+/// A record of 16 bytes.
+const RECORD: [u8; 16] = [14, 0, 0, 0, 0, 0, 16, 0, 1, 2, 3, 4, 5, 6, 7, 8];
+
+fn to_u64(n: usize) -> u64 {
+    u64::try_from(n).unwrap()
+}
+
+/// Writes records of `told` bytes, and behind them an area from its byte 8 on. Returns how often the
+/// area had to be copied.
+///
+/// A call takes `most` bytes, or as much as this file system takes. With `all` it takes all or
+/// nothing, as 9p does. Until a call has failed, the pages of the area from `missing` on cannot be
+/// read.
+fn copied(told: usize, missing: usize, most: usize, all: bool) -> usize {
+    let len = PAGES * sys::page_size();
+    let missing = missing * sys::page_size();
+    let bytes: Vec<u8> = (0..=250).cycle().take(len).collect();
+    let source = tempfile::tempfile().unwrap();
+    source.write_all_at(&bytes, 0).unwrap();
+    let area = Mapping::new(&source, 0, len, false).unwrap();
+    source.set_len(to_u64(missing)).unwrap();
+
+    let output = tempfile::NamedTempFile::new().unwrap();
+    let events = [(Attr::default(), vec![1])];
+    let mut file = Writer::new(output.reopen().unwrap(), &events).unwrap();
+    let begin = usize::try_from(file.position()).unwrap();
+    let told = RECORD.repeat(told / RECORD.len());
+    file.raw(&told).unwrap();
+    file.auxtrace(&Auxtrace {
+        size: to_u64(len - 8),
+        ..Auxtrace::default()
+    })
+    .unwrap();
+    let payload = usize::try_from(file.position()).unwrap();
+    let mut copied = 0;
+    let straight = |file: &mut File, front: &[u8], at: usize, len: usize| {
+        let front = front.get(..most).unwrap_or(front);
+        let len = len.min(most - front.len());
+        let result = if all && copied == 0 && at + len > missing {
+            Err(io::Error::from_raw_os_error(libc::EFAULT))
+        } else {
+            area.write_out(front, at, len, &*file)
+        };
+        if result.is_err() {
+            source
+                .write_all_at(&bytes[missing..], to_u64(missing))
+                .unwrap();
+            copied += 1;
+        }
+        result
+    };
+    payload_at(&mut file, 8..len, straight, |at, copy| {
+        area.copy_out(at, copy)
+    })
+    .unwrap();
+
+    let there = fs::read(output.path()).unwrap();
+    assert!(there[begin..].starts_with(&told));
+    assert!(there[payload..] == bytes[8..]);
+    copied
+}
+
+/// A call may end anywhere, and may fail after others have written a part. Each byte is in the file
+/// once.
+#[test]
+fn straight_from_an_area_in_parts() {
+    for told in [0, 16, 4096, 16384] {
+        for most in [1000, 4096, 5001, usize::MAX] {
+            for all in [false, true] {
+                for missing in 0..PAGES {
+                    assert_eq!(copied(told, missing, most, all), 1);
+                }
+                assert_eq!(copied(told, PAGES, most, all), 0);
+            }
+        }
+    }
+}
+
+fn description() -> Description {
+    Description {
+        plan: Plan::default(),
+        events: vec![EventDesc {
+            attr: Attr::default(),
+            ids: vec![1],
+            name: "pattern//".to_owned(),
+        }],
+        index: Vec::new(),
+        cmdline: Vec::new(),
+        online: 1,
+        target: Target::Command,
+        workload: None,
+        intel_pt: None,
+        apart: Some(Apart {
+            id: "1-2".to_owned(),
+            threads: 2,
+            thread: None,
+        }),
+    }
+}
+
+/// The disk is full for the file of one thread. The file of another thread can still be written: it
+/// gets the records that were read from the ring and not written yet, before it is finished.
+#[test]
+fn what_was_collected_is_in_a_file_that_is_not_gone_on_with() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("perf.data");
+    let what = description();
+    let whole = Output::create(&path, what, Limits::default()).unwrap();
+    let mut part = whole.apart(0, &(0..1)).unwrap();
+    part.begin().unwrap();
+    let aux = Auxtrace {
+        size: 8,
+        ..Auxtrace::default()
+    };
+    Sink::piece(&mut part, &aux).unwrap();
+    Sink::payload(&mut part, &[7; 8]).unwrap();
+    Sink::records(&mut part, &RECORD.repeat(3), None).unwrap();
+    // Some of the counters were written already: they must not be in the file twice.
+    part.counters = Some(part.file.position());
+    part.file.record(&FinishedRound, None).unwrap();
+    let said = part.salvage(|file| Ok(file.record(&FinishedRound, None)?));
+    assert!(
+        said.starts_with("holds what was recorded until then"),
+        "{said}"
+    );
+
+    let bytes = fs::read(part.path()).unwrap();
+    let file = perfdata::File::parse(&bytes).unwrap();
+    let kinds = file.records().map(|record| record.unwrap().kind);
+    let (told, trace) = (RecordType::SWITCH, RecordType::AUXTRACE);
+    let counter = RecordType::FINISHED_ROUND;
+    let want = [RecordType::FINISHED_INIT, trace, told, told, told, counter];
+    assert_eq!(kinds.collect::<Vec<_>>(), want);
+    let notes = file.feature(Feature::NOTES).unwrap().notes().unwrap();
+    assert!(notes.contains(&("ended".to_owned(), "cut".to_owned())));
+}
+
+/// The end of a file replaces its last records, also in the file of one thread. The writer reads the
+/// file for that.
+#[test]
+fn the_end_of_a_file_in_the_place_of_records() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("perf.data");
+    let whole = Output::create(&path, description(), Limits::default()).unwrap();
+    let part = whole.apart(0, &(0..1)).unwrap();
+    for mut file in [whole, part] {
+        Sink::records(&mut file, &RECORD.repeat(4000), None).unwrap();
+        file.flush().unwrap();
+        let full = file.file.position();
+        let features = file.features("cut");
+        let at = file
+            .file
+            .finish_over(full, &RECORD, &features, |file, len| file.set_len(len))
+            .unwrap();
+        let bytes = fs::read(file.path()).unwrap();
+        assert!(to_u64(bytes.len()) <= full && full < to_u64(bytes.len() + RECORD.len()));
+        let there = perfdata::File::parse(&bytes).unwrap();
+        assert!(there.is_finished());
+        let last = there.records().last().unwrap().unwrap();
+        assert_eq!(last.offset, at);
+    }
+}
