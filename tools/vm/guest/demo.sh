@@ -2,13 +2,23 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
 # shellcheck shell=dash source=/dev/null
 #
-# The demonstration: records a workload that runs on both processors, with the recorder stopped for a while in the middle
-# so that the rings fill, then checks and draws what was recorded. Then a program whose every instruction is traced.
+# The demonstration: records a workload that runs on both processors, with the recorder stopped in the middle until the
+# rings are full, then checks and draws what was recorded. Then a program whose every instruction is traced.
 busy() {
-	end=$(($(date +%s) + 4))
-	while [ "$(date +%s)" -lt $end ]; do
+	while ! [ -e /tmp/enough ]; do
 		sha256sum /bin/busybox >/dev/null
 	done
+}
+
+# Waits until the recording has so many bytes, or has ended.
+recorded() {
+	while kill -0 $recorder && [ "$(stat -c %s /tmp/perf.data 2>/dev/null || echo 0)" -lt "$1" ]; do
+		usleep 50000
+	done
+}
+
+lost() {
+	cat /sys/kernel/debug/perf-pattern/lost_no_space
 }
 
 if [ "${1:-}" = work ]; then
@@ -23,10 +33,15 @@ fi
 auxload || exit 1
 auxrec record -e pattern/rate=2048,seed=7/ -m 64K,256K -o /tmp/perf.data -- /bin/demo work &
 recorder=$!
-sleep 2
+recorded 3000000
+before=$(lost)
 kill -STOP $recorder
-sleep 1
+while [ "$(lost)" = "$before" ]; do
+	usleep 50000
+done
 kill -CONT $recorder
+recorded 6000000
+touch /tmp/enough
 wait $recorder
 status=$?
 # 3 says that trace was lost, which is what the stop is for.
