@@ -6,6 +6,7 @@ use kernel::{
     device::Core,
     driver,
     irq,
+    kvec,
     new_mutex,
     pci,
     prelude::*,
@@ -19,7 +20,7 @@ use perf::{
     aux,
     interrupt::{
         Entry,
-        PciLine, //
+        PciLines, //
     },
     pmu::{
         Description,
@@ -68,7 +69,13 @@ impl pci::Driver for Driver {
         let entry = registration.entry();
         let handler = Handler(entry.clone());
 
-        *line.lock() = Some(PciLine::following(device, NAME, handler, &entry)?);
+        *line.lock() = Some(PciLines::following(
+            device,
+            NAME,
+            kvec![handler]?,
+            0,
+            &entry,
+        )?);
         Ok(registration)
     }
 }
@@ -84,7 +91,7 @@ impl irq::Handler for Handler {
 
 /// Frees its interrupt when a CPU goes offline, and traces nothing.
 pub(crate) struct Unit {
-    line: Arc<Mutex<Option<PciLine<Handler>>>>,
+    line: Arc<Mutex<Option<PciLines<Handler>>>>,
 }
 
 #[vtable]

@@ -40,16 +40,16 @@ use kernel::{
 };
 
 #[cfg(CONFIG_PCI)]
-pub(crate) use units::Follower;
+pub(crate) use units::{
+    Lines,
+    Numbers, //
+};
 pub(crate) use {
     shared::{
         CpuInfo,
         Shared, //
     },
-    units::{
-        System,
-        Units, //
-    }, //
+    units::Units, //
 };
 
 /// What kind of PMU a registration is of: a [`Counter`](crate::counter::Counter), or one with an
@@ -408,6 +408,9 @@ impl<T: Pmu, K: Kind<T>> Registered<T, K> {
             vtable::in_callback(|| this.shared.driver.cpu_online(cpu))?;
         }
         this.shared.units.settle(cpu);
+        if this.shared.units.home().is_none() {
+            this.shared.lines.settle(cpu);
+        }
         this.set_online(true);
         Ok(())
     }
@@ -432,7 +435,7 @@ impl<T: Pmu, K: Kind<T>> Registered<T, K> {
 
     /// Moves the events of a unit that all CPUs share away from `cpu`.
     fn migrate(&self, cpu: u32) {
-        let Units::System(System { home, follower }) = &self.shared.units else {
+        let Units::System(home) = &self.shared.units else {
             return;
         };
         // SAFETY: No requirements.
@@ -445,7 +448,7 @@ impl<T: Pmu, K: Kind<T>> Registered<T, K> {
         }
 
         home.store(next, Relaxed);
-        follower.go(next);
+        self.shared.lines.settle(next);
         if let (Ok(from), Ok(to)) = (c_int::try_from(cpu), c_int::try_from(next)) {
             // SAFETY: Registered, or about to be, without events; a task that may sleep, in a
             // callback of CPU hotplug, so that neither CPU comes or goes.

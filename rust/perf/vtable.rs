@@ -135,8 +135,8 @@ unsafe fn place(event: NonNull<bindings::perf_event>, units: &Units) -> Result {
             _ => Ok(()),
         },
         Units::System(_) if attach_state & bindings::PERF_ATTACH_TASK != 0 => Err(EOPNOTSUPP),
-        Units::System(system) => {
-            let home = system.home.load(Relaxed);
+        Units::System(home) => {
+            let home = home.load(Relaxed);
 
             // SAFETY: Live by the safety requirement; perf looks at it only after `event_init()`.
             unsafe { (*event.as_ptr()).cpu = home.try_into()? };
@@ -250,9 +250,9 @@ unsafe extern "C" fn cpumask_show<T: Pmu, K: Kind<T>>(
             // SAFETY: A page of sysfs's, and a mask that stays.
             unsafe { bindings::rust_perf_cpumask_emit(page, mask.as_raw()) }
         }
-        Units::System(system) => {
+        Units::System(home) => {
             // SAFETY: A page of sysfs's.
-            unsafe { bindings::rust_perf_cpu_emit(page, system.home.load(Relaxed)) }
+            unsafe { bindings::rust_perf_cpu_emit(page, home.load(Relaxed)) }
         }
     }
 }

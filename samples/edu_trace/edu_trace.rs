@@ -29,6 +29,7 @@ use kernel::{
     },
     io::Io,
     irq,
+    kvec,
     pci,
     prelude::*,
     sync::aref::ARef,
@@ -41,7 +42,7 @@ use perf::{
     aux,
     interrupt::{
         Entry,
-        PciLine, //
+        PciLines, //
     },
     pmu::{
         Description,
@@ -107,7 +108,7 @@ struct Edu;
 /// What a device has while it is bound. The PMU goes first.
 struct Bound {
     _registration: aux::Registration<Unit>,
-    _line: PciLine<Handler>,
+    _line: PciLines<Handler>,
 }
 
 impl pci::Driver for Edu {
@@ -139,9 +140,10 @@ impl pci::Driver for Edu {
             .scope(Scope::System);
         let registration = aux::Registration::new(description, unit)?;
         let entry = registration.entry();
+        let handlers = kvec![Handler(entry.clone())]?;
 
         Ok(Bound {
-            _line: PciLine::following(device, c"edu_trace", Handler(entry.clone()), &entry)?,
+            _line: PciLines::following(device, c"edu_trace", handlers, 0, &entry)?,
             _registration: registration,
         })
     }

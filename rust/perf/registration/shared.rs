@@ -3,6 +3,7 @@
 //! What the callbacks of a PMU, and the driver's interrupts, have in common.
 
 use super::{
+    units::Lines,
     Kind,
     Units, //
 };
@@ -39,6 +40,7 @@ pub struct CpuInfo {
 pub(crate) struct Shared<T: Pmu, K: Kind<T>> {
     pub(crate) driver: T,
     pub(crate) units: Units,
+    pub(crate) lines: Arc<Lines>,
     pub(crate) filters: usize,
     pub(crate) cpus: PerCpu<K::Cpu>,
 }
@@ -53,6 +55,7 @@ impl<T: Pmu, K: Kind<T>> Shared<T, K> {
         try_pin_init!(&this in Self {
             driver,
             units,
+            lines: Arc::pin_init(Lines::new(), GFP_KERNEL)?,
             filters: usize::try_from(filters)?,
             cpus: {
                 let id = this.as_ptr().cast_const().cast();

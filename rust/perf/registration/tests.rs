@@ -3,7 +3,6 @@
 //! Registration, and events, with the kernel's perf.
 
 use super::units::{
-    System,
     Units, //
 };
 use crate::{
@@ -335,7 +334,7 @@ mod cases {
     #[test]
     fn a_unit_for_all_cpus_settles_where_a_cpu_is_online() -> Result {
         // No guest has so many.
-        let units = Units::System(System::new(7)?);
+        let units = Units::System(Atomic::new(7));
 
         units.settle(0);
         assert_eq!(units.home(), Some(0));

@@ -16,7 +16,6 @@ use kernel::{
             Atomic,
             Relaxed, //
         },
-        Arc,
         Mutex, //
     }, //
 };
@@ -39,78 +38,88 @@ impl Mask {
 pub(crate) enum Units {
     EachCpu,
     Cpus(Mask),
-    /// One for all.
-    System(System),
+    /// One for all, with the CPU that its events live on.
+    System(Atomic<u32>),
 }
 
-/// A unit that all CPUs share.
-pub(crate) struct System {
-    /// The CPU that its events live on.
-    pub(crate) home: Atomic<u32>,
-    pub(crate) follower: Arc<Follower>,
-}
-
-impl System {
-    pub(super) fn new(home: u32) -> Result<Self> {
-        Ok(Self {
-            home: Atomic::new(home),
-            follower: Arc::pin_init(
-                pin_init!(Follower {
-                    irq <- new_mutex!(0),
-                }),
-                GFP_KERNEL,
-            )?,
-        })
-    }
-}
-
-/// The interrupt that follows the events of a unit.
+/// The interrupts of a PMU's units.
 #[pin_data]
-pub(crate) struct Follower {
-    /// Its number; 0 for none. Locked while its affinity is set, so that it is not freed meanwhile.
+pub(crate) struct Lines {
+    /// Their numbers. Locked while the affinity of one is set, so that it is not freed meanwhile.
     #[pin]
-    irq: Mutex<u32>,
+    lines: Mutex<Numbers>,
 }
 
-impl Follower {
-    /// From now on the interrupt `irq` follows the events on `home`.
-    ///
-    /// Context: task, may sleep.
-    #[cfg(CONFIG_PCI)]
-    pub(crate) fn follow(&self, irq: u32, home: &Atomic<u32>) {
-        let mut followed = self.irq.lock();
+/// The numbers of interrupts.
+pub(crate) enum Numbers {
+    /// Nothing is settled.
+    None,
+    /// That of the unit that all CPUs share.
+    System(u32),
+    /// That of each CPU's unit, by the CPU's number.
+    Cpus(KVec<u32>),
+}
 
-        *followed = irq;
-        // What is stored after this load is followed by `go()`, which waits for the lock.
-        set_affinity(irq, home.load(Relaxed));
-    }
+impl Numbers {
+    /// Has `cpu` serve the interrupt of its unit. It may be one that no other CPU can serve: then it
+    /// is forwarded.
+    fn settle(&self, cpu: u32) {
+        let irq = match self {
+            Self::None => None,
+            Self::System(irq) => Some(irq),
+            Self::Cpus(irqs) => usize::try_from(cpu).ok().and_then(|cpu| irqs.get(cpu)),
+        };
 
-    /// None follows any more.
-    ///
-    /// Context: task, may sleep.
-    #[cfg(CONFIG_PCI)]
-    pub(crate) fn stay(&self) {
-        *self.irq.lock() = 0;
-    }
-
-    /// The events have moved to `cpu`.
-    ///
-    /// Context: task, may sleep.
-    pub(super) fn go(&self, cpu: u32) {
-        let followed = self.irq.lock();
-
-        if *followed != 0 {
-            set_affinity(*followed, cpu);
+        if let Some(&irq) = irq {
+            // It takes effect perhaps only after the next interrupt.
+            //
+            // SAFETY: It checks both numbers.
+            let _ = unsafe { bindings::rust_perf_irq_set_affinity(irq, cpu) };
         }
     }
 }
 
-/// Has `cpu` serve the interrupt `irq`, perhaps only after the next one.
-fn set_affinity(irq: u32, cpu: u32) {
-    // It may be one that no other CPU can serve. Then it is forwarded.
-    //
-    // SAFETY: It checks both numbers.
-    let _ = unsafe { bindings::rust_perf_irq_set_affinity(irq, cpu) };
+impl Lines {
+    pub(super) fn new() -> impl PinInit<Self, Error> {
+        try_pin_init!(Self {
+            lines <- new_mutex!(Numbers::None),
+        })
+    }
+
+    /// From now on these are served where the units of their events are.
+    ///
+    /// Context: task, may sleep.
+    #[cfg(CONFIG_PCI)]
+    pub(crate) fn follow(&self, numbers: Numbers, units: &Units) {
+        let mut lines = self.lines.lock();
+
+        *lines = numbers;
+        // What is stored after this load is followed by `settle()`, which waits for the lock.
+        match (&*lines, units.home()) {
+            (_, Some(home)) => lines.settle(home),
+            (Numbers::Cpus(irqs), None) => {
+                let cpus = u32::try_from(irqs.len()).unwrap_or(u32::MAX);
+
+                (0..cpus).for_each(|cpu| lines.settle(cpu));
+            }
+            _ => {}
+        }
+    }
+
+    /// None is settled any more.
+    ///
+    /// Context: task, may sleep.
+    #[cfg(CONFIG_PCI)]
+    pub(crate) fn stay(&self) {
+        *self.lines.lock() = Numbers::None;
+    }
+
+    /// `cpu` has come online, or the events of the unit for all CPUs have moved to it.
+    ///
+    /// Context: task, may sleep.
+    pub(super) fn settle(&self, cpu: u32) {
+        self.lines.lock().settle(cpu);
+    }
 }
 
 impl Units {
@@ -123,7 +132,7 @@ impl Units {
                 //
                 // SAFETY: No requirements: any number of a CPU will do.
                 let cpu = unsafe { bindings::raw_smp_processor_id() };
-                Self::System(System::new(cpu)?)
+                Self::System(Atomic::new(cpu))
             }
         })
     }
@@ -131,7 +140,7 @@ impl Units {
     /// The CPU that the events of a unit for all CPUs live on.
     pub(crate) fn home(&self) -> Option<u32> {
         match self {
-            Self::System(system) => Some(system.home.load(Relaxed)),
+            Self::System(home) => Some(home.load(Relaxed)),
             Self::EachCpu | Self::Cpus(_) => None,
         }
     }
@@ -139,7 +148,7 @@ impl Units {
     /// `cpu` is online, and no CPU comes or goes: it takes the events of a unit for all CPUs if their
     /// CPU has gone before the PMU was registered. There are none yet.
     pub(super) fn settle(&self, cpu: u32) {
-        if let Self::System(System { home, .. }) = self {
+        if let Self::System(home) = self {
             // SAFETY: No requirements.
             if !unsafe { bindings::rust_perf_cpu_online(home.load(Relaxed)) } {
                 home.store(cpu, Relaxed);

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Interrupts of PCI devices.
+
+use super::Entry;
+use crate::{
+    aux::AuxPmu,
+    bindings,
+    registration::{
+        Lines,
+        Numbers, //
+    }, //
+};
+use kernel::{
+    device::{
+        Bound,
+        DeviceContext, //
+    },
+    devres::Devres,
+    error::to_result,
+    irq,
+    pci,
+    prelude::*,
+    sync::{
+        aref::ARef,
+        Arc, //
+    }, //
+};
+
+/// The message-signalled interrupts of a PCI device, MSI-X or MSI, with their handlers.
+///
+/// [`irq::Registration`] must not be forgotten, so making one is unsafe. These are a resource of the
+/// device: they are freed when this is dropped, and at the latest when the device is unbound.
+///
+/// C counterpart: `pci_alloc_irq_vectors()` and `request_irq()`.
+///
+/// # Examples
+///
+/// ```no_run
+/// use kernel::{cpu, device::Bound, irq, pci, prelude::*};
+/// use perf::{interrupt::{Entry, PciLines}, AuxPmu};
+///
+/// /// Vector 0 is the device's own; the others are those of the CPUs' units.
+/// fn request<H: irq::Handler + Send + 'static, T: AuxPmu>(
+///     device: &pci::Device<Bound>,
+///     mut handler: impl FnMut(Option<u32>) -> H,
+///     entry: &Entry<T>,
+/// ) -> Result<PciLines<H>> {
+///     let mut handlers = KVec::new();
+///
+///     handlers.push(handler(None), GFP_KERNEL)?;
+///     for cpu in 0..cpu::nr_cpu_ids() {
+///         handlers.push(handler(Some(cpu)), GFP_KERNEL)?;
+///     }
+///     PciLines::following(device, c"my_unit", handlers, 1, entry)
+/// }
+/// ```
+pub struct PciLines<H: irq::Handler + Send + 'static>(Devres<Requested<H>>);
+
+/// # Invariants
+///
+/// `device` is bound and has vectors. Those of `vectors` are the first ones.
+struct Requested<H: irq::Handler + Send + 'static> {
+    device: ARef<pci::Device>,
+    vectors: KVec<Vector<H>>,
+    /// What follows the units by the numbers of the vectors.
+    lines: Option<Arc<Lines>>,
+}
+
+/// # Invariants
+///
+/// `irq` is requested with the address of `handler`.
+struct Vector<H> {
+    irq: c_uint,
+    handler: Pin<KBox<H>>,
+}
+
+impl<H: irq::Handler + Send + 'static> PciLines<H> {
+    /// Allocates a vector of `device` for each handler, in order, and requests it. [`ENOSPC`] if the
+    /// device has fewer.
+    ///
+    /// Context: task, may sleep.
+    pub fn new(
+        device: &pci::Device<Bound>,
+        name: &'static CStr,
+        handlers: KVec<H>,
+    ) -> Result<Self> {
+        Self::request(device, name, handlers, None)
+    }
+
+    /// As [`Self::new`]. The vectors from `first` on are those of the units of the PMU of `entry`: one
+    /// if all CPUs share a unit, otherwise that of CPU 0, of CPU 1 and so on. A unit's interrupt is
+    /// served by its CPU, or by the CPU that its events live on. User space may choose another one,
+    /// and so does the kernel while the CPU is offline. So the handler calls
+    /// [`Entry::interrupt_of`], which forwards it, or [`Entry::interrupt`] for a unit that all CPUs
+    /// share.
+    ///
+    /// [`EINVAL`] if there is no handler for a unit, or more than one for the unit that all share.
+    ///
+    /// Context: task, may sleep.
+    ///
+    /// C counterpart: `irq_set_affinity()`. `hisi_ptt_pmu_start()` calls it under the lock of perf's
+    /// context, from which a CPU that changes the affinity of a threaded interrupt may wait for it.
+    pub fn following<T: AuxPmu>(
+        device: &pci::Device<Bound>,
+        name: &'static CStr,
+        handlers: KVec<H>,
+        first: usize,
+        entry: &Entry<T>,
+    ) -> Result<Self> {
+        let shared = &entry.0;
+        let count = handlers
+            .len()
+            .checked_sub(first)
+            .filter(|&count| count != 0);
+        let system = shared.units.home().is_some();
+
+        if count.is_none_or(|count| system && count != 1) {
+            return Err(EINVAL);
+        }
+        let this = Self::request(device, name, handlers, Some(shared.lines.clone()))?;
+        let vectors = &this.0.access(device.as_ref())?.vectors;
+        let mut irqs = KVec::with_capacity(vectors.len(), GFP_KERNEL)?;
+
+        for vector in vectors.iter().skip(first) {
+            irqs.push(vector.irq, GFP_KERNEL)?;
+        }
+        let numbers = match (system, irqs.first()) {
+            (true, Some(&irq)) => Numbers::System(irq),
+            _ => Numbers::Cpus(irqs),
+        };
+
+        shared.lines.follow(numbers, &shared.units);
+        Ok(this)
+    }
+
+    fn request(
+        device: &pci::Device<Bound>,
+        name: &'static CStr,
+        handlers: KVec<H>,
+        lines: Option<Arc<Lines>>,
+    ) -> Result<Self> {
+        let vectors = KVec::with_capacity(handlers.len(), GFP_KERNEL)?;
+        let count = c_uint::try_from(handlers.len())?;
+        let types = bindings::PCI_IRQ_MSI | bindings::PCI_IRQ_MSIX;
+
+        // SAFETY: A bound device, which has a driver.
+        to_result(unsafe { bindings::pci_alloc_irq_vectors(raw(device), count, count, types) })?;
+        // INVARIANT: Just allocated, and none is requested yet.
+        let mut requested = Requested {
+            device: device.into(),
+            vectors,
+            lines,
+        };
+
+        for (number, handler) in (0..).zip(handlers) {
+            requested.push(number, name, KBox::pin(handler, GFP_KERNEL)?)?;
+        }
+        // `Devres` drops it while the device is still bound.
+        Ok(Self(Devres::new(
+            device.as_ref(),
+            Ok::<_, Error>(requested),
+        )?))
+    }
+}
+
+/// The C device.
+fn raw<C: DeviceContext>(device: &pci::Device<C>) -> *mut bindings::pci_dev {
+    // CAST: `Device` is a transparent wrapper of `struct pci_dev`.
+    core::ptr::from_ref(device).cast_mut().cast()
+}
+
+impl<H: irq::Handler + Send + 'static> Requested<H> {
+    /// Requests the vector `number`, which is the next one.
+    fn push(&mut self, number: c_uint, name: &'static CStr, handler: Pin<KBox<H>>) -> Result {
+        // SAFETY: A device with vectors, by the type invariant; it checks the number.
+        let irq = unsafe { bindings::pci_irq_vector(raw(&self.device), number) };
+        let irq = c_uint::try_from(irq).map_err(|_| Error::from_errno(irq))?;
+        let cookie = core::ptr::from_ref(&*handler).cast_mut().cast();
+
+        // SAFETY:
+        // - `handle()` gets the address of the handler, which is pinned, and freed after
+        //   `free_irq()`.
+        // - `name` is never freed.
+        // - `irq` is a number of the device's; the core checks it.
+        to_result(unsafe {
+            bindings::request_threaded_irq(
+                irq,
+                Some(handle::<H>),
+                None,
+                0,
+                name.as_char_ptr(),
+                cookie,
+            )
+        })?;
+        // INVARIANT: Just requested.
+        let vector = Vector { irq, handler };
+
+        // INVARIANT: It is the next one. There is room for it, so it is not dropped here.
+        self.vectors.push(vector, GFP_KERNEL)?;
+        Ok(())
+    }
+}
+
+impl<H: irq::Handler + Send + 'static> Drop for Requested<H> {
+    fn drop(&mut self) {
+        if let Some(lines) = &self.lines {
+            lines.stay();
+        }
+        for vector in &self.vectors {
+            let cookie = core::ptr::from_ref(&*vector.handler).cast_mut().cast();
+
+            // SAFETY: Requested with this cookie, by the type invariant; this is a task: `Devres` is
+            // dropped and revoked in one.
+            unsafe { bindings::free_irq(vector.irq, cookie) };
+        }
+        // SAFETY: Allocated, by the type invariant, and all that were requested are freed.
+        unsafe { bindings::pci_free_irq_vectors(raw(&self.device)) };
+    }
+}
+
+/// # Safety
+///
+/// `handler` must be the address of an `H` that stays until `free_irq()` has returned.
+unsafe extern "C" fn handle<H: irq::Handler>(
+    _irq: c_int,
+    handler: *mut core::ffi::c_void,
+) -> bindings::irqreturn_t {
+    // SAFETY: By the safety requirement; handlers are `Sync`.
+    let handler = unsafe { &*handler.cast_const().cast::<H>() };
+
+    match handler.handle() {
+        irq::IrqReturn::Handled => bindings::irqreturn::IRQ_HANDLED,
+        irq::IrqReturn::None => bindings::irqreturn::IRQ_NONE,
+    }
+}
