@@ -19,6 +19,7 @@ mod bounce;
 mod buffer;
 pub(crate) mod core;
 pub(crate) mod cpu;
+mod device_table;
 pub(crate) mod dma;
 mod loss;
 pub(crate) mod pages;
@@ -34,6 +35,7 @@ pub use bounce::{
     Bounce,
     BounceMemory, //
 };
+pub use device_table::DeviceTable;
 pub use dma::{
     CoherentBounce,
     DeviceChunk,

@@ -171,6 +171,27 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
+    /// Coherent memory of `size` bytes for the device, zeroed.
+    ///
+    /// To be called from a task that may sleep: in `setup_aux()`.
+    fn coherent(domain: &Domain, size: usize) -> Result<Self> {
+        // SAFETY: The device is bound: this is in `setup_aux()`, where the PMU is not unregistered yet,
+        // by the invariant of `Domain`. This is a task that may sleep.
+        let memory = unsafe { bindings::rust_perf_dma_alloc(domain.raw(), size) };
+
+        // INVARIANT: Just made.
+        Ok(Self(NonNull::new(from_err_ptr(memory)?).ok_or(ENOMEM)?))
+    }
+
+    /// Where coherent memory is, and where the device sees it.
+    fn place(&self) -> Result<(NonNull<u8>, u64)> {
+        // SAFETY: Live, by the type invariant.
+        let start = unsafe { bindings::rust_perf_dma_memory(self.0.as_ptr()) };
+        let address = self.chunks()?.first().ok_or(ENOMEM)?.address;
+
+        Ok((NonNull::new(start).ok_or(ENOMEM)?.cast(), address))
+    }
+
     /// The pieces that the device sees.
     fn chunks(&self) -> Result<KVVec<DeviceChunk>> {
         let mut chunks = Ok(KVVec::new());
@@ -364,6 +385,48 @@ impl DmaMapping {
     }
 }
 
+/// Coherent memory of the PMU's parent device, zeroed, from its node. Whoever maps the AUX area is
+/// charged for it.
+///
+/// # Invariants
+///
+/// `start` is that of as many bytes as it was made with, for as long as `attached` is not revoked.
+pub(super) struct Coherent {
+    attached: Attached,
+    pub(super) start: NonNull<u8>,
+    /// Where the device sees it.
+    pub(super) address: u64,
+    _charge: Charge,
+}
+
+// SAFETY: Memory of the kernel's, which is mapped for all tasks alike.
+unsafe impl Send for Coherent {}
+// SAFETY: What takes `&self` only reads memory, in a way that a device's writes do not harm.
+unsafe impl Sync for Coherent {}
+
+impl Coherent {
+    /// Whole pages.
+    pub(super) fn new(pages: &Pages, size: usize) -> Result<Self> {
+        let domain = pages.domain().ok_or(ENODEV)?;
+        let charge = Charge::new(pages, size / PAGE_SIZE)?;
+        let memory = Memory::coherent(domain, size)?;
+        let (start, address) = memory.place()?;
+
+        // INVARIANT: Made with this size.
+        Ok(Self {
+            attached: Attached::new(domain, memory)?,
+            start,
+            address,
+            _charge: charge,
+        })
+    }
+
+    /// Keeps the memory from being freed. [`None`] if it was.
+    pub(super) fn access(&self) -> Option<impl Sized + '_> {
+        self.attached.memory.try_access()
+    }
+}
+
 /// Coherent bounce memory: where a device writes that cannot write to the AUX area itself.
 ///
 /// Zeroed, at consecutive addresses of the device, from its node. Made by
@@ -375,51 +438,27 @@ impl DmaMapping {
 ///
 /// # Invariants
 ///
-/// `start` is that of `size` bytes, for as long as the memory is not revoked.
+/// `coherent` has `size` bytes.
 pub struct CoherentBounce {
-    attached: Attached,
-    start: NonNull<u8>,
-    address: u64,
+    coherent: Coherent,
     size: Size,
-    _charge: Charge,
 }
-
-// SAFETY: Memory of the kernel's, which is mapped for all tasks alike.
-unsafe impl Send for CoherentBounce {}
-// SAFETY: What takes `&self` only reads memory, in a way that a device's writes do not harm.
-unsafe impl Sync for CoherentBounce {}
 
 impl CoherentBounce {
     fn new(pages: &Pages, size: Size) -> Result<Self> {
         if size.get() < PAGE_SIZE {
             return Err(EINVAL);
         }
-        let domain = pages.domain().ok_or(ENODEV)?;
-        let charge = Charge::new(pages, size.get() / PAGE_SIZE)?;
-
-        // SAFETY: The device is bound: this is in `setup_aux()`, where the PMU is not unregistered
-        // yet, by the invariant of `Domain`. This is a task that may sleep.
-        let memory = unsafe { bindings::rust_perf_dma_alloc(domain.raw(), size.get()) };
-        let memory = from_err_ptr(memory)?;
-        // INVARIANT: Just made.
-        let memory = Memory(NonNull::new(memory).ok_or(ENOMEM)?);
-        // SAFETY: Live, by the invariant of `Memory`.
-        let start = unsafe { bindings::rust_perf_dma_memory(memory.0.as_ptr()) };
-        let address = memory.chunks()?.first().ok_or(ENOMEM)?.address;
-
-        // INVARIANT: The memory was made with this size.
+        // INVARIANT: Made with this size.
         Ok(Self {
-            attached: Attached::new(domain, memory)?,
-            start: NonNull::new(start).ok_or(ENOMEM)?.cast(),
-            address,
+            coherent: Coherent::new(pages, size.get())?,
             size,
-            _charge: charge,
         })
     }
 
     /// Where it begins, as the device sees it.
     pub fn address(&self) -> u64 {
-        self.address
+        self.coherent.address
     }
 
     /// How many bytes it has.
@@ -437,12 +476,12 @@ impl super::bounce::Source for CoherentBounce {
         &self,
         f: impl FnOnce(&dyn Fn(Pos) -> Option<(NonNull<u8>, usize)>) -> Option<R>,
     ) -> Option<R> {
-        let _memory = self.attached.memory.try_access()?;
+        let _access = self.coherent.access()?;
 
         f(&|pos| {
             let offset = self.size.offset(pos);
             // SAFETY: Below the size, by the type invariant; it is not revoked before `f` returns.
-            let place = unsafe { self.start.add(offset) };
+            let place = unsafe { self.coherent.start.add(offset) };
 
             Some((place, self.size.get().checked_sub(offset)?))
         })

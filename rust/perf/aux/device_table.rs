@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A table of regions that a device reads.
+
+use super::{
+    dma::{
+        Coherent,
+        DmaMapping, //
+    },
+    pages::Pages,
+    table::{
+        Cursor,
+        Entry,
+        Layout,
+        Marks,
+        NoEnd,
+        Table,
+        PAGE, //
+    }, //
+};
+use auxcore::ring::Pos;
+use core::{
+    ops::{
+        Deref,
+        DerefMut, //
+    },
+    ptr::NonNull,
+    slice, //
+};
+use kernel::{
+    page::PAGE_SIZE,
+    prelude::*, //
+};
+
+/// Entries in a table of one page, so that the chain in memory and in [`Layout`] are the same.
+const CAPACITY: usize = 512;
+
+/// A chain of tables in coherent memory, which leads a device round the AUX area.
+///
+/// Made by [`Pages::table`] for a [`DmaMapping`] and kept with it in
+/// [`AuxPmu::Buffer`](super::AuxPmu::Buffer). It is freed when it is dropped, and at the latest when
+/// the device is unbound; then it marks nothing any more. The addresses that it returns are numbers:
+/// the driver stops the device before it drops the table.
+///
+/// The device has not started when an entry is written, and sees what was written before the
+/// register that starts it: `writel()` and its like order the two.
+///
+/// C counterpart: `struct topa` in `arch/x86/events/intel/pt.c`, `struct tmc_sg_table`.
+pub struct DeviceTable {
+    coherent: Coherent,
+    table: Table<Entries, KVVec<u64>>,
+}
+
+/// The entries in memory.
+///
+/// # Invariants
+///
+/// `start` is that of `len` entries, which nothing else of the kernel's refers to, for as long as
+/// the memory is not revoked. Whoever dereferences it has made sure that it is not.
+struct Entries {
+    start: NonNull<Entry>,
+    len: usize,
+}
+
+// SAFETY: Memory of the kernel's, which is mapped for all tasks alike.
+unsafe impl Send for Entries {}
+// SAFETY: What takes `&self` only reads.
+unsafe impl Sync for Entries {}
+
+impl Deref for Entries {
+    type Target = [Entry];
+
+    fn deref(&self) -> &[Entry] {
+        // SAFETY: By the type invariant. The device reads the entries only, and all bits are an
+        // `Entry` to the language.
+        unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl DerefMut for Entries {
+    fn deref_mut(&mut self) -> &mut [Entry] {
+        // SAFETY: By the type invariant. The device reads the entries only, and all bits are an
+        // `Entry` to the language.
+        unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl DeviceTable {
+    fn new(pages: &Pages, mapping: &DmaMapping, largest: u64) -> Result<Self> {
+        let chunks = || mapping.chunks().map(Into::into);
+        let layout = |at| Layout::new(at, CAPACITY).map(|layout| layout.largest(largest));
+        let needed = layout(0)
+            .ok_or(EINVAL)?
+            .needed(chunks())
+            .map_err(|_| EINVAL)?;
+        let size = needed
+            .entries
+            .checked_mul(size_of::<Entry>())
+            .and_then(|size| size.checked_next_multiple_of(PAGE_SIZE))
+            .ok_or(ENOMEM)?;
+        let starts = KVVec::from_elem(0, needed.starts, GFP_KERNEL)?;
+        let coherent = Coherent::new(pages, size)?;
+        // INVARIANT: So many entries fit. The memory is not revoked: this is in `setup_aux()`, where the
+        // device is bound.
+        let entries = Entries {
+            start: coherent.start.cast(),
+            len: needed.entries,
+        };
+        let layout = layout(coherent.address).ok_or(EINVAL)?;
+
+        Ok(Self {
+            table: Table::new(entries, starts, layout, chunks()).map_err(|_| EINVAL)?,
+            coherent,
+        })
+    }
+
+    /// Where the device is to start so that it writes to position `head` next.
+    pub fn seek(&self, head: Pos) -> Option<Cursor> {
+        let _access = self.coherent.access()?;
+
+        Some(self.table.seek(head))
+    }
+
+    /// The position that the device writes to next: see [`Table::position`].
+    pub fn position(&self, from: Pos, cursor: Cursor) -> Option<Pos> {
+        let _access = self.coherent.access()?;
+
+        self.table.position(from, cursor)
+    }
+
+    /// Has the device raise an interrupt, and stop, for a transaction: see [`Table::mark`].
+    pub fn mark(&mut self, head: Pos, space: u64, wakeup: Pos) -> Result<Marks, NoEnd> {
+        let Some(_access) = self.coherent.access() else {
+            return Err(NoEnd);
+        };
+
+        self.table.mark(head, space, wakeup)
+    }
+
+    /// Has the device go round without an interrupt, for overwrite mode: see [`Table::clear`].
+    pub fn clear(&mut self) {
+        if let Some(_access) = self.coherent.access() {
+            self.table.clear();
+        }
+    }
+}
+
+impl Pages {
+    /// A table of regions for the device of `mapping`, which are no longer than `largest` bytes: see
+    /// [`Layout::largest`]. It is charged as bounce memory is.
+    ///
+    /// [`EINVAL`] if the device's addresses do not fit into a table, [`ENOMEM`] if there is no memory.
+    /// To be called from a task that may sleep: in [`AuxPmu::setup_aux`](super::AuxPmu::setup_aux).
+    pub fn table(&self, mapping: &DmaMapping, largest: u64) -> Result<DeviceTable> {
+        DeviceTable::new(self, mapping, largest.max(PAGE))
+    }
+}
