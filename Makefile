@@ -37,7 +37,7 @@ help:
 	@echo '  make tools          build the tools for guests'
 	@echo '  make shell          a guest on this terminal, with modules, perf and auxrec'
 	@echo '  make guest CMD="…"  one command in a guest; WITH="/usr/bin/perf …" takes programs along, INTEL=1 makes the processor Intel'"'"'s'
-	@echo '                      COUNTING=1 makes its clock count instructions, a nanosecond each'
+	@echo '                      COUNTING=1 makes its clock count instructions, a nanosecond each; TRACE=1 gives it the trace unit'
 	@echo '                      LINE="vdso=0" is for the kernel, SECONDS=600 is how long it may take'
 	@echo '  make programs       build the programs to trace: build/programs/'
 	@echo '  make rust-analyzer  rust-project.json for your editor'
@@ -75,7 +75,7 @@ fuzz:
 	@$(AUXVM) fuzz $(if $(SECONDS),--seconds $(SECONDS))
 
 guest:
-	@$(AUXVM) guest $(WITH:%=--with %) $(if $(INTEL),--intel) $(if $(COUNTING),--counting) $(if $(LINE),--append '$(LINE)') $(if $(SECONDS),--timeout $(SECONDS)) '$(CMD)'
+	@$(AUXVM) guest $(WITH:%=--with %) $(if $(INTEL),--intel) $(if $(COUNTING),--counting) $(if $(TRACE),--trace) $(if $(LINE),--append '$(LINE)') $(if $(SECONDS),--timeout $(SECONDS)) '$(CMD)'
 
 programs:
 	@$(ROOT) run make -s -C $(CURDIR)/tools/e2e/programs O=$(CURDIR)/build/programs

@@ -4,7 +4,12 @@
 //!
 //! ```text
 //! qemu-system-x86_64 … -plugin libtraceunit.so,out=PREFIX[,from=user][,log=yes]
+//! qemu-system-x86_64 … -plugin libtraceunit.so,device=SOCKET
 //! ```
+//!
+//! With `device=SOCKET` it is a PCI function of the guest: `Documentation/trace-unit.md`. QEMU's
+//! `vfio-user-pci` connects to the socket, and the guest's memory must be a
+//! `memory-backend-memfd,share=on`. With `out=PREFIX` it writes files:
 //!
 //! | file | contents |
 //! |---|---|
@@ -16,6 +21,7 @@
 //! With `from=user` the trace begins when the first program does. Until then the kernel patches its
 //! code, and an address may have had other instructions than the image says.
 //!
+//! - [`device`]: what the device's registers do. [`serve`]: how QEMU and memory are reached.
 //! - [`flow`]: from blocks and discontinuities to packets. Nothing of QEMU.
 //! - [`image`]: the code that was executed.
 //! - `qemu`: what QEMU calls.
@@ -30,17 +36,14 @@
 //!   bytes at a known address is what perf calls a text poke, and has a time.
 //! - Modes other than 64 bits.
 //! - `CYC` and `MTC` packets. `TSC` stands at each `PSB` only.
-//! - The device: a PCI function whose registers say what is traced, and which writes the packets by
-//!   DMA. The plugin can be that device: QEMU loads it before it makes the machine, and a thread of
-//!   the plugin can serve the socket of `-device vfio-user-pci` (with the crate `vfio_user`; the
-//!   guest enumerates it). QEMU sends it the guest's memory as file descriptors, with
-//!   `memory-backend-memfd,share=on`. So what a virtual CPU executes can reach the guest's memory at
-//!   once, and no other process has to be waited for.
+//! - The device makes a pattern, and not the packets of instructions.
 //! - Speed: a callback for each block, and one for its last instruction, are more than is needed.
 //!   The second could be an inline store to a scoreboard.
 
+pub mod device;
 pub mod flow;
 pub mod image;
+pub mod serve;
 
 // Its functions are in QEMU, which a test is not.
 #[cfg(not(test))]

@@ -4,6 +4,7 @@
 
 use crate::flow::{Block, Flow, Traced};
 use crate::image::Image;
+use crate::serve;
 use intel_pt::insn::{Insn, Mode};
 use intel_pt::{Config, Encoder, Full, Output};
 use qemuplugin::{
@@ -11,6 +12,7 @@ use qemuplugin::{
 };
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -95,13 +97,61 @@ impl Log {
     }
 }
 
-qemuplugin::plugin!(Unit, "traceunit", ["out", "log", "from"]);
+/// The plugin: it writes files, or is a device.
+enum TraceUnit {
+    Files(Unit),
+    Device {
+        /// The guest's way to it.
+        _served: serve::Shared,
+    },
+}
+
+qemuplugin::plugin!(TraceUnit, "traceunit", ["out", "log", "from", "device"]);
+
+impl Plugin for TraceUnit {
+    fn new(options: &Options, machine: &Machine) -> Result<Self, String> {
+        match (options.get("out"), options.get("device")) {
+            (Some(_), None) => Ok(Self::Files(Unit::new(options, machine)?)),
+            (None, Some(socket)) => match ["log", "from"]
+                .iter()
+                .find(|name| options.get(name).is_some())
+            {
+                Some(name) => Err(format!("{name}= goes with out=, not with device=")),
+                None => Ok(Self::Device {
+                    _served: serve::serve(Path::new(socket), machine.cpus)?,
+                }),
+            },
+            _ => {
+                Err("it takes out=PREFIX for files, or device=SOCKET for vfio-user-pci".to_owned())
+            }
+        }
+    }
+
+    fn translated(&'static self, translation: &Translation<'_>) {
+        if let Self::Files(unit) = self {
+            unit.translated(translation);
+        }
+    }
+
+    fn discontinuities(&'static self) -> Option<&'static dyn Discontinuities> {
+        match self {
+            Self::Files(unit) => Some(unit),
+            Self::Device { .. } => None,
+        }
+    }
+
+    fn exits(&'static self) {
+        if let Self::Files(unit) = self {
+            unit.exits();
+        }
+    }
+}
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Plugin for Unit {
+impl Unit {
     fn new(options: &Options, machine: &Machine) -> Result<Self, String> {
         let prefix = options.need("out")?.to_owned();
         let flag = |name: &str, value: &str| match options.get(name) {
@@ -188,10 +238,6 @@ impl Plugin for Unit {
         if let Some(instruction) = translation.instructions().next_back() {
             instruction.on_execution(leak(Ends { unit: self }));
         }
-    }
-
-    fn discontinuities(&'static self) -> Option<&'static dyn Discontinuities> {
-        Some(self)
     }
 
     fn exits(&'static self) {

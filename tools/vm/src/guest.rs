@@ -11,6 +11,7 @@ use crate::cache::{self, Cache};
 use crate::cpio::Archive;
 use crate::error::{Error, OnFile, Result};
 use crate::kernel::Kernel;
+use crate::plugin;
 use crate::splat;
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -27,7 +28,7 @@ pub use machine::Devices;
 pub use outcome::Outcome;
 pub use shell::shell;
 
-use machine::{kernel_line, monitor, qemu, socket, Counting, COUNTED};
+use machine::{kernel_line, monitor, qemu, socket, trace_unit, Counting, COUNTED};
 
 const INIT: &str = include_str!("../guest/init.sh");
 const AUXLOAD: &str = include_str!("../guest/auxload.sh");
@@ -217,7 +218,7 @@ impl<'a> Guest<'a> {
         self
     }
 
-    /// Puts its `edu` device there.
+    /// Which devices it has.
     #[must_use]
     pub fn devices(mut self, devices: Devices) -> Self {
         self.devices = devices;
@@ -315,6 +316,11 @@ impl<'a> Guest<'a> {
                 folder.display()
             ));
         }
+        let trace_socket = machine::socket();
+        if self.devices == Devices::TraceUnit {
+            let plugin = plugin::build(cache, "traceunit")?;
+            qemu.args(trace_unit(self.kernel, &plugin, &trace_socket));
+        }
         let errors = dir.join("qemu.log");
         let error_file = fs::File::create(&errors).on("write", &errors)?;
         let start = Instant::now();
@@ -402,7 +408,7 @@ impl<'a> Guest<'a> {
             .arg(&files)
             .stderr(Stdio::null())
             .status();
-        for path in [&tar, &initramfs, &socket] {
+        for path in [&tar, &initramfs, &socket, &trace_socket] {
             let _ = fs::remove_file(path);
         }
         let status_file = files.join(".status");

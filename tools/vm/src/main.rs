@@ -11,7 +11,7 @@ use vm::cache::Cache;
 use vm::demo;
 use vm::figures;
 use vm::fuzz;
-use vm::guest::{self, Guest};
+use vm::guest::{self, Devices, Guest};
 use vm::kernel::{self, Kernel, Kind};
 use vm::modules::{self, Mode};
 use vm::suites::{self, Plan, Suite};
@@ -79,6 +79,9 @@ enum Verb {
         /// Let its clock count instructions: a nanosecond each, of one processor
         #[arg(long)]
         counting: bool,
+        /// Give it the trace unit
+        #[arg(long)]
+        trace: bool,
         /// More of the kernel's command line
         #[arg(long, default_value = "")]
         append: String,
@@ -188,6 +191,7 @@ fn run(args: Args) -> Result<ExitCode> {
             with,
             intel,
             counting,
+            trace,
             append,
             command,
         } => {
@@ -204,6 +208,9 @@ fn run(args: Args) -> Result<ExitCode> {
             }
             if counting {
                 guest = guest.counting();
+            }
+            if trace {
+                guest = guest.devices(Devices::TraceUnit);
             }
             return in_guest(&cache, guest, &command.join(" "));
         }

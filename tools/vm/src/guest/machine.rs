@@ -43,6 +43,8 @@ pub enum Devices {
     /// On the root bus.
     #[default]
     Plain,
+    /// On the root bus, and the trace unit beside it.
+    TraceUnit,
     /// Behind an IOMMU, in a slot from which it can be unplugged. The guest has QEMU's monitor (QMP) on the virtio port `qmp`.
     Pluggable,
 }
@@ -123,7 +125,7 @@ pub(super) fn qemu(
 /// The device for `edu_trace`. Its mask is the kernel's default for a PCI device.
 fn edu(devices: Devices) -> &'static [&'static str] {
     match devices {
-        Devices::Plain => &["-device", "edu,dma_mask=0xffffffff"],
+        Devices::Plain | Devices::TraceUnit => &["-device", "edu,dma_mask=0xffffffff"],
         Devices::Pluggable => &[
             // Before the devices behind it. Interrupts are not remapped: that wants another interrupt controller under KVM.
             "-device",
@@ -134,6 +136,24 @@ fn edu(devices: Devices) -> &'static [&'static str] {
             "edu,id=edu,bus=root1,dma_mask=0xffffffff",
         ],
     }
+}
+
+/// The trace unit: a plugin that serves `vfio-user-pci` on a socket, and memory that it can map.
+pub(super) fn trace_unit(kernel: &Kernel, plugin: &Path, socket: &Path) -> [String; 8] {
+    let memory = memory(kernel);
+    [
+        "-object".to_owned(),
+        format!("memory-backend-memfd,id=m,size={memory},share=on"),
+        "-machine".to_owned(),
+        "memory-backend=m".to_owned(),
+        "-plugin".to_owned(),
+        format!("{},device={}", plugin.display(), socket.display()),
+        "-device".to_owned(),
+        format!(
+            r#"{{"driver":"vfio-user-pci","socket":{{"type":"unix","path":"{}"}}}}"#,
+            socket.display()
+        ),
+    ]
 }
 
 /// QEMU's monitor, on a virtio port of the guest's. A monitor and a port have a chardev each: two ends of one socket.

@@ -57,10 +57,20 @@ const SWIOTLB: EndToEnd = EndToEnd {
     ..CASES
 };
 
-/// The guests with a device elsewhere, and what the names of their cases begin with.
-const DEVICES: [(&str, &EndToEnd); 2] = [
+/// Those of the trace unit.
+const TRACE_UNIT: EndToEnd = EndToEnd {
+    name: "e2e-trace-unit",
+    command: "auxe2e device trace-unit",
+    timeout: Duration::from_secs(300),
+    devices: Devices::TraceUnit,
+    ..CASES
+};
+
+/// The guests with other devices, and what the names of their cases begin with.
+const DEVICES: [(&str, &EndToEnd); 3] = [
     ("device, IOMMU:", &PLUGGABLE),
     ("device, swiotlb:", &SWIOTLB),
+    ("device, trace unit:", &TRACE_UNIT),
 ];
 
 const MATRIX: EndToEnd = EndToEnd {
@@ -148,7 +158,7 @@ fn end_to_end(
     Ok(Case::suite(what.name, suites))
 }
 
-/// The cases, then those for guests with a device elsewhere. The lean kernel has neither an IOMMU nor swiotlb.
+/// The cases, then those for guests with other devices. The lean kernel has neither an IOMMU nor swiotlb.
 pub(super) fn cases(
     cache: &Cache,
     dir: &Path,
@@ -185,7 +195,7 @@ pub(super) fn cases(
                 .kernels
                 .iter()
                 .copied()
-                .filter(|kind| *kind != Kind::Lean)
+                .filter(|kind| *kind != Kind::Lean || what.devices == Devices::TraceUnit)
                 .collect(),
             ..plan.clone()
         };

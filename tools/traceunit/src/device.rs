@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The device: what its registers do, as `Documentation/trace-unit.md` has it.
+//!
+//! There is no socket here, no thread and no clock.
+//!
+//! - [`config`]: the configuration space.
+//! - [`unit`]: the unit of a CPU.
+//! - [`pattern`]: what it writes that is no instruction.
+//! - [`walk`]: how a unit follows its table.
+//! - [`memory`]: what the device sees of the guest's memory.
+
+pub mod config;
+pub mod memory;
+pub mod pattern;
+pub mod unit;
+pub mod walk;
+
+use memory::Memory;
+use unit::{NoRegister, Unit, PATTERN};
+
+/// Bytes of BAR 0.
+pub const SIZE: u64 = 0x8_0000;
+/// Bytes of a block of registers.
+const BLOCK: u64 = 0x1000;
+/// The most CPUs that have a unit.
+pub const MOST_CPUS: usize = 64;
+
+mod at {
+    pub const ID: u64 = 0x00;
+    pub const CAPS: u64 = 0x08;
+    pub const CTRL: u64 = 0x10;
+    pub const IRQ_STATUS: u64 = 0x18;
+    pub const IRQ_MASK: u64 = 0x20;
+    pub const ERROR: u64 = 0x28;
+    pub const ERROR_ADDRESS: u64 = 0x30;
+    pub const ERROR_COUNT: u64 = 0x38;
+}
+
+/// `TRCT`, and version 1.
+const IDENTITY: u64 = 0x1_5443_5254;
+/// Bits of a device address.
+const ADDRESS_BITS: u64 = 52;
+/// A bit for each source.
+const SOURCES: u64 = 1 << PATTERN;
+const RESET: u64 = 1;
+
+/// What the device notes in `ERROR`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Error {
+    /// DMA to or from an address that is not mapped.
+    Unmapped,
+    /// DMA while bus mastering is off.
+    Master,
+    /// An entry, or a position, is wrong.
+    Table,
+    /// An access to a register that there is not.
+    Register,
+}
+
+impl Error {
+    const fn bit(self) -> u64 {
+        match self {
+            Self::Unmapped => 1 << 0,
+            Self::Master => 1 << 1,
+            Self::Table => 1 << 2,
+            Self::Register => 1 << 3,
+        }
+    }
+}
+
+/// What comes of something that a unit did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Noted {
+    /// Its interrupt is raised.
+    pub raise: bool,
+    /// An error, and the address that it is about.
+    pub error: Option<(Error, u64)>,
+}
+
+/// The common registers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Common {
+    irq_status: u64,
+    irq_mask: u64,
+    error: u64,
+    address: u64,
+    count: u64,
+}
+
+impl Default for Common {
+    fn default() -> Self {
+        Self {
+            irq_status: 0,
+            irq_mask: 1,
+            error: 0,
+            address: 0,
+            count: 0,
+        }
+    }
+}
+
+/// The first half of a write to a register.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Half {
+    offset: u64,
+    value: u32,
+}
+
+/// What the vectors of the device's interrupts are raised by.
+pub trait Raise {
+    /// Raises a vector: 0 for errors, `n + 1` for CPU `n`.
+    fn raise(&mut self, vector: usize);
+}
+
+/// The device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Device {
+    common: Common,
+    units: Vec<Unit>,
+    half: Option<Half>,
+}
+
+impl Device {
+    /// One with a unit for each of so many CPUs, [`MOST_CPUS`] at most.
+    #[must_use]
+    pub fn new(cpus: usize) -> Self {
+        Self {
+            common: Common::default(),
+            units: vec![Unit::default(); cpus.min(MOST_CPUS)],
+            half: None,
+        }
+    }
+
+    /// The unit of a CPU.
+    #[must_use]
+    pub fn unit(&self, cpu: usize) -> Option<&Unit> {
+        self.units.get(cpu)
+    }
+
+    /// All registers have their first values, and all units stop.
+    pub fn reset(&mut self) {
+        *self = Self::new(self.units.len());
+    }
+
+    /// The source of a CPU has made `bytes`.
+    pub fn put(
+        &mut self,
+        cpu: usize,
+        bytes: &[u8],
+        memory: &mut impl Memory,
+        raise: &mut impl Raise,
+    ) {
+        let noted = self.units.get_mut(cpu).map(|unit| unit.put(bytes, memory));
+        self.note(cpu, noted.unwrap_or_default(), raise);
+    }
+
+    /// Reads from BAR 0.
+    pub fn read(&mut self, offset: u64, to: &mut [u8], raise: &mut impl Raise) {
+        to.fill(0);
+        let register = offset & !7;
+        let value = match access(offset, to.len()) {
+            Some(_) => self.register(register),
+            None => Err(NoRegister),
+        };
+        match value {
+            Ok(value) => {
+                let bytes = value.to_le_bytes();
+                let from = usize::try_from(offset % 8).unwrap_or(0);
+                for (to, from) in to.iter_mut().zip(bytes.iter().skip(from)) {
+                    *to = *from;
+                }
+            }
+            Err(NoRegister) => self.error(Error::Register, offset, raise),
+        }
+    }
+
+    /// Writes to BAR 0.
+    pub fn write(&mut self, offset: u64, from: &[u8], raise: &mut impl Raise) {
+        let mut bytes = [0; 8];
+        for (to, from) in bytes.iter_mut().zip(from) {
+            *to = *from;
+        }
+        let value = u64::from_le_bytes(bytes);
+        let half = self.half.take();
+        let whole = match (access(offset, from.len()), u32::try_from(value)) {
+            (Some(Access::Whole), _) => Some(value),
+            (Some(Access::Low), Ok(value)) => {
+                self.half = Some(Half { offset, value });
+                return;
+            }
+            (Some(Access::High), _) => half
+                .filter(|half| half.offset == offset & !7)
+                .map(|half| value << 32 | u64::from(half.value)),
+            _ => None,
+        };
+        let register = offset & !7;
+        let done = whole
+            .ok_or(NoRegister)
+            .and_then(|value| self.set(register, value, raise));
+        if done.is_err() {
+            self.error(Error::Register, register, raise);
+        }
+    }
+
+    fn register(&self, offset: u64) -> Result<u64, NoRegister> {
+        if let Some(cpu) = cpu(offset) {
+            return self.units.get(cpu).ok_or(NoRegister)?.read(offset % BLOCK);
+        }
+        let cpus = u64::try_from(self.units.len()).unwrap_or(0);
+        Ok(match offset {
+            at::ID => IDENTITY,
+            at::CAPS => cpus | ADDRESS_BITS << 16 | SOURCES << 24,
+            at::CTRL => 0,
+            at::IRQ_STATUS => self.common.irq_status,
+            at::IRQ_MASK => self.common.irq_mask,
+            at::ERROR => self.common.error,
+            at::ERROR_ADDRESS => self.common.address,
+            at::ERROR_COUNT => self.common.count,
+            _ => return Err(NoRegister),
+        })
+    }
+
+    fn set(&mut self, offset: u64, value: u64, raise: &mut impl Raise) -> Result<(), NoRegister> {
+        if let Some(cpu) = cpu(offset) {
+            let unit = self.units.get_mut(cpu).ok_or(NoRegister)?;
+            let noted = unit.write(offset % BLOCK, value)?;
+            self.note(cpu, noted, raise);
+            return Ok(());
+        }
+        match offset {
+            at::CTRL if value & !RESET == 0 => {
+                if value == RESET {
+                    self.reset();
+                }
+            }
+            at::IRQ_STATUS if value & !1 == 0 => self.common.irq_status &= !value,
+            at::IRQ_MASK if value & !1 == 0 => {
+                let unmasked = self.common.irq_mask & !value;
+                self.common.irq_mask = value;
+                if self.common.irq_status & unmasked != 0 {
+                    raise.raise(0);
+                }
+            }
+            at::ERROR if value & !0xf == 0 => self.common.error &= !value,
+            _ => return Err(NoRegister),
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, cpu: usize, noted: Noted, raise: &mut impl Raise) {
+        if let Some((error, address)) = noted.error {
+            self.error(error, address, raise);
+        }
+        if noted.raise {
+            raise.raise(cpu.saturating_add(1));
+        }
+    }
+
+    fn error(&mut self, error: Error, address: u64, raise: &mut impl Raise) {
+        let common = &mut self.common;
+        if common.error == 0 {
+            common.address = address;
+        }
+        common.error |= error.bit();
+        common.count = common.count.saturating_add(1);
+        let before = common.irq_status;
+        common.irq_status = 1;
+        if before & 1 == 0 && common.irq_mask & 1 == 0 {
+            raise.raise(0);
+        }
+    }
+}
+
+/// What of a register is accessed.
+enum Access {
+    Whole,
+    Low,
+    High,
+}
+
+fn access(offset: u64, len: usize) -> Option<Access> {
+    match (offset % 8, len) {
+        (0, 8) => Some(Access::Whole),
+        (0, 4) => Some(Access::Low),
+        (4, 4) => Some(Access::High),
+        _ => None,
+    }
+}
+
+/// The CPU whose block this is in.
+fn cpu(offset: u64) -> Option<usize> {
+    usize::try_from((offset / BLOCK).checked_sub(1)?).ok()
+}
+
+#[cfg(test)]
+mod tests;

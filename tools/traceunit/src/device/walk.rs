@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! How a unit follows its table of regions.
+
+use super::memory::{Memory, Refused};
+
+/// An entry leads to the next table.
+const END: u64 = 1 << 0;
+/// An interrupt when the region is full.
+const INT: u64 = 1 << 2;
+/// The unit stops when the region is full.
+const STOP: u64 = 1 << 4;
+const SIZE_SHIFT: u32 = 6;
+const SIZE: u64 = 0xf << SIZE_SHIFT;
+const BASE: u64 = 0x000f_ffff_ffff_f000;
+
+/// Bytes of an entry.
+const ENTRY: u64 = 8;
+/// The most ends that a unit follows one after the other.
+const MOST_ENDS: u32 = 65536;
+
+/// Where a unit is: the registers `TABLE` and `POSITION`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Position {
+    /// The address of the table.
+    pub table: u64,
+    /// The number of the entry in it.
+    pub entry: u32,
+    /// Bytes of the entry's region that are written.
+    pub offset: u32,
+}
+
+/// What has come of a write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Written {
+    /// Bytes in memory.
+    pub bytes: u64,
+    /// A region with `INT` is full.
+    pub int: bool,
+    /// A region with `STOP` is full.
+    pub stopped: bool,
+    /// Why the unit cannot go on, if it cannot.
+    pub fault: Option<Fault>,
+}
+
+/// Why a unit cannot go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// It may not reach this address.
+    Memory(Refused, u64),
+    /// The entry at this address is none, or the position is behind the end of its region.
+    Table(u64),
+}
+
+/// A region.
+struct Region {
+    base: u64,
+    len: u32,
+    bits: u64,
+}
+
+impl Position {
+    /// Writes as much of `bytes` as there is a place for.
+    pub fn write(&mut self, mut bytes: &[u8], memory: &mut impl Memory) -> Written {
+        let mut written = Written::default();
+        while !bytes.is_empty() && !written.stopped {
+            if let Err(fault) = self.piece(&mut bytes, memory, &mut written) {
+                written.fault = Some(fault);
+                break;
+            }
+        }
+        written
+    }
+
+    /// Writes what the region has place for.
+    fn piece(
+        &mut self,
+        bytes: &mut &[u8],
+        memory: &mut impl Memory,
+        written: &mut Written,
+    ) -> Result<(), Fault> {
+        let region = self.region(memory)?;
+        let room = usize::try_from(region.len.saturating_sub(self.offset)).unwrap_or(0);
+        let (now, later) = bytes.split_at(room.min(bytes.len()));
+        let address = region.base.saturating_add(self.offset.into());
+        memory
+            .write(address, now)
+            .map_err(|refused| Fault::Memory(refused, address))?;
+        let len = u32::try_from(now.len()).unwrap_or(0);
+        self.offset = self.offset.saturating_add(len);
+        written.bytes = written.bytes.saturating_add(len.into());
+        *bytes = later;
+        if self.offset == region.len {
+            written.int |= region.bits & INT != 0;
+            written.stopped = region.bits & STOP != 0;
+            if !written.stopped {
+                self.entry = self.entry.wrapping_add(1);
+                self.offset = 0;
+            }
+        }
+        Ok(())
+    }
+
+    /// The region that it is in, behind all ends.
+    fn region(&mut self, memory: &mut impl Memory) -> Result<Region, Fault> {
+        for _ in 0..MOST_ENDS {
+            let at = self
+                .table
+                .saturating_add(u64::from(self.entry).saturating_mul(ENTRY));
+            let mut bits = [0; 8];
+            memory
+                .read(at, &mut bits)
+                .map_err(|refused| Fault::Memory(refused, at))?;
+            let bits = u64::from_le_bytes(bits);
+            let base = bits & BASE;
+            if bits & END != 0 {
+                if bits & !(BASE | END) != 0 {
+                    return Err(Fault::Table(at));
+                }
+                (self.table, self.entry) = (base, 0);
+                continue;
+            }
+            let len = 4096u32 << ((bits & SIZE) >> SIZE_SHIFT);
+            let aligned = base & u64::from(len).wrapping_sub(1) == 0;
+            if bits & !(BASE | SIZE | INT | STOP) != 0 || !aligned || self.offset > len {
+                return Err(Fault::Table(at));
+            }
+            return Ok(Region { base, len, bits });
+        }
+        Err(Fault::Table(self.table))
+    }
+}

@@ -1,0 +1,334 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Serves the device to QEMU's `vfio-user-pci`, on a socket of this process.
+
+use crate::device::config::{self, Config};
+use crate::device::memory::{Memory, Refused};
+use crate::device::pattern::Pattern;
+use crate::device::{self, Device, Raise};
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+use vfio_bindings::bindings::vfio::{
+    vfio_region_info, VFIO_IRQ_INFO_EVENTFD, VFIO_IRQ_SET_ACTION_TRIGGER,
+    VFIO_IRQ_SET_DATA_EVENTFD, VFIO_PCI_BAR0_REGION_INDEX, VFIO_PCI_BAR2_REGION_INDEX,
+    VFIO_PCI_CONFIG_REGION_INDEX, VFIO_PCI_MSIX_IRQ_INDEX, VFIO_PCI_NUM_IRQS, VFIO_PCI_NUM_REGIONS,
+    VFIO_REGION_INFO_FLAG_READ, VFIO_REGION_INFO_FLAG_WRITE,
+};
+use vfio_user::{DmaMapFlags, DmaUnmapFlags, IrqInfo, Server, ServerBackend, ServerRegion};
+use vm_memory::{FileOffset, MmapRegion, VolatileMemory, VolatileSlice};
+
+/// How often the pattern is made.
+const TICK: Duration = Duration::from_millis(1);
+/// The most packets of a pattern in a tick: one that is behind catches up later.
+const MOST: usize = 4096;
+
+/// The device, and what of the guest it reaches.
+struct Served {
+    device: Device,
+    config: Config,
+    guest: Guest,
+    lines: Lines,
+    patterns: Vec<Pattern>,
+    began: Instant,
+}
+
+/// The memory that is mapped for the device.
+#[derive(Default)]
+struct Guest {
+    maps: Vec<Map>,
+    master: bool,
+}
+
+struct Map {
+    address: u64,
+    size: u64,
+    /// What cannot be reached is mapped without memory.
+    memory: Option<MmapRegion>,
+    readable: bool,
+    writable: bool,
+}
+
+impl Guest {
+    /// The memory at an address, with a place in it for `len` bytes.
+    fn with<R>(
+        &self,
+        address: u64,
+        len: usize,
+        may: impl Fn(&Map) -> bool,
+        f: impl FnOnce(VolatileSlice<'_>) -> R,
+    ) -> Result<R, Refused> {
+        if !self.master {
+            return Err(Refused::Master);
+        }
+        for map in self.maps.iter().filter(|map| may(map)) {
+            let Some(offset) = address
+                .checked_sub(map.address)
+                .filter(|offset| *offset < map.size)
+            else {
+                continue;
+            };
+            let (Some(memory), Ok(offset)) = (&map.memory, usize::try_from(offset)) else {
+                break;
+            };
+            return match memory.get_slice(offset, len) {
+                Ok(slice) => Ok(f(slice)),
+                Err(_) => Err(Refused::Unmapped),
+            };
+        }
+        Err(Refused::Unmapped)
+    }
+}
+
+impl Memory for Guest {
+    fn read(&mut self, address: u64, to: &mut [u8]) -> Result<(), Refused> {
+        let len = to.len();
+        self.with(
+            address,
+            len,
+            |map| map.readable,
+            |slice| {
+                slice.copy_to(to);
+            },
+        )
+    }
+
+    fn write(&mut self, address: u64, from: &[u8]) -> Result<(), Refused> {
+        self.with(
+            address,
+            from.len(),
+            |map| map.writable,
+            |slice| {
+                slice.copy_from(from);
+            },
+        )
+    }
+}
+
+/// The events that QEMU raises vectors for.
+#[derive(Default)]
+struct Lines(Vec<Option<File>>);
+
+impl Raise for Lines {
+    fn raise(&mut self, vector: usize) {
+        if let Some(Some(event)) = self.0.get_mut(vector) {
+            // It fails only if the counter is full: then it is raised already.
+            let _ = event.write_all(&1u64.to_ne_bytes());
+        }
+    }
+}
+
+/// The device, shared with the CPUs that make trace.
+#[derive(Clone)]
+pub struct Shared(Arc<Mutex<Served>>);
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Served> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Served {
+    fn now(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// Makes the packets of patterns that are due.
+    fn tick(&mut self) {
+        let now = self.now();
+        for (cpu, pattern) in self.patterns.iter_mut().enumerate() {
+            for _ in 0..MOST {
+                let rate = match self.device.unit(cpu) {
+                    Some(unit) if unit.is_enabled() => unit.rate(),
+                    _ => {
+                        pattern.start(now);
+                        break;
+                    }
+                };
+                let Some(packet) = pattern.next(now, rate) else {
+                    break;
+                };
+                self.device
+                    .put(cpu, &packet, &mut self.guest, &mut self.lines);
+            }
+        }
+    }
+}
+
+impl ServerBackend for Shared {
+    fn region_read(&mut self, region: u32, offset: u64, to: &mut [u8]) -> io::Result<()> {
+        let served = &mut *self.lock();
+        match region {
+            VFIO_PCI_CONFIG_REGION_INDEX => served.config.read(offset, to),
+            VFIO_PCI_BAR0_REGION_INDEX => served.device.read(offset, to, &mut served.lines),
+            _ => to.fill(0),
+        }
+        Ok(())
+    }
+
+    fn region_write(&mut self, region: u32, offset: u64, from: &[u8]) -> io::Result<()> {
+        let served = &mut *self.lock();
+        match region {
+            VFIO_PCI_CONFIG_REGION_INDEX => {
+                served.config.write(offset, from);
+                served.guest.master = served.config.is_master();
+            }
+            VFIO_PCI_BAR0_REGION_INDEX => served.device.write(offset, from, &mut served.lines),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn dma_map(
+        &mut self,
+        flags: DmaMapFlags,
+        offset: u64,
+        address: u64,
+        size: u64,
+        fd: Option<File>,
+    ) -> io::Result<()> {
+        let memory = match (fd, usize::try_from(size)) {
+            (Some(file), Ok(len)) => {
+                let region = MmapRegion::from_file(FileOffset::new(file, offset), len);
+                Some(region.map_err(io::Error::other)?)
+            }
+            _ => None,
+        };
+        self.lock().guest.maps.push(Map {
+            address,
+            size,
+            memory,
+            readable: flags.contains(DmaMapFlags::READ),
+            writable: flags.contains(DmaMapFlags::WRITE),
+        });
+        Ok(())
+    }
+
+    fn dma_unmap(&mut self, flags: DmaUnmapFlags, address: u64, size: u64) -> io::Result<()> {
+        let all = flags.contains(DmaUnmapFlags::UNMAP_ALL);
+        let end = address.saturating_add(size);
+        self.lock().guest.maps.retain(|map| {
+            !all && (map.address >= end || map.address.saturating_add(map.size) <= address)
+        });
+        Ok(())
+    }
+
+    fn reset(&mut self) -> io::Result<()> {
+        let mut served = self.lock();
+        served.device.reset();
+        served.config.reset();
+        served.guest.master = false;
+        Ok(())
+    }
+
+    fn set_irqs(
+        &mut self,
+        index: u32,
+        flags: u32,
+        start: u32,
+        count: u32,
+        fds: Vec<File>,
+    ) -> io::Result<()> {
+        if index != VFIO_PCI_MSIX_IRQ_INDEX || flags & VFIO_IRQ_SET_ACTION_TRIGGER == 0 {
+            return Ok(());
+        }
+        let mut served = self.lock();
+        let lines = &mut served.lines.0;
+        if count == 0 {
+            lines.fill_with(|| None);
+            return Ok(());
+        }
+        let mut fds = fds.into_iter();
+        let start = usize::try_from(start).unwrap_or(usize::MAX);
+        let count = usize::try_from(count).unwrap_or(usize::MAX);
+        for line in lines.iter_mut().skip(start).take(count) {
+            *line = match flags & VFIO_IRQ_SET_DATA_EVENTFD {
+                0 => None,
+                _ => fds.next(),
+            };
+        }
+        Ok(())
+    }
+}
+
+/// Serves the device on a socket, from threads of its own, as long as the process lives.
+///
+/// # Errors
+///
+/// There is such a file, or no such directory.
+pub fn serve(socket: &Path, cpus: usize) -> Result<Shared, String> {
+    let cpus = cpus.min(device::MOST_CPUS);
+    let vectors = u16::try_from(cpus.saturating_add(1)).unwrap_or(u16::MAX);
+    let served = Shared(Arc::new(Mutex::new(Served {
+        device: Device::new(cpus),
+        config: Config::new(vectors),
+        guest: Guest::default(),
+        lines: Lines((0..vectors).map(|_| None).collect()),
+        patterns: (0..u16::try_from(cpus).unwrap_or(0))
+            .map(Pattern::new)
+            .collect(),
+        began: Instant::now(),
+    })));
+    let irqs = (0..VFIO_PCI_NUM_IRQS)
+        .map(|index| IrqInfo {
+            index,
+            count: match index {
+                VFIO_PCI_MSIX_IRQ_INDEX => vectors.into(),
+                _ => 0,
+            },
+            flags: VFIO_IRQ_INFO_EVENTFD,
+        })
+        .collect();
+    let regions = (0..VFIO_PCI_NUM_REGIONS).map(region).collect();
+    let server = Server::new(socket, true, irqs, regions)
+        .map_err(|error| format!("cannot serve {}: {error}", socket.display()))?;
+    let mut backend = served.clone();
+    let ticking = served.clone();
+    let start = |name: &str, body: Box<dyn FnOnce() + Send>| {
+        let spawned = thread::Builder::new().name(name.to_owned()).spawn(body);
+        spawned.map_err(|error| format!("cannot start a thread: {error}"))
+    };
+    start(
+        "traceunit",
+        Box::new(move || {
+            if let Err(error) = server.run(&mut backend) {
+                eprintln!("traceunit: QEMU cannot be served any more: {error}");
+            }
+        }),
+    )?;
+    start(
+        "traceunit tick",
+        Box::new(move || loop {
+            thread::sleep(TICK);
+            ticking.lock().tick();
+        }),
+    )?;
+    Ok(served)
+}
+
+fn region(index: u32) -> ServerRegion {
+    let size = match index {
+        VFIO_PCI_BAR0_REGION_INDEX => device::SIZE,
+        VFIO_PCI_BAR2_REGION_INDEX => config::MSIX_SIZE,
+        VFIO_PCI_CONFIG_REGION_INDEX => u64::try_from(config::SIZE).unwrap_or(0),
+        _ => 0,
+    };
+    let flags = match size {
+        0 => 0,
+        _ => VFIO_REGION_INFO_FLAG_READ | VFIO_REGION_INFO_FLAG_WRITE,
+    };
+    ServerRegion {
+        region_info: vfio_region_info {
+            argsz: u32::try_from(size_of::<vfio_region_info>()).unwrap_or(0),
+            index,
+            size,
+            flags,
+            ..Default::default()
+        },
+        sparse_areas: Vec::new(),
+        mmap_fd: None,
+    }
+}
