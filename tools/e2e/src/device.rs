@@ -15,6 +15,7 @@ use rustix::event::{poll, PollFd, PollFlags, Timespec};
 
 use crate::hostile::{aux, base, get, random, set, sleep, Attack, Victim, PATIENCE};
 use crate::module;
+use crate::trace_unit;
 use crate::Skip;
 
 /// The cases.
@@ -57,6 +58,8 @@ pub enum Machine {
     Iommu,
     /// Where all DMA is bounced.
     Swiotlb,
+    /// With the trace unit.
+    TraceUnit,
 }
 
 impl Machine {
@@ -65,6 +68,7 @@ impl Machine {
         match self {
             Self::Iommu => &IOMMU,
             Self::Swiotlb => &SWIOTLB,
+            Self::TraceUnit => &trace_unit::ALL,
         }
     }
 }

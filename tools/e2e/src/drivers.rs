@@ -24,7 +24,7 @@ use crate::Skip;
 
 /// What perf's records say of the trace of a hostile driver.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Trace {
+pub enum Trace {
     /// Each record begins where the one before ends.
     Contiguous,
     /// There is padding between records, which has none.
@@ -149,7 +149,7 @@ fn with<T>(number: u8, what: impl FnOnce() -> Result<T>) -> Result<T> {
     Ok(seen)
 }
 
-fn until(what: &str, mut done: impl FnMut() -> Result<bool>) -> Result<()> {
+pub fn until(what: &str, mut done: impl FnMut() -> Result<bool>) -> Result<()> {
     let end = Instant::now() + SOON;
     while !done()? {
         ensure!(
@@ -370,7 +370,7 @@ fn read(probe: &mut Probe) -> Result<()> {
 }
 
 /// That the records account for all that was read, and for no more; how many bytes they have.
-fn accounted(probe: &Probe, trace: Trace) -> Result<u64> {
+pub fn accounted(probe: &Probe, trace: Trace) -> Result<u64> {
     ensure!(
         probe.lost_records == 0,
         "{} records are lost",

@@ -49,6 +49,7 @@ mod stops;
 mod stream;
 mod target;
 mod tasks;
+mod trace_unit;
 mod truncate;
 mod twins;
 mod workload;

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The registers, as `Documentation/trace-unit.md` has them.
+
+use kernel::{
+    io::Io,
+    pci, //
+};
+
+/// Bytes of BAR 0.
+pub(crate) const SIZE: usize = 0x8_0000;
+
+/// A block of registers.
+const BLOCK: usize = 0x1000;
+
+/// The common registers.
+pub(crate) mod common {
+    pub(crate) const ID: usize = 0x00;
+    pub(crate) const CAPS: usize = 0x08;
+    pub(crate) const CTRL: usize = 0x10;
+    pub(crate) const IRQ_STATUS: usize = 0x18;
+    pub(crate) const IRQ_MASK: usize = 0x20;
+    pub(crate) const ERROR: usize = 0x28;
+    pub(crate) const ERROR_ADDRESS: usize = 0x30;
+
+    /// `ID`: `TRCT`, and version 1.
+    pub(crate) const IDENTITY: u64 = 0x1_5443_5254;
+    /// `CTRL`.
+    pub(crate) const RESET: u64 = 1 << 0;
+}
+
+/// The registers of a CPU.
+pub(crate) mod unit {
+    pub(crate) const CTRL: usize = 0x00;
+    pub(crate) const STATUS: usize = 0x08;
+    pub(crate) const TABLE: usize = 0x10;
+    pub(crate) const POSITION: usize = 0x18;
+    pub(crate) const IRQ_STATUS: usize = 0x20;
+    pub(crate) const IRQ_MASK: usize = 0x28;
+    pub(crate) const WRITTEN: usize = 0x38;
+    pub(crate) const DROPPED: usize = 0x40;
+    pub(crate) const RATE: usize = 0x48;
+
+    /// `CTRL`.
+    pub(crate) const ENABLE: u64 = 1 << 0;
+    pub(crate) const SOURCE_SHIFT: u32 = 4;
+
+    /// `STATUS`.
+    pub(crate) const FAILED: u64 = 1 << 2;
+}
+
+/// The device's registers.
+pub(crate) struct Registers(pci::DevresBar<SIZE>);
+
+impl Registers {
+    pub(crate) fn new(bar: pci::DevresBar<SIZE>) -> Self {
+        Self(bar)
+    }
+
+    /// [`None`] if the device is gone. One that was pulled out reads as ones.
+    pub(crate) fn read(&self, offset: usize) -> Option<u64> {
+        let bar = self.0.try_access()?;
+
+        bar.try_read64(offset)
+            .ok()
+            .filter(|&value| value != u64::MAX)
+    }
+
+    /// Writes nothing if the device is gone.
+    pub(crate) fn write(&self, value: u64, offset: usize) {
+        if let Some(bar) = self.0.try_access() {
+            // An offset beyond the registers is that of a CPU without a unit.
+            let _ = bar.try_write64(value, offset);
+        }
+    }
+
+    /// The registers of a CPU.
+    pub(crate) fn of(&self, cpu: u32) -> UnitRegisters<'_> {
+        let block = usize::try_from(cpu).unwrap_or(usize::MAX).saturating_add(1);
+
+        UnitRegisters {
+            registers: self,
+            at: block.saturating_mul(BLOCK),
+        }
+    }
+}
+
+/// The registers of a CPU.
+#[derive(Clone, Copy)]
+pub(crate) struct UnitRegisters<'a> {
+    registers: &'a Registers,
+    at: usize,
+}
+
+impl UnitRegisters<'_> {
+    /// [`None`] if the device is gone.
+    pub(crate) fn read(self, offset: usize) -> Option<u64> {
+        self.registers.read(self.at.saturating_add(offset))
+    }
+
+    /// Writes nothing if the device is gone.
+    pub(crate) fn write(self, value: u64, offset: usize) {
+        self.registers.write(value, self.at.saturating_add(offset));
+    }
+
+    /// Reads and clears why the unit has raised its interrupt.
+    pub(crate) fn acknowledge(self) -> u64 {
+        let status = self.read(unit::IRQ_STATUS).unwrap_or(0);
+
+        self.write(status, unit::IRQ_STATUS);
+        status
+    }
+
+    /// Stops the unit. When this returns, its last byte is in memory.
+    pub(crate) fn stop(self, control: u64) {
+        self.write(control & !unit::ENABLE, unit::CTRL);
+        let _ = self.read(unit::STATUS);
+    }
+}
