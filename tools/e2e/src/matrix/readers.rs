@@ -16,7 +16,7 @@ use perfdata::Attr;
 use rustix::io::Errno;
 use rustix::thread::gettid;
 
-use super::row::{Paused, Reader, Refused, Row, PAUSE, RESUME};
+use super::row::{Mode, Paused, Reader, Refused, Row, PAUSE, RESUME};
 use crate::hostile::{software, CPU_CLOCK};
 use crate::model::{Fault, Setup};
 use crate::module::{self, counter};
@@ -252,10 +252,7 @@ impl Row {
                     probe.until("some trace", |probe| {
                         Ok(probe.generated()? >= goal / 4 * step)
                     })?;
-                    probe.event.disable()?;
-                    probe.snapshot()?;
-                    probe.read_records()?;
-                    stream::read(&probe.trace, probe.from, true)
+                    self.read_snapshot(probe)
                         .with_context(|| format!("snapshot {step}"))?;
                     probe.event.enable()?;
                 }
@@ -263,6 +260,26 @@ impl Row {
         }
         probe.event.disable()?;
         Ok(file)
+    }
+
+    /// Reads a snapshot of a ring that nobody writes. As [`Probe::until()`] says, perf can miss the clone of an inherited event
+    /// that is made at the same time, so that it stays on. Then it has made trace until the next time that it is turned off.
+    fn read_snapshot(&self, probe: &mut Probe) -> Result<()> {
+        let mut tries = if self.mode == Mode::Inherited { 4 } else { 1 };
+        loop {
+            tries -= 1;
+            probe.event.disable()?;
+            let generated = probe.generated()?;
+            probe.snapshot()?;
+            probe.read_records()?;
+            let read = stream::read(&probe.trace, probe.from, true);
+            probe.event.disable()?;
+            match read {
+                Err(error) if tries == 0 || probe.generated()? == generated => return Err(error),
+                Err(_) => {}
+                Ok(_) => return Ok(()),
+            }
+        }
     }
 
     /// Has rings refused, as often as would leak [`LEAK`] bytes: nothing is left of them, neither memory nor a reference.
