@@ -131,6 +131,9 @@ struct State {
     tnt: Tnt,
     last_ip: u64,
     mode: Option<Mode>,
+    cr3: Option<u64>,
+    /// Whether there was a `PSB`.
+    begun: bool,
     on: bool,
     since_psb: u64,
 }
@@ -156,6 +159,8 @@ impl Encoder {
                 tnt: Tnt::EMPTY,
                 last_ip: 0,
                 mode: None,
+                cr3: None,
+                begun: false,
                 on: false,
                 since_psb: 0,
             },
@@ -319,6 +324,31 @@ impl Encoder {
         self.close(None, Some(to), output)
     }
 
+    /// The address space is that of `cr3` from here on. Written at each `PSB` too. Can be called while
+    /// tracing is off; before [`begin`](Self::begin) it writes nothing.
+    pub fn address_space(&mut self, cr3: u64, output: &mut impl Output) -> Result<(), Full> {
+        let mut group = Group::new();
+        let mut state = State {
+            cr3: Some(cr3),
+            ..self.state
+        };
+
+        if self.state.begun && self.state.cr3 != Some(cr3) {
+            group.tnt(&mut state.tnt);
+            group.pip(cr3);
+        }
+        self.write(&group, state, output)
+    }
+
+    /// The trace has ended for good: after [`disable`](Self::disable) or another end, at an address that
+    /// stops it.
+    pub fn stopped(&mut self, output: &mut impl Output) -> Result<(), Full> {
+        let mut group = Group::new();
+
+        group.trace_stop();
+        self.write(&group, self.state, output)
+    }
+
     fn close(
         &mut self,
         at: Option<u64>,
@@ -399,6 +429,7 @@ impl Encoder {
     /// Adds a `PSB` and what comes with it.
     fn psb(&self, group: &mut Group, state: &mut State, ip: Option<u64>, output: &mut impl Output) {
         group.psb();
+        state.begun = true;
         state.since_psb = 0;
         state.last_ip = 0;
 
@@ -407,6 +438,9 @@ impl Encoder {
         }
         if let Some(ratio) = self.config.cbr {
             group.cbr(ratio);
+        }
+        if let Some(cr3) = state.cr3 {
+            group.pip(cr3);
         }
         match (ip, state.mode) {
             (Some(ip), Some(mode)) => {

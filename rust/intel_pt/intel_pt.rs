@@ -8,7 +8,8 @@
 //!
 //! | call | packets |
 //! |---|---|
-//! | [`begin`](Encoder::begin) | `PSB`, `TSC`, `CBR`, `PSBEND`; `OVF` in front after a loss |
+//! | [`begin`](Encoder::begin) | `PSB`, `TSC`, `CBR`, `PIP`, `PSBEND`; `OVF` in front after a loss |
+//! | [`address_space`](Encoder::address_space) | `PIP` |
 //! | [`enable`](Encoder::enable) | `TSC`, `MODE.Exec`, `TIP.PGE` |
 //! | [`step`](Encoder::step): conditional branch, and return to the address behind its call | a bit in a `TNT` |
 //! | [`step`](Encoder::step): indirect branch, other return, far transfer | `TIP`; `MODE.Exec` in front where the mode changes |
@@ -17,7 +18,8 @@
 //! | [`disable`](Encoder::disable): tracing stops between two instructions | `FUP`, `TIP.PGD` |
 //! | [`far`](Encoder::far): a far transfer, such as `syscall`, leaves the traced code | `TIP.PGD` |
 //! | [`leave`](Encoder::leave): a branch leaves the traced addresses | `TIP.PGD` with an address |
-//! | [`psb_period`](Config::psb_period) bytes after the last | `PSB`, `TSC`, `CBR`, `MODE.Exec`, `FUP`, `PSBEND`, after a `TNT` or `TIP` |
+//! | [`stopped`](Encoder::stopped): after an end, at an address that stops the trace | `TraceStop` |
+//! | [`psb_period`](Config::psb_period) bytes after the last | `PSB`, `TSC`, `CBR`, `PIP`, `MODE.Exec`, `FUP`, `PSBEND`, after a `TNT` or `TIP` |
 //!
 //! The packets of one call are written as a group: all of them, or none if there is no space. While
 //! tracing is on, [`CLOSE_MAX`] bytes stay free behind them. So [`disable`](Encoder::disable)

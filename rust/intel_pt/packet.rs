@@ -146,6 +146,20 @@ impl Group {
         self.push(&[0x02, 0x03, ratio, 0]);
     }
 
+    /// `PIP`: the address space of a CPU, by the value of `CR3`. Not that of a virtual machine.
+    pub fn pip(&mut self, cr3: u64) {
+        let [a, b, c, d, e, f, ..] = (cr3.wrapping_shr(5) & mask(47))
+            .wrapping_shl(1)
+            .to_le_bytes();
+
+        self.push(&[0x02, 0x43, a, b, c, d, e, f]);
+    }
+
+    /// `TraceStop`: an address that ends the trace was reached.
+    pub fn trace_stop(&mut self) {
+        self.push(&[0x02, 0x83]);
+    }
+
     /// `MODE.Exec`.
     pub fn mode_exec(&mut self, mode: Mode) {
         let bits = match mode {
