@@ -14,7 +14,11 @@
 use std::ffi::{c_char, c_int, c_uint, c_void, CStr};
 use std::marker::PhantomData;
 
+use registers::Registers;
+
+pub mod inside;
 mod raw;
+pub mod registers;
 
 /// A plugin.
 pub trait Plugin: Sync + Sized + 'static {
@@ -26,7 +30,7 @@ pub trait Plugin: Sync + Sized + 'static {
     /// and ends.
     fn new(options: &Options, machine: &Machine) -> Result<Self, String>;
 
-    /// QEMU has translated a block.
+    /// QEMU translates a block.
     fn translated(&'static self, translation: &Translation<'_>);
 
     /// The plugin's [`Discontinuities`], if it wants to be called at those.
@@ -58,6 +62,12 @@ pub enum Discontinuity {
 pub trait Executes: Sync + 'static {
     /// The virtual CPU is about to execute it.
     fn executes(&'static self, cpu: usize);
+}
+
+/// What is called when a virtual CPU executes something, and can see its registers.
+pub trait Sees: Sync + 'static {
+    /// The virtual CPU is about to execute it.
+    fn executes(&'static self, cpu: usize, registers: &Registers<'_>);
 }
 
 /// What is called when an instruction has written to memory.
@@ -186,6 +196,57 @@ impl Translation<'_> {
             );
         }
     }
+
+    /// As [`Self::on_execution()`], with the registers.
+    pub fn on_execution_with_registers<S: Sees>(&self, what: &'static S) {
+        let user = std::ptr::from_ref(what).cast_mut().cast();
+        // SAFETY: QEMU's block, valid during the callback, to which `self` is bound; `sees()` gets
+        // what it takes, which is never freed.
+        unsafe {
+            raw::qemu_plugin_register_vcpu_tb_exec_cb(
+                self.block,
+                sees::<S>,
+                raw::READS_REGISTERS,
+                user,
+            );
+        }
+    }
+}
+
+/// A number that each virtual CPU has, which instructions count up.
+#[derive(Debug, Clone, Copy)]
+pub struct Counter(raw::U64);
+
+// SAFETY: A handle of QEMU's, which can be used on any thread.
+unsafe impl Send for Counter {}
+// SAFETY: As a handle it has no state, and QEMU's functions for it can be called at the same time.
+unsafe impl Sync for Counter {}
+
+impl Counter {
+    /// 0 on each CPU.
+    #[must_use]
+    pub fn new() -> Self {
+        Self(raw::U64 {
+            // SAFETY: Makes a new one, with place for a number on each CPU.
+            score: unsafe { raw::qemu_plugin_scoreboard_new(size_of::<u64>()) },
+            offset: 0,
+        })
+    }
+
+    /// The number of a CPU that executes.
+    #[must_use]
+    pub fn get(self, cpu: usize) -> u64 {
+        let cpu = c_uint::try_from(cpu).unwrap_or(0);
+        // SAFETY: A scoreboard that is never freed, with a number at this offset; QEMU gives the
+        // indices of its CPUs.
+        unsafe { raw::qemu_plugin_u64_get(self.0, cpu) }
+    }
+}
+
+impl Default for Counter {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 /// The longest instruction of x86, in bytes.
@@ -231,6 +292,20 @@ impl Instruction<'_> {
         }
     }
 
+    /// Counts `counter` up each time that the instruction is about to execute.
+    pub fn counts(&self, counter: Counter) {
+        // SAFETY: QEMU's instruction, valid during the callback, to which `self` is bound; a
+        // scoreboard that is never freed, with a number at this offset.
+        unsafe {
+            raw::qemu_plugin_register_vcpu_insn_exec_inline_per_vcpu(
+                self.raw,
+                raw::ADD,
+                counter.0,
+                1,
+            );
+        }
+    }
+
     /// Has `what` called each time that the instruction has written to memory that is no device's.
     pub fn on_write<W: Writes>(&self, what: &'static W) {
         let user = std::ptr::from_ref(what).cast_mut().cast();
@@ -256,6 +331,14 @@ extern "C" fn executes<E: Executes>(cpu: c_uint, user: *mut c_void) {
     // SAFETY: `on_execution()` has given QEMU an `E` that is never freed.
     let what: &'static E = unsafe { &*user.cast::<E>() };
     what.executes(index(cpu));
+}
+
+extern "C" fn sees<S: Sees>(cpu: c_uint, user: *mut c_void) {
+    // SAFETY: `on_execution_with_registers()` has given QEMU an `S` that is never freed.
+    let what: &'static S = unsafe { &*user.cast::<S>() };
+    // SAFETY: QEMU calls this with `READS_REGISTERS`.
+    let registers = unsafe { Registers::new() };
+    what.executes(index(cpu), &registers);
 }
 
 extern "C" fn wrote<W: Writes>(cpu: c_uint, info: u32, address: u64, user: *mut c_void) {

@@ -6,6 +6,10 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 
 /// Callbacks that read no registers.
 pub(crate) const NO_REGISTERS: c_int = 0;
+/// Callbacks that read registers.
+pub(crate) const READS_REGISTERS: c_int = 1;
+/// `QEMU_PLUGIN_INLINE_ADD_U64`.
+pub(crate) const ADD: c_int = 0;
 /// Stores.
 pub(crate) const WRITES: c_int = 2;
 /// `QEMU_PLUGIN_DISCON_INTERRUPT`.
@@ -19,6 +23,34 @@ pub(crate) struct Block(u8);
 pub(crate) struct Instruction(u8);
 #[repr(C)]
 pub(crate) struct Physical(u8);
+#[repr(C)]
+pub(crate) struct Scoreboard(u8);
+#[repr(C)]
+pub(crate) struct Register(u8);
+
+/// `qemu_plugin_u64`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct U64 {
+    pub(crate) score: *mut Scoreboard,
+    pub(crate) offset: usize,
+}
+
+/// `qemu_plugin_reg_descriptor`.
+#[repr(C)]
+pub(crate) struct RegisterDescriptor {
+    pub(crate) handle: *mut Register,
+    pub(crate) name: *const c_char,
+    pub(crate) feature: *const c_char,
+    pub(crate) is_readonly: bool,
+}
+
+/// GLib's `GArray` and `GByteArray`.
+#[repr(C)]
+pub(crate) struct Array<T> {
+    pub(crate) data: *mut T,
+    pub(crate) len: c_uint,
+}
 
 /// `qemu_info_t`.
 #[repr(C)]
@@ -79,6 +111,19 @@ extern "C" {
         to: *mut c_void,
         len: usize,
     ) -> usize;
+    pub(crate) fn qemu_plugin_scoreboard_new(size: usize) -> *mut Scoreboard;
+    pub(crate) fn qemu_plugin_register_vcpu_insn_exec_inline_per_vcpu(
+        insn: *mut Instruction,
+        op: c_int,
+        entry: U64,
+        value: u64,
+    );
+    pub(crate) fn qemu_plugin_u64_get(entry: U64, cpu: c_uint) -> u64;
+    pub(crate) fn qemu_plugin_get_registers() -> *mut Array<RegisterDescriptor>;
+    pub(crate) fn qemu_plugin_read_register(register: *mut Register, to: *mut Array<u8>);
+    pub(crate) fn g_byte_array_new() -> *mut Array<u8>;
+    pub(crate) fn g_byte_array_unref(array: *mut Array<u8>);
+    pub(crate) fn g_array_unref(array: *mut Array<RegisterDescriptor>);
     pub(crate) fn qemu_plugin_mem_size_shift(info: u32) -> c_uint;
     pub(crate) fn qemu_plugin_get_hwaddr(info: u32, address: u64) -> *mut Physical;
     pub(crate) fn qemu_plugin_hwaddr_phys_addr(address: *const Physical) -> u64;

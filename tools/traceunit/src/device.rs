@@ -16,8 +16,10 @@ pub mod pattern;
 pub mod unit;
 pub mod walk;
 
+use crate::source::Packets;
 use memory::Memory;
-use unit::{NoRegister, Unit, PATTERN};
+use std::ops::Range;
+use unit::{NoRegister, Unit, INSTRUCTIONS, PATTERN};
 
 /// Bytes of BAR 0.
 pub const SIZE: u64 = 0x8_0000;
@@ -41,8 +43,9 @@ mod at {
 const IDENTITY: u64 = 0x1_5443_5254;
 /// Bits of a device address.
 const ADDRESS_BITS: u64 = 52;
+const RANGES: u64 = 4;
 /// A bit for each source.
-const SOURCES: u64 = 1 << PATTERN;
+const SOURCES: u64 = 1 << INSTRUCTIONS | 1 << PATTERN;
 const RESET: u64 = 1;
 
 /// What the device notes in `ERROR`.
@@ -155,6 +158,24 @@ impl Device {
         self.note(cpu, noted.unwrap_or_default(), raise);
     }
 
+    /// The source of a CPU's instructions has made `packets`.
+    pub fn put_packets(
+        &mut self,
+        cpu: usize,
+        packets: &Packets,
+        memory: &mut impl Memory,
+        raise: &mut impl Raise,
+    ) {
+        let unit = self.units.get_mut(cpu);
+        let noted = unit.map(|unit| unit.put_packets(packets, memory));
+        self.note(cpu, noted.unwrap_or_default(), raise);
+    }
+
+    /// The unit of a CPU.
+    pub fn unit_mut(&mut self, cpu: usize) -> Option<&mut Unit> {
+        self.units.get_mut(cpu)
+    }
+
     /// Reads from BAR 0.
     pub fn read(&mut self, offset: u64, to: &mut [u8], raise: &mut impl Raise) {
         to.fill(0);
@@ -210,7 +231,7 @@ impl Device {
         let cpus = u64::try_from(self.units.len()).unwrap_or(0);
         Ok(match offset {
             at::ID => IDENTITY,
-            at::CAPS => cpus | ADDRESS_BITS << 16 | SOURCES << 24,
+            at::CAPS => cpus | RANGES << 8 | ADDRESS_BITS << 16 | SOURCES << 24,
             at::CTRL => 0,
             at::IRQ_STATUS => self.common.irq_status,
             at::IRQ_MASK => self.common.irq_mask,
@@ -288,8 +309,19 @@ fn access(offset: u64, len: usize) -> Option<Access> {
     }
 }
 
-/// The CPU whose block this is in.
-fn cpu(offset: u64) -> Option<usize> {
+/// The CPUs, of so many, whose units a write to this offset in BAR 0 can start or stop.
+#[must_use]
+pub fn controlled(offset: u64, cpus: usize) -> Range<usize> {
+    match (cpu(offset), offset % BLOCK & !7) {
+        (None, at::CTRL) => 0..cpus,
+        (Some(cpu), unit::CTRL) if cpu < cpus => cpu..cpu.saturating_add(1),
+        _ => 0..0,
+    }
+}
+
+/// The CPU whose block this offset in BAR 0 is in.
+#[must_use]
+pub fn cpu(offset: u64) -> Option<usize> {
     usize::try_from((offset / BLOCK).checked_sub(1)?).ok()
 }
 

@@ -16,48 +16,117 @@
 //!
 //! The instructions before a block's last are no branches, so they have no packets.
 //!
-//! Code that is not [traced](Traced) is left with `TIP.PGD`, and entered with `TIP.PGE`.
+//! Code that is not [`Wanted`] is left with `TIP.PGD`, and entered with `TIP.PGE`. The bounds of a range
+//! may be in the middle of a block.
 
 use intel_pt::insn::{Far, Insn, Kind, Mode};
 use intel_pt::{Encoder, Full, Output, Step};
 use qemuplugin::Discontinuity;
 
 /// A block of guest code.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Block {
     /// The address of its first instruction.
     pub first: u64,
-    /// The address of its last one.
-    pub last: u64,
+    /// From there to each other instruction.
+    pub others: Box<[u16]>,
     /// The last instruction.
     pub insn: Insn,
+    /// Whether that writes `CR3`.
+    pub writes_cr3: bool,
 }
 
-/// Which code is traced, by its addresses: the kernel's are negative.
+impl Block {
+    /// The address of its last instruction.
+    #[must_use]
+    pub fn last(&self) -> u64 {
+        self.others().next_back().unwrap_or(self.first)
+    }
+
+    /// The addresses of its instructions, without the first.
+    fn others(&self) -> impl DoubleEndedIterator<Item = u64> + '_ {
+        let at = |offset: &u16| self.first.wrapping_add(u64::from(*offset));
+        self.others.iter().map(at)
+    }
+}
+
+/// A range of addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Traced {
+pub struct Range {
+    /// Its first address.
+    pub low: u64,
+    /// Its last address.
+    pub high: u64,
+    /// Whether it ends the trace. Else only such ranges are traced.
+    pub stops: bool,
+}
+
+/// The most ranges.
+pub const RANGES: usize = 4;
+
+/// Which code is traced, by its addresses. The kernel's are negative.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Wanted {
     /// That of the kernel.
     pub kernel: bool,
     /// That of programs.
     pub user: bool,
+    /// Ranges.
+    pub ranges: [Option<Range>; RANGES],
 }
 
-impl Traced {
-    const fn has(self, address: u64) -> bool {
-        match address >> 63 {
+/// What is done with an instruction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Does {
+    Trace,
+    Nothing,
+    /// Nothing, and with all that follow.
+    Stop,
+}
+
+impl Wanted {
+    #[inline]
+    fn at(&self, address: u64) -> Does {
+        let wanted = match address >> 63 {
             0 => self.user,
             _ => self.kernel,
+        };
+        match wanted {
+            true if self.has_ranges() => self.in_ranges(address),
+            true => Does::Trace,
+            false => Does::Nothing,
+        }
+    }
+
+    #[inline]
+    fn has_ranges(&self) -> bool {
+        self.ranges.iter().any(Option::is_some)
+    }
+
+    fn in_ranges(&self, address: u64) -> Does {
+        let (mut inside, mut filtered) = (false, false);
+        for range in self.ranges.iter().flatten() {
+            let has = (range.low..=range.high).contains(&address);
+            if range.stops && has {
+                return Does::Stop;
+            }
+            filtered |= !range.stops;
+            inside |= !range.stops && has;
+        }
+        match inside || !filtered {
+            true => Does::Trace,
+            false => Does::Nothing,
         }
     }
 }
 
 /// Where a virtual CPU is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 enum Place {
     /// Nothing was executed yet.
     Nowhere,
     /// In a block.
-    In(Block),
+    In(&'static Block),
     /// A discontinuity has led to this address.
     At(u64),
 }
@@ -67,17 +136,20 @@ enum Place {
 pub struct Flow {
     encoder: Encoder,
     place: Place,
-    traced: Traced,
+    wanted: Wanted,
+    /// A range has ended the trace.
+    stopped: bool,
 }
 
 impl Flow {
     /// That of a CPU that has executed nothing.
     #[must_use]
-    pub const fn new(encoder: Encoder, traced: Traced) -> Self {
+    pub const fn new(encoder: Encoder, wanted: Wanted) -> Self {
         Self {
             encoder,
             place: Place::Nowhere,
-            traced,
+            wanted,
+            stopped: false,
         }
     }
 
@@ -87,31 +159,47 @@ impl Flow {
         !matches!(self.place, Place::Nowhere)
     }
 
+    /// Whether an instruction at this address is traced now.
+    #[must_use]
+    pub fn traces(&self, address: u64) -> bool {
+        self.is_begun() && !self.stopped && self.wanted.at(address) == Does::Trace
+    }
+
     /// The CPU is about to execute a block. `whole`: it has reached the last instruction of the one
-    /// before.
+    /// before. `cr3` reads that register.
     ///
     /// # Errors
     ///
     /// There is no space for the packets.
+    #[inline]
     pub fn executes(
         &mut self,
-        block: &Block,
+        block: &'static Block,
         whole: bool,
+        cr3: impl FnOnce() -> Option<u64>,
         output: &mut impl Output,
     ) -> Result<(), Full> {
         match self.place {
-            Place::Nowhere => self.encoder.begin(false, output)?,
-            Place::In(before) if whole => self.leaves(&before, block.first, output)?,
-            Place::In(_) => {}
+            Place::In(before) => {
+                if whole {
+                    self.leaves(before, block.first, output)?;
+                    if before.writes_cr3 {
+                        self.address_space(cr3(), output)?;
+                    }
+                } else {
+                    self.passes(before, Some(block.first), output)?;
+                }
+            }
+            Place::Nowhere => {
+                self.address_space(cr3(), output)?;
+                self.encoder.begin(false, output)?;
+            }
             // What QEMU does not report as a discontinuity, such as a reset.
             Place::At(to) if to != block.first => self.goes(to, block.first, output)?,
             Place::At(_) => {}
         }
-        if self.traced.has(block.first) {
-            self.encoder.enable(block.first, Mode::Bits64, output)?;
-        }
-        self.place = Place::In(*block);
-        Ok(())
+        self.place = Place::In(block);
+        self.arrives(block.first, output)
     }
 
     /// A discontinuity takes the CPU from `from` to `to`. `whole` is as for [`Self::executes`].
@@ -130,51 +218,93 @@ impl Flow {
         match (self.place, kind) {
             (Place::Nowhere, _) => return Ok(()),
             (Place::In(block), Discontinuity::Exception)
-                if from == block.last && is_software_interrupt(block.insn.kind) =>
+                if from == block.last() && is_software_interrupt(block.insn.kind) =>
             {
-                self.leaves(&block, to, output)?;
+                self.leaves(block, to, output)?;
             }
             // An exception at another instruction than the last is at the one behind it, which could
             // not be fetched.
             (Place::In(block), _)
-                if whole && (kind == Discontinuity::Interrupt || from != block.last) =>
+                if whole && (kind == Discontinuity::Interrupt || from != block.last()) =>
             {
-                self.leaves(&block, from, output)?;
+                self.leaves(block, from, output)?;
+                self.arrives(from, output)?;
                 self.goes(from, to, output)?;
             }
-            _ => self.goes(from, to, output)?,
-        }
-        if self.traced.has(to) {
-            self.encoder.enable(to, Mode::Bits64, output)?;
+            (Place::In(block), _) => {
+                self.passes(block, Some(from), output)?;
+                self.goes(from, to, output)?;
+            }
+            (Place::At(_), _) => self.goes(from, to, output)?,
         }
         self.place = Place::At(to);
+        self.arrives(to, output)
+    }
+
+    /// `at` is next: the trace begins or ends there if it is to.
+    #[inline]
+    fn arrives(&mut self, at: u64, output: &mut impl Output) -> Result<(), Full> {
+        match self.wanted.at(at) {
+            Does::Trace if self.encoder.is_on() || self.stopped => Ok(()),
+            Does::Trace => self.encoder.enable(at, Mode::Bits64, output),
+            Does::Nothing => self.encoder.disable(at, output),
+            Does::Stop if self.stopped => Ok(()),
+            Does::Stop => {
+                self.encoder.disable(at, output)?;
+                self.stopped = true;
+                self.encoder.stopped(output)
+            }
+        }
+    }
+
+    /// The instructions of a block were executed, without its first: up to that at `end`, or all.
+    fn passes(
+        &mut self,
+        block: &Block,
+        end: Option<u64>,
+        output: &mut impl Output,
+    ) -> Result<(), Full> {
+        if self.wanted.has_ranges() {
+            for at in block.others().take_while(|at| Some(*at) != end) {
+                self.arrives(at, output)?;
+            }
+        }
         Ok(())
     }
 
-    /// The last instruction of a block was executed, and `to` is next.
+    /// All of a block was executed, and `to` is next.
+    #[inline]
     fn leaves(&mut self, block: &Block, to: u64, output: &mut impl Output) -> Result<(), Full> {
-        if !self.traced.has(to) {
-            return match block.insn.kind {
-                Kind::Far(_) => self.encoder.far(output),
-                _ => self.encoder.leave(to, output),
+        self.passes(block, None, output)?;
+        if self.wanted.at(to) == Does::Trace {
+            let step = Step {
+                insn: block.insn,
+                from: block.last(),
+                to,
+                mode: Mode::Bits64,
             };
+            self.encoder.step(&step, output)?;
+            return Ok(());
         }
-        let step = Step {
-            insn: block.insn,
-            from: block.last,
-            to,
-            mode: Mode::Bits64,
-        };
-        self.encoder.step(&step, output)?;
-        Ok(())
+        match block.insn.kind {
+            Kind::Far(_) => self.encoder.far(output),
+            kind if kind.is_branch() => self.encoder.leave(to, output),
+            _ => self.encoder.disable(to, output),
+        }
     }
 
     /// The CPU was to execute `from`, and executes `to`.
     fn goes(&mut self, from: u64, to: u64, output: &mut impl Output) -> Result<(), Full> {
-        if self.traced.has(to) {
-            self.encoder.interrupt(from, to, Mode::Bits64, output)
-        } else {
-            self.encoder.disable(from, output)
+        match self.wanted.at(to) {
+            Does::Trace => self.encoder.interrupt(from, to, Mode::Bits64, output),
+            Does::Nothing | Does::Stop => self.encoder.disable(from, output),
+        }
+    }
+
+    fn address_space(&mut self, cr3: Option<u64>, output: &mut impl Output) -> Result<(), Full> {
+        match cr3 {
+            Some(cr3) if self.wanted.kernel => self.encoder.address_space(cr3, output),
+            _ => Ok(()),
         }
     }
 
@@ -185,12 +315,17 @@ impl Flow {
     ///
     /// There is no space for the packets.
     pub fn ends(&mut self, whole: bool, output: &mut impl Output) -> Result<(), Full> {
-        match self.place {
-            Place::Nowhere => Ok(()),
-            Place::In(block) if whole => self.encoder.disable(block.last, output),
-            Place::In(block) => self.encoder.disable(block.first, output),
-            Place::At(at) => self.encoder.disable(at, output),
-        }
+        let at = match self.place {
+            Place::Nowhere => return Ok(()),
+            Place::In(block) if whole => {
+                self.passes(block, None, output)?;
+                block.last()
+            }
+            Place::In(block) => block.first,
+            Place::At(at) => at,
+        };
+        self.place = Place::Nowhere;
+        self.encoder.disable(at, output)
     }
 }
 
@@ -228,8 +363,20 @@ mod tests {
         let mut last = 0u64;
         while let [first, rest @ ..] = bytes {
             let len = match (first, rest) {
-                (0x02, [0x82, ..]) => 16,
-                (0x02, [0x23, ..]) => 2,
+                // Up to `PSBEND`.
+                (0x02, [0x82, ..]) => {
+                    bytes.windows(2).position(|two| two == [2, 0x23]).unwrap() + 2
+                }
+                (0x02, [0x43, value @ ..]) => {
+                    let mut cr3 = [0; 8];
+                    cr3[..6].copy_from_slice(&value[..6]);
+                    found.push(format!("PIP {:x}", u64::from_le_bytes(cr3) >> 1 << 5));
+                    8
+                }
+                (0x02, [0x83, ..]) => {
+                    found.push("stop".to_owned());
+                    2
+                }
                 (0x99, _) => 2,
                 (first, _) if first & 1 == 0 => {
                     let count = 6 - first.leading_zeros();
@@ -275,25 +422,31 @@ mod tests {
     use Event::{Block as B, Exception, Interrupt, Whole};
 
     fn trace(events: &[Event]) -> Vec<String> {
-        let mut flow = Flow::new(
-            Encoder::new(Config::default()),
-            Traced {
-                kernel: true,
-                user: false,
-            },
-        );
+        let wanted = Wanted {
+            kernel: true,
+            ..Wanted::default()
+        };
+        trace_of(events, wanted)
+    }
+
+    fn trace_of(events: &[Event], wanted: Wanted) -> Vec<String> {
+        let mut flow = Flow::new(Encoder::new(Config::default()), wanted);
         let mut ring = Ring(Vec::new());
         let mut whole = false;
+        let mut cr3 = 0x1234_5000;
         for event in events {
             match *event {
                 // Two bytes of others before the last instruction.
                 B(first, text) => {
-                    let block = Block {
+                    let block = Box::leak(Box::new(Block {
                         first,
-                        last: first + 2,
+                        others: [1, 2].into(),
                         insn: Insn::decode(text, Mode::Bits64).unwrap(),
-                    };
-                    flow.executes(&block, whole, &mut ring).unwrap();
+                        writes_cr3: text == MOV_CR3,
+                    }));
+                    cr3 += 0x1000;
+                    let cr3 = || Some(cr3);
+                    flow.executes(block, whole, cr3, &mut ring).unwrap();
                     whole = false;
                 }
                 Whole => whole = true,
@@ -315,13 +468,16 @@ mod tests {
         packets(&ring.0)
     }
 
-    /// A conditional branch 16 bytes on, a return, `call *(%rax)`, `int3`, `sysretq`, `nop`.
+    /// A conditional branch 16 bytes on, a return, `call *(%rax)`, `int3`, `sysretq`, `nop`, a jump 16
+    /// bytes on, `mov %rax,%cr3`.
     const JE: &[u8] = &[0x74, 0x10];
     const RET: &[u8] = &[0xc3];
     const CALL: &[u8] = &[0xff, 0x10];
     const INT3: &[u8] = &[0xcc];
     const SYSRET: &[u8] = &[0x48, 0x0f, 0x07];
     const NOP: &[u8] = &[0x90];
+    const JMP: &[u8] = &[0xeb, 0x10];
+    const MOV_CR3: &[u8] = &[0x0f, 0x22, 0xd8];
 
     #[test]
     fn each_way_out_of_a_block_has_its_packets() {
@@ -462,6 +618,115 @@ mod tests {
         ];
         for (n, (events, want)) in table.iter().enumerate() {
             assert_eq!(trace(events), *want, "{n}");
+        }
+    }
+
+    #[test]
+    fn another_address_space_is_told() {
+        let found = trace(&[
+            B(KERNEL, MOV_CR3),
+            Whole,
+            B(KERNEL + 5, JE),
+            Whole,
+            B(KERNEL + 9, MOV_CR3),
+            // It was not executed.
+            Exception(KERNEL + 11, HANDLER),
+            B(HANDLER, NOP),
+        ]);
+        assert_eq!(
+            found,
+            [
+                "PGE ffffffff81000000",
+                "PIP 12347000",
+                "N",
+                "FUP ffffffff8100000b",
+                "TIP ffffffff81009000",
+                "FUP ffffffff81009000",
+                "PGD"
+            ]
+        );
+    }
+
+    #[test]
+    fn ranges_begin_and_end_anywhere() {
+        let at = |offset| KERNEL + offset;
+        let range = |low, high, stops| {
+            Some(Range {
+                low: at(low),
+                high: at(high),
+                stops,
+            })
+        };
+        type Row<'a> = (&'a [Option<Range>], &'a [Event], &'a [&'a str]);
+        let table: &[Row<'_>] = &[
+            // From the second instruction of a block to the first of the next.
+            (
+                &[range(1, 3, false)],
+                &[B(KERNEL, NOP), Whole, B(at(3), NOP), Whole, B(at(6), NOP)],
+                &["PGE ffffffff81000001", "FUP ffffffff81000004", "PGD"],
+            ),
+            // A branch leaves it, one comes back.
+            (
+                &[range(0, 8, false)],
+                &[
+                    B(KERNEL, JMP),
+                    Whole,
+                    B(at(0x14), RET),
+                    Whole,
+                    B(at(5), NOP),
+                    Interrupt(at(6), HANDLER),
+                ],
+                &[
+                    "PGE ffffffff81000000",
+                    "PGD ffffffff81000014",
+                    "PGE ffffffff81000005",
+                    "FUP ffffffff81000006",
+                    "PGD",
+                ],
+            ),
+            // An exception before its first instruction.
+            (
+                &[range(2, 8, false)],
+                &[B(KERNEL, NOP), Exception(at(1), HANDLER), B(HANDLER, NOP)],
+                &[],
+            ),
+            // Two ranges.
+            (
+                &[range(0, 0, false), range(2, 2, false)],
+                &[B(KERNEL, NOP), Whole, B(at(3), NOP)],
+                &[
+                    "PGE ffffffff81000000",
+                    "FUP ffffffff81000001",
+                    "PGD",
+                    "PGE ffffffff81000002",
+                    "FUP ffffffff81000003",
+                    "PGD",
+                ],
+            ),
+            // The end, for good.
+            (
+                &[range(0x14, 0x14, true)],
+                &[
+                    B(KERNEL, JE),
+                    Whole,
+                    B(at(0x14), NOP),
+                    Whole,
+                    B(KERNEL, NOP),
+                    Whole,
+                    B(HANDLER, NOP),
+                ],
+                &["PGE ffffffff81000000", "PGD ffffffff81000014", "stop"],
+            ),
+        ];
+        for (n, (ranges, events, want)) in table.iter().enumerate() {
+            let mut wanted = Wanted {
+                kernel: true,
+                ..Wanted::default()
+            };
+            for (to, from) in wanted.ranges.iter_mut().zip(*ranges) {
+                *to = *from;
+            }
+            assert_eq!(trace_of(events, wanted), *want, "{n}");
         }
     }
 }

@@ -2,50 +2,91 @@
 
 //! What QEMU calls.
 
-use crate::flow::{Block, Flow, Traced};
+use crate::flow::Block;
 use crate::image::Image;
-use crate::serve;
+use crate::serve::{self, Engine};
+use crate::source::{Log, Packets, Request, Sink, Source};
 use intel_pt::insn::{Insn, Mode};
-use intel_pt::{Config, Encoder, Full, Output};
+use qemuplugin::inside::Inside;
+use qemuplugin::registers::{Register, Registers};
 use qemuplugin::{
-    Discontinuities, Discontinuity, Executes, Machine, Options, Plugin, Translation, LEN_MAX,
+    Counter, Discontinuities, Discontinuity, Executes, Machine, Options, Plugin, Sees, Translation,
+    LEN_MAX,
 };
+use std::borrow::Borrow;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
+use std::hash::{Hash, Hasher};
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-extern "C" {
-    /// The time that guests read as `TSC`. It is no part of the interface for plugins, which has no
-    /// clock; QEMU exports it nevertheless.
-    fn cpus_get_elapsed_ticks() -> i64;
-}
-
-/// Bytes of trace from one `PSB` to the next.
+/// Bytes of trace from one `PSB` to the next, in files.
 const PSB_PERIOD: u64 = 4096;
 
-struct Unit {
+/// The plugin.
+struct TraceUnit {
+    source: Arc<Source>,
+    sink: Box<dyn Sink>,
+    engine: Arc<Qemu>,
+    known: Mutex<Known>,
+    cr3: OnceLock<Option<Register>>,
+    /// What else is written, if anything.
+    files: Option<Files>,
+    /// The trace has to wait for a program.
+    from_user: Option<FromUser>,
+}
+
+/// What was translated, so that nothing is made twice.
+#[derive(Default)]
+struct Known {
+    blocks: HashSet<Begins>,
+    instructions: HashMap<u64, &'static Begun>,
+}
+
+/// What a decoder needs besides the trace.
+struct Files {
     prefix: String,
-    cpus: Vec<Mutex<Cpu>>,
     image: Mutex<Image>,
-    /// Whether the kernel has executed anything where it lives.
-    up: AtomicBool,
-    /// Whether the trace has begun.
-    begun: AtomicBool,
     log: bool,
 }
 
-/// A virtual CPU.
-struct Cpu {
-    flow: Flow,
-    /// Whether the last instruction of its block was reached.
-    whole: bool,
-    /// Whether the next discontinuity is an exception.
-    raised: bool,
-    trace: Trace,
-    log: Option<Log>,
+/// Whether a program was executed.
+#[derive(Default)]
+struct FromUser {
+    /// Whether the kernel has executed anything where it lives.
+    up: AtomicBool,
+    begun: AtomicBool,
 }
+
+qemuplugin::plugin!(TraceUnit, "traceunit", ["out", "log", "from", "device"]);
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// QEMU, as the device needs it.
+struct Qemu {
+    inside: Inside,
+    ended: Counter,
+}
+
+impl Engine for Qemu {
+    fn ended(&self, cpu: usize) -> u64 {
+        self.ended.get(cpu)
+    }
+
+    fn exclusively(&self, work: Box<dyn FnOnce() + Send>) {
+        self.inside.exclusively(move |exclusive| {
+            work();
+            exclusive.forget_translations();
+        });
+    }
+}
+
+/// The files of a trace, one for each CPU.
+struct Traces(Vec<Mutex<Trace>>);
 
 struct Trace {
     file: BufWriter<File>,
@@ -53,218 +94,198 @@ struct Trace {
     failed: bool,
 }
 
-impl Output for Trace {
-    fn write(&mut self, bytes: &[u8], _keep: usize) -> Result<(), Full> {
-        if self.failed {
-            return Err(Full);
-        }
-        self.file.write_all(bytes).map_err(|error| {
-            eprintln!("traceunit: the trace ends early: {error}");
-            self.failed = true;
-            Full
-        })
-    }
-
-    fn tsc(&mut self) -> u64 {
-        // SAFETY: It takes nothing, and reads the clock under a lock of its own, on any thread.
-        let ticks = unsafe { cpus_get_elapsed_ticks() };
-        u64::from_ne_bytes(ticks.to_ne_bytes())
-    }
-}
-
-/// What was executed.
-struct Log {
-    file: BufWriter<File>,
-    /// The instruction that was begun last.
-    begun: Option<u64>,
-}
-
-impl Log {
-    /// An instruction begins, so the one before was executed. A repeated one counts once.
-    fn begins(&mut self, address: u64) -> io::Result<()> {
-        if self.begun != Some(address) {
-            self.executed()?;
-        }
-        self.begun = Some(address);
-        Ok(())
-    }
-
-    fn executed(&mut self) -> io::Result<()> {
-        match self.begun.take() {
-            Some(address) => writeln!(self.file, "{address:x}"),
-            None => Ok(()),
-        }
-    }
-}
-
-/// The plugin: it writes files, or is a device.
-enum TraceUnit {
-    Files(Unit),
-    Device {
-        /// The guest's way to it.
-        _served: serve::Shared,
-    },
-}
-
-qemuplugin::plugin!(TraceUnit, "traceunit", ["out", "log", "from", "device"]);
-
-impl Plugin for TraceUnit {
-    fn new(options: &Options, machine: &Machine) -> Result<Self, String> {
-        match (options.get("out"), options.get("device")) {
-            (Some(_), None) => Ok(Self::Files(Unit::new(options, machine)?)),
-            (None, Some(socket)) => match ["log", "from"]
-                .iter()
-                .find(|name| options.get(name).is_some())
-            {
-                Some(name) => Err(format!("{name}= goes with out=, not with device=")),
-                None => Ok(Self::Device {
-                    _served: serve::serve(Path::new(socket), machine.cpus)?,
-                }),
-            },
-            _ => {
-                Err("it takes out=PREFIX for files, or device=SOCKET for vfio-user-pci".to_owned())
+impl Sink for Traces {
+    fn put(&self, cpu: usize, packets: &Packets) {
+        let Some(trace) = self.0.get(cpu) else {
+            return;
+        };
+        let Trace { file, failed } = &mut *lock(trace);
+        if !*failed {
+            if let Err(error) = file.write_all(packets.as_bytes()) {
+                eprintln!("traceunit: the trace ends early: {error}");
+                *failed = true;
             }
         }
     }
 
+    fn ends(&self) {
+        for trace in &self.0 {
+            complain(lock(trace).file.flush());
+        }
+    }
+}
+
+fn create(prefix: &str, what: &str) -> Result<File, String> {
+    let path = format!("{prefix}.{what}");
+    File::create(&path).map_err(|error| format!("cannot create {path}: {error}"))
+}
+
+fn flag(options: &Options, name: &str, value: &str) -> Result<bool, String> {
+    match options.get(name) {
+        None => Ok(false),
+        Some(found) if found == value => Ok(true),
+        Some(found) => Err(format!(
+            "{name}={found} is unknown: it can be {name}={value}"
+        )),
+    }
+}
+
+impl Plugin for TraceUnit {
+    fn new(options: &Options, machine: &Machine) -> Result<Self, String> {
+        let (prefix, socket) = (options.get("out"), options.get("device"));
+        if prefix.is_none() && socket.is_none() {
+            return Err(
+                "it takes out=PREFIX for files, or device=SOCKET for vfio-user-pci".to_owned(),
+            );
+        }
+        let log = flag(options, "log", "yes")?;
+        let from_user = flag(options, "from", "user")?;
+        match (prefix, socket) {
+            (None, _) if log => return Err("log=yes needs out=PREFIX".to_owned()),
+            (_, Some(_)) if from_user => {
+                return Err("from=user goes with out=, not with device=".to_owned())
+            }
+            _ => {}
+        }
+        let logs: Vec<_> = (0..machine.cpus)
+            .map(|cpu| match prefix.filter(|_| log) {
+                Some(prefix) => {
+                    let file = create(prefix, &format!("cpu{cpu}.log"))?;
+                    Ok(Some(Log::new(Box::new(file))))
+                }
+                None => Ok(None),
+            })
+            .collect::<Result<_, String>>()?;
+        let inside = Inside::find()?;
+        let source = Arc::new(Source::new(Box::new(move || inside.ticks()), logs));
+        let engine = Arc::new(Qemu {
+            inside,
+            ended: Counter::new(),
+        });
+        let sink: Box<dyn Sink> = match (socket, prefix) {
+            (Some(socket), _) => {
+                let (source, engine) = (source.clone(), engine.clone());
+                Box::new(serve::serve(Path::new(socket), source, engine)?)
+            }
+            (None, prefix) => {
+                source.arm(true);
+                let trace = |cpu| {
+                    let file = create(prefix.unwrap_or_default(), &format!("cpu{cpu}.pt"))?;
+                    Ok(Mutex::new(Trace {
+                        file: BufWriter::with_capacity(1 << 18, file),
+                        failed: false,
+                    }))
+                };
+                let traces = (0..machine.cpus)
+                    .map(trace)
+                    .collect::<Result<_, String>>()?;
+                Box::new(Traces(traces))
+            }
+        };
+        let this = Self {
+            source,
+            sink,
+            engine,
+            known: Mutex::default(),
+            cr3: OnceLock::new(),
+            files: prefix.map(|prefix| Files {
+                prefix: prefix.to_owned(),
+                image: Mutex::default(),
+                log,
+            }),
+            from_user: from_user.then(FromUser::default),
+        };
+        if socket.is_none() && !from_user {
+            this.start();
+        }
+        Ok(this)
+    }
+
     fn translated(&'static self, translation: &Translation<'_>) {
-        if let Self::Files(unit) = self {
-            unit.translated(translation);
+        if !self.source.is_armed() {
+            return;
+        }
+        let first = translation.address();
+        let kernel = first >> 63 != 0;
+        let known = &mut *lock(&self.known);
+        let mut others = Vec::new();
+        let mut last = (Insn::UNKNOWN, false);
+        let mut image = self.files.as_ref().map(|files| lock(&files.image));
+        for instruction in translation.instructions() {
+            let mut buffer = [0; LEN_MAX];
+            let bytes = instruction.bytes(&mut buffer);
+            let address = instruction.address();
+            let insn = Insn::decode(bytes, Mode::Bits64).unwrap_or(Insn::UNKNOWN);
+            last = (insn, writes_cr3(bytes));
+            match address.wrapping_sub(first) {
+                0 => {}
+                offset => others.push(u16::try_from(offset).unwrap_or(u16::MAX)),
+            }
+            if kernel {
+                if let Some(image) = &mut image {
+                    image.add(address, bytes);
+                }
+            }
+            if self.files.as_ref().is_some_and(|files| files.log) {
+                let make = || leak(Begun { of: self, address });
+                instruction.on_execution(*known.instructions.entry(address).or_insert_with(make));
+            }
+        }
+        let (insn, writes_cr3) = last;
+        let block = Block {
+            first,
+            others: others.into(),
+            insn,
+            writes_cr3,
+        };
+        let begins = match known.blocks.get(&block) {
+            Some(begins) => begins.0,
+            None => {
+                let begins = leak(Entered { of: self, block });
+                known.blocks.insert(Begins(begins));
+                begins
+            }
+        };
+        if self.from_user.is_some() {
+            translation.on_execution(begins);
+        }
+        translation.on_execution_with_registers(begins);
+        if let Some(instruction) = translation.instructions().next_back() {
+            instruction.counts(self.engine.ended);
         }
     }
 
     fn discontinuities(&'static self) -> Option<&'static dyn Discontinuities> {
-        match self {
-            Self::Files(unit) => Some(unit),
-            Self::Device { .. } => None,
-        }
+        Some(self)
     }
 
     fn exits(&'static self) {
-        if let Self::Files(unit) = self {
-            unit.exits();
-        }
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Unit {
-    fn new(options: &Options, machine: &Machine) -> Result<Self, String> {
-        let prefix = options.need("out")?.to_owned();
-        let flag = |name: &str, value: &str| match options.get(name) {
-            None => Ok(false),
-            Some(found) if found == value => Ok(true),
-            Some(found) => Err(format!(
-                "{name}={found} is unknown: it can be {name}={value}"
-            )),
-        };
-        let log = flag("log", "yes")?;
-        let from_user = flag("from", "user")?;
-        let create = |what: &str| {
-            let path = format!("{prefix}.{what}");
-            match File::create(&path) {
-                Ok(file) => Ok(BufWriter::with_capacity(1 << 18, file)),
-                Err(e) => Err(format!("cannot create {path}: {e}")),
-            }
-        };
-        let cpu = |index| -> Result<Mutex<Cpu>, String> {
-            let encoder = Encoder::new(Config {
-                tsc: true,
-                psb_period: PSB_PERIOD,
-                ..Config::default()
-            });
-            let traced = Traced {
-                kernel: true,
-                user: false,
-            };
-            Ok(Mutex::new(Cpu {
-                flow: Flow::new(encoder, traced),
-                whole: false,
-                raised: false,
-                trace: Trace {
-                    file: create(&format!("cpu{index}.pt"))?,
-                    failed: false,
-                },
-                log: match log {
-                    true => Some(Log {
-                        file: create(&format!("cpu{index}.log"))?,
-                        begun: None,
-                    }),
-                    false => None,
-                },
-            }))
-        };
-        Ok(Self {
-            cpus: (0..machine.cpus).map(cpu).collect::<Result<_, _>>()?,
-            image: Mutex::default(),
-            up: AtomicBool::new(false),
-            begun: AtomicBool::new(!from_user),
-            prefix,
-            log,
-        })
-    }
-
-    fn translated(&'static self, translation: &Translation<'_>) {
-        let mut image = lock(&self.image);
-        let mut last = None;
-        for instruction in translation.instructions() {
-            let mut buffer = [0; LEN_MAX];
-            let bytes = instruction.bytes(&mut buffer);
-            let insn = Insn::decode(bytes, Mode::Bits64).unwrap_or(Insn::UNKNOWN);
-            let address = instruction.address();
-            if address >> 63 != 0 {
-                image.add(address, bytes);
-            }
-            last = Some((address, insn));
-            if self.log && address >> 63 != 0 {
-                instruction.on_execution(leak(Begun {
-                    unit: self,
-                    address,
-                }));
+        for index in 0..self.source.cpus() {
+            if let Some(mut cpu) = self.source.cpu(index) {
+                cpu.stop(self.engine.ended(index));
+                cpu.pass_all(index, &*self.sink);
+                cpu.flush_log();
             }
         }
-        let Some((last, insn)) = last else {
-            return;
-        };
-        let block = Block {
-            first: translation.address(),
-            last,
-            insn,
-        };
-        translation.on_execution(leak(Begins { unit: self, block }));
-        if let Some(instruction) = translation.instructions().next_back() {
-            instruction.on_execution(leak(Ends { unit: self }));
-        }
-    }
-
-    fn exits(&'static self) {
-        for cpu in &self.cpus {
-            let Cpu {
-                flow,
-                whole,
-                trace,
-                log,
-                ..
-            } = &mut *lock(cpu);
-            let _ = flow.ends(*whole, trace);
-            complain(trace.file.flush());
-            if let Some(log) = log {
-                // What was begun last has not ended.
-                complain(log.file.flush());
-            }
-        }
-        let image = lock(&self.image);
-        let create = |what: &str| File::create(format!("{}.{what}", self.prefix));
-        complain(
-            create("image").and_then(|pages| {
+        self.sink.ends();
+        if let Some(files) = &self.files {
+            let image = lock(&files.image);
+            let create = |what: &str| File::create(format!("{}.{what}", files.prefix));
+            complain(create("image").and_then(|pages| {
                 image.write(BufWriter::new(pages), BufWriter::new(create("list")?))
-            }),
-        );
-        eprintln!("traceunit: {} instructions have changed", image.changes);
+            }));
+            eprintln!("traceunit: {} instructions have changed", image.changes);
+        }
     }
+}
+
+/// Whether it is `mov` to `CR3`.
+fn writes_cr3(bytes: &[u8]) -> bool {
+    let bytes = match bytes {
+        [0x40..=0x4f, rest @ ..] => rest,
+        all => all,
+    };
+    matches!(bytes, [0x0f, 0x22, modrm, ..] if modrm >> 3 & 7 == 3)
 }
 
 fn complain(result: io::Result<()>) {
@@ -277,103 +298,106 @@ fn leak<T>(value: T) -> &'static T {
     Box::leak(Box::new(value))
 }
 
-impl Unit {
-    fn cpu(&self, index: usize) -> Option<MutexGuard<'_, Cpu>> {
-        if !self.begun.load(Ordering::Relaxed) {
-            return None;
-        }
-        self.cpus.get(index).map(lock)
-    }
-}
-
-impl Discontinuities for Unit {
-    fn discontinuity(&self, cpu: usize, kind: Discontinuity, from: u64, to: u64) {
-        let Some(mut cpu) = self.cpu(cpu) else {
-            return;
+impl TraceUnit {
+    /// The kernel's trace begins on each CPU.
+    fn start(&self) {
+        let mut request = Request {
+            tsc: true,
+            psb_period: PSB_PERIOD,
+            ..Request::default()
         };
-        let Cpu {
-            flow,
-            whole,
-            raised,
-            trace,
-            log,
-        } = &mut *cpu;
-        // On x86 QEMU reports an exception twice: as one that leads nowhere, with an address that may
-        // be stale, and then as an interrupt.
-        if kind == Discontinuity::Exception && from == to {
-            *raised = true;
-            return;
-        }
-        let kind = match std::mem::take(raised) {
-            true => Discontinuity::Exception,
-            false => kind,
-        };
-        if let Some(log) = log {
-            // It was not executed, or not to its end.
-            if log.begun == Some(from) {
-                log.begun = None;
+        request.wanted.kernel = true;
+        for index in 0..self.source.cpus() {
+            if let Some(mut cpu) = self.source.cpu(index) {
+                cpu.start(&request);
             }
         }
-        let _ = flow.discontinuity(kind, from, to, *whole, trace);
-        *whole = false;
+    }
+
+    fn cr3(&self, registers: &Registers<'_>) -> Option<u64> {
+        let register = self.cr3.get_or_init(|| registers.find("cr3"));
+        registers.read((*register)?)
     }
 }
 
-/// A block begins.
-struct Begins {
-    unit: &'static Unit,
+impl Discontinuities for TraceUnit {
+    fn discontinuity(&self, index: usize, kind: Discontinuity, from: u64, to: u64) {
+        if let Some(mut cpu) = self.source.tracing(index) {
+            cpu.discontinuity(kind, from, to, self.engine.ended(index));
+            cpu.pass(index, &*self.sink);
+        }
+    }
+}
+
+/// A block is entered.
+struct Entered {
+    of: &'static TraceUnit,
     block: Block,
 }
 
-impl Executes for Begins {
-    fn executes(&'static self, cpu: usize) {
-        if !self.unit.begun.load(Ordering::Relaxed) {
-            match self.block.first >> 63 {
-                0 if self.unit.up.load(Ordering::Relaxed) => {
-                    self.unit.begun.store(true, Ordering::Relaxed);
-                }
-                0 => return,
-                _ => return self.unit.up.store(true, Ordering::Relaxed),
-            }
-        }
-        let Some(mut cpu) = self.unit.cpu(cpu) else {
+impl Sees for Entered {
+    #[inline]
+    fn executes(&'static self, index: usize, registers: &Registers<'_>) {
+        let Some(mut cpu) = self.of.source.tracing(index) else {
             return;
         };
-        let Cpu {
-            flow, whole, trace, ..
-        } = &mut *cpu;
-        let _ = flow.executes(&self.block, *whole, trace);
-        *whole = false;
+        let ended = self.of.engine.ended(index);
+        cpu.executes(&self.block, ended, || self.of.cr3(registers));
+        cpu.pass(index, &*self.of.sink);
     }
 }
 
-/// The last instruction of a block begins.
-struct Ends {
-    unit: &'static Unit,
-}
-
-impl Executes for Ends {
-    fn executes(&'static self, cpu: usize) {
-        if let Some(mut cpu) = self.unit.cpu(cpu) {
-            cpu.whole = true;
+impl Executes for Entered {
+    /// Before the trace has begun: it does with the first program.
+    fn executes(&'static self, _cpu: usize) {
+        let Some(from_user) = &self.of.from_user else {
+            return;
+        };
+        match self.block.first >> 63 {
+            0 if from_user.up.load(Ordering::Relaxed) => {
+                if !from_user.begun.swap(true, Ordering::Relaxed) {
+                    self.of.start();
+                }
+            }
+            0 => {}
+            _ => from_user.up.store(true, Ordering::Relaxed),
         }
     }
 }
+
+/// What is called when a block is entered, found by the block.
+struct Begins(&'static Entered);
+
+impl Borrow<Block> for Begins {
+    fn borrow(&self) -> &Block {
+        &self.0.block
+    }
+}
+
+impl Hash for Begins {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.block.hash(state);
+    }
+}
+
+impl PartialEq for Begins {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.block == other.0.block
+    }
+}
+
+impl Eq for Begins {}
 
 /// An instruction begins.
 struct Begun {
-    unit: &'static Unit,
+    of: &'static TraceUnit,
     address: u64,
 }
 
 impl Executes for Begun {
-    fn executes(&'static self, cpu: usize) {
-        let Some(mut cpu) = self.unit.cpu(cpu) else {
-            return;
-        };
-        let Cpu { flow, log, .. } = &mut *cpu;
-        if let Some(log) = log.as_mut().filter(|_| flow.is_begun()) {
-            complain(log.begins(self.address));
+    fn executes(&'static self, index: usize) {
+        if let Some(mut cpu) = self.of.source.tracing(index) {
+            cpu.begins(self.address);
         }
     }
 }

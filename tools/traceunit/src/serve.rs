@@ -5,11 +5,14 @@
 use crate::device::config::{self, Config};
 use crate::device::memory::{Memory, Refused};
 use crate::device::pattern::Pattern;
+use crate::device::unit::Unit;
 use crate::device::{self, Device, Raise};
+use crate::source::{Held, Packets, Sink, Source};
 use std::fs::File;
 use std::io::{self, Write};
+use std::ops::Range;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 use vfio_bindings::bindings::vfio::{
@@ -25,6 +28,17 @@ use vm_memory::{FileOffset, MmapRegion, VolatileMemory, VolatileSlice};
 const TICK: Duration = Duration::from_millis(1);
 /// The most packets of a pattern in a tick: one that is behind catches up later.
 const MOST: usize = 4096;
+/// How long blocks are reported to nobody, as the next event may come soon.
+const IDLE: Duration = Duration::from_secs(1);
+
+/// What QEMU does for the device.
+pub trait Engine: Send + Sync {
+    /// How many blocks a CPU has executed up to their last instruction.
+    fn ended(&self, cpu: usize) -> u64;
+
+    /// Has `work` done soon, while no CPU executes anything. After it each block is translated anew.
+    fn exclusively(&self, work: Box<dyn FnOnce() + Send>);
+}
 
 /// The device, and what of the guest it reaches.
 struct Served {
@@ -34,6 +48,8 @@ struct Served {
     lines: Lines,
     patterns: Vec<Pattern>,
     began: Instant,
+    /// Blocks will be reported soon.
+    arming: bool,
 }
 
 /// The memory that is mapped for the device.
@@ -123,11 +139,137 @@ impl Raise for Lines {
 
 /// The device, shared with the CPUs that make trace.
 #[derive(Clone)]
-pub struct Shared(Arc<Mutex<Served>>);
+pub struct Shared {
+    served: Arc<Mutex<Served>>,
+    /// A unit was enabled.
+    enabled: Arc<Condvar>,
+    source: Arc<Source>,
+    engine: Arc<dyn Engine>,
+}
+
+impl Sink for Shared {
+    fn put(&self, cpu: usize, packets: &Packets) {
+        let served = &mut *self.lock();
+        let (guest, lines) = (&mut served.guest, &mut served.lines);
+        served.device.put_packets(cpu, packets, guest, lines);
+    }
+}
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Served> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.served.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn hold(&self, cpus: Range<usize>) -> Vec<(usize, Held<'_>)> {
+        cpus.filter_map(|index| Some((index, self.source.cpu(index)?)))
+            .collect()
+    }
+
+    fn read_register(&self, offset: u64, to: &mut [u8]) {
+        // What its registers say takes part of the trace that was not passed on.
+        if let Some(index) = device::cpu(offset) {
+            if let Some(mut cpu) = self.source.cpu(index) {
+                cpu.pass_all(index, self);
+            }
+        }
+        let served = &mut *self.lock();
+        served.device.read(offset, to, &mut served.lines);
+    }
+
+    fn write_register(&self, offset: u64, from: &[u8]) {
+        let cpus = self.source.cpus();
+        self.control(device::controlled(offset, cpus), |served| {
+            served.device.write(offset, from, &mut served.lines);
+        });
+    }
+
+    /// Does what may start or stop the units of these CPUs.
+    fn control(&self, units: Range<usize>, what: impl FnOnce(&mut Served)) {
+        let mut cpus = self.hold(units);
+        for (index, cpu) in &mut cpus {
+            cpu.stop(self.engine.ended(*index));
+            cpu.pass_all(*index, self);
+        }
+        let mut served = self.lock();
+        what(&mut served);
+        let now = served.now();
+        for (index, cpu) in &mut cpus {
+            let Some(unit) = served.device.unit_mut(*index) else {
+                continue;
+            };
+            if let Some(request) = unit.instructions() {
+                if self.source.is_armed() {
+                    cpu.start(&request);
+                    unit.runs();
+                } else if !served.arming {
+                    served.arming = true;
+                    self.arm();
+                }
+                self.enabled.notify_one();
+            } else if unit.makes_pattern() {
+                if let Some(pattern) = served.patterns.get_mut(*index) {
+                    pattern.start(now);
+                }
+                self.enabled.notify_one();
+            }
+        }
+    }
+
+    /// Has blocks reported. Then the units begin that wait for it.
+    fn arm(&self) {
+        let this = self.clone();
+        self.engine.exclusively(Box::new(move || {
+            let mut cpus = this.hold(0..this.source.cpus());
+            let served = &mut *this.lock();
+            served.arming = false;
+            this.source.arm(true);
+            for (index, cpu) in cpus.iter_mut().filter(|(_, cpu)| !cpu.is_on()) {
+                let unit = served.device.unit_mut(*index);
+                if let Some((unit, request)) = unit.and_then(|unit| {
+                    let request = unit.instructions()?;
+                    Some((unit, request))
+                }) {
+                    cpu.start(&request);
+                    unit.runs();
+                }
+            }
+        }));
+    }
+
+    /// Has blocks reported no more, if nobody needs it.
+    fn disarm(&self) {
+        let this = self.clone();
+        self.engine.exclusively(Box::new(move || {
+            let cpus = this.hold(0..this.source.cpus());
+            if !cpus.iter().any(|(_, cpu)| cpu.is_on()) {
+                this.source.arm(false);
+            }
+        }));
+    }
+
+    /// Makes the patterns, and has blocks reported no longer than needed.
+    fn tick(&self) {
+        let mut unused: Option<Instant> = None;
+        loop {
+            let mut served = self.lock();
+            while !self.source.is_armed() && !served.has(Unit::makes_pattern) {
+                let waited = self.enabled.wait(served);
+                served = waited.unwrap_or_else(PoisonError::into_inner);
+            }
+            served.tick();
+            let used = served.has(|unit| unit.instructions().is_some());
+            drop(served);
+            match (used || !self.source.is_armed(), unused) {
+                (true, _) => unused = None,
+                (false, None) => unused = Some(Instant::now()),
+                (false, Some(since)) if since.elapsed() > IDLE => {
+                    self.disarm();
+                    unused = None;
+                }
+                (false, Some(_)) => {}
+            }
+            thread::sleep(TICK);
+        }
     }
 }
 
@@ -136,17 +278,18 @@ impl Served {
         u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
+    fn has(&self, what: impl Fn(&Unit) -> bool) -> bool {
+        (0..self.patterns.len()).any(|cpu| self.device.unit(cpu).is_some_and(&what))
+    }
+
     /// Makes the packets of patterns that are due.
     fn tick(&mut self) {
         let now = self.now();
         for (cpu, pattern) in self.patterns.iter_mut().enumerate() {
             for _ in 0..MOST {
                 let rate = match self.device.unit(cpu) {
-                    Some(unit) if unit.is_enabled() => unit.rate(),
-                    _ => {
-                        pattern.start(now);
-                        break;
-                    }
+                    Some(unit) if unit.makes_pattern() => unit.rate(),
+                    _ => break,
                 };
                 let Some(packet) = pattern.next(now, rate) else {
                     break;
@@ -160,23 +303,22 @@ impl Served {
 
 impl ServerBackend for Shared {
     fn region_read(&mut self, region: u32, offset: u64, to: &mut [u8]) -> io::Result<()> {
-        let served = &mut *self.lock();
         match region {
-            VFIO_PCI_CONFIG_REGION_INDEX => served.config.read(offset, to),
-            VFIO_PCI_BAR0_REGION_INDEX => served.device.read(offset, to, &mut served.lines),
+            VFIO_PCI_CONFIG_REGION_INDEX => self.lock().config.read(offset, to),
+            VFIO_PCI_BAR0_REGION_INDEX => self.read_register(offset, to),
             _ => to.fill(0),
         }
         Ok(())
     }
 
     fn region_write(&mut self, region: u32, offset: u64, from: &[u8]) -> io::Result<()> {
-        let served = &mut *self.lock();
         match region {
             VFIO_PCI_CONFIG_REGION_INDEX => {
+                let served = &mut *self.lock();
                 served.config.write(offset, from);
                 served.guest.master = served.config.is_master();
             }
-            VFIO_PCI_BAR0_REGION_INDEX => served.device.write(offset, from, &mut served.lines),
+            VFIO_PCI_BAR0_REGION_INDEX => self.write_register(offset, from),
             _ => {}
         }
         Ok(())
@@ -217,10 +359,11 @@ impl ServerBackend for Shared {
     }
 
     fn reset(&mut self) -> io::Result<()> {
-        let mut served = self.lock();
-        served.device.reset();
-        served.config.reset();
-        served.guest.master = false;
+        self.control(0..self.source.cpus(), |served| {
+            served.device.reset();
+            served.config.reset();
+            served.guest.master = false;
+        });
         Ok(())
     }
 
@@ -259,10 +402,14 @@ impl ServerBackend for Shared {
 /// # Errors
 ///
 /// There is such a file, or no such directory.
-pub fn serve(socket: &Path, cpus: usize) -> Result<Shared, String> {
-    let cpus = cpus.min(device::MOST_CPUS);
+pub fn serve(
+    socket: &Path,
+    source: Arc<Source>,
+    engine: Arc<dyn Engine>,
+) -> Result<Shared, String> {
+    let cpus = source.cpus().min(device::MOST_CPUS);
     let vectors = u16::try_from(cpus.saturating_add(1)).unwrap_or(u16::MAX);
-    let served = Shared(Arc::new(Mutex::new(Served {
+    let served = Arc::new(Mutex::new(Served {
         device: Device::new(cpus),
         config: Config::new(vectors),
         guest: Guest::default(),
@@ -271,7 +418,14 @@ pub fn serve(socket: &Path, cpus: usize) -> Result<Shared, String> {
             .map(Pattern::new)
             .collect(),
         began: Instant::now(),
-    })));
+        arming: false,
+    }));
+    let shared = Shared {
+        served,
+        enabled: Arc::default(),
+        source,
+        engine,
+    };
     let irqs = (0..VFIO_PCI_NUM_IRQS)
         .map(|index| IrqInfo {
             index,
@@ -285,8 +439,8 @@ pub fn serve(socket: &Path, cpus: usize) -> Result<Shared, String> {
     let regions = (0..VFIO_PCI_NUM_REGIONS).map(region).collect();
     let server = Server::new(socket, true, irqs, regions)
         .map_err(|error| format!("cannot serve {}: {error}", socket.display()))?;
-    let mut backend = served.clone();
-    let ticking = served.clone();
+    let mut backend = shared.clone();
+    let ticking = shared.clone();
     let start = |name: &str, body: Box<dyn FnOnce() + Send>| {
         let spawned = thread::Builder::new().name(name.to_owned()).spawn(body);
         spawned.map_err(|error| format!("cannot start a thread: {error}"))
@@ -299,14 +453,8 @@ pub fn serve(socket: &Path, cpus: usize) -> Result<Shared, String> {
             }
         }),
     )?;
-    start(
-        "traceunit tick",
-        Box::new(move || loop {
-            thread::sleep(TICK);
-            ticking.lock().tick();
-        }),
-    )?;
-    Ok(served)
+    start("traceunit tick", Box::new(move || ticking.tick()))?;
+    Ok(shared)
 }
 
 fn region(index: u32) -> ServerRegion {

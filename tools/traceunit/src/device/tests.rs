@@ -2,6 +2,8 @@
 
 use super::memory::{Memory, Refused};
 use super::{Device, Raise};
+use crate::flow::{Range, Wanted};
+use crate::source::{Packets, Request};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -118,7 +120,10 @@ const IRQ_MASK: u64 = CPU + 0x28;
 const GENERATED: u64 = CPU + 0x30;
 const WRITTEN: u64 = CPU + 0x38;
 const DROPPED: u64 = CPU + 0x40;
+const RANGES: u64 = CPU + 0x50;
 const PATTERN: u64 = 0x11;
+/// Those of the kernel and of programs, with times, a `PSB` every 8 KiB.
+const INSTRUCTIONS: u64 = 0x2_0701;
 const END: u64 = 1;
 const INT: u64 = 4;
 const STOP: u64 = 16;
@@ -128,7 +133,7 @@ fn registers_have_their_first_values() {
     let mut bench = Bench::new(&[]);
     for (offset, value) in [
         (0x00, 0x1_5443_5254),
-        (0x08, 2 | 52 << 16 | 2 << 24),
+        (0x08, 2 | 4 << 8 | 52 << 16 | 3 << 24),
         (0x10, 0),
         (0x18, 0),
         (0x20, 1),
@@ -145,6 +150,9 @@ fn registers_have_their_first_values() {
         (WRITTEN, 0),
         (DROPPED, 0),
         (CPU + 0x48, 1000),
+        (RANGES, 0),
+        (CPU + 0x80, 0),
+        (CPU + 0xb8, 0),
     ] {
         assert_eq!(bench.read(offset), value, "{offset:#x}");
     }
@@ -164,7 +172,8 @@ fn what_is_no_register_is_an_error() {
         (Read(1, 4), 1),
         (Read(0, 2), 0),
         (Read(4, 8), 4),
-        (Read(CPU + 0x50, 8), CPU + 0x50),
+        (Read(CPU + 0x58, 8), CPU + 0x58),
+        (Read(CPU + 0xc0, 8), CPU + 0xc0),
         (Write(0x00, 0), 0x00),
         (Write(0x10, 2), 0x10),
         (Write(0x18, 2), 0x18),
@@ -172,7 +181,7 @@ fn what_is_no_register_is_an_error() {
         (Write(ERROR, 16), ERROR),
         (Write(ERROR_COUNT, 0), ERROR_COUNT),
         (Write(CTRL, 0x1000), CTRL),
-        (Write(CTRL, 0x01), CTRL),
+        (Write(CTRL, 0x111), CTRL),
         (Write(CTRL, 0x21), CTRL),
         (Write(CTRL, 0x13), CTRL),
         (Write(STATUS, 0), STATUS),
@@ -183,7 +192,10 @@ fn what_is_no_register_is_an_error() {
         (Write(WRITTEN, 0), WRITTEN),
         (Write(CPU + 0x48, 0), CPU + 0x48),
         (Write(CPU + 0x48, 1 << 32), CPU + 0x48),
-        (Write(CPU + 0x50, 0), CPU + 0x50),
+        (Write(CPU + 0x58, 0), CPU + 0x58),
+        (Write(RANGES, 3), RANGES),
+        (Write(RANGES, 1 << 16), RANGES),
+        (Write(CPU + 0xc0, 0), CPU + 0xc0),
     ]
     .into_iter()
     .enumerate()
@@ -204,6 +216,77 @@ fn what_is_no_register_is_an_error() {
         assert_eq!(bench.read(ERROR_COUNT), 1, "{n}");
         assert!(bench.raised().is_empty(), "{n}");
     }
+}
+
+#[test]
+fn what_is_traced_stands_in_registers() {
+    let mut bench = Bench::new(&[]);
+    for (offset, value) in [
+        (RANGES, 0x201),
+        (CPU + 0x80, 0x1000),
+        (CPU + 0x88, 0x1fff),
+        (CPU + 0xa0, 0x5000),
+        (CPU + 0xa8, 0x5000),
+        (CTRL, INSTRUCTIONS),
+    ] {
+        bench.write(offset, value);
+        assert_eq!(bench.read(offset), value, "{offset:#x}");
+    }
+    let range = |low, high, stops| Some(Range { low, high, stops });
+    let asked = Request {
+        wanted: Wanted {
+            kernel: true,
+            user: true,
+            ranges: [
+                range(0x1000, 0x1fff, false),
+                None,
+                range(0x5000, 0x5000, true),
+                None,
+            ],
+        },
+        tsc: true,
+        ret_compression: false,
+        psb_period: 8192,
+    };
+    assert_eq!(bench.device.unit(1).unwrap().instructions(), Some(asked));
+    // It runs when the source has begun.
+    assert_eq!(bench.read(STATUS), 0);
+    bench.device.unit_mut(1).unwrap().runs();
+    assert_eq!(bench.read(STATUS), 1);
+    // Locked meanwhile.
+    bench.write(CPU + 0x80, 0);
+    assert_eq!(bench.read(ERROR), 8);
+    bench.write(CTRL, 0);
+    assert_eq!((bench.read(STATUS), bench.read(ERROR_COUNT)), (0, 1));
+    assert_eq!(bench.device.unit(1).unwrap().instructions(), None);
+    bench.write(CTRL, PATTERN);
+    assert_eq!(bench.device.unit(1).unwrap().instructions(), None);
+}
+
+#[test]
+fn no_group_of_packets_is_cut() {
+    let mut bench = Bench::new(&[0x1000, 0x2000, 0x3000]);
+    bench.ram.entry(0x1000, 0x2000 | INT);
+    bench.ram.entry(0x1008, 0x3000 | STOP);
+    bench.write(TABLE, 0x1000);
+    bench.write(CTRL, INSTRUCTIONS);
+    let mut groups = |count: u8| {
+        let mut packets = Packets::default();
+        for group in 1..=count {
+            packets.add(&[group; 300]);
+        }
+        bench
+            .device
+            .put_packets(1, &packets, &mut bench.ram, &mut bench.raised);
+    };
+    groups(26);
+    groups(2);
+    groups(1);
+    let counted = [GENERATED, WRITTEN, DROPPED, STATUS].map(|at| bench.read(at));
+    assert_eq!(counted, [29 * 300, 27 * 300, 600, 2]);
+    assert_eq!(bench.read(POSITION), 1 << 32 | (27 * 300 - 4096));
+    let last = bench.ram.pages.get(&0x3000).unwrap();
+    assert_eq!(last.get(27 * 300 - 4096..), Some(&[0; 92][..]));
 }
 
 #[test]

@@ -5,10 +5,11 @@
 use super::memory::{Memory, Refused};
 use super::walk::{Fault, Position};
 use super::{Error, Noted};
+use crate::flow::{Range, Wanted, RANGES};
+use crate::source::{Packets, Request};
 
 /// The offsets of the registers.
 mod at {
-    pub const CTRL: u64 = 0x00;
     pub const STATUS: u64 = 0x08;
     pub const TABLE: u64 = 0x10;
     pub const POSITION: u64 = 0x18;
@@ -18,13 +19,31 @@ mod at {
     pub const WRITTEN: u64 = 0x38;
     pub const DROPPED: u64 = 0x40;
     pub const RATE: u64 = 0x48;
+    pub const RANGES: u64 = 0x50;
+    /// Two for each range.
+    pub const BOUNDS: u64 = 0x80;
 }
 
+/// The offset of `CTRL`.
+pub const CTRL: u64 = 0x00;
 const ENABLE: u64 = 1;
 const SOURCE: u64 = 0xf0;
 const SOURCE_SHIFT: u32 = 4;
+/// The number of the source that traces instructions.
+pub const INSTRUCTIONS: u32 = 0;
 /// The number of the source that makes the stream of `pattern`.
 pub const PATTERN: u32 = 1;
+const KERNEL: u64 = 1 << 8;
+const USER: u64 = 1 << 9;
+const TSC: u64 = 1 << 10;
+const RETURNS: u64 = 1 << 11;
+const PSB_SHIFT: u32 = 16;
+const PSB: u64 = 0xf << PSB_SHIFT;
+/// What the bits of `CTRL` are for instructions.
+const OF_INSTRUCTIONS: u64 = KERNEL | USER | TSC | RETURNS | PSB;
+/// What a range is for, of four bits in `RANGES`.
+const FILTER: u64 = 1;
+const STOP: u64 = 2;
 
 const STATUS_RUNNING: u64 = 1 << 0;
 const STATUS_STOPPED: u64 = 1 << 1;
@@ -37,6 +56,8 @@ const IRQS: u64 = IRQ_INT | IRQ_FAILED;
 const OFFSET: u64 = 0x0fff_ffff;
 const PAGE: u64 = 4096;
 const RATE_FIRST: u64 = 1000;
+/// Bytes from one `PSB` to the next, if those bits are 0.
+const PSB_FIRST: u64 = 2048;
 
 /// A unit.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,6 +71,10 @@ pub struct Unit {
     generated: u64,
     written: u64,
     rate: u64,
+    /// The source has begun.
+    running: bool,
+    ranges: u64,
+    bounds: [(u64, u64); RANGES],
 }
 
 impl Default for Unit {
@@ -64,15 +89,58 @@ impl Default for Unit {
             generated: 0,
             written: 0,
             rate: RATE_FIRST,
+            running: false,
+            ranges: 0,
+            bounds: [(0, 0); RANGES],
         }
     }
 }
 
 impl Unit {
-    /// Whether it is enabled: then its source is the pattern.
+    /// Whether it is enabled.
     #[must_use]
     pub const fn is_enabled(&self) -> bool {
         self.control & ENABLE != 0
+    }
+
+    fn source(&self) -> u64 {
+        (self.control & SOURCE) >> SOURCE_SHIFT
+    }
+
+    /// Whether it is enabled to make the pattern.
+    #[must_use]
+    pub fn makes_pattern(&self) -> bool {
+        self.is_enabled() && self.source() == u64::from(PATTERN)
+    }
+
+    /// The instructions that it is enabled to trace.
+    #[must_use]
+    pub fn instructions(&self) -> Option<Request> {
+        if !self.is_enabled() || self.source() != u64::from(INSTRUCTIONS) {
+            return None;
+        }
+        let has = |bit| self.control & bit != 0;
+        let kind = |index| self.ranges >> (4 * index) & 0xf;
+        let mut ranges = [None; RANGES];
+        for ((range, index), (low, high)) in ranges.iter_mut().zip(0u64..).zip(self.bounds) {
+            let stops = kind(index) == STOP;
+            *range = (kind(index) != 0).then_some(Range { low, high, stops });
+        }
+        Some(Request {
+            wanted: Wanted {
+                kernel: has(KERNEL),
+                user: has(USER),
+                ranges,
+            },
+            tsc: has(TSC),
+            ret_compression: has(RETURNS),
+            psb_period: PSB_FIRST << ((self.control & PSB) >> PSB_SHIFT),
+        })
+    }
+
+    /// The source has begun.
+    pub const fn runs(&mut self) {
+        self.running = true;
     }
 
     /// Microseconds for 1024 bytes of the pattern.
@@ -89,9 +157,9 @@ impl Unit {
     pub fn read(&self, offset: u64) -> Result<u64, NoRegister> {
         let flag = |set, bit| if set { bit } else { 0 };
         Ok(match offset {
-            at::CTRL => self.control,
+            CTRL => self.control,
             at::STATUS => {
-                let running = self.is_enabled() && !self.stopped && !self.failed;
+                let running = self.running && !self.stopped && !self.failed;
                 flag(running, STATUS_RUNNING)
                     | flag(self.stopped, STATUS_STOPPED)
                     | flag(self.failed, STATUS_FAILED)
@@ -104,7 +172,15 @@ impl Unit {
             at::WRITTEN => self.written,
             at::DROPPED => self.generated.wrapping_sub(self.written),
             at::RATE => self.rate,
-            _ => return Err(NoRegister),
+            at::RANGES => self.ranges,
+            _ => {
+                match bound(offset).and_then(|(range, high)| Some((self.bounds.get(range)?, high)))
+                {
+                    Some(((low, _), false)) => *low,
+                    Some(((_, high), true)) => *high,
+                    None => return Err(NoRegister),
+                }
+            }
         })
     }
 
@@ -117,11 +193,16 @@ impl Unit {
     pub fn write(&mut self, offset: u64, value: u64) -> Result<Noted, NoRegister> {
         let enabled = self.is_enabled();
         match offset {
-            at::CTRL => {
+            CTRL => {
                 let enables = value & ENABLE != 0;
                 let changes = (self.control ^ value) & !ENABLE != 0;
-                let makes = (value & SOURCE) >> SOURCE_SHIFT == u64::from(PATTERN);
-                if value & !(ENABLE | SOURCE) != 0 || enables && (enabled && changes || !makes) {
+                let source = (value & SOURCE) >> SOURCE_SHIFT;
+                let bits = match source {
+                    _ if source == u64::from(PATTERN) => 0,
+                    _ if source == u64::from(INSTRUCTIONS) => OF_INSTRUCTIONS,
+                    _ => return Err(NoRegister),
+                };
+                if value & !(ENABLE | SOURCE | bits) != 0 || enables && enabled && changes {
                     return Err(NoRegister);
                 }
                 if !enabled && enables {
@@ -129,6 +210,7 @@ impl Unit {
                     self.failed = false;
                 }
                 self.control = value;
+                self.running = self.makes_pattern();
             }
             at::IRQ_STATUS if value & !IRQS == 0 => self.irq_status &= !value,
             at::IRQ_MASK if value & !IRQS == 0 => {
@@ -143,15 +225,46 @@ impl Unit {
                 self.position.offset = u32::try_from(value & OFFSET).map_err(|_| NoRegister)?;
             }
             at::RATE if value != 0 && value <= u32::MAX.into() => self.rate = value,
-            _ => return Err(NoRegister),
+            at::RANGES if are_ranges(value) => self.ranges = value,
+            _ => {
+                let (range, high) = bound(offset).ok_or(NoRegister)?;
+                let bounds = self.bounds.get_mut(range).ok_or(NoRegister)?;
+                match high {
+                    false => bounds.0 = value,
+                    true => bounds.1 = value,
+                }
+            }
         }
         Ok(Noted::default())
+    }
+
+    /// The source of instructions has made `packets`. What has no place is dropped, and no group is
+    /// cut: the unit stops before it.
+    pub fn put_packets(&mut self, packets: &Packets, memory: &mut impl Memory) -> Noted {
+        let all = packets.as_bytes();
+        let room = match self.is_on() {
+            true => self.position.room(all.len(), memory),
+            false => 0,
+        };
+        let (now, later) = all
+            .split_at_checked(packets.fit(room))
+            .unwrap_or((all, &[]));
+        let noted = self.put(now, memory);
+        if !later.is_empty() && self.is_on() {
+            self.stopped = true;
+        }
+        self.generated = self.generated.wrapping_add(len(later));
+        noted
+    }
+
+    fn is_on(&self) -> bool {
+        self.is_enabled() && !self.stopped && !self.failed
     }
 
     /// The source has made `bytes`. What has no place is dropped.
     pub fn put(&mut self, bytes: &[u8], memory: &mut impl Memory) -> Noted {
         self.generated = self.generated.wrapping_add(len(bytes));
-        if !self.is_enabled() || self.stopped || self.failed {
+        if !self.is_on() {
             return Noted::default();
         }
         let done = self.position.write(bytes, memory);
@@ -180,6 +293,20 @@ impl Unit {
 /// There is no such register, or it cannot be written now, or not with this value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NoRegister;
+
+/// The range whose bound this register is, and whether it is the last address.
+fn bound(offset: u64) -> Option<(usize, bool)> {
+    let index = offset.checked_sub(at::BOUNDS)? / 8;
+    Some((usize::try_from(index / 2).ok()?, index % 2 == 1))
+}
+
+fn are_ranges(value: u64) -> bool {
+    (0u64..16).all(|index| match value >> (4 * index) & 0xf {
+        0 => true,
+        FILTER | STOP => usize::try_from(index).is_ok_and(|index| index < RANGES),
+        _ => false,
+    })
+}
 
 fn len(bytes: &[u8]) -> u64 {
     u64::try_from(bytes.len()).unwrap_or(u64::MAX)

@@ -72,6 +72,26 @@ impl Position {
         written
     }
 
+    /// How many of `want` bytes have a place before the unit stops. All, if something is wrong: then
+    /// [`Self::write()`] finds it.
+    pub fn room(&self, want: usize, memory: &mut impl Memory) -> usize {
+        let mut at = *self;
+        let mut room = 0usize;
+        while room < want {
+            let Ok(region) = at.region(memory) else {
+                return want;
+            };
+            let here = usize::try_from(region.len.saturating_sub(at.offset)).unwrap_or(0);
+            room = room.saturating_add(here);
+            if region.bits & STOP != 0 {
+                break;
+            }
+            at.entry = at.entry.wrapping_add(1);
+            at.offset = 0;
+        }
+        room.min(want)
+    }
+
     /// Writes what the region has place for.
     fn piece(
         &mut self,

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What QEMU has beyond its interface for plugins. It exports these functions; another version of it
+//! may not.
+
+use std::ffi::{c_int, c_void, CStr};
+use std::marker::PhantomData;
+
+#[repr(C)]
+struct Cpu(u8);
+
+type Work = extern "C" fn(*mut Cpu, *mut c_void);
+type RunOnCpu = unsafe extern "C" fn(*mut Cpu, Work, *mut c_void);
+type GetCpu = unsafe extern "C" fn(c_int) -> *mut Cpu;
+type Flush = unsafe extern "C" fn();
+type Ticks = unsafe extern "C" fn() -> i64;
+
+/// QEMU's functions.
+#[derive(Debug, Clone, Copy)]
+pub struct Inside {
+    ticks: Ticks,
+    get_cpu: GetCpu,
+    run: RunOnCpu,
+    flush: Flush,
+}
+
+impl Inside {
+    /// Finds them.
+    ///
+    /// # Errors
+    ///
+    /// This QEMU has one of them no more.
+    pub fn find() -> Result<Self, String> {
+        let ticks = symbol(c"cpus_get_elapsed_ticks")?;
+        let get_cpu = symbol(c"qemu_get_cpu")?;
+        let run = symbol(c"async_safe_run_on_cpu")?;
+        let flush = symbol(c"tb_flush__exclusive_or_serial")?;
+        // SAFETY: QEMU's function of this name takes nothing, and returns a 64-bit integer.
+        let ticks = unsafe { std::mem::transmute::<*mut c_void, Ticks>(ticks) };
+        // SAFETY: QEMU's function of this name takes an integer, and returns a pointer.
+        let get_cpu = unsafe { std::mem::transmute::<*mut c_void, GetCpu>(get_cpu) };
+        // SAFETY: QEMU's function of this name takes a CPU, a function, and a union as large as a
+        // pointer, which is passed as one. The function takes that CPU and that union.
+        let run = unsafe { std::mem::transmute::<*mut c_void, RunOnCpu>(run) };
+        // SAFETY: QEMU's function of this name takes and returns nothing.
+        let flush = unsafe { std::mem::transmute::<*mut c_void, Flush>(flush) };
+        Ok(Self {
+            ticks,
+            get_cpu,
+            run,
+            flush,
+        })
+    }
+
+    /// The time that guests read as `TSC`, if they have not set it.
+    #[must_use]
+    pub fn ticks(&self) -> u64 {
+        // SAFETY: It reads the clock under a lock of its own, on any thread.
+        let ticks = unsafe { (self.ticks)() };
+        u64::from_ne_bytes(ticks.to_ne_bytes())
+    }
+
+    /// Has `work` done soon, on the thread of a virtual CPU, while none executes anything. Can be
+    /// called on any thread. Does nothing if the guest has no CPU.
+    pub fn exclusively(&self, work: impl FnOnce(&Exclusive<'_>) + Send + 'static) {
+        // SAFETY: It walks QEMU's list of CPUs, which is safe on any thread.
+        let cpu = unsafe { (self.get_cpu)(0) };
+        if cpu.is_null() {
+            return;
+        }
+        let what: Box<What> = Box::new(What {
+            flush: self.flush,
+            work: Box::new(work),
+        });
+        // SAFETY: A CPU of QEMU's. `exclusive()` gets what it takes, once. It can be queued on any
+        // thread.
+        unsafe { (self.run)(cpu, exclusive, Box::into_raw(what).cast()) };
+    }
+}
+
+fn symbol(name: &CStr) -> Result<*mut c_void, String> {
+    // SAFETY: A string that lives during the call.
+    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+    match found.is_null() {
+        false => Ok(found),
+        true => Err(format!(
+            "this QEMU has no {}: it is another version than 11.1",
+            name.to_string_lossy()
+        )),
+    }
+}
+
+/// No virtual CPU executes anything.
+#[derive(Debug)]
+pub struct Exclusive<'a> {
+    flush: Flush,
+    _work: PhantomData<&'a ()>,
+}
+
+impl Exclusive<'_> {
+    /// QEMU forgets all translations, so each block is translated anew.
+    pub fn forget_translations(&self) {
+        // SAFETY: No CPU executes anything, by the type.
+        unsafe { (self.flush)() };
+    }
+}
+
+struct What {
+    flush: Flush,
+    work: Box<dyn FnOnce(&Exclusive<'_>) + Send>,
+}
+
+extern "C" fn exclusive(_cpu: *mut Cpu, what: *mut c_void) {
+    // SAFETY: `exclusively()` has given QEMU this box, and QEMU calls this once.
+    let what = unsafe { Box::from_raw(what.cast::<What>()) };
+    let What { flush, work } = *what;
+    work(&Exclusive {
+        flush,
+        _work: PhantomData,
+    });
+}
