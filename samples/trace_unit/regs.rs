@@ -2,6 +2,7 @@
 
 //! The registers, as `Documentation/trace-unit.md` has them.
 
+use super::config::Asked;
 use kernel::{
     io::Io,
     pci, //
@@ -9,6 +10,9 @@ use kernel::{
 
 /// Bytes of BAR 0.
 pub(crate) const SIZE: usize = 0x8_0000;
+
+/// How often `STATUS` is read for a unit that does not run: each read takes microseconds.
+const READS: usize = 20_000;
 
 /// A block of registers.
 const BLOCK: usize = 0x1000;
@@ -40,12 +44,28 @@ pub(crate) mod unit {
     pub(crate) const WRITTEN: usize = 0x38;
     pub(crate) const DROPPED: usize = 0x40;
     pub(crate) const RATE: usize = 0x48;
+    pub(crate) const RANGES: usize = 0x50;
+    /// For each range, where its bits in `RANGES` are, and the register of its first address. That of
+    /// its last address follows.
+    pub(crate) const RANGE_PLACES: [(u32, usize); 4] =
+        [(0, 0x80), (4, 0x90), (8, 0xa0), (12, 0xb0)];
 
     /// `CTRL`.
     pub(crate) const ENABLE: u64 = 1 << 0;
     pub(crate) const SOURCE_SHIFT: u32 = 4;
+    pub(crate) const KERNEL: u64 = 1 << 8;
+    pub(crate) const USER: u64 = 1 << 9;
+    pub(crate) const TSC: u64 = 1 << 10;
+    pub(crate) const RETURNS: u64 = 1 << 11;
+    pub(crate) const PSB_SHIFT: u32 = 16;
+
+    /// `RANGES`, of four bits.
+    pub(crate) const RANGE_FILTER: u64 = 1;
+    pub(crate) const RANGE_STOP: u64 = 2;
 
     /// `STATUS`.
+    pub(crate) const RUNNING: u64 = 1 << 0;
+    pub(crate) const STOPPED: u64 = 1 << 1;
     pub(crate) const FAILED: u64 = 1 << 2;
 }
 
@@ -111,9 +131,31 @@ impl UnitRegisters<'_> {
         status
     }
 
+    /// Starts the unit.
+    pub(crate) fn start(self, asked: Asked) {
+        self.write(asked.control, unit::CTRL);
+        if asked.is_awaited() {
+            self.wait_until_running();
+        }
+    }
+
+    /// Waits until the unit runs, or has stopped again. The first time takes it some milliseconds.
+    fn wait_until_running(self) {
+        let begun = unit::RUNNING | unit::STOPPED | unit::FAILED;
+
+        for _ in 0..READS {
+            if self
+                .read(unit::STATUS)
+                .is_none_or(|status| status & begun != 0)
+            {
+                return;
+            }
+        }
+    }
+
     /// Stops the unit. When this returns, its last byte is in memory.
-    pub(crate) fn stop(self, control: u64) {
-        self.write(control & !unit::ENABLE, unit::CTRL);
+    pub(crate) fn stop(self, asked: Asked) {
+        self.write(asked.control & !unit::ENABLE, unit::CTRL);
         let _ = self.read(unit::STATUS);
     }
 }

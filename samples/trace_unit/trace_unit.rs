@@ -12,6 +12,10 @@
 //! ```
 
 use auxcore::ring::Pos;
+use config::{
+    Asked,
+    Config, //
+};
 use kernel::{
     cpu,
     device::Core,
@@ -28,6 +32,7 @@ use perf::{
         self,
         table, //
     },
+    filter::AddrFilter,
     interrupt::{
         Entry,
         PciLines, //
@@ -47,6 +52,7 @@ use regs::{
     Registers, //
 };
 
+mod config;
 mod regs;
 
 kernel::module_pci_driver! {
@@ -55,6 +61,12 @@ kernel::module_pci_driver! {
     authors: ["The auxpmu authors"],
     description: "A perf PMU for the trace unit that QEMU has from a plugin",
     license: "GPL",
+    params: {
+        intel_pt: bool {
+            default: false,
+            description: "Register as intel_pt, the name that perf knows",
+        },
+    },
 }
 
 kernel::pci_device_table!(
@@ -105,20 +117,24 @@ impl pci::Driver for TraceUnit {
         // CAST: Eight bits.
         let cpus = u32::from((caps & 0xff) as u8).min(cpu::nr_cpu_ids());
         // CAST: Eight bits.
-        let sources = u32::from((caps >> 24 & 0xff) as u8);
+        let ranges = u32::from((caps >> 8 & 0xff) as u8).min(4);
         let driver = Unit {
             registers,
             device: device.into(),
             cpus,
-            sources,
+            sources: caps >> 24 & 0xff,
         };
-        let description = Description::new(c"trace_unit")
+        let name = if module_parameters::intel_pt.value() {
+            c"intel_pt"
+        } else {
+            c"trace_unit"
+        };
+        let description = Description::new(name)
             .parent(device.as_ref())
-            .capabilities(
-                Capabilities::EXCLUSIVE
-                    .and(Capabilities::ITRACE)
-                    .and(Capabilities::NO_EXCLUDE),
-            );
+            .capabilities(Capabilities::EXCLUSIVE.and(Capabilities::ITRACE))
+            .filters(ranges)
+            .caps(config::caps())
+            .cap(c"num_address_ranges", fmt!("{ranges}"))?;
         let registration = aux::Registration::new(description, driver)?;
         let entry = registration.entry();
         let mut handlers = kvec![Handler {
@@ -177,7 +193,7 @@ struct Unit {
     /// CPUs that have a unit.
     cpus: u32,
     /// Its sources, a bit each.
-    sources: u32,
+    sources: u64,
 }
 
 impl Unit {
@@ -198,16 +214,6 @@ impl Unit {
     }
 }
 
-perf::format! {
-    /// What an event asks for.
-    struct Config {
-        /// What is traced: 0 and 1 are the pattern.
-        source: config[0..=3],
-        /// Microseconds for 1024 bytes of the pattern; 0: 1000.
-        rate: config1[0..=31],
-    }
-}
-
 /// What an AUX area has.
 struct Buffer {
     mapping: aux::DmaMapping,
@@ -216,8 +222,7 @@ struct Buffer {
 
 /// The state of a transaction.
 struct Trace {
-    /// `CTRL` while the unit runs.
-    control: u64,
+    asked: Asked,
     /// `WRITTEN` and `DROPPED` when it was started.
     written: u64,
     dropped: u64,
@@ -238,18 +243,15 @@ impl Trace {
 #[vtable]
 impl Pmu for Unit {
     type Config = Config;
-    /// `CTRL` while the unit runs.
-    type Event = u64;
+    type Event = Asked;
     type Count = ();
 
-    fn event_init(&self, attr: &Attr<'_, Config>) -> Result<u64> {
-        let source = attr.config().source().max(1);
+    fn event_init(&self, attr: &Attr<'_, Config>) -> Result<Asked> {
+        Asked::new(attr.config(), attr.exclude(), self.sources)
+    }
 
-        if u64::from(self.sources) >> source & 1 == 0 {
-            return Err(EOPNOTSUPP);
-        }
-        let control = unit::ENABLE | source << unit::SOURCE_SHIFT;
-        Ok(control)
+    fn filters_validate(filters: &[AddrFilter]) -> Result {
+        config::validate(filters)
     }
 }
 
@@ -278,8 +280,17 @@ impl AuxPmu for Unit {
             return Err(ENODEV);
         }
         let registers = self.registers.of(cpu);
-        let event = transaction.event();
-        let config = event.config();
+        let asked = **transaction.event();
+        let mut ranges = 0u64;
+
+        for ((shift, at), filter) in unit::RANGE_PLACES.iter().zip(transaction.filters()) {
+            let (what, low, high) = config::range(filter);
+
+            ranges |= what.wrapping_shl(*shift);
+            registers.write(low, *at);
+            registers.write(high, at.wrapping_add(8));
+        }
+        registers.write(ranges, unit::RANGES);
         let aux::Parts { buffer, region, .. } = transaction.parts();
         let head = region.head();
         let due = match region.space().zip(region.wakeup()) {
@@ -289,7 +300,7 @@ impl AuxPmu for Unit {
                     // Nothing was lost: the unit is not started.
                     transaction.set_timer(Delta::from_micros(1));
                     return Ok(Trace {
-                        control: 0,
+                        asked,
                         written: 0,
                         dropped: 0,
                         due: None,
@@ -304,16 +315,12 @@ impl AuxPmu for Unit {
             }
         };
         let cursor = buffer.table.seek(head).ok_or(ENODEV)?;
-        let rate = match config.rate() {
-            0 => 1000,
-            rate => rate,
-        };
 
-        registers.write(rate, unit::RATE);
+        registers.write(asked.rate, unit::RATE);
         registers.write(cursor.table, unit::TABLE);
         registers.write(cursor.entry << 32 | cursor.offset, unit::POSITION);
         Ok(Trace {
-            control: **event,
+            asked,
             written: registers.read(unit::WRITTEN).ok_or(ENODEV)?,
             dropped: registers.read(unit::DROPPED).ok_or(ENODEV)?,
             due: due.map(|int: Pos| int.get().wrapping_sub(head.get())),
@@ -325,17 +332,13 @@ impl AuxPmu for Unit {
     fn resume(&self, transaction: &mut aux::Transaction<'_, Self>, trace: &mut Trace) {
         if !trace.full {
             trace.paused = false;
-            self.registers
-                .of(transaction.cpu().id())
-                .write(trace.control, unit::CTRL);
+            self.registers.of(transaction.cpu().id()).start(trace.asked);
         }
     }
 
     fn pause(&self, transaction: &mut aux::Transaction<'_, Self>, trace: &mut Trace) {
         trace.paused = true;
-        self.registers
-            .of(transaction.cpu().id())
-            .stop(trace.control);
+        self.registers.of(transaction.cpu().id()).stop(trace.asked);
     }
 
     fn tick(&self, _transaction: &mut aux::Transaction<'_, Self>, _trace: &mut Trace) -> aux::Next {
@@ -371,11 +374,11 @@ impl AuxPmu for Unit {
     ) -> aux::Copied {
         let registers = self.registers.of(transaction.cpu().id());
 
-        registers.stop(trace.control);
+        registers.stop(trace.asked);
         transaction.buffer().mapping.sync_for_cpu();
         let copied = sample.copy(transaction, trace.written(registers).unwrap_or(0));
         if !trace.paused {
-            registers.write(trace.control, unit::CTRL);
+            registers.start(trace.asked);
         }
         copied
     }
@@ -386,7 +389,7 @@ impl AuxPmu for Unit {
         if trace.full {
             return aux::Commit::new(0, aux::Loss::NoSpace { bytes: Some(0) });
         }
-        registers.stop(trace.control);
+        registers.stop(trace.asked);
         registers.acknowledge();
         let space = transaction.region().space();
         let written = trace.written(registers);

@@ -62,7 +62,8 @@ fn attr(rate: u64) -> Result<Attr> {
     let kind = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
     Ok(Attr {
         kind: kind.trim().parse().context("a PMU's type is no number")?,
-        config1: rate,
+        // The pattern.
+        config1: 1 << 32 | rate,
         read_format: Read::FORMAT,
         flags: Flags::DISABLED,
         ..Attr::default()
