@@ -221,6 +221,7 @@ impl Encoder {
     }
 
     /// An instruction was executed. Does nothing if tracing is off.
+    #[inline]
     pub fn step(&mut self, step: &Step, output: &mut impl Output) -> Result<Cause, Full> {
         let Step { insn, from, to, .. } = *step;
         let next = insn.next(from);
@@ -375,17 +376,20 @@ impl Encoder {
     }
 
     /// Adds the bit of a branch.
+    #[inline]
     fn branch(&mut self, taken: bool, to: u64, output: &mut impl Output) -> Result<Cause, Full> {
-        let mut state = self.state;
+        let mut tnt = self.state.tnt;
 
-        state.tnt.push(taken);
-        if state.tnt.is_full() {
+        tnt.push(taken);
+        if tnt.is_full() {
             let mut group = Group::new();
+            let mut state = self.state;
 
-            group.tnt(&mut state.tnt);
+            group.tnt(&mut tnt);
+            state.tnt = tnt;
             self.finish(group, state, to, output)?;
         } else {
-            self.state = state;
+            self.state.tnt = tnt;
         }
         Ok(Cause::Instruction)
     }

@@ -16,6 +16,7 @@ use std::marker::PhantomData;
 
 use registers::Registers;
 
+pub mod biased;
 pub mod inside;
 mod raw;
 pub mod registers;
@@ -46,7 +47,7 @@ pub trait Plugin: Sync + Sized + 'static {
 pub trait Discontinuities: Sync {
     /// A virtual CPU goes to `to`. With [`Discontinuity::Interrupt`] `from` is the instruction that
     /// would have been next. With [`Discontinuity::Exception`] it is the one that caused it.
-    fn discontinuity(&self, cpu: usize, kind: Discontinuity, from: u64, to: u64);
+    fn discontinuity(&self, cpu: &mut VirtualCpu, kind: Discontinuity, from: u64, to: u64);
 }
 
 /// How code is left otherwise than by a branch.
@@ -61,13 +62,13 @@ pub enum Discontinuity {
 /// What is called when a virtual CPU executes something.
 pub trait Executes: Sync + 'static {
     /// The virtual CPU is about to execute it.
-    fn executes(&'static self, cpu: usize);
+    fn executes(&'static self, cpu: &mut VirtualCpu);
 }
 
 /// What is called when a virtual CPU executes something, and can see its registers.
 pub trait Sees: Sync + 'static {
     /// The virtual CPU is about to execute it.
-    fn executes(&'static self, cpu: usize, registers: &Registers<'_>);
+    fn executes(&'static self, cpu: &mut VirtualCpu, registers: &Registers<'_>);
 }
 
 /// What is called when an instruction has written to memory.
@@ -76,7 +77,7 @@ pub trait Writes: Sync + 'static {
     fn is_on(&'static self) -> bool;
 
     /// The virtual CPU has written `len` bytes at this physical address.
-    fn wrote(&'static self, cpu: usize, address: u64, len: u64);
+    fn wrote(&'static self, cpu: &mut VirtualCpu, address: u64, len: u64);
 }
 
 /// What stands behind the plugin's file on QEMU's command line: `name=value`, by commas.
@@ -197,6 +198,21 @@ impl Translation<'_> {
         }
     }
 
+    /// Clears `flag` each time that the block is about to execute: behind the callbacks that were asked
+    /// for before.
+    pub fn clears(&self, flag: Flag) {
+        // SAFETY: QEMU's block, valid during the callback, to which `self` is bound; a scoreboard that
+        // is never freed, with a number at this offset.
+        unsafe {
+            raw::qemu_plugin_register_vcpu_tb_exec_inline_per_vcpu(
+                self.block,
+                raw::STORE,
+                flag.0,
+                0,
+            );
+        }
+    }
+
     /// As [`Self::on_execution()`], with the registers.
     pub fn on_execution_with_registers<S: Sees>(&self, what: &'static S) {
         let user = std::ptr::from_ref(what).cast_mut().cast();
@@ -213,17 +229,17 @@ impl Translation<'_> {
     }
 }
 
-/// A number that each virtual CPU has, which instructions count up.
+/// A flag that each virtual CPU has, which translated code sets and clears.
 #[derive(Debug, Clone, Copy)]
-pub struct Counter(raw::U64);
+pub struct Flag(raw::U64);
 
 // SAFETY: A handle of QEMU's, which can be used on any thread.
-unsafe impl Send for Counter {}
+unsafe impl Send for Flag {}
 // SAFETY: As a handle it has no state, and QEMU's functions for it can be called at the same time.
-unsafe impl Sync for Counter {}
+unsafe impl Sync for Flag {}
 
-impl Counter {
-    /// 0 on each CPU.
+impl Flag {
+    /// Clear on each CPU.
     #[must_use]
     pub fn new() -> Self {
         Self(raw::U64 {
@@ -233,17 +249,18 @@ impl Counter {
         })
     }
 
-    /// The number of a CPU that executes.
+    /// Whether it is set on this CPU.
     #[must_use]
-    pub fn get(self, cpu: usize) -> u64 {
+    pub fn is_set(self, cpu: usize) -> bool {
         let cpu = c_uint::try_from(cpu).unwrap_or(0);
         // SAFETY: A scoreboard that is never freed, with a number at this offset; QEMU gives the
         // indices of its CPUs.
-        unsafe { raw::qemu_plugin_u64_get(self.0, cpu) }
+        let value = unsafe { raw::qemu_plugin_u64_get(self.0, cpu) };
+        value != 0
     }
 }
 
-impl Default for Counter {
+impl Default for Flag {
     fn default() -> Self {
         Self::new()
     }
@@ -292,15 +309,15 @@ impl Instruction<'_> {
         }
     }
 
-    /// Counts `counter` up each time that the instruction is about to execute.
-    pub fn counts(&self, counter: Counter) {
+    /// Sets `flag` each time that the instruction is about to execute.
+    pub fn sets(&self, flag: Flag) {
         // SAFETY: QEMU's instruction, valid during the callback, to which `self` is bound; a
         // scoreboard that is never freed, with a number at this offset.
         unsafe {
             raw::qemu_plugin_register_vcpu_insn_exec_inline_per_vcpu(
                 self.raw,
-                raw::ADD,
-                counter.0,
+                raw::STORE,
+                flag.0,
                 1,
             );
         }
@@ -323,14 +340,34 @@ impl Instruction<'_> {
     }
 }
 
-fn index(cpu: c_uint) -> usize {
-    usize::try_from(cpu).unwrap_or(usize::MAX)
+/// The virtual CPU on whose thread a callback is. QEMU never has two threads for one CPU at once.
+#[derive(Debug)]
+pub struct VirtualCpu {
+    index: usize,
+    /// It is not sent.
+    _thread: PhantomData<*mut ()>,
+}
+
+impl VirtualCpu {
+    /// The one that calls.
+    fn calls(cpu: c_uint) -> Self {
+        Self {
+            index: usize::try_from(cpu).unwrap_or(usize::MAX),
+            _thread: PhantomData,
+        }
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn index(&self) -> usize {
+        self.index
+    }
 }
 
 extern "C" fn executes<E: Executes>(cpu: c_uint, user: *mut c_void) {
     // SAFETY: `on_execution()` has given QEMU an `E` that is never freed.
     let what: &'static E = unsafe { &*user.cast::<E>() };
-    what.executes(index(cpu));
+    what.executes(&mut VirtualCpu::calls(cpu));
 }
 
 extern "C" fn sees<S: Sees>(cpu: c_uint, user: *mut c_void) {
@@ -338,7 +375,7 @@ extern "C" fn sees<S: Sees>(cpu: c_uint, user: *mut c_void) {
     let what: &'static S = unsafe { &*user.cast::<S>() };
     // SAFETY: QEMU calls this with `READS_REGISTERS`.
     let registers = unsafe { Registers::new() };
-    what.executes(index(cpu), &registers);
+    what.executes(&mut VirtualCpu::calls(cpu), &registers);
 }
 
 extern "C" fn wrote<W: Writes>(cpu: c_uint, info: u32, address: u64, user: *mut c_void) {
@@ -356,7 +393,7 @@ extern "C" fn wrote<W: Writes>(cpu: c_uint, info: u32, address: u64, user: *mut 
     let physical = unsafe { raw::qemu_plugin_hwaddr_phys_addr(physical) };
     // SAFETY: `info` is that of this callback.
     let shift = unsafe { raw::qemu_plugin_mem_size_shift(info) };
-    what.wrote(index(cpu), physical, 1 << shift);
+    what.wrote(&mut VirtualCpu::calls(cpu), physical, 1 << shift);
 }
 
 extern "C" fn translated<P: Plugin>(block: *mut raw::Block, user: *mut c_void) {
@@ -382,7 +419,7 @@ extern "C" fn discontinuity<P: Plugin>(
         _ => Discontinuity::Exception,
     };
     if let Some(what) = plugin.discontinuities() {
-        what.discontinuity(index(cpu), kind, from, to);
+        what.discontinuity(&mut VirtualCpu::calls(cpu), kind, from, to);
     }
 }
 

@@ -8,8 +8,8 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 pub(crate) const NO_REGISTERS: c_int = 0;
 /// Callbacks that read registers.
 pub(crate) const READS_REGISTERS: c_int = 1;
-/// `QEMU_PLUGIN_INLINE_ADD_U64`.
-pub(crate) const ADD: c_int = 0;
+/// `QEMU_PLUGIN_INLINE_STORE_U64`.
+pub(crate) const STORE: c_int = 1;
 /// Stores.
 pub(crate) const WRITES: c_int = 2;
 /// `QEMU_PLUGIN_DISCON_INTERRUPT`.
@@ -114,6 +114,12 @@ extern "C" {
     pub(crate) fn qemu_plugin_scoreboard_new(size: usize) -> *mut Scoreboard;
     pub(crate) fn qemu_plugin_register_vcpu_insn_exec_inline_per_vcpu(
         insn: *mut Instruction,
+        op: c_int,
+        entry: U64,
+        value: u64,
+    );
+    pub(crate) fn qemu_plugin_register_vcpu_tb_exec_inline_per_vcpu(
+        block: *mut Block,
         op: c_int,
         entry: U64,
         value: u64,

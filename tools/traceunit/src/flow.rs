@@ -30,6 +30,8 @@ pub struct Block {
     pub first: u64,
     /// From there to each other instruction.
     pub others: Box<[u16]>,
+    /// The address of its last instruction.
+    pub last: u64,
     /// The last instruction.
     pub insn: Insn,
     /// Whether that writes `CR3`.
@@ -37,10 +39,10 @@ pub struct Block {
 }
 
 impl Block {
-    /// The address of its last instruction.
-    #[must_use]
-    pub fn last(&self) -> u64 {
-        self.others().next_back().unwrap_or(self.first)
+    /// Whether `at` is in it, so that QEMU can go on there in the middle of the block.
+    #[inline]
+    fn has(&self, at: u64) -> bool {
+        at.wrapping_sub(self.first) <= self.last.wrapping_sub(self.first)
     }
 
     /// The addresses of its instructions, without the first.
@@ -85,20 +87,23 @@ enum Does {
 }
 
 impl Wanted {
-    #[inline]
     fn at(&self, address: u64) -> Does {
-        let wanted = match address >> 63 {
-            0 => self.user,
-            _ => self.kernel,
-        };
-        match wanted {
+        match self.is_privileged(address) {
             true if self.has_ranges() => self.in_ranges(address),
             true => Does::Trace,
             false => Does::Nothing,
         }
     }
 
+    /// Whether code there is traced, apart from ranges.
     #[inline]
+    fn is_privileged(&self, address: u64) -> bool {
+        match address >> 63 {
+            0 => self.user,
+            _ => self.kernel,
+        }
+    }
+
     fn has_ranges(&self) -> bool {
         self.ranges.iter().any(Option::is_some)
     }
@@ -137,6 +142,7 @@ pub struct Flow {
     encoder: Encoder,
     place: Place,
     wanted: Wanted,
+    ranged: bool,
     /// A range has ended the trace.
     stopped: bool,
 }
@@ -144,11 +150,12 @@ pub struct Flow {
 impl Flow {
     /// That of a CPU that has executed nothing.
     #[must_use]
-    pub const fn new(encoder: Encoder, wanted: Wanted) -> Self {
+    pub fn new(encoder: Encoder, wanted: Wanted) -> Self {
         Self {
             encoder,
             place: Place::Nowhere,
             wanted,
+            ranged: wanted.has_ranges(),
             stopped: false,
         }
     }
@@ -165,8 +172,8 @@ impl Flow {
         self.is_begun() && !self.stopped && self.wanted.at(address) == Does::Trace
     }
 
-    /// The CPU is about to execute a block. `whole`: it has reached the last instruction of the one
-    /// before. `cr3` reads that register.
+    /// The CPU is about to execute a block. `whole` tells whether it has reached the last instruction of
+    /// the one before. `cr3` reads that register.
     ///
     /// # Errors
     ///
@@ -175,13 +182,39 @@ impl Flow {
     pub fn executes(
         &mut self,
         block: &'static Block,
-        whole: bool,
+        whole: impl FnOnce() -> bool,
+        cr3: impl FnOnce() -> Option<u64>,
+        output: &mut impl Output,
+    ) -> Result<(), Full> {
+        let to = block.first;
+        match self.place {
+            // As most are: traced before and after.
+            Place::In(before)
+                if !before.has(to)
+                    && !before.writes_cr3
+                    && !self.ranged
+                    && self.encoder.is_on()
+                    && self.wanted.is_privileged(to) =>
+            {
+                self.place = Place::In(block);
+                self.steps(before, to, output)
+            }
+            _ => self.executes_any(block, whole, cr3, output),
+        }
+    }
+
+    #[cold]
+    fn executes_any(
+        &mut self,
+        block: &'static Block,
+        whole: impl FnOnce() -> bool,
         cr3: impl FnOnce() -> Option<u64>,
         output: &mut impl Output,
     ) -> Result<(), Full> {
         match self.place {
             Place::In(before) => {
-                if whole {
+                // Where QEMU goes on in the middle of a block is in it.
+                if !before.has(block.first) || whole() {
                     self.leaves(before, block.first, output)?;
                     if before.writes_cr3 {
                         self.address_space(cr3(), output)?;
@@ -202,7 +235,8 @@ impl Flow {
         self.arrives(block.first, output)
     }
 
-    /// A discontinuity takes the CPU from `from` to `to`. `whole` is as for [`Self::executes`].
+    /// A discontinuity takes the CPU from `from` to `to`. `whole`: it has reached the last instruction of
+    /// the block.
     ///
     /// # Errors
     ///
@@ -218,14 +252,14 @@ impl Flow {
         match (self.place, kind) {
             (Place::Nowhere, _) => return Ok(()),
             (Place::In(block), Discontinuity::Exception)
-                if from == block.last() && is_software_interrupt(block.insn.kind) =>
+                if from == block.last && is_software_interrupt(block.insn.kind) =>
             {
                 self.leaves(block, to, output)?;
             }
             // An exception at another instruction than the last is at the one behind it, which could
             // not be fetched.
             (Place::In(block), _)
-                if whole && (kind == Discontinuity::Interrupt || from != block.last()) =>
+                if whole && (kind == Discontinuity::Interrupt || from != block.last) =>
             {
                 self.leaves(block, from, output)?;
                 self.arrives(from, output)?;
@@ -242,7 +276,6 @@ impl Flow {
     }
 
     /// `at` is next: the trace begins or ends there if it is to.
-    #[inline]
     fn arrives(&mut self, at: u64, output: &mut impl Output) -> Result<(), Full> {
         match self.wanted.at(at) {
             Does::Trace if self.encoder.is_on() || self.stopped => Ok(()),
@@ -264,7 +297,7 @@ impl Flow {
         end: Option<u64>,
         output: &mut impl Output,
     ) -> Result<(), Full> {
-        if self.wanted.has_ranges() {
+        if self.ranged {
             for at in block.others().take_while(|at| Some(*at) != end) {
                 self.arrives(at, output)?;
             }
@@ -272,19 +305,24 @@ impl Flow {
         Ok(())
     }
 
-    /// All of a block was executed, and `to` is next.
+    /// The last instruction of a block has led to `to`, which is traced.
     #[inline]
+    fn steps(&mut self, block: &Block, to: u64, output: &mut impl Output) -> Result<(), Full> {
+        let step = Step {
+            insn: block.insn,
+            from: block.last,
+            to,
+            mode: Mode::Bits64,
+        };
+        self.encoder.step(&step, output)?;
+        Ok(())
+    }
+
+    /// All of a block was executed, and `to` is next.
     fn leaves(&mut self, block: &Block, to: u64, output: &mut impl Output) -> Result<(), Full> {
         self.passes(block, None, output)?;
         if self.wanted.at(to) == Does::Trace {
-            let step = Step {
-                insn: block.insn,
-                from: block.last(),
-                to,
-                mode: Mode::Bits64,
-            };
-            self.encoder.step(&step, output)?;
-            return Ok(());
+            return self.steps(block, to, output);
         }
         match block.insn.kind {
             Kind::Far(_) => self.encoder.far(output),
@@ -308,7 +346,7 @@ impl Flow {
         }
     }
 
-    /// The trace ends. `whole` is as for [`Self::executes`]: then all of the block but its last
+    /// The trace ends. `whole` is as for [`Self::discontinuity`]: then all of the block but its last
     /// instruction was executed.
     ///
     /// # Errors
@@ -319,7 +357,7 @@ impl Flow {
             Place::Nowhere => return Ok(()),
             Place::In(block) if whole => {
                 self.passes(block, None, output)?;
-                block.last()
+                block.last
             }
             Place::In(block) => block.first,
             Place::At(at) => at,
@@ -441,12 +479,13 @@ mod tests {
                     let block = Box::leak(Box::new(Block {
                         first,
                         others: [1, 2].into(),
+                        last: first + 2,
                         insn: Insn::decode(text, Mode::Bits64).unwrap(),
                         writes_cr3: text == MOV_CR3,
                     }));
                     cr3 += 0x1000;
                     let cr3 = || Some(cr3);
-                    flow.executes(block, whole, cr3, &mut ring).unwrap();
+                    flow.executes(block, || whole, cr3, &mut ring).unwrap();
                     whole = false;
                 }
                 Whole => whole = true,

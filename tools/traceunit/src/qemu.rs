@@ -7,11 +7,12 @@ use crate::image::Image;
 use crate::serve::{self, Engine};
 use crate::source::{Log, Packets, Request, Sink, Source};
 use intel_pt::insn::{Insn, Mode};
+use qemuplugin::biased;
 use qemuplugin::inside::Inside;
 use qemuplugin::registers::{Register, Registers};
 use qemuplugin::{
-    Counter, Discontinuities, Discontinuity, Executes, Machine, Options, Plugin, Sees, Translation,
-    LEN_MAX,
+    Discontinuities, Discontinuity, Executes, Flag, Machine, Options, Plugin, Sees, Translation,
+    VirtualCpu, LEN_MAX,
 };
 use std::borrow::Borrow;
 use std::collections::{HashMap, HashSet};
@@ -69,12 +70,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// QEMU, as the device needs it.
 struct Qemu {
     inside: Inside,
-    ended: Counter,
+    whole: Flag,
 }
 
 impl Engine for Qemu {
-    fn ended(&self, cpu: usize) -> u64 {
-        self.ended.get(cpu)
+    fn is_whole(&self, cpu: usize) -> bool {
+        self.whole.is_set(cpu)
     }
 
     fn exclusively(&self, work: Box<dyn FnOnce() + Send>) {
@@ -156,11 +157,12 @@ impl Plugin for TraceUnit {
                 None => Ok(None),
             })
             .collect::<Result<_, String>>()?;
+        biased::prepare()?;
         let inside = Inside::find()?;
         let source = Arc::new(Source::new(Box::new(move || inside.ticks()), logs));
         let engine = Arc::new(Qemu {
             inside,
-            ended: Counter::new(),
+            whole: Flag::new(),
         });
         let sink: Box<dyn Sink> = match (socket, prefix) {
             (Some(socket), _) => {
@@ -209,14 +211,14 @@ impl Plugin for TraceUnit {
         let kernel = first >> 63 != 0;
         let known = &mut *lock(&self.known);
         let mut others = Vec::new();
-        let mut last = (Insn::UNKNOWN, false);
+        let mut last = (first, Insn::UNKNOWN, false);
         let mut image = self.files.as_ref().map(|files| lock(&files.image));
         for instruction in translation.instructions() {
             let mut buffer = [0; LEN_MAX];
             let bytes = instruction.bytes(&mut buffer);
             let address = instruction.address();
             let insn = Insn::decode(bytes, Mode::Bits64).unwrap_or(Insn::UNKNOWN);
-            last = (insn, writes_cr3(bytes));
+            last = (address, insn, writes_cr3(bytes));
             match address.wrapping_sub(first) {
                 0 => {}
                 offset => others.push(u16::try_from(offset).unwrap_or(u16::MAX)),
@@ -231,10 +233,11 @@ impl Plugin for TraceUnit {
                 instruction.on_execution(*known.instructions.entry(address).or_insert_with(make));
             }
         }
-        let (insn, writes_cr3) = last;
+        let (last, insn, writes_cr3) = last;
         let block = Block {
             first,
             others: others.into(),
+            last,
             insn,
             writes_cr3,
         };
@@ -250,8 +253,9 @@ impl Plugin for TraceUnit {
             translation.on_execution(begins);
         }
         translation.on_execution_with_registers(begins);
+        translation.clears(self.engine.whole);
         if let Some(instruction) = translation.instructions().next_back() {
-            instruction.counts(self.engine.ended);
+            instruction.sets(self.engine.whole);
         }
     }
 
@@ -262,7 +266,7 @@ impl Plugin for TraceUnit {
     fn exits(&'static self) {
         for index in 0..self.source.cpus() {
             if let Some(mut cpu) = self.source.cpu(index) {
-                cpu.stop(self.engine.ended(index));
+                cpu.stop(self.engine.is_whole(index));
                 cpu.pass_all(index, &*self.sink);
                 cpu.flush_log();
             }
@@ -321,9 +325,10 @@ impl TraceUnit {
 }
 
 impl Discontinuities for TraceUnit {
-    fn discontinuity(&self, index: usize, kind: Discontinuity, from: u64, to: u64) {
-        if let Some(mut cpu) = self.source.tracing(index) {
-            cpu.discontinuity(kind, from, to, self.engine.ended(index));
+    fn discontinuity(&self, cpu: &mut VirtualCpu, kind: Discontinuity, from: u64, to: u64) {
+        let index = cpu.index();
+        if let Some(mut cpu) = self.source.tracing(cpu) {
+            cpu.discontinuity(kind, from, to, self.engine.is_whole(index));
             cpu.pass(index, &*self.sink);
         }
     }
@@ -337,19 +342,20 @@ struct Entered {
 
 impl Sees for Entered {
     #[inline]
-    fn executes(&'static self, index: usize, registers: &Registers<'_>) {
-        let Some(mut cpu) = self.of.source.tracing(index) else {
+    fn executes(&'static self, cpu: &mut VirtualCpu, registers: &Registers<'_>) {
+        let index = cpu.index();
+        let Some(mut cpu) = self.of.source.tracing(cpu) else {
             return;
         };
-        let ended = self.of.engine.ended(index);
-        cpu.executes(&self.block, ended, || self.of.cr3(registers));
+        let whole = || self.of.engine.is_whole(index);
+        cpu.executes(&self.block, whole, || self.of.cr3(registers));
         cpu.pass(index, &*self.of.sink);
     }
 }
 
 impl Executes for Entered {
     /// Before the trace has begun: it does with the first program.
-    fn executes(&'static self, _cpu: usize) {
+    fn executes(&'static self, _cpu: &mut VirtualCpu) {
         let Some(from_user) = &self.of.from_user else {
             return;
         };
@@ -395,8 +401,8 @@ struct Begun {
 }
 
 impl Executes for Begun {
-    fn executes(&'static self, index: usize) {
-        if let Some(mut cpu) = self.of.source.tracing(index) {
+    fn executes(&'static self, cpu: &mut VirtualCpu) {
+        if let Some(mut cpu) = self.of.source.tracing(cpu) {
             cpu.begins(self.address);
         }
     }

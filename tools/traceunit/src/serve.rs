@@ -7,7 +7,8 @@ use crate::device::memory::{Memory, Refused};
 use crate::device::pattern::Pattern;
 use crate::device::unit::Unit;
 use crate::device::{self, Device, Raise};
-use crate::source::{Held, Packets, Sink, Source};
+use crate::source::{Cpu, Held, Packets, Sink, Source};
+use qemuplugin::biased::Outside;
 use std::fs::File;
 use std::io::{self, Write};
 use std::ops::Range;
@@ -33,8 +34,8 @@ const IDLE: Duration = Duration::from_secs(1);
 
 /// What QEMU does for the device.
 pub trait Engine: Send + Sync {
-    /// How many blocks a CPU has executed up to their last instruction.
-    fn ended(&self, cpu: usize) -> u64;
+    /// Whether a CPU has reached the last instruction of the block that it executes.
+    fn is_whole(&self, cpu: usize) -> bool;
 
     /// Has `work` done soon, while no CPU executes anything. After it each block is translated anew.
     fn exclusively(&self, work: Box<dyn FnOnce() + Send>);
@@ -160,7 +161,7 @@ impl Shared {
         self.served.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn hold(&self, cpus: Range<usize>) -> Vec<(usize, Held<'_>)> {
+    fn hold(&self, cpus: Range<usize>) -> Vec<(usize, Held<'_, Outside<'_, Cpu>>)> {
         cpus.filter_map(|index| Some((index, self.source.cpu(index)?)))
             .collect()
     }
@@ -187,7 +188,7 @@ impl Shared {
     fn control(&self, units: Range<usize>, what: impl FnOnce(&mut Served)) {
         let mut cpus = self.hold(units);
         for (index, cpu) in &mut cpus {
-            cpu.stop(self.engine.ended(*index));
+            cpu.stop(self.engine.is_whole(*index));
             cpu.pass_all(*index, self);
         }
         let mut served = self.lock();

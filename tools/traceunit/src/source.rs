@@ -7,10 +7,10 @@
 
 use crate::flow::{Block, Flow, Wanted};
 use intel_pt::{Config, Encoder, Full, Output};
-use qemuplugin::Discontinuity;
-use spin::mutex::{SpinMutex, SpinMutexGuard};
-use spin::Yield;
+use qemuplugin::biased::{Inside, Outside, PerCpu};
+use qemuplugin::{Discontinuity, VirtualCpu};
 use std::io::{self, BufWriter, Write};
+use std::ops::DerefMut;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Bytes after which packets are passed on.
@@ -72,8 +72,6 @@ pub struct Cpu {
     /// Its trace, if it is on.
     flow: Option<Flow>,
     packets: Packets,
-    /// How many blocks had reached their last instruction when this one was begun.
-    ended: u64,
     /// Whether the next discontinuity is an exception.
     raised: bool,
     log: Option<Log>,
@@ -106,42 +104,36 @@ pub trait Sink: Send + Sync {
     fn ends(&self) {}
 }
 
-struct Slot {
-    /// Whether its trace is on. It is changed under the lock.
-    on: AtomicBool,
-    cpu: SpinMutex<Cpu, Yield>,
-}
-
 /// The virtual CPUs.
 pub struct Source {
-    slots: Box<[Slot]>,
+    cpus: PerCpu<Cpu>,
+    /// Whether the trace of each is on. It is changed under the CPU's lock.
+    on: Box<[AtomicBool]>,
     clock: Clock,
     /// Whether blocks are reported.
     armed: AtomicBool,
 }
 
 /// A virtual CPU whose lock is held.
-pub struct Held<'a> {
-    slot: &'a Slot,
-    cpu: SpinMutexGuard<'a, Cpu>,
+pub struct Held<'a, G> {
+    cpu: G,
+    on: &'a AtomicBool,
     clock: &'a Clock,
 }
 
 impl Source {
     /// That of as many CPUs as there are places for logs.
     pub fn new(clock: Clock, logs: impl IntoIterator<Item = Option<Log>>) -> Self {
-        let slot = |log| Slot {
-            on: AtomicBool::new(false),
-            cpu: SpinMutex::new(Cpu {
-                flow: None,
-                packets: Packets::default(),
-                ended: 0,
-                raised: false,
-                log,
-            }),
+        let cpu = |log| Cpu {
+            flow: None,
+            packets: Packets::default(),
+            raised: false,
+            log,
         };
+        let cpus = PerCpu::new(logs.into_iter().map(cpu));
         Self {
-            slots: logs.into_iter().map(slot).collect(),
+            on: (0..cpus.len()).map(|_| AtomicBool::new(false)).collect(),
+            cpus,
             clock,
             armed: AtomicBool::new(false),
         }
@@ -150,7 +142,7 @@ impl Source {
     /// The number of CPUs.
     #[must_use]
     pub fn cpus(&self) -> usize {
-        self.slots.len()
+        self.cpus.len()
     }
 
     /// Whether blocks are reported. Who wants to change it has all CPUs [held](Self::cpu).
@@ -164,28 +156,31 @@ impl Source {
         self.armed.store(armed, Ordering::Relaxed);
     }
 
-    /// A CPU.
-    pub fn cpu(&self, index: usize) -> Option<Held<'_>> {
-        let slot = self.slots.get(index)?;
+    /// A CPU, for another thread than its own.
+    pub fn cpu(&self, index: usize) -> Option<Held<'_, Outside<'_, Cpu>>> {
         Some(Held {
-            slot,
-            cpu: slot.cpu.lock(),
+            cpu: self.cpus.of(index)?,
+            on: self.on.get(index)?,
             clock: &self.clock,
         })
     }
 
-    /// A CPU, if its trace is on.
+    /// The CPU that calls, if its trace is on.
     #[inline]
-    pub fn tracing(&self, index: usize) -> Option<Held<'_>> {
-        let slot = self.slots.get(index)?;
-        match slot.on.load(Ordering::Relaxed) {
-            true => self.cpu(index).filter(|cpu| cpu.cpu.flow.is_some()),
-            false => None,
+    pub fn tracing<'a>(&'a self, cpu: &'a mut VirtualCpu) -> Option<Held<'a, Inside<'a, Cpu>>> {
+        let on = self.on.get(cpu.index())?;
+        if !on.load(Ordering::Relaxed) {
+            return None;
         }
+        Some(Held {
+            cpu: self.cpus.here(cpu)?,
+            on,
+            clock: &self.clock,
+        })
     }
 }
 
-impl Held<'_> {
+impl<G: DerefMut<Target = Cpu>> Held<'_, G> {
     /// Whether its trace is on.
     #[must_use]
     pub fn is_on(&self) -> bool {
@@ -207,23 +202,18 @@ impl Held<'_> {
         });
         self.cpu.flow = Some(Flow::new(encoder, request.wanted));
         self.cpu.raised = false;
-        self.slot.on.store(true, Ordering::Relaxed);
+        self.on.store(true, Ordering::Relaxed);
     }
 
-    /// Its trace ends. `ended` is as for [`Self::executes()`].
-    pub fn stop(&mut self, ended: u64) {
-        self.slot.on.store(false, Ordering::Relaxed);
+    /// Its trace ends. `whole`: it has reached the last instruction of the block that it executes.
+    pub fn stop(&mut self, whole: bool) {
+        self.on.store(false, Ordering::Relaxed);
         let Cpu {
-            flow,
-            packets,
-            log,
-            ended: before,
-            ..
+            flow, packets, log, ..
         } = &mut *self.cpu;
         let Some(mut flow) = flow.take() else {
             return;
         };
-        let whole = ended != *before;
         let clock = self.clock;
         // `Timed` has place for everything.
         let _ = flow.ends(whole, &mut Timed { packets, clock });
@@ -232,27 +222,21 @@ impl Held<'_> {
         }
     }
 
-    /// It is about to execute a block. `ended` counts the blocks that have reached their last
-    /// instruction.
+    /// It is about to execute a block. `whole` tells whether it has reached the last instruction of the
+    /// one before, and `cr3` reads that register.
     #[inline]
     pub fn executes(
         &mut self,
         block: &'static Block,
-        ended: u64,
+        whole: impl FnOnce() -> bool,
         cr3: impl FnOnce() -> Option<u64>,
     ) {
         let Cpu {
-            flow,
-            packets,
-            log,
-            ended: before,
-            ..
+            flow, packets, log, ..
         } = &mut *self.cpu;
         let Some(flow) = flow else {
             return;
         };
-        let whole = ended != *before;
-        *before = ended;
         if let Some(log) = log {
             complain(log.block());
         }
@@ -270,13 +254,12 @@ impl Held<'_> {
         }
     }
 
-    /// It goes elsewhere.
-    pub fn discontinuity(&mut self, kind: Discontinuity, from: u64, to: u64, ended: u64) {
+    /// It goes elsewhere. `whole` is as for [`Self::stop()`].
+    pub fn discontinuity(&mut self, kind: Discontinuity, from: u64, to: u64, whole: bool) {
         let Cpu {
             flow,
             packets,
             log,
-            ended: before,
             raised,
         } = &mut *self.cpu;
         let Some(flow) = flow else {
@@ -296,8 +279,6 @@ impl Held<'_> {
             log.not_executed(from);
             complain(log.block());
         }
-        let whole = ended != *before;
-        *before = ended;
         let clock = self.clock;
         let _ = flow.discontinuity(kind, from, to, whole, &mut Timed { packets, clock });
     }
@@ -426,6 +407,7 @@ mod tests {
         Box::leak(Box::new(Block {
             first,
             others: [1, 2].into(),
+            last: first + 2,
             insn: intel_pt::insn::Insn::decode(&[0xc3], intel_pt::insn::Mode::Bits64).unwrap(),
             writes_cr3: false,
         }))
@@ -446,19 +428,20 @@ mod tests {
     #[test]
     fn a_trace_begins_and_ends_with_packets() {
         let source = source(None);
-        assert!(source.tracing(0).is_none() && source.tracing(1).is_none());
+        assert!(source.cpu(1).is_none());
         let mut cpu = source.cpu(0).unwrap();
-        cpu.executes(block(KERNEL), 0, || None);
+        cpu.executes(block(KERNEL), || true, || None);
         assert!(cpu.packets().as_bytes().is_empty());
         cpu.start(&request());
         drop(cpu);
 
-        let mut cpu = source.tracing(0).unwrap();
-        for ended in 0..100 {
-            cpu.executes(block(KERNEL + 0x1000 * ended), ended, || None);
+        let mut cpu = source.cpu(0).unwrap();
+        assert!(cpu.is_on());
+        for n in 0..100 {
+            cpu.executes(block(KERNEL + 0x1000 * n), || true, || None);
         }
         let before = cpu.packets().as_bytes().len();
-        cpu.stop(100);
+        cpu.stop(true);
         assert!(cpu.packets().as_bytes().starts_with(&intel_pt::PSB));
         assert!(cpu.packets().as_bytes().len() > before);
         assert_eq!(cpu.packets().as_bytes().last(), Some(&1));
@@ -466,8 +449,7 @@ mod tests {
         cpu.pass_all(0, &file);
         assert!(cpu.packets().as_bytes().is_empty());
         assert_eq!(file.0.lock().unwrap().len(), before + 4);
-        drop(cpu);
-        assert!(source.tracing(0).is_none());
+        assert!(!cpu.is_on());
     }
 
     #[test]
@@ -487,11 +469,11 @@ mod tests {
     }
 
     enum Event {
-        /// A block, with what count.
-        Block(u64, u64),
+        /// A block, after one that is whole or not.
+        Block(u64, bool),
         Begins(u64),
         Goes(u64, u64),
-        Stop(u64),
+        Stop(bool),
     }
     use Event::{Begins, Block as B, Goes, Stop};
 
@@ -499,37 +481,37 @@ mod tests {
     fn what_is_shown_is_logged() {
         let at = |offset| KERNEL + offset;
         let all = |first: u64| (0..3).map(move |offset| Begins(at(first) + offset));
-        let mut whole = vec![B(KERNEL, 0)];
+        let mut whole = vec![B(KERNEL, true)];
         whole.extend(all(0));
         let table: [(Vec<Event>, &[u64]); 5] = [
             // The last one has not ended.
-            ([B(KERNEL, 0), Begins(KERNEL), Stop(0)].into(), &[]),
-            (whole.into_iter().chain([Stop(1)]).collect(), &[0, 1]),
+            ([B(KERNEL, true), Begins(KERNEL), Stop(false)].into(), &[]),
+            (whole.into_iter().chain([Stop(true)]).collect(), &[0, 1]),
             (
-                [B(KERNEL, 0)]
+                [B(KERNEL, true)]
                     .into_iter()
                     .chain(all(0))
-                    .chain([B(at(3), 1), Begins(at(3)), Stop(1)])
+                    .chain([B(at(3), true), Begins(at(3)), Stop(false)])
                     .collect(),
                 &[0, 1, 2],
             ),
             // Repeated, until an interrupt comes.
             (
                 [
-                    B(KERNEL, 0),
+                    B(KERNEL, true),
                     Begins(KERNEL),
                     Begins(at(1)),
-                    B(at(1), 1),
+                    B(at(1), true),
                     Begins(at(1)),
-                    B(at(1), 2),
+                    B(at(1), true),
                     Begins(at(1)),
                     Goes(at(1), at(0x100)),
-                    B(at(0x100), 3),
+                    B(at(0x100), true),
                     Begins(at(0x100)),
-                    B(at(1), 4),
+                    B(at(1), true),
                     Begins(at(1)),
-                    B(at(2), 5),
-                    Stop(5),
+                    B(at(2), true),
+                    Stop(false),
                 ]
                 .into(),
                 &[0, 0x100, 1],
@@ -537,12 +519,12 @@ mod tests {
             // Not the code of programs.
             (
                 [
-                    B(0x1000, 0),
+                    B(0x1000, true),
                     Begins(0x1000),
-                    B(KERNEL, 1),
+                    B(KERNEL, true),
                     Begins(KERNEL),
-                    B(at(3), 2),
-                    Stop(2),
+                    B(at(3), true),
+                    Stop(false),
                 ]
                 .into(),
                 &[0],
@@ -555,12 +537,12 @@ mod tests {
             cpu.start(&request());
             for event in events {
                 match event {
-                    B(first, ended) => cpu.executes(block(first), ended, || None),
+                    B(first, whole) => cpu.executes(block(first), || whole, || None),
                     Begins(address) => cpu.begins(address),
                     Goes(from, to) => {
-                        cpu.discontinuity(Discontinuity::Interrupt, from, to, 3);
+                        cpu.discontinuity(Discontinuity::Interrupt, from, to, true);
                     }
-                    Stop(ended) => cpu.stop(ended),
+                    Stop(whole) => cpu.stop(whole),
                 }
             }
             cpu.flush_log();

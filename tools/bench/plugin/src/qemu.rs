@@ -3,7 +3,9 @@
 //! What QEMU calls.
 
 use crate::record::{Block, Marker, Recorder};
-use qemuplugin::{Executes, Instruction, Machine, Options, Plugin, Translation, Writes, LEN_MAX};
+use qemuplugin::{
+    Executes, Instruction, Machine, Options, Plugin, Translation, VirtualCpu, Writes, LEN_MAX,
+};
 use std::fs::File;
 use std::io::Write;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -76,8 +78,8 @@ struct Executed {
 }
 
 impl Executes for Executed {
-    fn executes(&'static self, cpu: usize) {
-        self.bench.recorder.executed(&self.block, cpu);
+    fn executes(&'static self, cpu: &mut VirtualCpu) {
+        self.bench.recorder.executed(&self.block, cpu.index());
     }
 }
 
@@ -92,8 +94,10 @@ impl Writes for Written {
         self.bench.recorder.is_open()
     }
 
-    fn wrote(&'static self, cpu: usize, address: u64, len: u64) {
-        self.bench.recorder.wrote(cpu, self.at, address, len);
+    fn wrote(&'static self, cpu: &mut VirtualCpu, address: u64, len: u64) {
+        self.bench
+            .recorder
+            .wrote(cpu.index(), self.at, address, len);
     }
 }
 
@@ -103,7 +107,7 @@ struct Marked {
 }
 
 impl Executes for Marked {
-    fn executes(&'static self, _cpu: usize) {
+    fn executes(&'static self, _cpu: &mut VirtualCpu) {
         let Some(report) = self.bench.recorder.mark(self.marker) else {
             return;
         };

@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Values of virtual CPUs, behind locks that cost these next to nothing.
+//!
+//! A virtual CPU takes its lock at each block that it executes, everybody else seldom. So the others pay:
+//! they have the kernel put a full barrier into each thread of the process (`membarrier()`), and the
+//! virtual CPU needs none of its own. Peterson's pair of flags does the rest:
+//!
+//! | virtual CPU | somebody else |
+//! |---|---|
+//! | `inside` = 1 | `wanted` = 1 |
+//! | light barrier | heavy barrier |
+//! | has the lock if `wanted` is 0 | has the lock when `inside` is 0 |
+
+use crate::VirtualCpu;
+use rustix::thread::{membarrier, MembarrierCommand};
+use std::cell::UnsafeCell;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{compiler_fence, fence, AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Has the kernel ready for the barriers of this process.
+///
+/// # Errors
+///
+/// The kernel has none.
+pub fn prepare() -> Result<(), String> {
+    membarrier(MembarrierCommand::RegisterPrivateExpedited)
+        .map_err(|error| format!("this kernel has no membarrier(): {error}"))
+}
+
+/// A full barrier, together with the [`heavy()`] one of another thread.
+#[inline]
+fn light() {
+    compiler_fence(Ordering::SeqCst);
+}
+
+/// A full barrier in all threads.
+fn heavy() {
+    compiler_fence(Ordering::SeqCst);
+    // It cannot fail after `prepare()`.
+    let _ = membarrier(MembarrierCommand::PrivateExpedited);
+    compiler_fence(Ordering::SeqCst);
+}
+
+/// A value for each virtual CPU. [`prepare()`] is called before the first is used.
+#[derive(Debug)]
+pub struct PerCpu<T>(Box<[Biased<T>]>);
+
+impl<T> PerCpu<T> {
+    /// These values.
+    pub fn new(values: impl IntoIterator<Item = T>) -> Self {
+        Self(values.into_iter().map(Biased::new).collect())
+    }
+
+    /// The number of values.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The value of the virtual CPU that calls.
+    #[inline]
+    pub fn here<'a>(&'a self, cpu: &'a mut VirtualCpu) -> Option<Inside<'a, T>> {
+        let biased = self.0.get(cpu.index())?;
+        // SAFETY: The thread of this CPU, of which there is one at a time, by the type. It has no lock
+        // here already, as that would borrow `cpu`.
+        Some(unsafe { biased.enter() })
+    }
+
+    /// The value of a virtual CPU, for another thread.
+    pub fn of(&self, cpu: usize) -> Option<Outside<'_, T>> {
+        self.0.get(cpu).map(Biased::lock)
+    }
+}
+
+/// A value that a virtual CPU shares with other threads.
+#[derive(Debug, Default)]
+struct Biased<T> {
+    /// The virtual CPU has the lock, or tries to get it.
+    inside: AtomicBool,
+    /// Somebody else has it, or waits for it.
+    wanted: AtomicBool,
+    /// Of these there is one at a time.
+    others: Mutex<()>,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: The lock gives one thread at a time the value, which can be sent.
+unsafe impl<T: Send> Sync for Biased<T> {}
+
+impl<T> Biased<T> {
+    /// Holds this value.
+    const fn new(value: T) -> Self {
+        Self {
+            inside: AtomicBool::new(false),
+            wanted: AtomicBool::new(false),
+            others: Mutex::new(()),
+            value: UnsafeCell::new(value),
+        }
+    }
+
+    /// Takes the lock for the virtual CPU.
+    ///
+    /// # Safety
+    ///
+    /// No two threads may do so at the same time, nor may one that has it already.
+    #[inline]
+    unsafe fn enter(&self) -> Inside<'_, T> {
+        self.inside.store(true, Ordering::Relaxed);
+        light();
+        if self.wanted.load(Ordering::Relaxed) {
+            self.enter_late();
+        }
+        // Pairs with the release of `wanted` by `Outside`.
+        fence(Ordering::Acquire);
+        Inside { of: self }
+    }
+
+    #[cold]
+    fn enter_late(&self) {
+        loop {
+            self.inside.store(false, Ordering::Release);
+            while self.wanted.load(Ordering::Relaxed) {
+                std::thread::yield_now();
+            }
+            self.inside.store(true, Ordering::Relaxed);
+            light();
+            if !self.wanted.load(Ordering::Relaxed) {
+                return;
+            }
+        }
+    }
+
+    /// Takes the lock on another thread than the virtual CPU's.
+    fn lock(&self) -> Outside<'_, T> {
+        let turn = self.others.lock().unwrap_or_else(PoisonError::into_inner);
+        self.wanted.store(true, Ordering::Relaxed);
+        heavy();
+        // Pairs with the release of `inside`.
+        while self.inside.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+        Outside {
+            of: self,
+            _turn: turn,
+        }
+    }
+}
+
+/// The virtual CPU has the lock.
+#[derive(Debug)]
+pub struct Inside<'a, T> {
+    of: &'a Biased<T>,
+}
+
+impl<T> Deref for Inside<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: `inside` is set, and `wanted` was not when that was visible to all: no `Outside` is
+        // there until this is dropped. There is no other `Inside`, by the requirement of `enter()`.
+        unsafe { &*self.of.value.get() }
+    }
+}
+
+impl<T> DerefMut for Inside<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: `inside` is set, and `wanted` was not when that was visible to all: no `Outside` is
+        // there until this is dropped. There is no other `Inside`, by the requirement of `enter()`.
+        unsafe { &mut *self.of.value.get() }
+    }
+}
+
+impl<T> Drop for Inside<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        self.of.inside.store(false, Ordering::Release);
+    }
+}
+
+/// Somebody else has the lock.
+#[derive(Debug)]
+pub struct Outside<'a, T> {
+    of: &'a Biased<T>,
+    _turn: MutexGuard<'a, ()>,
+}
+
+impl<T> Deref for Outside<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        // SAFETY: `wanted` is set, and `inside` was clear after that was visible to all: no `Inside` is
+        // there until this is dropped. There is no other `Outside`, by the mutex.
+        unsafe { &*self.of.value.get() }
+    }
+}
+
+impl<T> DerefMut for Outside<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: `wanted` is set, and `inside` was clear after that was visible to all: no `Inside` is
+        // there until this is dropped. There is no other `Outside`, by the mutex.
+        unsafe { &mut *self.of.value.get() }
+    }
+}
+
+impl<T> Drop for Outside<'_, T> {
+    fn drop(&mut self) {
+        self.of.wanted.store(false, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_thread_at_a_time_has_the_value() {
+        prepare().unwrap();
+        let value = Biased::new((0u64, 0u64));
+        let add = |pair: &mut (u64, u64)| {
+            assert_eq!(pair.0, pair.1);
+            pair.0 += 1;
+            std::hint::black_box(&mut *pair);
+            pair.1 += 1;
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..1_000_000 {
+                    // SAFETY: Only this thread does, and it drops it at once.
+                    let mut inside = unsafe { value.enter() };
+                    add(&mut inside);
+                }
+            });
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    for _ in 0..2000 {
+                        add(&mut value.lock());
+                    }
+                });
+            }
+        });
+        assert_eq!(*value.lock(), (1_004_000, 1_004_000));
+    }
+}
