@@ -38,6 +38,9 @@ pub trait Output {
 pub struct Config {
     /// Whether there are `TSC` packets.
     pub tsc: bool,
+    /// Ticks after which there is another `TSC`, in front of the next packet with an address. 0: only
+    /// at a `PSB`, and where tracing begins.
+    pub tsc_period: u64,
     /// Whether a return to the address behind its call is a bit in a `TNT`. Not every decoder
     /// supports that.
     pub ret_compression: bool,
@@ -132,6 +135,8 @@ struct State {
     last_ip: u64,
     mode: Option<Mode>,
     cr3: Option<u64>,
+    /// The newest `TSC`.
+    tsc: u64,
     /// Whether there was a `PSB`.
     begun: bool,
     on: bool,
@@ -160,6 +165,7 @@ impl Encoder {
                 last_ip: 0,
                 mode: None,
                 cr3: None,
+                tsc: 0,
                 begun: false,
                 on: false,
                 since_psb: 0,
@@ -210,7 +216,7 @@ impl Encoder {
         if self.psb_due(&state) {
             self.psb(&mut group, &mut state, None, output);
         } else if self.config.tsc {
-            group.tsc(output.tsc());
+            tsc(&mut group, &mut state, output.tsc());
         }
         mode_exec(&mut group, &mut state, mode);
         group.address(Address::Pge, ip, &mut state.last_ip);
@@ -299,6 +305,7 @@ impl Encoder {
         let mut state = self.state;
 
         group.tnt(&mut state.tnt);
+        self.time(&mut group, &mut state, output);
         group.address(Address::Fup, from, &mut state.last_ip);
         mode_exec(&mut group, &mut state, mode);
         group.address(Address::Tip, to, &mut state.last_ip);
@@ -400,9 +407,21 @@ impl Encoder {
         let mut state = self.state;
 
         group.tnt(&mut state.tnt);
+        self.time(&mut group, &mut state, output);
         mode_exec(&mut group, &mut state, mode);
         group.address(Address::Tip, to, &mut state.last_ip);
         self.finish(group, state, to, output)
+    }
+
+    /// Adds a `TSC` if it is due.
+    fn time(&self, group: &mut Group, state: &mut State, output: &mut impl Output) {
+        if self.config.tsc && self.config.tsc_period != 0 {
+            let now = output.tsc();
+
+            if now.wrapping_sub(state.tsc) >= self.config.tsc_period {
+                tsc(group, state, now);
+            }
+        }
     }
 
     /// Writes a group after which a decoder has followed the thread to `ip` exactly, so that a
@@ -438,7 +457,7 @@ impl Encoder {
         state.last_ip = 0;
 
         if self.config.tsc {
-            group.tsc(output.tsc());
+            tsc(group, state, output.tsc());
         }
         if let Some(ratio) = self.config.cbr {
             group.cbr(ratio);
@@ -474,6 +493,12 @@ impl Encoder {
         self.state = state;
         Ok(())
     }
+}
+
+/// Adds a `TSC`.
+fn tsc(group: &mut Group, state: &mut State, now: u64) {
+    group.tsc(now);
+    state.tsc = now;
 }
 
 /// Adds `MODE.Exec` where a decoder does not know the mode.

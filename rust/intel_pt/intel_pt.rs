@@ -19,6 +19,7 @@
 //! | [`far`](Encoder::far): a far transfer, such as `syscall`, leaves the traced code | `TIP.PGD` |
 //! | [`leave`](Encoder::leave): a branch leaves the traced addresses | `TIP.PGD` with an address |
 //! | [`stopped`](Encoder::stopped): after an end, at an address that stops the trace | `TraceStop` |
+//! | [`tsc_period`](Config::tsc_period) ticks after the last | `TSC`, in front of a `FUP` or `TIP` |
 //! | [`psb_period`](Config::psb_period) bytes after the last | `PSB`, `TSC`, `CBR`, `PIP`, `MODE.Exec`, `FUP`, `PSBEND`, after a `TNT` or `TIP` |
 //!
 //! The packets of one call are written as a group: all of them, or none if there is no space. While

@@ -61,6 +61,50 @@ fn smoke() {
     assert_eq!(ring.bytes, want);
 }
 
+#[test]
+fn times_and_address_spaces_stand_between_addresses() {
+    struct Clock(Vec<u8>, u64);
+    impl Output for Clock {
+        fn write(&mut self, bytes: &[u8], _keep: usize) -> Result<(), Full> {
+            self.0.extend_from_slice(bytes);
+            Ok(())
+        }
+
+        fn tsc(&mut self) -> u64 {
+            self.1 += 0x10;
+            self.1
+        }
+    }
+    let mut clock = Clock(Vec::new(), 0);
+    let mut pt = Encoder::new(Config {
+        tsc: true,
+        tsc_period: 0x20,
+        ..Config::default()
+    });
+    // Before the first `PSB`, where it is told.
+    pt.address_space(0x1_2345_6000, &mut clock).unwrap();
+    pt.begin(false, &mut clock).unwrap();
+    pt.enable(0x401000, Mode::Bits64, &mut clock).unwrap();
+    clock.0.clear();
+    for to in [0x402000, 0x403000] {
+        pt.interrupt(0x401000, to, Mode::Bits64, &mut clock)
+            .unwrap();
+    }
+    pt.address_space(0x1_2345_6000, &mut clock).unwrap();
+    pt.address_space(0x7000, &mut clock).unwrap();
+    pt.disable(0x403000, &mut clock).unwrap();
+    pt.stopped(&mut clock).unwrap();
+    pt.begin(false, &mut clock).unwrap();
+
+    let mut want = vec![0x3d, 0, 0x10, 0x2d, 0, 0x20];
+    want.extend([0x19, 0x40, 0, 0, 0, 0, 0, 0, 0x3d, 0, 0x10, 0x2d, 0, 0x30]);
+    want.extend([2, 0x43, 0, 7, 0, 0, 0, 0, 0x3d, 0, 0x30, 1, 2, 0x83]);
+    want.extend(PSB);
+    want.extend([0x19, 0x50, 0, 0, 0, 0, 0, 0, 2, 0x43, 0, 7, 0, 0, 0, 0]);
+    want.extend([2, 0x23]);
+    assert_eq!(clock.0, want);
+}
+
 /// perf forgets all calls at a `PSB`: no bit may stand for a return to one in front of it.
 #[test]
 fn calls_in_front_of_a_psb_are_forgotten() {

@@ -61,7 +61,7 @@ pub(crate) fn encoder_config(config: &Config) -> Result<intel_pt::Config> {
         tsc: config.tsc() != 0,
         ret_compression: config.noretcomp() == 0,
         psb_period: 2048 << config.psb_period(),
-        cbr: None,
+        ..intel_pt::Config::default()
     })
 }
 

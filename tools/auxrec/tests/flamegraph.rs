@@ -327,7 +327,7 @@ fn configs() -> impl Iterator<Item = Config> {
             tsc: true,
             ret_compression,
             psb_period,
-            cbr: None,
+            ..Default::default()
         })
 }
 
