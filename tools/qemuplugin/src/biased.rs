@@ -232,22 +232,28 @@ mod tests {
             std::hint::black_box(&mut *pair);
             pair.1 += 1;
         };
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                for _ in 0..1_000_000 {
-                    // SAFETY: Only this thread does, and it drops it at once.
-                    let mut inside = unsafe { value.enter() };
-                    add(&mut inside);
-                }
-            });
-            for _ in 0..2 {
+        let done = AtomicBool::new(false);
+        let total = std::thread::scope(|scope| {
+            let others = [(); 2].map(|()| {
                 scope.spawn(|| {
-                    for _ in 0..2000 {
+                    let mut count = 0;
+                    while !done.load(Ordering::Relaxed) || count < 1000 {
                         add(&mut value.lock());
+                        count += 1;
                     }
-                });
+                    count
+                })
+            });
+            let count = 1_000_000;
+            for _ in 0..count {
+                // SAFETY: Only this thread does, and it drops it at once.
+                let mut inside = unsafe { value.enter() };
+                add(&mut inside);
             }
+            done.store(true, Ordering::Relaxed);
+            let others = others.map(|other| other.join().unwrap());
+            count + others.iter().sum::<u64>()
         });
-        assert_eq!(*value.lock(), (1_004_000, 1_004_000));
+        assert_eq!(*value.lock(), (total, total));
     }
 }

@@ -16,6 +16,10 @@
 //!
 //! The instructions before a block's last are no branches, so they have no packets.
 //!
+//! QEMU translates a page of a program once for all addresses where processes have it: a block has the address
+//! that it was translated for, and the CPU may execute it elsewhere. What a direct branch leads to is
+//! known from where it is; else the CPU's register is read. The kernel's code is at one address.
+//!
 //! Code that is not [`Wanted`] is left with `TIP.PGD`, and entered with `TIP.PGE`. The bounds of a range
 //! may be in the middle of a block.
 
@@ -23,33 +27,68 @@ use intel_pt::insn::{Far, Insn, Kind, Mode};
 use intel_pt::{Encoder, Full, Output, Step};
 use qemuplugin::Discontinuity;
 
-/// A block of guest code.
+/// A block of guest code, by the address that it was translated for.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Block {
     /// The address of its first instruction.
     pub first: u64,
     /// From there to each other instruction.
     pub others: Box<[u16]>,
-    /// The address of its last instruction.
-    pub last: u64,
+    /// From there to its last instruction.
+    pub last: u16,
     /// The last instruction.
     pub insn: Insn,
     /// Whether that writes `CR3`.
     pub writes_cr3: bool,
 }
 
-impl Block {
+/// A block that a CPU executes.
+#[derive(Debug, Clone, Copy)]
+struct Here {
+    block: &'static Block,
+    /// The address of its first instruction.
+    first: u64,
+}
+
+impl Here {
+    /// The address of its last instruction.
+    #[inline]
+    fn last(&self) -> u64 {
+        self.first.wrapping_add(u64::from(self.block.last))
+    }
+
     /// Whether `at` is in it, so that QEMU can go on there in the middle of the block.
     #[inline]
     fn has(&self, at: u64) -> bool {
-        at.wrapping_sub(self.first) <= self.last.wrapping_sub(self.first)
+        at.wrapping_sub(self.first) <= u64::from(self.block.last)
     }
 
     /// The addresses of its instructions, without the first.
-    fn others(&self) -> impl DoubleEndedIterator<Item = u64> + '_ {
+    fn others(&self) -> impl Iterator<Item = u64> + '_ {
         let at = |offset: &u16| self.first.wrapping_add(u64::from(*offset));
-        self.others.iter().map(at)
+        self.block.others.iter().map(at)
     }
+
+    /// Whether its last instruction leads to `to` by itself.
+    fn leads_to(&self, to: u64) -> bool {
+        let Block { insn, .. } = self.block;
+        let direct = match insn.kind {
+            Kind::Conditional { .. } => [Some(insn.next(self.last())), insn.target(self.last())],
+            Kind::Jump { .. } | Kind::Call { .. } => [insn.target(self.last()), None],
+            kind if !kind.is_branch() => [Some(insn.next(self.last())), None],
+            _ => [None, None],
+        };
+        direct.contains(&Some(to))
+    }
+}
+
+/// What the CPU has in its registers.
+pub trait State {
+    /// The address that it executes.
+    fn pc(&self) -> Option<u64>;
+
+    /// `CR3`.
+    fn cr3(&self) -> Option<u64>;
 }
 
 /// A range of addresses.
@@ -131,7 +170,7 @@ enum Place {
     /// Nothing was executed yet.
     Nowhere,
     /// In a block.
-    In(&'static Block),
+    In(Here),
     /// A discontinuity has led to this address.
     At(u64),
 }
@@ -172,8 +211,29 @@ impl Flow {
         self.is_begun() && !self.stopped && self.wanted.at(address) == Does::Trace
     }
 
+    /// Where the CPU executes the block that it is about to execute.
+    #[inline]
+    fn finds(&self, block: &Block, state: &impl State) -> u64 {
+        match block.first >> 63 {
+            0 => self.finds_in_program(block, state),
+            _ => block.first,
+        }
+    }
+
+    fn finds_in_program(&self, block: &Block, state: &impl State) -> u64 {
+        if let Place::In(before) = self.place {
+            // Most often the code around was translated for the same process.
+            let shift = before.first.wrapping_sub(before.block.first);
+            let guess = block.first.wrapping_add(shift);
+            if before.leads_to(guess) {
+                return guess;
+            }
+        }
+        state.pc().unwrap_or(block.first)
+    }
+
     /// The CPU is about to execute a block. `whole` tells whether it has reached the last instruction of
-    /// the one before. `cr3` reads that register.
+    /// the one before.
     ///
     /// # Errors
     ///
@@ -183,56 +243,78 @@ impl Flow {
         &mut self,
         block: &'static Block,
         whole: impl FnOnce() -> bool,
-        cr3: impl FnOnce() -> Option<u64>,
+        state: &impl State,
         output: &mut impl Output,
     ) -> Result<(), Full> {
-        let to = block.first;
-        match self.place {
+        let first = self.finds(block, state);
+        let here = Here { block, first };
+        if let Place::In(before) = self.place {
+            // Where QEMU goes on in the middle of a block is in it.
+            let whole = !before.has(first) || whole();
             // As most are: traced before and after.
-            Place::In(before)
-                if !before.has(to)
-                    && !before.writes_cr3
-                    && !self.ranged
-                    && self.encoder.is_on()
-                    && self.wanted.is_privileged(to) =>
+            if whole
+                && !before.block.writes_cr3
+                && !self.ranged
+                && self.encoder.is_on()
+                && self.wanted.is_privileged(first)
             {
-                self.place = Place::In(block);
-                self.steps(before, to, output)
+                self.place = Place::In(here);
+                return self.steps(before, first, output);
             }
-            _ => self.executes_any(block, whole, cr3, output),
+            self.follows(before, first, whole, state, output)?;
+        } else {
+            self.begins(first, state, output)?;
+        }
+        self.place = Place::In(here);
+        self.arrives(first, output)
+    }
+
+    /// `to` is executed after a block, all of which was executed if it is `whole`.
+    #[cold]
+    fn follows(
+        &mut self,
+        before: Here,
+        to: u64,
+        whole: bool,
+        state: &impl State,
+        output: &mut impl Output,
+    ) -> Result<(), Full> {
+        if !whole {
+            return self.passes(before, Some(to), output);
+        }
+        self.leaves(before, to, output)?;
+        match before.block.writes_cr3 {
+            true => self.address_space(state.cr3(), output),
+            false => Ok(()),
         }
     }
 
+    /// `first` is executed after no block.
     #[cold]
-    fn executes_any(
+    fn begins(
         &mut self,
-        block: &'static Block,
-        whole: impl FnOnce() -> bool,
-        cr3: impl FnOnce() -> Option<u64>,
+        first: u64,
+        state: &impl State,
         output: &mut impl Output,
     ) -> Result<(), Full> {
         match self.place {
-            Place::In(before) => {
-                // Where QEMU goes on in the middle of a block is in it.
-                if !before.has(block.first) || whole() {
-                    self.leaves(before, block.first, output)?;
-                    if before.writes_cr3 {
-                        self.address_space(cr3(), output)?;
-                    }
-                } else {
-                    self.passes(before, Some(block.first), output)?;
-                }
-            }
-            Place::Nowhere => {
-                self.address_space(cr3(), output)?;
-                self.encoder.begin(false, output)?;
-            }
             // What QEMU does not report as a discontinuity, such as a reset.
-            Place::At(to) if to != block.first => self.goes(to, block.first, output)?,
-            Place::At(_) => {}
+            Place::At(to) if to != first => self.goes(to, first, output),
+            Place::At(_) | Place::In(_) => Ok(()),
+            Place::Nowhere => {
+                self.address_space(state.cr3(), output)?;
+                self.encoder.begin(false, output)
+            }
         }
-        self.place = Place::In(block);
-        self.arrives(block.first, output)
+    }
+
+    /// From the address that the block was translated for to where it is executed.
+    #[must_use]
+    pub fn shift(&self) -> u64 {
+        match self.place {
+            Place::In(here) => here.first.wrapping_sub(here.block.first),
+            _ => 0,
+        }
     }
 
     /// A discontinuity takes the CPU from `from` to `to`. `whole`: it has reached the last instruction of
@@ -252,14 +334,14 @@ impl Flow {
         match (self.place, kind) {
             (Place::Nowhere, _) => return Ok(()),
             (Place::In(block), Discontinuity::Exception)
-                if from == block.last && is_software_interrupt(block.insn.kind) =>
+                if from == block.last() && is_software_interrupt(block.block.insn.kind) =>
             {
                 self.leaves(block, to, output)?;
             }
             // An exception at another instruction than the last is at the one behind it, which could
             // not be fetched.
             (Place::In(block), _)
-                if whole && (kind == Discontinuity::Interrupt || from != block.last) =>
+                if whole && (kind == Discontinuity::Interrupt || from != block.last()) =>
             {
                 self.leaves(block, from, output)?;
                 self.arrives(from, output)?;
@@ -293,7 +375,7 @@ impl Flow {
     /// The instructions of a block were executed, without its first: up to that at `end`, or all.
     fn passes(
         &mut self,
-        block: &Block,
+        block: Here,
         end: Option<u64>,
         output: &mut impl Output,
     ) -> Result<(), Full> {
@@ -307,10 +389,10 @@ impl Flow {
 
     /// The last instruction of a block has led to `to`, which is traced.
     #[inline]
-    fn steps(&mut self, block: &Block, to: u64, output: &mut impl Output) -> Result<(), Full> {
+    fn steps(&mut self, block: Here, to: u64, output: &mut impl Output) -> Result<(), Full> {
         let step = Step {
-            insn: block.insn,
-            from: block.last,
+            insn: block.block.insn,
+            from: block.last(),
             to,
             mode: Mode::Bits64,
         };
@@ -319,12 +401,12 @@ impl Flow {
     }
 
     /// All of a block was executed, and `to` is next.
-    fn leaves(&mut self, block: &Block, to: u64, output: &mut impl Output) -> Result<(), Full> {
+    fn leaves(&mut self, block: Here, to: u64, output: &mut impl Output) -> Result<(), Full> {
         self.passes(block, None, output)?;
         if self.wanted.at(to) == Does::Trace {
             return self.steps(block, to, output);
         }
-        match block.insn.kind {
+        match block.block.insn.kind {
             Kind::Far(_) => self.encoder.far(output),
             kind if kind.is_branch() => self.encoder.leave(to, output),
             _ => self.encoder.disable(to, output),
@@ -357,7 +439,7 @@ impl Flow {
             Place::Nowhere => return Ok(()),
             Place::In(block) if whole => {
                 self.passes(block, None, output)?;
-                block.last
+                block.last()
             }
             Place::In(block) => block.first,
             Place::At(at) => at,
@@ -450,6 +532,32 @@ mod tests {
         found
     }
 
+    struct Registers {
+        pc: u64,
+        cr3: u64,
+    }
+
+    impl State for Registers {
+        fn pc(&self) -> Option<u64> {
+            Some(self.pc)
+        }
+
+        fn cr3(&self) -> Option<u64> {
+            Some(self.cr3)
+        }
+    }
+
+    /// A page that was translated for this address is executed elsewhere.
+    const SHARED: u64 = 0x7000_0000_0000;
+    const SHIFT: u64 = 0x12_3000;
+
+    fn shifted(first: u64) -> u64 {
+        match first >> 40 {
+            0x70 => first + SHIFT,
+            _ => first,
+        }
+    }
+
     enum Event {
         Block(u64, &'static [u8]),
         /// The last instruction is reached.
@@ -479,13 +587,16 @@ mod tests {
                     let block = Box::leak(Box::new(Block {
                         first,
                         others: [1, 2].into(),
-                        last: first + 2,
+                        last: 2,
                         insn: Insn::decode(text, Mode::Bits64).unwrap(),
                         writes_cr3: text == MOV_CR3,
                     }));
                     cr3 += 0x1000;
-                    let cr3 = || Some(cr3);
-                    flow.executes(block, || whole, cr3, &mut ring).unwrap();
+                    let state = Registers {
+                        pc: shifted(first),
+                        cr3,
+                    };
+                    flow.executes(block, || whole, &state, &mut ring).unwrap();
                     whole = false;
                 }
                 Whole => whole = true,
@@ -682,6 +793,50 @@ mod tests {
                 "TIP ffffffff81009000",
                 "FUP ffffffff81009000",
                 "PGD"
+            ]
+        );
+    }
+
+    #[test]
+    fn shared_pages_are_where_they_are_executed() {
+        let events = [
+            B(KERNEL, SYSRET),
+            Whole,
+            B(SHARED, JE),
+            Whole,
+            B(SHARED + 0x14, JMP),
+            Whole,
+            B(SHARED + 0x28, RET),
+            Whole,
+            // Not shared.
+            B(USER, JMP),
+            Whole,
+            B(USER + 0x14, RET),
+            Whole,
+            B(SHARED, NOP),
+            Whole,
+            Interrupt(SHARED + SHIFT + 3, HANDLER),
+            B(HANDLER, NOP),
+        ];
+        let wanted = Wanted {
+            kernel: true,
+            user: true,
+            ..Wanted::default()
+        };
+        let found = trace_of(&events, wanted);
+        let at = |offset| format!("{:x}", SHARED + SHIFT + offset);
+        assert_eq!(
+            found,
+            [
+                "PGE ffffffff81000000".to_owned(),
+                format!("TIP {}", at(0)),
+                "T".to_owned(),
+                format!("TIP {USER:x}"),
+                format!("TIP {}", at(0)),
+                format!("FUP {}", at(3)),
+                format!("TIP {HANDLER:x}"),
+                format!("FUP {HANDLER:x}"),
+                "PGD".to_owned(),
             ]
         );
     }

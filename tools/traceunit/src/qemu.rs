@@ -2,7 +2,7 @@
 
 //! What QEMU calls.
 
-use crate::flow::Block;
+use crate::flow::{Block, State};
 use crate::image::Image;
 use crate::serve::{self, Engine};
 use crate::source::{Log, Packets, Request, Sink, Source};
@@ -33,6 +33,7 @@ struct TraceUnit {
     engine: Arc<Qemu>,
     known: Mutex<Known>,
     cr3: OnceLock<Option<Register>>,
+    rip: OnceLock<Option<Register>>,
     /// What else is written, if anything.
     files: Option<Files>,
     /// The trace has to wait for a program.
@@ -190,6 +191,7 @@ impl Plugin for TraceUnit {
             engine,
             known: Mutex::default(),
             cr3: OnceLock::new(),
+            rip: OnceLock::new(),
             files: prefix.map(|prefix| Files {
                 prefix: prefix.to_owned(),
                 image: Mutex::default(),
@@ -211,14 +213,14 @@ impl Plugin for TraceUnit {
         let kernel = first >> 63 != 0;
         let known = &mut *lock(&self.known);
         let mut others = Vec::new();
-        let mut last = (first, Insn::UNKNOWN, false);
+        let mut last = (Insn::UNKNOWN, false);
         let mut image = self.files.as_ref().map(|files| lock(&files.image));
         for instruction in translation.instructions() {
             let mut buffer = [0; LEN_MAX];
             let bytes = instruction.bytes(&mut buffer);
             let address = instruction.address();
             let insn = Insn::decode(bytes, Mode::Bits64).unwrap_or(Insn::UNKNOWN);
-            last = (address, insn, writes_cr3(bytes));
+            last = (insn, writes_cr3(bytes));
             match address.wrapping_sub(first) {
                 0 => {}
                 offset => others.push(u16::try_from(offset).unwrap_or(u16::MAX)),
@@ -233,11 +235,11 @@ impl Plugin for TraceUnit {
                 instruction.on_execution(*known.instructions.entry(address).or_insert_with(make));
             }
         }
-        let (last, insn, writes_cr3) = last;
+        let (insn, writes_cr3) = last;
         let block = Block {
             first,
+            last: others.last().copied().unwrap_or(0),
             others: others.into(),
-            last,
             insn,
             writes_cr3,
         };
@@ -317,10 +319,23 @@ impl TraceUnit {
             }
         }
     }
+}
 
-    fn cr3(&self, registers: &Registers<'_>) -> Option<u64> {
-        let register = self.cr3.get_or_init(|| registers.find("cr3"));
-        registers.read((*register)?)
+/// The registers of the CPU that calls.
+struct Now<'a> {
+    of: &'a TraceUnit,
+    registers: &'a Registers<'a>,
+}
+
+impl State for Now<'_> {
+    fn pc(&self) -> Option<u64> {
+        let rip = self.of.rip.get_or_init(|| self.registers.find("rip"));
+        self.registers.read((*rip)?)
+    }
+
+    fn cr3(&self) -> Option<u64> {
+        let cr3 = self.of.cr3.get_or_init(|| self.registers.find("cr3"));
+        self.registers.read((*cr3)?)
     }
 }
 
@@ -348,7 +363,11 @@ impl Sees for Entered {
             return;
         };
         let whole = || self.of.engine.is_whole(index);
-        cpu.executes(&self.block, whole, || self.of.cr3(registers));
+        let state = Now {
+            of: self.of,
+            registers,
+        };
+        cpu.executes(&self.block, whole, &state);
         cpu.pass(index, &*self.of.sink);
     }
 }

@@ -5,7 +5,7 @@
 //! The thread of a virtual CPU takes the lock of its [`Cpu`] at each block. Who has that lock may take
 //! the device's; who has the device's must not wait for that of a CPU.
 
-use crate::flow::{Block, Flow, Wanted};
+use crate::flow::{Block, Flow, State, Wanted};
 use intel_pt::{Config, Encoder, Full, Output};
 use qemuplugin::biased::{Inside, Outside, PerCpu};
 use qemuplugin::{Discontinuity, VirtualCpu};
@@ -15,6 +15,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Bytes after which packets are passed on.
 const BATCH: usize = 512;
+
+/// Ticks from one `TSC` to the next, at least. A task runs longer, so perf knows which one it was.
+const TSC_PERIOD: u64 = 4096;
 
 /// What is traced, and how.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -198,6 +201,7 @@ impl<G: DerefMut<Target = Cpu>> Held<'_, G> {
             tsc: request.tsc,
             ret_compression: request.ret_compression,
             psb_period: request.psb_period,
+            tsc_period: TSC_PERIOD,
             cbr: None,
         });
         self.cpu.flow = Some(Flow::new(encoder, request.wanted));
@@ -223,13 +227,13 @@ impl<G: DerefMut<Target = Cpu>> Held<'_, G> {
     }
 
     /// It is about to execute a block. `whole` tells whether it has reached the last instruction of the
-    /// one before, and `cr3` reads that register.
+    /// one before.
     #[inline]
     pub fn executes(
         &mut self,
         block: &'static Block,
         whole: impl FnOnce() -> bool,
-        cr3: impl FnOnce() -> Option<u64>,
+        state: &impl State,
     ) {
         let Cpu {
             flow, packets, log, ..
@@ -239,15 +243,19 @@ impl<G: DerefMut<Target = Cpu>> Held<'_, G> {
         };
         if let Some(log) = log {
             complain(log.block());
+            // Not what the flow makes of it.
+            let pc = state.pc().unwrap_or(block.first);
+            log.shift = pc.wrapping_sub(block.first);
         }
         let clock = self.clock;
-        let _ = flow.executes(block, whole, cr3, &mut Timed { packets, clock });
+        let _ = flow.executes(block, whole, state, &mut Timed { packets, clock });
     }
 
     /// An instruction begins. For a log only.
     pub fn begins(&mut self, address: u64) {
         let Cpu { flow, log, .. } = &mut *self.cpu;
         if let (Some(log), Some(flow)) = (log, flow) {
+            let address = address.wrapping_add(log.shift);
             if flow.traces(address) {
                 log.begins(address);
             }
@@ -315,6 +323,8 @@ pub struct Log {
     last: Option<u64>,
     /// The instructions of the block that were begun.
     begun: Vec<u64>,
+    /// From the address that the block was translated for to where it is executed.
+    shift: u64,
 }
 
 impl Log {
@@ -325,6 +335,7 @@ impl Log {
             file: BufWriter::with_capacity(1 << 18, file),
             last: None,
             begun: Vec::new(),
+            shift: 0,
         }
     }
 
@@ -403,11 +414,23 @@ mod tests {
         }
     }
 
+    struct At(u64);
+
+    impl State for At {
+        fn pc(&self) -> Option<u64> {
+            Some(self.0)
+        }
+
+        fn cr3(&self) -> Option<u64> {
+            None
+        }
+    }
+
     fn block(first: u64) -> &'static Block {
         Box::leak(Box::new(Block {
             first,
             others: [1, 2].into(),
-            last: first + 2,
+            last: 2,
             insn: intel_pt::insn::Insn::decode(&[0xc3], intel_pt::insn::Mode::Bits64).unwrap(),
             writes_cr3: false,
         }))
@@ -430,7 +453,7 @@ mod tests {
         let source = source(None);
         assert!(source.cpu(1).is_none());
         let mut cpu = source.cpu(0).unwrap();
-        cpu.executes(block(KERNEL), || true, || None);
+        cpu.executes(block(KERNEL), || true, &At(0));
         assert!(cpu.packets().as_bytes().is_empty());
         cpu.start(&request());
         drop(cpu);
@@ -438,7 +461,7 @@ mod tests {
         let mut cpu = source.cpu(0).unwrap();
         assert!(cpu.is_on());
         for n in 0..100 {
-            cpu.executes(block(KERNEL + 0x1000 * n), || true, || None);
+            cpu.executes(block(KERNEL + 0x1000 * n), || true, &At(0));
         }
         let before = cpu.packets().as_bytes().len();
         cpu.stop(true);
@@ -537,7 +560,7 @@ mod tests {
             cpu.start(&request());
             for event in events {
                 match event {
-                    B(first, whole) => cpu.executes(block(first), || whole, || None),
+                    B(first, whole) => cpu.executes(block(first), || whole, &At(first)),
                     Begins(address) => cpu.begins(address),
                     Goes(from, to) => {
                         cpu.discontinuity(Discontinuity::Interrupt, from, to, true);
