@@ -3,7 +3,8 @@
 //! Whether decoders show of a trace what was executed: recorded in a guest, decoded outside.
 //!
 //! - This file: programs, traced by `soft_pt`.
-//! - [`kernel`]: a kernel, traced by the trace unit in QEMU.
+//! - [`kernel`]: a kernel, traced by the trace unit in QEMU from outside.
+//! - [`device`]: kernel and programs, traced by that unit and its driver.
 
 use crate::cache::Cache;
 use crate::error::{Error, OnFile, Result};
@@ -14,19 +15,22 @@ use crate::modules::{self, Mode};
 use crate::step::{Log, Progress};
 use crate::tools;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+mod device;
 mod kernel;
 
 /// Programs that are unlike each other, and soon done: stepping them by ptrace takes a minute each in a guest that is emulated.
-pub const FEW: [&str; 14] = [
+pub const FEW: [&str; 15] = [
     "again",
     "debugged",
     "dispatched",
     "generated",
     "jumps",
+    device::NAME,
     kernel::NAME,
     "losses",
     "probed",
@@ -44,22 +48,77 @@ const NEEDS: [(&str, &str); 2] = [
     ("x32", "CONFIG_X86_X32_ABI"),
 ];
 
-/// Records and compares the programs whose names contain one of `filters`, and the kernel.
+/// Records and compares the programs whose names contain one of `filters`, and the kernels. `stock`: the kernel that the trace unit's
+/// driver runs on, as perf needs its `/proc/kcore`.
 ///
 /// # Errors
 ///
 /// When something does not build, or a file cannot be read or written.
-pub fn run(cache: &Cache, dir: &Path, kernel: &Kernel, filters: &[String]) -> Result<Case> {
-    let of_kernel = |name: &String| kernel::NAME.contains(name.as_str());
-    let (of_kernel, of_programs): (Vec<_>, Vec<_>) = filters.iter().cloned().partition(of_kernel);
+pub fn run(
+    cache: &Cache,
+    dir: &Path,
+    kernel: &Kernel,
+    stock: &Kernel,
+    filters: &[String],
+) -> Result<Case> {
+    let asked = |case: &str| {
+        let has = |filter: &String| case.contains(filter.as_str());
+        filters.is_empty() || filters.iter().any(has)
+    };
+    let of_programs: Vec<_> = filters
+        .iter()
+        .filter(|filter| ![kernel::NAME, device::NAME].contains(&filter.as_str()))
+        .cloned()
+        .collect();
     let mut suites = Vec::new();
     if filters.is_empty() || !of_programs.is_empty() {
         suites.push(programs_on(cache, dir, kernel, &of_programs)?);
     }
-    if filters.is_empty() || !of_kernel.is_empty() {
+    if asked(kernel::NAME) {
         suites.push(kernel::run(cache, dir, kernel)?);
     }
+    if asked(device::NAME) {
+        suites.push(device::run(cache, dir, stock)?);
+    }
     Ok(Case::suite("exact", suites))
+}
+
+/// Takes as much of what was executed as is shown, which must be the same: how many instructions.
+fn follow(
+    shown: impl Iterator<Item = io::Result<String>>,
+    executed: &mut impl Iterator<Item = io::Result<String>>,
+) -> std::result::Result<u64, String> {
+    let mut count = 0;
+    for shown in shown {
+        let shown = shown.map_err(unreadable)?;
+        let executed = executed.next().transpose().map_err(unreadable)?;
+        if executed.as_deref() != Some(shown.trim_start()) {
+            return Err(format!(
+                "after {count} instructions {} was executed, and {shown} is shown",
+                executed.as_deref().unwrap_or("the end")
+            ));
+        }
+        count += 1;
+    }
+    Ok(count)
+}
+
+/// Nothing else was executed after `count` instructions.
+fn end(
+    executed: &mut impl Iterator<Item = io::Result<String>>,
+    count: u64,
+) -> std::result::Result<(), String> {
+    match executed.next().transpose().map_err(unreadable)? {
+        None => Ok(()),
+        Some(more) => Err(format!(
+            "after {count} instructions {more} was executed, and the end is shown"
+        )),
+    }
+}
+
+#[allow(clippy::needless_pass_by_value)] // As `map_err()` wants it.
+fn unreadable(error: io::Error) -> String {
+    format!("cannot read: {error}")
 }
 
 fn programs_on(cache: &Cache, dir: &Path, kernel: &Kernel, filters: &[String]) -> Result<Case> {

@@ -54,6 +54,7 @@ pub struct Guest<'a> {
     shared: bool,
     power_cut: Option<PowerCut>,
     devices: Devices,
+    trace_log: Option<PathBuf>,
 }
 
 /// A disk of a guest's, `/dev/vda`.
@@ -114,6 +115,7 @@ impl<'a> Guest<'a> {
             shared: false,
             power_cut: None,
             devices: Devices::Plain,
+            trace_log: None,
         })
     }
 
@@ -218,6 +220,13 @@ impl<'a> Guest<'a> {
         self
     }
 
+    /// Has the trace unit log each instruction that it traces: into `PREFIX.cpuN.log`.
+    #[must_use]
+    pub fn logged(mut self, prefix: &Path) -> Self {
+        self.trace_log = Some(prefix.to_owned());
+        self
+    }
+
     /// Which devices it has.
     #[must_use]
     pub fn devices(mut self, devices: Devices) -> Self {
@@ -319,7 +328,8 @@ impl<'a> Guest<'a> {
         let trace_socket = machine::socket();
         if self.devices == Devices::TraceUnit {
             let plugin = plugin::build(cache, "traceunit")?;
-            qemu.args(trace_unit(self.kernel, &plugin, &trace_socket));
+            let log = self.trace_log.as_deref();
+            qemu.args(trace_unit(self.kernel, &plugin, &trace_socket, log));
         }
         let errors = dir.join("qemu.log");
         let error_file = fs::File::create(&errors).on("write", &errors)?;

@@ -141,9 +141,10 @@ pub fn run(cache: &Cache, plan: &Plan) -> Result<Counts> {
             Suite::Disk => kernels
                 .get(Kind::Lean)
                 .and_then(|kernel| disk::run(cache, &dir, &kernel)),
-            Suite::Exact => kernels
-                .get(exact_kernel(plan))
-                .and_then(|kernel| exact::run(cache, &dir, &kernel, &exact_programs(plan))),
+            Suite::Exact => kernels.get(exact_kernel(plan)).and_then(|kernel| {
+                let stock = kernels.get(Kind::Stock)?;
+                exact::run(cache, &dir, &kernel, &stock, &exact_programs(plan))
+            }),
             Suite::Break => kernels
                 .get(Kind::Lean)
                 .and_then(|kernel| broken::run(cache, &dir, &kernel)),

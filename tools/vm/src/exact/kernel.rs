@@ -5,6 +5,7 @@
 //! The unit is a plugin of QEMU's, `tools/traceunit`, which also logs each instruction that the guest executes. From the first program
 //! on, kernel code only: the kernel has then patched itself, and each address has one instruction.
 
+use super::{end, follow};
 use crate::cache::Cache;
 use crate::error::{Error, OnFile, Result};
 use crate::guest::Guest;
@@ -92,28 +93,13 @@ pub(super) fn run(cache: &Cache, dir: &Path, kernel: &Kernel) -> Result<Case> {
 
 /// How many instructions were shown, which are all that were executed; or where that is not so.
 fn compare(shown: impl BufRead, executed: impl BufRead) -> std::result::Result<u64, String> {
-    let mut shown = shown
+    let shown = shown
         .lines()
         .filter(|line| !line.as_ref().is_ok_and(|line| line.starts_with("event ")));
     let mut executed = executed.lines();
-    let mut count = 0;
-    loop {
-        let next = |line: Option<std::io::Result<String>>| {
-            line.transpose().map_err(|e| format!("cannot read: {e}"))
-        };
-        match (next(shown.next())?, next(executed.next())?) {
-            (None, None) => return Ok(count),
-            (shown, executed) if shown == executed => count += 1,
-            (shown, executed) => {
-                let end = || "the end".to_owned();
-                return Err(format!(
-                    "after {count} instructions {} was executed, and {} is shown",
-                    executed.unwrap_or_else(end),
-                    shown.unwrap_or_else(end)
-                ));
-            }
-        }
-    }
+    let count = follow(shown, &mut executed)?;
+    end(&mut executed, count)?;
+    Ok(count)
 }
 
 #[cfg(test)]

@@ -138,16 +138,25 @@ fn edu(devices: Devices) -> &'static [&'static str] {
     }
 }
 
-/// The trace unit: a plugin that serves `vfio-user-pci` on a socket, and memory that it can map.
-pub(super) fn trace_unit(kernel: &Kernel, plugin: &Path, socket: &Path) -> [String; 8] {
+/// The trace unit: a plugin that serves `vfio-user-pci` on a socket, and memory that it can map. `log`: the prefix of the files where it
+/// writes what it traces.
+pub(super) fn trace_unit(
+    kernel: &Kernel,
+    plugin: &Path,
+    socket: &Path,
+    log: Option<&Path>,
+) -> [String; 8] {
     let memory = memory(kernel);
+    let log = log.map_or(String::new(), |prefix| {
+        format!(",out={},log=yes", prefix.display())
+    });
     [
         "-object".to_owned(),
         format!("memory-backend-memfd,id=m,size={memory},share=on"),
         "-machine".to_owned(),
         "memory-backend=m".to_owned(),
         "-plugin".to_owned(),
-        format!("{},device={}", plugin.display(), socket.display()),
+        format!("{},device={}{log}", plugin.display(), socket.display()),
         "-device".to_owned(),
         format!(
             r#"{{"driver":"vfio-user-pci","socket":{{"type":"unix","path":"{}"}}}}"#,
