@@ -36,7 +36,7 @@ module! {
     params: {
         driver: u8 {
             default: 0,
-            description: "Register only the driver with this number; 0: all but 1, 2 and 18",
+            description: "Register only the driver with this number; 0: all but 1, 2, 18 and 19",
         },
     },
 }
@@ -99,9 +99,11 @@ drivers! {
     drop_failing: Unregisters<{ unregister::SETUP_AUX_FAILS }> = c"hostile_drop_failing", 29;
 }
 
-/// The number of the driver of a device.
+/// The numbers of the drivers of a device.
 #[cfg(CONFIG_PCI_MSI)]
 const LINE: u8 = 18;
+#[cfg(CONFIG_PCI_MSI)]
+const LINE_IN_HANDLER: u8 = 19;
 
 struct Module {
     drivers: Drivers,
@@ -121,9 +123,9 @@ impl kernel::Module for Module {
             a.introduce(b);
         }
         #[cfg(CONFIG_PCI_MSI)]
-        let _line = match number == LINE {
-            true => Some(line::register(module)?),
-            false => None,
+        let _line = match number {
+            LINE | LINE_IN_HANDLER => Some(line::register(module)?),
+            _ => None,
         };
         Ok(Self {
             drivers,

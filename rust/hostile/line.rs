@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A driver of QEMU's `edu` device that frees its interrupt in a callback.
+//! Drivers of QEMU's `edu` device that drop their interrupt in a callback of perf's, or in its own
+//! handler.
 
 use kernel::{
     device::Core,
     driver,
+    io::Io,
     irq,
     kvec,
-    new_mutex,
+    new_spinlock,
     pci,
     prelude::*,
     str::CStr,
     sync::{
         Arc,
-        Mutex, //
+        SpinLock, //
     }, //
 };
 use perf::{
@@ -33,6 +35,26 @@ use perf::{
 };
 
 const NAME: &CStr = c"hostile_line";
+
+/// Registers, in the first BAR.
+mod regs {
+    /// Raises the interrupt, and makes it go.
+    pub(super) const IRQ_RAISE: usize = 0x60;
+    pub(super) const IRQ_ACK: usize = 0x64;
+    pub(super) const END: usize = 0xa0;
+}
+
+/// Where the interrupt is dropped.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Where {
+    CpuOffline,
+    Handler,
+}
+
+type Bar = pci::DevresBar<{ regs::END }>;
+
+/// What a handler has a hold of, too: its own interrupt.
+type Line = Arc<SpinLock<Option<PciLines<Handler>>>>;
 
 kernel::pci_device_table!(
     TABLE,
@@ -60,38 +82,69 @@ impl pci::Driver for Driver {
         device: &'bound pci::Device<Core<'_>>,
         _info: Option<&'bound ()>,
     ) -> impl PinInit<aux::Registration<Unit>, Error> + 'bound {
-        let line = Arc::pin_init(new_mutex!(None), GFP_KERNEL)?;
-        let unit = Unit { line: line.clone() };
+        device.enable_device_mem()?;
+        device.set_master();
+        let bar: Bar = device
+            .iomap_region_sized::<{ regs::END }>(0, NAME)?
+            .into_devres()?;
+        let bar = Arc::new(bar, GFP_KERNEL)?;
+        let drops = match crate::module_parameters::driver.value() {
+            crate::LINE_IN_HANDLER => Where::Handler,
+            _ => Where::CpuOffline,
+        };
+        let line = Arc::pin_init(new_spinlock!(None), GFP_KERNEL)?;
+        let unit = Unit {
+            line: line.clone(),
+            drops,
+        };
         let description = Description::new(NAME)
             .parent(device.as_ref())
             .scope(Scope::System);
         let registration = aux::Registration::new(description, unit)?;
         let entry = registration.entry();
-        let handler = Handler(entry.clone());
+        let handler = Handler {
+            entry: entry.clone(),
+            line: line.clone(),
+            bar: bar.clone(),
+            drops,
+        };
+        let lines = PciLines::following(device, NAME, kvec![handler]?, 0, &entry)?;
 
-        *line.lock() = Some(PciLines::following(
-            device,
-            NAME,
-            kvec![handler]?,
-            0,
-            &entry,
-        )?);
+        *line.lock() = Some(lines);
+        if let (Where::Handler, Some(bar)) = (drops, bar.try_access()) {
+            bar.write32(1, regs::IRQ_RAISE);
+        }
         Ok(registration)
     }
 }
 
-struct Handler(Entry<Unit>);
+pub(crate) struct Handler {
+    entry: Entry<Unit>,
+    line: Line,
+    bar: Arc<Bar>,
+    drops: Where,
+}
 
 impl irq::Handler for Handler {
     fn handle(&self) -> irq::IrqReturn {
-        self.0.interrupt();
+        if let Some(bar) = self.bar.try_access() {
+            bar.write32(1, regs::IRQ_ACK);
+        }
+        if self.drops == Where::Handler {
+            // The handler is freed with it.
+            let line = self.line.try_lock().and_then(|mut line| line.take());
+
+            drop(line);
+        }
+        self.entry.interrupt();
         irq::IrqReturn::Handled
     }
 }
 
-/// Frees its interrupt when a CPU goes offline, and traces nothing.
+/// Drops its interrupt when a CPU goes offline, or leaves that to its handler; traces nothing.
 pub(crate) struct Unit {
-    line: Arc<Mutex<Option<PciLines<Handler>>>>,
+    line: Line,
+    drops: Where,
 }
 
 #[vtable]
@@ -105,9 +158,11 @@ impl Pmu for Unit {
     }
 
     fn cpu_offline(&self, _cpu: u32) {
-        let line = self.line.lock().take();
+        if self.drops == Where::CpuOffline {
+            let line = self.line.lock().take();
 
-        drop(line);
+            drop(line);
+        }
     }
 }
 

@@ -11,6 +11,7 @@ use crate::{
         Numbers, //
     }, //
 };
+use core::mem::ManuallyDrop;
 use kernel::{
     device::{
         Bound,
@@ -30,7 +31,9 @@ use kernel::{
 /// The message-signalled interrupts of a PCI device, MSI-X or MSI, with their handlers.
 ///
 /// [`irq::Registration`] must not be forgotten, so making one is unsafe. These are a resource of the
-/// device: they are freed when this is dropped, and at the latest when the device is unbound.
+/// device: they are freed when this is dropped, and at the latest when the device is unbound. Dropped
+/// where nothing may sleep, in a handler for one, they stay until then: `free_irq()` waits for the
+/// handlers.
 ///
 /// C counterpart: `pci_alloc_irq_vectors()` and `request_irq()`.
 ///
@@ -55,7 +58,7 @@ use kernel::{
 ///     PciLines::following(device, c"my_unit", handlers, 1, entry)
 /// }
 /// ```
-pub struct PciLines<H: irq::Handler + Send + 'static>(Devres<Requested<H>>);
+pub struct PciLines<H: irq::Handler + Send + 'static>(ManuallyDrop<Devres<Requested<H>>>);
 
 /// # Invariants
 ///
@@ -157,10 +160,24 @@ impl<H: irq::Handler + Send + 'static> PciLines<H> {
             requested.push(number, name, KBox::pin(handler, GFP_KERNEL)?)?;
         }
         // `Devres` drops it while the device is still bound.
-        Ok(Self(Devres::new(
+        Ok(Self(ManuallyDrop::new(Devres::new(
             device.as_ref(),
             Ok::<_, Error>(requested),
-        )?))
+        )?)))
+    }
+}
+
+impl<H: irq::Handler + Send + 'static> Drop for PciLines<H> {
+    fn drop(&mut self) {
+        // SAFETY: No requirements.
+        if !unsafe { bindings::rust_perf_may_sleep() } {
+            pr_err!(
+                "interrupts are dropped where they cannot be freed: they stay with the device\n"
+            );
+            return;
+        }
+        // SAFETY: Dropped here only, and not used afterwards: `self` is being dropped.
+        unsafe { ManuallyDrop::drop(&mut self.0) };
     }
 }
 
@@ -210,8 +227,8 @@ impl<H: irq::Handler + Send + 'static> Drop for Requested<H> {
         for vector in &self.vectors {
             let cookie = core::ptr::from_ref(&*vector.handler).cast_mut().cast();
 
-            // SAFETY: Requested with this cookie, by the type invariant; this is a task: `Devres` is
-            // dropped and revoked in one.
+            // SAFETY: Requested with this cookie, by the type invariant; this is a task that may sleep:
+            // the driver core revokes `Devres` in one, and `PciLines` drops it in no other.
             unsafe { bindings::free_irq(vector.irq, cookie) };
         }
         // SAFETY: Allocated, by the type invariant, and all that were requested are freed.

@@ -92,12 +92,13 @@ macro_rules! cases {
     ($($name:literal: $index:literal,)*) => {
         [$(attack($name, || DRIVERS[$index].run()),)*
             attack("hostile driver: counter that refuses", counting),
-            attack("hostile driver: frees its interrupt as its CPU goes", frees_interrupt)]
+            attack("hostile driver: frees its interrupt as its CPU goes", frees_interrupt),
+            attack("hostile driver: frees its interrupt in its handler", frees_in_handler)]
     };
 }
 
 /// The cases.
-pub const ALL: [Attack; 28] = cases! {
+pub const ALL: [Attack; 29] = cases! {
     "hostile driver: forgets its registration": 0,
     "hostile driver: drops its registration with interrupts off at exit": 1,
     "hostile driver: claims more than it wrote": 2,
@@ -437,12 +438,7 @@ fn counting() -> Result<String> {
 
 /// A driver drops its interrupt in `cpu_offline()`, which perf's core calls with the lock of CPU hotplug held.
 fn frees_interrupt() -> Result<String> {
-    const NAME: &str = "hostile_line";
-    let served = || -> Result<bool> {
-        let text =
-            std::fs::read_to_string("/proc/interrupts").context("cannot read /proc/interrupts")?;
-        Ok(text.lines().any(|line| line.ends_with(NAME)))
-    };
+    let served = || Ok::<_, anyhow::Error>(line_interrupts()?.is_some());
     if !Path::new(hotplug::ONLINE).exists() {
         bail!(Skip("this kernel cannot take CPU 1 offline"));
     }
@@ -450,12 +446,12 @@ fn frees_interrupt() -> Result<String> {
     pin(1)?;
     let outcome = with(18, || {
         unpin()?;
-        ensure!(is_registered(NAME), "the driver found no device");
+        ensure!(is_registered(LINE), "the driver found no device");
         ensure!(served()?, "there is no interrupt");
         let attr = Attr {
             config: 0,
             sample_period: 0,
-            ..traced(NAME)?
+            ..traced(LINE)?
         };
         let opened = Victim::open(&attr, -1, 1, 4)?;
         opened.event.enable()?;
@@ -469,4 +465,30 @@ fn frees_interrupt() -> Result<String> {
     // Whatever came of it: the next case finds two CPUs.
     hotplug::switch(true)?;
     outcome
+}
+
+/// It stays until the device has no driver.
+fn frees_in_handler() -> Result<String> {
+    let seen = with(19, || {
+        ensure!(is_registered(LINE), "the driver found no device");
+        until("the interrupt comes", || Ok(line_interrupts()? == Some(1)))?;
+        Ok("an interrupt".to_owned())
+    })?;
+    ensure!(line_interrupts()?.is_none(), "the interrupt is still there");
+    Ok(seen)
+}
+
+/// The PMU of the hostile driver of a device, and its interrupt.
+const LINE: &str = "hostile_line";
+
+/// How often its interrupt has come; [`None`] if there is none.
+fn line_interrupts() -> Result<Option<u64>> {
+    let text =
+        std::fs::read_to_string("/proc/interrupts").context("cannot read /proc/interrupts")?;
+    let line = text.lines().find(|line| line.ends_with(LINE));
+    let counts = |line: &str| {
+        let words = line.split_whitespace().skip(1);
+        words.map_while(|word| word.parse::<u64>().ok()).sum()
+    };
+    Ok(line.map(counts))
 }

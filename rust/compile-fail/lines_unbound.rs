@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Interrupts of a PCI device that may have no driver.
+//!
+//! error: mismatched types
+
+use kernel::{irq, kvec, pci, prelude::*};
+use perf::interrupt::PciLines;
+
+/// A handler.
+pub struct Handler;
+
+impl irq::Handler for Handler {
+    fn handle(&self) -> irq::IrqReturn {
+        irq::IrqReturn::None
+    }
+}
+
+/// Requests an interrupt that nothing would free.
+pub fn request(device: &pci::Device) -> Result<PciLines<Handler>> {
+    PciLines::new(device, c"lines_unbound", kvec![Handler]?)
+}
