@@ -3,6 +3,7 @@
 #include "helpers.h"
 
 #include <linux/capability.h>
+#include <linux/cpu.h>
 #include <linux/cpuhotplug.h>
 #include <linux/cpumask.h>
 #include <linux/device.h>
@@ -33,6 +34,27 @@ struct list_head *rust_perf_addr_filters(struct perf_event *event)
 void rust_perf_set_aux_paused(struct perf_event *event, bool paused)
 {
 	WRITE_ONCE(event->hw.aux_paused, paused);
+}
+
+void rust_perf_pm_add(struct notifier_block *block)
+{
+	register_pm_notifier(block);
+}
+
+void rust_perf_pm_del(struct notifier_block *block)
+{
+	unregister_pm_notifier(block);
+}
+
+/* Calls it in a task on each CPU that is online, one after the other. */
+void rust_perf_on_each_cpu(int (*func)(void *data), void *data)
+{
+	unsigned int cpu;
+
+	cpus_read_lock();
+	for_each_online_cpu(cpu)
+		smp_call_on_cpu(cpu, func, data, false);
+	cpus_read_unlock();
 }
 
 int rust_perf_cpuhp_setup(int (*online)(unsigned int cpu,

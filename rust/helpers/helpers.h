@@ -15,6 +15,7 @@
 #include <linux/perf_event.h>
 #include <linux/smp.h>
 #include <linux/stddef.h>
+#include <linux/suspend.h>
 #include <linux/sysfs.h>
 #include <linux/tracepoint-defs.h>
 #include <linux/types.h>
@@ -95,6 +96,9 @@ void rust_perf_kfree_rcu(struct rust_perf_rcu *object);
 
 struct list_head *rust_perf_addr_filters(struct perf_event *event);
 void rust_perf_set_aux_paused(struct perf_event *event, bool paused);
+void rust_perf_pm_add(struct notifier_block *block);
+void rust_perf_pm_del(struct notifier_block *block);
+void rust_perf_on_each_cpu(int (*func)(void *data), void *data);
 int rust_perf_cpuhp_setup(int (*online)(unsigned int cpu,
 					struct hlist_node *node),
 			  int (*offline)(unsigned int cpu,

@@ -76,6 +76,7 @@ mod percpu;
 pub mod pmu;
 mod registration;
 mod stats;
+mod suspend;
 pub mod sysfs;
 #[cfg(CONFIG_RUST_PERF_TESTING)]
 pub mod testing;

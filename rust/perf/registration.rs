@@ -19,6 +19,7 @@ use crate::{
         Pmu, //
     },
     stats,
+    suspend,
     sysfs,
     vtable, //
 };
@@ -236,6 +237,8 @@ pub(crate) struct Registered<T: Pmu, K: Kind<T>> {
     entry: Opaque<bindings::rust_perf_registration>,
     #[pin]
     hotplug: hotplug::Node,
+    #[pin]
+    suspend: suspend::Node,
     pub(crate) shared: Arc<Shared<T, K>>,
     groups: sysfs::Groups,
     name: CString,
@@ -305,6 +308,7 @@ impl<T: Pmu, K: Kind<T>> Registered<T, K> {
                 }
             }),
             hotplug: hotplug::Node::new(Self::online, Self::offline),
+            suspend: suspend::Node::new(Self::suspends, Self::resumes),
             shared,
             groups: sysfs::Groups::new([
                 (
@@ -356,6 +360,8 @@ impl<T: Pmu, K: Kind<T>> Registered<T, K> {
             unsafe { self.hotplug.remove() };
             self.close();
         })?;
+        // SAFETY: Added once; `self` is pinned, and the node is removed when it is dropped.
+        unsafe { self.suspend.add() };
         // SAFETY: Initialised, pinned, and removed when `self` is dropped.
         unsafe { bindings::rust_perf_registry_add(self.entry.get()) };
         Ok(())
@@ -431,6 +437,30 @@ impl<T: Pmu, K: Kind<T>> Registered<T, K> {
             vtable::in_callback(|| this.shared.driver.cpu_offline(cpu));
         }
         Ok(())
+    }
+
+    /// The system is about to suspend.
+    ///
+    /// # Safety
+    ///
+    /// `node` must be the `suspend` of a `Registered<T, K>`; in a task that stays on its CPU.
+    unsafe fn suspends(node: NonNull<suspend::Node>) {
+        // SAFETY: By the safety requirement; nodes are removed before the registration is dropped.
+        let this = unsafe { &*container_of!(node.as_ptr(), Self, suspend) };
+
+        this.set_online(false);
+    }
+
+    /// The system has resumed, or has not suspended.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Self::suspends`].
+    unsafe fn resumes(node: NonNull<suspend::Node>) {
+        // SAFETY: By the safety requirement; nodes are removed before the registration is dropped.
+        let this = unsafe { &*container_of!(node.as_ptr(), Self, suspend) };
+
+        this.set_online(true);
     }
 
     /// Moves the events of a unit that all CPUs share away from `cpu`.
@@ -520,6 +550,8 @@ impl<T: Pmu, K: Kind<T>> PinnedDrop for Registered<T, K> {
         // SAFETY: Registered, by the type invariant; this is a task that may sleep and is in none of
         // the PMU's callbacks: `Handle` and the registry see to that.
         unsafe { bindings::perf_pmu_unregister(self.pmu.get()) };
+        // SAFETY: Added in `register()`.
+        unsafe { self.suspend.remove() };
         // SAFETY: Added in `register()`.
         unsafe { self.hotplug.remove() };
         self.close();

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The system suspends, or makes an image of its memory, and resumes.
+//!
+//! perf takes events off the CPUs that go offline. The boot CPU's stay, and in suspend-to-idle those of
+//! all. So the framework ends the transactions of a PMU before tasks are frozen and devices suspended,
+//! and begins none. When all devices have resumed, it begins them again: a driver writes its unit's
+//! registers at each start.
+//!
+//! C counterpart: none; a bus driver's `struct dev_pm_ops`, which drivers in Rust don't have.
+//!
+//! C header: [`include/linux/suspend.h`](srctree/include/linux/suspend.h)
+
+use crate::bindings;
+use core::ptr::NonNull;
+use kernel::{
+    container_of,
+    prelude::*,
+    types::Opaque, //
+};
+
+/// Called in a task on each CPU that is online.
+///
+/// # Safety
+///
+/// `node` must be the node that has the function.
+pub(crate) type Callback = unsafe fn(node: NonNull<Node>);
+
+/// A PMU's entry in the list of those that learn of a suspend.
+///
+/// Pinned: the list links its entries.
+pub(crate) struct Node {
+    block: Opaque<bindings::notifier_block>,
+    suspend: Callback,
+    resume: Callback,
+}
+
+// SAFETY: The list's lock protects what links it; the callbacks are not written.
+unsafe impl Send for Node {}
+// SAFETY: The list's lock protects what links it; the callbacks are not written.
+unsafe impl Sync for Node {}
+
+impl Node {
+    pub(crate) fn new(suspend: Callback, resume: Callback) -> Self {
+        Self {
+            block: Opaque::new(bindings::notifier_block {
+                notifier_call: Some(notify),
+                next: core::ptr::null_mut(),
+                priority: 0,
+            }),
+            suspend,
+            resume,
+        }
+    }
+
+    /// Calls the functions from now on.
+    ///
+    /// # Safety
+    ///
+    /// It must not have been added. `self` must stay where it is, and be [removed](Self::remove) before
+    /// it goes.
+    pub(crate) unsafe fn add(&self) {
+        // SAFETY: Initialised by `new()`, and not in a list; it stays where it is until it is removed,
+        // by the safety requirement. It is not refused: the list has no other of this address, and
+        // priorities need not differ.
+        unsafe { bindings::rust_perf_pm_add(self.block.get()) };
+    }
+
+    /// Waits for the functions, and calls them no more.
+    ///
+    /// # Safety
+    ///
+    /// It must have been added.
+    pub(crate) unsafe fn remove(&self) {
+        // SAFETY: Added, by the safety requirement.
+        unsafe { bindings::rust_perf_pm_del(self.block.get()) };
+    }
+}
+
+/// # Safety
+///
+/// `block` must be that of a [`Node`] that was added.
+unsafe extern "C" fn notify(
+    block: *mut bindings::notifier_block,
+    action: c_ulong,
+    _data: *mut c_void,
+) -> c_int {
+    let function: unsafe extern "C" fn(*mut c_void) -> c_int = match u32::try_from(action) {
+        Ok(
+            bindings::PM_SUSPEND_PREPARE
+            | bindings::PM_HIBERNATION_PREPARE
+            | bindings::PM_RESTORE_PREPARE,
+        ) => suspend,
+        Ok(
+            bindings::PM_POST_SUSPEND | bindings::PM_POST_HIBERNATION | bindings::PM_POST_RESTORE,
+        ) => resume,
+        _ => return 0,
+    };
+    // SAFETY: By the safety requirement.
+    let node = unsafe { container_of!(Opaque::cast_from(block), Node, block) };
+
+    // SAFETY: The node is alive until it is removed, which waits for this function; `suspend()` and
+    // `resume()` take a node.
+    unsafe { bindings::rust_perf_on_each_cpu(Some(function), node.cast_mut().cast()) };
+    // `NOTIFY_DONE`: nothing keeps the system from suspending.
+    0
+}
+
+/// # Safety
+///
+/// `node` must be a [`Node`] that is alive.
+unsafe extern "C" fn suspend(node: *mut c_void) -> c_int {
+    // SAFETY: By the safety requirement.
+    unsafe { call(node, |node| node.suspend) }
+}
+
+/// # Safety
+///
+/// As for [`suspend`].
+unsafe extern "C" fn resume(node: *mut c_void) -> c_int {
+    // SAFETY: By the safety requirement.
+    unsafe { call(node, |node| node.resume) }
+}
+
+/// # Safety
+///
+/// As for [`suspend`].
+unsafe fn call(node: *mut c_void, which: fn(&Node) -> Callback) -> c_int {
+    if let Some(node) = NonNull::new(node.cast::<Node>()) {
+        // SAFETY: Alive, by the safety requirement.
+        let callback = which(unsafe { node.as_ref() });
+
+        // SAFETY: The function is from this node.
+        unsafe { callback(node) };
+    }
+    0
+}
