@@ -153,6 +153,12 @@ impl UnitRegisters<'_> {
         }
     }
 
+    /// Whether `CTRL` is what was written to it. A device that was reset or is gone has lost it: some
+    /// bit is set, and some is not.
+    pub(crate) fn has(self, control: u64) -> bool {
+        self.read(unit::CTRL) == Some(control)
+    }
+
     /// Stops the unit. When this returns, its last byte is in memory.
     pub(crate) fn stop(self, asked: Asked) {
         self.write(asked.control & !unit::ENABLE, unit::CTRL);

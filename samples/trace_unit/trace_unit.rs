@@ -150,14 +150,9 @@ impl pci::Driver for TraceUnit {
 
             handlers.push(handler, GFP_KERNEL)?;
         }
-        let lines = PciLines::following(device, c"trace_unit", handlers, 1, &entry)?;
 
-        entry.driver().registers.write(0, common::IRQ_MASK);
-        for cpu in 0..cpus {
-            entry.driver().registers.of(cpu).write(0, unit::IRQ_MASK);
-        }
         Ok(Bound {
-            _lines: lines,
+            _lines: PciLines::following(device, c"trace_unit", handlers, 1, &entry)?,
             _registration: registration,
         })
     }
@@ -234,9 +229,22 @@ struct Trace {
 }
 
 impl Trace {
-    /// Bytes in memory. [`None`] if the device is gone.
+    /// `CTRL` as it was written last.
+    fn control(&self) -> u64 {
+        match self.paused {
+            true => self.asked.control & !unit::ENABLE,
+            false => self.asked.control,
+        }
+    }
+
+    /// Bytes in memory. [`None`] if the device is gone, or was reset.
     fn written(&self, registers: regs::UnitRegisters<'_>) -> Option<u64> {
-        Some(registers.read(unit::WRITTEN)?.wrapping_sub(self.written))
+        registers.read(unit::WRITTEN)?.checked_sub(self.written)
+    }
+
+    /// Bytes that the unit could not write. [`None`] as for [`Self::written`].
+    fn dropped(&self, registers: regs::UnitRegisters<'_>) -> Option<u64> {
+        registers.read(unit::DROPPED)?.checked_sub(self.dropped)
     }
 }
 
@@ -316,6 +324,10 @@ impl AuxPmu for Unit {
         };
         let cursor = buffer.table.seek(head).ok_or(ENODEV)?;
 
+        // The interrupts are masked if user space has reset the device since.
+        self.registers.write(0, common::IRQ_MASK);
+        registers.write(0, unit::IRQ_MASK);
+        registers.write(asked.control & !unit::ENABLE, unit::CTRL);
         registers.write(asked.rate, unit::RATE);
         registers.write(cursor.table, unit::TABLE);
         registers.write(cursor.entry << 32 | cursor.offset, unit::POSITION);
@@ -374,10 +386,13 @@ impl AuxPmu for Unit {
     ) -> aux::Copied {
         let registers = self.registers.of(transaction.cpu().id());
 
+        let kept = registers.has(trace.control());
+
         registers.stop(trace.asked);
         transaction.buffer().mapping.sync_for_cpu();
-        let copied = sample.copy(transaction, trace.written(registers).unwrap_or(0));
-        if !trace.paused {
+        let written = trace.written(registers).filter(|_| kept).unwrap_or(0);
+        let copied = sample.copy(transaction, written);
+        if !trace.paused && kept {
             registers.start(trace.asked);
         }
         copied
@@ -389,21 +404,27 @@ impl AuxPmu for Unit {
         if trace.full {
             return aux::Commit::new(0, aux::Loss::NoSpace { bytes: Some(0) });
         }
+        let kept = registers.has(trace.control());
+
         registers.stop(trace.asked);
         registers.acknowledge();
         let space = transaction.region().space();
         let written = trace.written(registers);
-        // A device that is gone, or that has written beyond the table, has no trace that is known.
-        let Some(written) = written.filter(|&written| space.is_none_or(|space| written <= space))
-        else {
-            return aux::Commit::new(0, aux::Loss::Gap { bytes: None });
-        };
-        let dropped = registers
-            .read(unit::DROPPED)
-            .map_or(0, |dropped| dropped.wrapping_sub(trace.dropped));
+        let dropped = trace.dropped(registers);
         let failed = registers
             .read(unit::STATUS)
             .is_none_or(|status| status & unit::FAILED != 0);
+        // The last read: a device that is there now was there before.
+        let there = self.registers.read(common::ID) == Some(common::IDENTITY);
+        // A device that is gone or was reset, or that has written beyond the table, has no trace that
+        // is known.
+        let Some((written, dropped)) = written
+            .filter(|&written| space.is_none_or(|space| written <= space))
+            .zip(dropped)
+            .filter(|_| kept && there)
+        else {
+            return aux::Commit::new(0, aux::Loss::Gap { bytes: None });
+        };
 
         if failed {
             dev_err!(self.device, "a unit has failed\n");

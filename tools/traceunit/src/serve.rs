@@ -283,6 +283,14 @@ impl Served {
         (0..self.patterns.len()).any(|cpu| self.device.unit(cpu).is_some_and(&what))
     }
 
+    /// Writes to the configuration space. Whether the function comes back to D0: it has no `No_Soft_Reset`.
+    fn configure(&mut self, offset: u64, from: &[u8]) -> bool {
+        let before = self.config.is_on();
+        self.config.write(offset, from);
+        self.guest.master = self.config.is_master();
+        !before && self.config.is_on()
+    }
+
     /// Makes the packets of patterns that are due.
     fn tick(&mut self) {
         let now = self.now();
@@ -315,9 +323,10 @@ impl ServerBackend for Shared {
     fn region_write(&mut self, region: u32, offset: u64, from: &[u8]) -> io::Result<()> {
         match region {
             VFIO_PCI_CONFIG_REGION_INDEX => {
-                let served = &mut *self.lock();
-                served.config.write(offset, from);
-                served.guest.master = served.config.is_master();
+                if self.lock().configure(offset, from) {
+                    let cpus = 0..self.source.cpus();
+                    self.control(cpus, |served| served.device.reset());
+                }
             }
             VFIO_PCI_BAR0_REGION_INDEX => self.write_register(offset, from),
             _ => {}

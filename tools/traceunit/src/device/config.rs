@@ -88,11 +88,20 @@ impl Config {
         }
     }
 
+    fn byte(&self, at: usize) -> u8 {
+        self.bytes.get(at).copied().unwrap_or(0)
+    }
+
+    /// Whether the function is in D0.
+    #[must_use]
+    pub fn is_on(&self) -> bool {
+        self.byte(POWER_STATE) & 3 == 0
+    }
+
     /// Whether the device may reach memory by itself.
     #[must_use]
     pub fn is_master(&self) -> bool {
-        let byte = |at: usize| self.bytes.get(at).copied().unwrap_or(0);
-        byte(COMMAND) & COMMAND_MASTER != 0 && byte(POWER_STATE) & 3 == 0
+        self.byte(COMMAND) & COMMAND_MASTER != 0 && self.is_on()
     }
 
     /// All bits that can be written are as at first.
