@@ -60,15 +60,26 @@ pub enum Machine {
     Swiotlb,
     /// With the trace unit.
     TraceUnit,
+    /// With the trace unit behind an IOMMU, in a slot.
+    TraceUnitIommu,
 }
+
+/// A case, and what it is called here.
+pub type Named = (String, Box<dyn Fn() -> Result<String>>);
 
 impl Machine {
     /// The cases for it.
-    pub fn cases(self) -> &'static [Attack] {
+    pub fn cases(self) -> Vec<Named> {
+        let named = |cases: &'static [Attack]| {
+            let named =
+                |case: &'static Attack| -> Named { (case.name.to_owned(), Box::new(case.run)) };
+            cases.iter().map(named).collect()
+        };
         match self {
-            Self::Iommu => &IOMMU,
-            Self::Swiotlb => &SWIOTLB,
-            Self::TraceUnit => &trace_unit::ALL,
+            Self::Iommu => named(&IOMMU),
+            Self::Swiotlb => named(&SWIOTLB),
+            Self::TraceUnit => trace_unit::all(),
+            Self::TraceUnitIommu => trace_unit::translated(),
         }
     }
 }
@@ -402,6 +413,14 @@ fn messages() -> Result<String> {
 
 /// Does something where an IOMMU translates what the device writes, and finds no fault.
 fn translated(what: fn() -> Result<String>) -> Result<String> {
+    without_faults(|| with(|| Ok(device()?.0)), what)
+}
+
+/// Does something where an IOMMU translates what this device in sysfs writes, and finds no fault.
+pub fn without_faults(
+    device: impl FnOnce() -> Result<PathBuf>,
+    what: impl Fn() -> Result<String>,
+) -> Result<String> {
     const FAULTS: [&str; 2] = ["DMAR: [DMA", "DMAR: DRHD: handling fault"];
     let faults = || -> Result<usize> {
         let messages = messages()?;
@@ -409,10 +428,9 @@ fn translated(what: fn() -> Result<String>) -> Result<String> {
         let is_fault = |line: &&str| FAULTS.iter().any(|fault| line.contains(fault));
         Ok(lines.by_ref().filter(is_fault).count())
     };
-    let domain = with(|| {
-        let path = device()?.0.join("iommu_group/type");
-        fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
-    })?;
+    let path = device()?.join("iommu_group/type");
+    let domain =
+        fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
     ensure!(
         domain.starts_with("DMA"),
         "the device's IOMMU domain is {domain:?}"

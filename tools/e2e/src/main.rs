@@ -139,8 +139,9 @@ fn main() -> ExitCode {
         }
         Some(What::Beside { no_tsc, filters }) => beside(*no_tsc, filters),
         Some(What::Device { machine, filters }) => {
-            let cases = machine.cases().iter().map(|case| (case.name, case.run));
-            run(cases, filters, || module::load("rust_perf"))
+            run(machine.cases().into_iter(), filters, || {
+                module::load("rust_perf")
+            })
         }
         Some(What::Exact { part }) => exact::run(part),
         Some(What::Disk { part }) => disk::run(part),
@@ -177,17 +178,20 @@ fn beside(no_tsc: bool, filters: &[String]) -> Result<ExitCode> {
     run(cases, filters, || Ok(()))
 }
 
-fn run<F: Fn() -> Result<String>>(
-    cases: impl Iterator<Item = (&'static str, F)>,
+fn run<N: AsRef<str>, F: Fn() -> Result<String>>(
+    cases: impl Iterator<Item = (N, F)>,
     filters: &[String],
     prepare: impl Fn() -> Result<()>,
 ) -> Result<ExitCode> {
     let chosen: Vec<_> = cases
-        .filter(|(name, _)| filters.is_empty() || filters.iter().any(|f| name.contains(f.as_str())))
+        .filter(|(name, _)| {
+            filters.is_empty() || filters.iter().any(|f| name.as_ref().contains(f.as_str()))
+        })
         .collect();
     let mut report = ktap::Report::begin(chosen.len());
 
-    for (name, case) in chosen {
+    for (name, case) in &chosen {
+        let name = name.as_ref();
         let start = Instant::now();
         let outcome = prepare().and_then(|()| case());
         let time = start.elapsed().as_secs_f64();

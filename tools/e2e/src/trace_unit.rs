@@ -3,6 +3,7 @@
 //! The trace unit that QEMU has from a plugin, with the driver `trace_unit`: DMA into AUX pages through a table of regions,
 //! an interrupt for each CPU.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,6 +12,7 @@ use anyhow::{bail, ensure, Context, Result};
 use pattern_codec::{verify_payload, Follow, Kind, Piece, Reader, HEADER_LEN};
 use perfdata::{Attr, AuxFlags, Flags, Read};
 
+use crate::device::{without_faults, Named};
 use crate::drivers::{accounted, until, Trace};
 use crate::hostile::{attack, unpin, Attack};
 use crate::hotplug;
@@ -19,8 +21,10 @@ use crate::probe::Probe;
 use crate::workload::{pin, spin};
 use crate::Skip;
 
+mod gone;
+
 /// The cases.
-pub const ALL: [Attack; 7] = [
+pub const ALL: [Attack; 11] = [
     attack("device, trace unit: every byte, on both CPUs", || {
         with(every_byte)
     }),
@@ -36,9 +40,37 @@ pub const ALL: [Attack; 7] = [
         with(no_master)
     }),
     attack("device, trace unit: unbound while it traces", || {
-        with(unbound)
+        with(gone::unbound)
+    }),
+    attack("device, trace unit: removed while it traces", || {
+        with(gone::removed)
+    }),
+    attack(
+        "device, trace unit: loses its power while it traces",
+        || with(gone::powerless),
+    ),
+    attack("device, trace unit: reset while it traces", || {
+        with(gone::reset)
+    }),
+    attack("device, trace unit: the system is suspended", || {
+        with(gone::suspended)
     }),
 ];
+
+/// All of them.
+pub fn all() -> Vec<Named> {
+    let named = |case: &'static Attack| -> Named { (case.name.to_owned(), Box::new(case.run)) };
+    ALL.iter().map(named).collect()
+}
+
+/// The same for a guest where an IOMMU translates what the units read and write.
+pub fn translated() -> Vec<Named> {
+    let named = |(name, run): Named| -> Named {
+        let name = name.replace("trace unit:", "trace unit, IOMMU:");
+        (name, Box::new(move || without_faults(gone::found, &run)))
+    };
+    all().into_iter().map(named).collect()
+}
 
 const MODULE: &str = "trace_unit";
 const DRIVER: &str = "/sys/bus/pci/drivers/trace_unit";
@@ -76,27 +108,39 @@ fn open(cpu: i32, rate: u64, overwrite: bool) -> Result<Probe> {
 
 /// Whole packets of the stream of `cpu`, of which each byte is right; how many bytes are missing between them.
 fn verify(trace: &[u8], cpu: u16) -> Result<u64> {
-    let mut follow: Option<Follow> = None;
-    let mut missing = 0;
+    let streams = follow(trace)?;
+    ensure!(
+        streams.keys().all(|of| *of == cpu),
+        "packets of the CPUs {:?}",
+        streams.keys()
+    );
+    Ok(streams.values().sum())
+}
+
+/// Whole packets of the streams of CPUs, of which each byte is right; how many bytes are missing between those of each CPU.
+fn follow(trace: &[u8]) -> Result<BTreeMap<u16, u64>> {
+    let mut streams: BTreeMap<u16, (Follow, u64)> = BTreeMap::new();
     for piece in Reader::new(trace) {
         let Piece::Packet(header, bytes) = piece else {
             bail!("{} bytes are no packet", piece.bytes().len());
         };
         ensure!(
-            header.kind == Kind::Data && header.cpu == cpu && header.stream == u32::from(cpu) + 1,
+            header.kind == Kind::Data && header.stream == u32::from(header.cpu) + 1,
             "a packet of another stream: {header:?}"
         );
         let payload = bytes.get(HEADER_LEN..).unwrap_or_default();
         if let Err(offset) = verify_payload(&header, u16::try_from(HEADER_LEN)?, payload) {
             bail!("byte {offset} of the packet at {} is wrong", header.pos);
         }
-        let follow = follow.get_or_insert(Follow::from(header.pos));
-        let gap = follow.packet(&header);
-        missing += gap
+        let first = (Follow::from(header.pos), 0);
+        let (follow, missing) = streams.entry(header.cpu).or_insert(first);
+        *missing += follow
+            .packet(&header)
             .ok()
             .with_context(|| format!("a packet again: {header:?}"))?;
     }
-    Ok(missing)
+    let missing = |(cpu, (_, missing))| (cpu, missing);
+    Ok(streams.into_iter().map(missing).collect())
 }
 
 /// All that the device has made is recorded, or reported to be lost.
@@ -292,35 +336,4 @@ fn no_master() -> Result<String> {
     // A CPU has one event at a time.
     drop(probe);
     Ok(format!("{seen}; then {}", every_byte()?))
-}
-
-/// The driver gives the device up while it traces: what it wrote is there, and it writes no more.
-fn unbound() -> Result<String> {
-    const TIMES: u64 = 3;
-    let mut bytes = 0;
-    for n in 0..TIMES {
-        let mut probe = open(0, 20, false)?;
-        probe.event.enable()?;
-        spin(Duration::from_millis(2 + n));
-        let name = device()?.1;
-        let write = |file: &str| {
-            let path = format!("{DRIVER}/{file}");
-            fs::write(&path, &name).with_context(|| format!("cannot write to {path}"))
-        };
-        write("unbind")?;
-        ensure!(!Path::new(PMU).exists(), "the PMU is still there");
-        probe.read_records()?;
-        while probe.read_trace(u64::MAX)? > 0 {}
-        bytes += accounted(&probe, Trace::Contiguous)?;
-        verify(&probe.trace, 0)?;
-        let head = probe.head();
-        spin(Duration::from_millis(20));
-        ensure!(probe.head() == head, "trace of a device that is gone");
-        write("bind")?;
-        ensure!(Path::new(PMU).exists(), "the PMU is not back");
-    }
-    Ok(format!(
-        "{TIMES} times, {bytes} bytes; then {}",
-        every_byte()?
-    ))
 }

@@ -326,10 +326,11 @@ impl<'a> Guest<'a> {
             ));
         }
         let trace_socket = machine::socket();
-        if self.devices == Devices::TraceUnit {
+        if self.devices.have_trace_unit() {
             let plugin = plugin::build(cache, "traceunit")?;
             let log = self.trace_log.as_deref();
-            qemu.args(trace_unit(self.kernel, &plugin, &trace_socket, log));
+            let args = trace_unit(self.kernel, &plugin, &trace_socket, self.devices, log);
+            qemu.args(args);
         }
         let errors = dir.join("qemu.log");
         let error_file = fs::File::create(&errors).on("write", &errors)?;

@@ -47,6 +47,15 @@ pub enum Devices {
     TraceUnit,
     /// Behind an IOMMU, in a slot from which it can be unplugged. The guest has QEMU's monitor (QMP) on the virtio port `qmp`.
     Pluggable,
+    /// The trace unit behind an IOMMU, in a slot whose power can be turned off.
+    TraceUnitIommu,
+}
+
+impl Devices {
+    /// Whether the trace unit is one of them.
+    pub(super) fn have_trace_unit(self) -> bool {
+        matches!(self, Self::TraceUnit | Self::TraceUnitIommu)
+    }
 }
 
 /// How instructions are counted.
@@ -135,6 +144,13 @@ fn edu(devices: Devices) -> &'static [&'static str] {
             "-device",
             "edu,id=edu,bus=root1,dma_mask=0xffffffff",
         ],
+        Devices::TraceUnitIommu => &[
+            // `vfio-user-pci` learns each mapping only if the kernel announces the new ones, too.
+            "-device",
+            "intel-iommu,intremap=off,caching-mode=on",
+            "-device",
+            "pcie-root-port,id=root1,chassis=1,slot=1",
+        ],
     }
 }
 
@@ -144,9 +160,14 @@ pub(super) fn trace_unit(
     kernel: &Kernel,
     plugin: &Path,
     socket: &Path,
+    devices: Devices,
     log: Option<&Path>,
 ) -> [String; 8] {
     let memory = memory(kernel);
+    let slot = match devices {
+        Devices::TraceUnitIommu => r#","bus":"root1""#,
+        _ => "",
+    };
     let log = log.map_or(String::new(), |prefix| {
         format!(",out={},log=yes", prefix.display())
     });
@@ -159,7 +180,7 @@ pub(super) fn trace_unit(
         format!("{},device={}{log}", plugin.display(), socket.display()),
         "-device".to_owned(),
         format!(
-            r#"{{"driver":"vfio-user-pci","socket":{{"type":"unix","path":"{}"}}}}"#,
+            r#"{{"driver":"vfio-user-pci","socket":{{"type":"unix","path":"{}"}}{slot}}}"#,
             socket.display()
         ),
     ]

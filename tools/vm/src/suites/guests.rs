@@ -66,11 +66,23 @@ const TRACE_UNIT: EndToEnd = EndToEnd {
     ..CASES
 };
 
+/// Those where the trace unit is behind an IOMMU, in a slot. Each mapping ends when the kernel gives it up, and not later:
+/// a unit that writes there is refused.
+const TRACE_UNIT_IOMMU: EndToEnd = EndToEnd {
+    name: "e2e-trace-unit-iommu",
+    command: "auxe2e device trace-unit-iommu",
+    timeout: Duration::from_secs(600),
+    append: "intel_iommu=on iommu.strict=1",
+    devices: Devices::TraceUnitIommu,
+    ..CASES
+};
+
 /// The guests with other devices, and what the names of their cases begin with.
-const DEVICES: [(&str, &EndToEnd); 3] = [
+const DEVICES: [(&str, &EndToEnd); 4] = [
     ("device, IOMMU:", &PLUGGABLE),
     ("device, swiotlb:", &SWIOTLB),
     ("device, trace unit:", &TRACE_UNIT),
+    ("device, trace unit, IOMMU:", &TRACE_UNIT_IOMMU),
 ];
 
 const MATRIX: EndToEnd = EndToEnd {
