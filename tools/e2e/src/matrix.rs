@@ -19,8 +19,7 @@ use std::time::Instant;
 use anyhow::{bail, ensure, Context, Result};
 
 use oracle::Sum;
-use readers::Target;
-pub use readers::{read, Reading};
+pub use readers::{read, Reading, Target};
 use row::{rows, Mode, Reader, Row, SINKS};
 
 use crate::model::Sink;

@@ -37,10 +37,10 @@ const AUX: SampleType = SampleType::from_bits_retain(1 << 20);
 const SAMPLE: u32 = 9;
 
 /// Pages of the data ring: samples are large.
-const DATA_PAGES: usize = 128;
+pub const DATA_PAGES: usize = 128;
 
 /// Whether this kernel exports what the framework needs: the same that `rust/Makefile` looks at, seen from the other side.
-fn exported() -> Result<bool> {
+pub fn exported() -> Result<bool> {
     let symbols = std::fs::read_to_string("/proc/kallsyms").context("cannot read kallsyms")?;
     ensure!(
         symbols.contains("__ksymtab_perf_aux_output_begin"),
@@ -50,7 +50,7 @@ fn exported() -> Result<bool> {
 }
 
 /// A sibling that samples `size` bytes of trace.
-fn sampler(config: u64, period: u64, size: u32) -> Attr {
+pub fn sampler(config: u64, period: u64, size: u32) -> Attr {
     Attr {
         sample_type: READ | AUX,
         read_format: ReadFormat::GROUP,
@@ -301,14 +301,18 @@ pub fn faults() -> Result<()> {
 }
 
 /// A sample.
-struct Sample {
+pub struct Sample {
     /// What the unit had generated.
     generated: u64,
-    trace: Vec<u8>,
+    /// The newest trace.
+    pub trace: Vec<u8>,
 }
 
 /// The samples in a data ring that was never full.
-fn samples(control: &Mapping) -> Result<Vec<Sample>> {
+///
+/// # Errors
+/// When a record is none.
+pub fn samples(control: &Mapping) -> Result<Vec<Sample>> {
     let end = usize::try_from(get(control, Field::DataHead))?;
     let mut samples = Vec::new();
     let mut at = 0;

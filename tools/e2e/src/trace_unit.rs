@@ -9,27 +9,31 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{bail, ensure, Context, Result};
+use auxrec::sys::{page_size, Event, Field, Mapping};
 use pattern_codec::{verify_payload, Follow, Kind, Piece, Reader, HEADER_LEN};
 use perfdata::{Attr, AuxFlags, Flags, Read};
 
 use crate::device::{without_faults, Named};
 use crate::drivers::{accounted, until, Trace};
-use crate::hostile::{attack, unpin, Attack};
+use crate::hostile::{attack, set, unpin, Attack, CPU_CLOCK};
 use crate::hotplug;
 use crate::module::{self, counter};
-use crate::probe::Probe;
+use crate::probe::{bytes, Probe};
+use crate::sampling;
 use crate::workload::{pin, spin};
 use crate::Skip;
 
 mod gone;
+mod rows;
 
 /// The cases.
-pub const ALL: [Attack; 11] = [
+pub const ALL: [Attack; 12] = [
     attack("device, trace unit: every byte, on both CPUs", || {
         with(every_byte)
     }),
     attack("device, trace unit: nobody reads", || with(full)),
     attack("device, trace unit: the newest trace", || with(overwrite)),
+    attack("device, trace unit: AUX samples", || with(sampled)),
     attack("device, trace unit: its interrupts on another CPU", || {
         with(forwarded)
     }),
@@ -57,10 +61,10 @@ pub const ALL: [Attack; 11] = [
     }),
 ];
 
-/// All of them.
+/// All of them, and the rows of the matrix.
 pub fn all() -> Vec<Named> {
     let named = |case: &'static Attack| -> Named { (case.name.to_owned(), Box::new(case.run)) };
-    ALL.iter().map(named).collect()
+    ALL.iter().map(named).chain(rows::rows()).collect()
 }
 
 /// The same for a guest where an IOMMU translates what the units read and write.
@@ -227,6 +231,63 @@ fn overwrite() -> Result<String> {
     let newest = probe.trace.get(skip..).unwrap_or_default();
     ensure!(verify(newest, 1)? == 0, "bytes are missing");
     Ok(format!("{} of {generated} bytes", newest.len()))
+}
+
+/// A sibling samples the newest trace: the unit stops for it, and goes on.
+fn sampled() -> Result<String> {
+    const RING: usize = 16;
+    const SIZE: u32 = 4096;
+    if !sampling::exported()? {
+        bail!(Skip("this kernel does not export perf_output_copy_aux()"));
+    }
+    let attr = attr(20)?;
+    let leader = Event::open(&attr, -1, 0).context("cannot open an event")?;
+    let control = Mapping::new(&leader, 0, (1 + sampling::DATA_PAGES) * page_size(), true)?;
+    set(&control, Field::AuxOffset, bytes(1 + sampling::DATA_PAGES));
+    set(&control, Field::AuxSize, bytes(RING));
+    let offset = bytes(1 + sampling::DATA_PAGES);
+    let _aux = Mapping::new(&leader, offset, RING * page_size(), false)?;
+    let attr = sampling::sampler(CPU_CLOCK, 2_000_000, SIZE);
+    let sibling = Event::open_in(&attr, -1, 0, Some(&leader)).context("cannot open the sampler")?;
+    sibling.set_output(&leader)?;
+    pin(0)?;
+    leader.enable()?;
+    let outcome = until("samples are full of trace", || {
+        spin(Duration::from_millis(5));
+        let samples = sampling::samples(&control)?;
+        let full = |sample: &&sampling::Sample| sample.trace.iter().any(|&byte| byte != 0);
+        Ok(samples.iter().filter(full).count() > 20)
+    });
+    leader.disable()?;
+    unpin()?;
+    outcome?;
+    let (mut ends, mut full) = (0, 0);
+    for sample in sampling::samples(&control)? {
+        // The first ones are of a ring that has not been written yet.
+        let packet = usize::try_from(PACKET)?;
+        let empty = sample
+            .trace
+            .chunks(packet)
+            .take_while(|packet| packet.iter().all(|&byte| byte == 0));
+        let trace = sample
+            .trace
+            .get(packet * empty.count()..)
+            .unwrap_or_default();
+        let Some(last) = trace.len().checked_sub(packet) else {
+            continue;
+        };
+        ensure!(verify(trace, 0)? == 0, "bytes are missing in a sample");
+        let Some(Piece::Packet(header, _)) =
+            Reader::new(trace.get(last..).unwrap_or_default()).next()
+        else {
+            bail!("a sample does not end with a packet");
+        };
+        ensure!(header.pos >= ends, "a sample is older than the one before");
+        ends = header.pos;
+        full += u64::from(trace.len() == sample.trace.len());
+    }
+    ensure!(full > 0, "no sample is full of trace");
+    Ok(format!("{full} samples of {SIZE} bytes"))
 }
 
 /// The lines of a CPU's vector.

@@ -47,15 +47,19 @@ fn free() -> Result<u64> {
 }
 
 /// A thread to trace.
-pub(super) struct Target {
-    pub(super) tid: i32,
+pub struct Target {
+    /// Which one.
+    pub tid: i32,
     done: std::sync::Arc<AtomicBool>,
     thread: Option<thread::JoinHandle<()>>,
 }
 
 impl Target {
     /// Starts one that computes on one CPU and on the other; or has threads of its own do so.
-    pub(super) fn start(children: bool) -> Result<Self> {
+    ///
+    /// # Errors
+    /// If it does not start.
+    pub fn start(children: bool) -> Result<Self> {
         let done = std::sync::Arc::new(AtomicBool::new(false));
         let tid = std::sync::Arc::new(AtomicI32::new(0));
         let (theirs, told) = (done.clone(), tid.clone());
