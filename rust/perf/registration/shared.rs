@@ -55,7 +55,7 @@ impl<T: Pmu, K: Kind<T>> Shared<T, K> {
         try_pin_init!(&this in Self {
             driver,
             units,
-            lines: Arc::pin_init(Lines::new(), GFP_KERNEL)?,
+            lines: Lines::new()?,
             filters: usize::try_from(filters)?,
             cpus: {
                 let id = this.as_ptr().cast_const().cast();

@@ -16,6 +16,7 @@ use kernel::{
             Atomic,
             Relaxed, //
         },
+        Arc,
         Mutex, //
     }, //
 };
@@ -80,10 +81,15 @@ impl Numbers {
 }
 
 impl Lines {
-    pub(super) fn new() -> impl PinInit<Self, Error> {
-        try_pin_init!(Self {
+    // In this module only: lockdep finds the lock's class by the address of its name, too, of which
+    // each driver would have its own.
+    #[inline(never)]
+    pub(super) fn new() -> Result<Arc<Self>> {
+        let lines = pin_init!(Self {
             lines <- new_mutex!(Numbers::None),
-        })
+        });
+
+        Arc::pin_init(lines, GFP_KERNEL)
     }
 
     /// From now on these are served where the units of their events are.
