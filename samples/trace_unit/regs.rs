@@ -134,7 +134,8 @@ impl UnitRegisters<'_> {
     /// Starts the unit.
     pub(crate) fn start(self, asked: Asked) {
         self.write(asked.control, unit::CTRL);
-        if asked.is_awaited() {
+        // A device that has lost its registers never runs.
+        if asked.is_awaited() && self.has(asked.control) {
             self.wait_until_running();
         }
     }
