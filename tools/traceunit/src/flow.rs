@@ -12,7 +12,7 @@
 //! | an interrupt | as for a block at the next instruction | and `FUP`, `TIP` |
 //! | an exception at an instruction of it | that instruction was not executed | `FUP`, `TIP` |
 //! | an exception behind its last instruction | as for a block there | and `FUP`, `TIP` |
-//! | an exception at a software interrupt, its last instruction | was executed | `TIP` |
+//! | an exception at `int` with a number, its last instruction | was executed | `TIP` |
 //!
 //! The instructions before a block's last are no branches, so they have no packets.
 //!
@@ -334,7 +334,7 @@ impl Flow {
         match (self.place, kind) {
             (Place::Nowhere, _) => return Ok(()),
             (Place::In(block), Discontinuity::Exception)
-                if from == block.last() && is_software_interrupt(block.block.insn.kind) =>
+                if from == block.last() && is_software_interrupt(block.block.insn) =>
             {
                 self.leaves(block, to, output)?;
             }
@@ -449,8 +449,10 @@ impl Flow {
     }
 }
 
-fn is_software_interrupt(kind: Kind) -> bool {
-    matches!(kind, Kind::Far(Far::Interrupt(_)))
+/// Whether it is `int` with a number. A breakpoint is none, as a decoder may not know of it: the kernel
+/// puts it where it patches code.
+fn is_software_interrupt(insn: Insn) -> bool {
+    matches!(insn.kind, Kind::Far(Far::Interrupt(_))) && insn.len > 1
 }
 
 #[cfg(test)]
@@ -618,12 +620,13 @@ mod tests {
         packets(&ring.0)
     }
 
-    /// A conditional branch 16 bytes on, a return, `call *(%rax)`, `int3`, `sysretq`, `nop`, a jump 16
+    /// A conditional branch 16 bytes on, a return, `call *(%rax)`, `int3`, `int $0x80`, `sysretq`, `nop`, a jump 16
     /// bytes on, `mov %rax,%cr3`.
     const JE: &[u8] = &[0x74, 0x10];
     const RET: &[u8] = &[0xc3];
     const CALL: &[u8] = &[0xff, 0x10];
     const INT3: &[u8] = &[0xcc];
+    const INT: &[u8] = &[0xcd, 0x80];
     const SYSRET: &[u8] = &[0x48, 0x0f, 0x07];
     const NOP: &[u8] = &[0x90];
     const JMP: &[u8] = &[0xeb, 0x10];
@@ -715,12 +718,22 @@ mod tests {
             // A software interrupt is a branch.
             (
                 &[
-                    B(KERNEL, INT3),
+                    B(KERNEL, INT),
                     Whole,
                     Exception(at(2), HANDLER),
                     B(HANDLER, NOP),
                 ],
                 &[begin, handler, end, "PGD"],
+            ),
+            // A breakpoint is none.
+            (
+                &[
+                    B(KERNEL, INT3),
+                    Whole,
+                    Exception(at(2), HANDLER),
+                    B(HANDLER, NOP),
+                ],
+                &[begin, "FUP ffffffff81000002", handler, end, "PGD"],
             ),
             // One discontinuity after the other.
             (
