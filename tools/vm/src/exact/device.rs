@@ -23,11 +23,33 @@ use std::time::Duration;
 pub(super) const NAME: &str = "kernel and programs";
 
 /// What is traced, on CPU 1.
-const WORK: [(&str, &str); 4] = [
-    ("processes", "for i in 1 2 3; do /bin/busybox true; done; seq 200 | sort -rn | tail -1"),
-    ("files", "head -c 20000 /dev/urandom > /tmp/a; md5sum /tmp/a; rm /tmp/a; ls -l /sys/kernel/slab /proc/self/task"),
-    ("signals and timers", "trap : USR1; for i in 1 2 3 4 5; do kill -USR1 $$; usleep 1000; done; sh -c 'kill -SEGV $$'"),
-    ("network and memory", "ping -c 2 -i 0.1 127.0.0.1; awk 'BEGIN { for (i = 0; i < 500; i++) a[i] = i }'"),
+const WORK: [(&str, &str); 6] = [
+    (
+        "processes",
+        "for i in 1 2 3; do /bin/busybox true; done; seq 200 | sort -rn | tail -1",
+    ),
+    (
+        "files",
+        "head -c 20000 /dev/urandom > /tmp/a; md5sum /tmp/a; rm /tmp/a; ls -l /sys/kernel/slab",
+    ),
+    (
+        "signals and timers",
+        "trap : USR1; for i in 1 2 3 4 5; do kill -USR1 $$; usleep 1000; done; sh -c 'kill -SEGV $$'",
+    ),
+    (
+        "network and memory",
+        "ping -c 2 -i 0.1 127.0.0.1; awk 'BEGIN { for (i = 0; i < 500; i++) a[i] = i }'",
+    ),
+    // The kernel patches itself, and tells perf.
+    (
+        "static keys",
+        "cd /sys/kernel/tracing; for i in 1 0 1 0; do echo $i > events/sched/sched_wakeup/enable; usleep 100; done",
+    ),
+    (
+        "a probe",
+        "cd /sys/kernel/tracing; echo 'p:here do_sys_openat2' > kprobe_events; echo 1 > events/kprobes/here/enable
+		cat /proc/version; echo 0 > events/kprobes/here/enable; echo > kprobe_events",
+    ),
 ];
 
 pub(super) fn run(cache: &Cache, dir: &Path, kernel: &Kernel) -> Result<Case> {
