@@ -29,7 +29,7 @@ help:
 	@echo '  make exact          what decoders show of soft_pt'"'"'s trace is what programs executed; CASE="name|other" for some programs'
 	@echo '  make break          defects put into pattern on purpose: rows of the matrix must name them'
 	@echo '  make debug          kunit and e2e on a kernel with lockdep, KASAN and kmemleak, whose allocations are made to fail; CASE="name|other"'
-	@echo '  make bench          what a session of an event and recording cost, in guest instructions; PART=driver, steps or recorder for one of them,'
+	@echo '  make bench          what a session of an event and recording cost, in guest instructions; PART=driver, steps, tracing or recorder for one of them,'
 	@echo '                      PART=parallel for how fast two processors are drained'
 	@echo '  make figures        Documentation/figures.md from what was measured last'
 	@echo '  make fuzz           the parsers of files and options under libFuzzer; SECONDS=60 for each'

@@ -13,7 +13,7 @@ use crate::guest::Guest;
 use crate::kernel::{Kernel, Kind};
 use crate::modules::{self, Mode};
 use crate::step::Progress;
-use crate::{bounce, recorders, steps, tools, twins, windows};
+use crate::{bounce, recorders, slowdown, steps, tools, twins, windows};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -28,6 +28,8 @@ pub enum Part {
     Parallel,
     /// What it costs to step through programs.
     Steps,
+    /// What it costs to trace a guest with the trace unit.
+    Tracing,
 }
 
 /// What was measured.
@@ -77,6 +79,12 @@ pub fn run(cache: &Cache, part: Option<Part>) -> Result<Report> {
     }
     if wanted(Part::Steps) {
         steps(cache, &mut report)?;
+    }
+    if wanted(Part::Tracing) {
+        let progress = Progress::begin("timing guests that are traced");
+        let figures = slowdown::run(cache)?;
+        progress.end("done");
+        report.add(figures.lines(), figures.figures());
     }
     if wanted(Part::Recorder) {
         recorder(cache, &mut report)?;

@@ -16,7 +16,7 @@ use std::path::PathBuf;
 const HEAD: &str = "name\tvalue\tunit\ttarget\tverdict";
 
 /// The groups: name, title, and the command that measures it.
-const GROUPS: [(&str, &str, &str); 5] = [
+const GROUPS: [(&str, &str, &str); 6] = [
     (
         "bounce",
         "Commits with data, by sink of `pattern`",
@@ -38,6 +38,11 @@ const GROUPS: [(&str, &str, &str); 5] = [
         "make bench PART=recorder",
     ),
     ("steps", "Single steps", "make bench PART=steps"),
+    (
+        "tracing",
+        "A guest with the trace unit",
+        "make bench PART=tracing",
+    ),
 ];
 
 /// A number as it is written.
