@@ -22,8 +22,17 @@ use std::time::Duration;
 /// The case's name.
 pub(super) const NAME: &str = "kernel and programs";
 
+/// What restricts the trace of the cases with these names.
+const RANGES: [(&str, &str); 2] = [
+    (
+        "two ranges",
+        "--filter 'filter do_sys_openat2 filter vfs_read'",
+    ),
+    ("an end", "--filter 'tracestop do_sys_openat2'"),
+];
+
 /// What is traced, on CPU 1.
-const WORK: [(&str, &str); 6] = [
+const WORK: [(&str, &str); 8] = [
     (
         "processes",
         "for i in 1 2 3; do /bin/busybox true; done; seq 200 | sort -rn | tail -1",
@@ -50,6 +59,8 @@ const WORK: [(&str, &str); 6] = [
         "cd /sys/kernel/tracing; echo 'p:here do_sys_openat2' > kprobe_events; echo 1 > events/kprobes/here/enable
 		cat /proc/version; echo 0 > events/kprobes/here/enable; echo > kprobe_events",
     ),
+    ("two ranges", "cat /proc/version"),
+    ("an end", "cat /proc/version"),
 ];
 
 pub(super) fn run(cache: &Cache, dir: &Path, kernel: &Kernel) -> Result<Case> {
@@ -74,8 +85,10 @@ pub(super) fn run(cache: &Cache, dir: &Path, kernel: &Kernel) -> Result<Case> {
     command += "echo 0 > /proc/sys/kernel/kptr_restrict\n";
     for (name, _) in WORK {
         let script = script(name);
+        let range = RANGES.iter().find(|(of, _)| *of == name);
+        let range = range.map_or("", |(_, option)| option);
         command += &format!(
-            "taskset 1 perf record -q --kcore -C 1 -m 1M,64M -e intel_pt// -o /out/{script} -- taskset 2 {script} >/dev/null 2>&1 || echo '# {name} ended badly'\n"
+            "taskset 1 perf record -q --kcore -C 1 -m 1M,64M -e intel_pt// {range} -o /out/{script} -- taskset 2 {script} >/dev/null 2>&1 || echo '# {name} ended badly'\n"
         );
     }
     let outcome = guest.run(cache, &dir.join("guest"), &command, |_| {})?;
@@ -89,6 +102,7 @@ pub(super) fn run(cache: &Cache, dir: &Path, kernel: &Kernel) -> Result<Case> {
     let mut total = 0;
     for (name, _) in WORK {
         let case = match decoded(&outcome.files.join(script(name)), &mut executed)? {
+            Ok(0) => Case::fail(name, "nothing was traced"),
             Ok(count) => {
                 total += count;
                 Case::pass(name).with_log(vec![format!("{count} instructions, each of them")])
