@@ -35,7 +35,7 @@ help:
 	@echo '  make fuzz           the parsers of files and options under libFuzzer; SECONDS=60 for each'
 	@echo '  make modules        build the modules for both kernels: build/modules/'
 	@echo '  make tools          build the tools for guests'
-	@echo '  make shell          a guest on this terminal, with modules, perf and auxrec'
+	@echo '  make shell          a guest on this terminal, with modules, perf and auxrec; TRACE=1 gives it the trace unit'
 	@echo '  make guest CMD="…"  one command in a guest; WITH="/usr/bin/perf …" takes programs along, INTEL=1 makes the processor Intel'"'"'s'
 	@echo '                      COUNTING=1 makes its clock count instructions, a nanosecond each; TRACE=1 gives it the trace unit'
 	@echo '                      LINE="vdso=0" is for the kernel, SECONDS=600 is how long it may take'
@@ -65,8 +65,11 @@ litmus kbuild kunit matrix beside disk exact break:
 e2e:
 	@$(AUXVM) test --suite e2e --suite matrix $(CASES)
 
-demo tools shell rust-analyzer update figures:
+demo tools rust-analyzer update figures:
 	@$(AUXVM) $@
+
+shell:
+	@$(AUXVM) shell $(if $(TRACE),--trace)
 
 bench:
 	@$(AUXVM) bench $(PART)

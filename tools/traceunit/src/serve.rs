@@ -19,8 +19,9 @@ use std::time::{Duration, Instant};
 use vfio_bindings::bindings::vfio::{
     vfio_region_info, VFIO_IRQ_INFO_EVENTFD, VFIO_IRQ_SET_ACTION_TRIGGER,
     VFIO_IRQ_SET_DATA_EVENTFD, VFIO_PCI_BAR0_REGION_INDEX, VFIO_PCI_BAR2_REGION_INDEX,
-    VFIO_PCI_CONFIG_REGION_INDEX, VFIO_PCI_MSIX_IRQ_INDEX, VFIO_PCI_NUM_IRQS, VFIO_PCI_NUM_REGIONS,
-    VFIO_REGION_INFO_FLAG_READ, VFIO_REGION_INFO_FLAG_WRITE,
+    VFIO_PCI_CONFIG_REGION_INDEX, VFIO_PCI_ERR_IRQ_INDEX, VFIO_PCI_MSIX_IRQ_INDEX,
+    VFIO_PCI_NUM_IRQS, VFIO_PCI_NUM_REGIONS, VFIO_REGION_INFO_FLAG_READ,
+    VFIO_REGION_INFO_FLAG_WRITE,
 };
 use vfio_user::{DmaMapFlags, DmaUnmapFlags, IrqInfo, Server, ServerBackend, ServerRegion};
 use vm_memory::{FileOffset, MmapRegion, VolatileMemory, VolatileSlice};
@@ -441,6 +442,8 @@ pub fn serve(
             index,
             count: match index {
                 VFIO_PCI_MSIX_IRQ_INDEX => vectors.into(),
+                // QEMU warns if it cannot be told of errors of the bus. There are none.
+                VFIO_PCI_ERR_IRQ_INDEX => 1,
                 _ => 0,
             },
             flags: VFIO_IRQ_INFO_EVENTFD,

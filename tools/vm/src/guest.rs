@@ -28,7 +28,9 @@ pub use machine::Devices;
 pub use outcome::Outcome;
 pub use shell::shell;
 
-use machine::{kernel_line, monitor, qemu, socket, trace_unit, Counting, COUNTED};
+use machine::{
+    accel, kernel_line, monitor, qemu, shared_memory, socket, trace_unit, Counting, COUNTED,
+};
 
 const INIT: &str = include_str!("../guest/init.sh");
 const AUXLOAD: &str = include_str!("../guest/auxload.sh");
@@ -280,7 +282,7 @@ impl<'a> Guest<'a> {
             // Takes the place of the one before.
             let model = match self.counting {
                 Some(_) => COUNTED,
-                None => match Accel::choose(cache, &self.kernel.image())? {
+                None => match accel(cache, self.kernel, self.devices)? {
                     Accel::Tcg if self.by_words => COUNTED,
                     accel => accel.model(),
                 },
@@ -329,8 +331,8 @@ impl<'a> Guest<'a> {
         if self.devices.have_trace_unit() {
             let plugin = plugin::build(cache, "traceunit")?;
             let log = self.trace_log.as_deref();
-            let args = trace_unit(self.kernel, &plugin, &trace_socket, self.devices, log);
-            qemu.args(args);
+            qemu.args(shared_memory(self.kernel));
+            qemu.args(trace_unit(&plugin, &trace_socket, self.devices, log));
         }
         let errors = dir.join("qemu.log");
         let error_file = fs::File::create(&errors).on("write", &errors)?;

@@ -94,6 +94,9 @@ enum Verb {
         /// Which kernel: stock, lean, debug
         #[arg(long, env = "KERNEL")]
         kernel: Option<Kind>,
+        /// Give it the trace unit
+        #[arg(long)]
+        trace: bool,
     },
     /// Record a trace in a guest, check it and draw it: build/demo/
     Demo {
@@ -214,10 +217,10 @@ fn run(args: Args) -> Result<ExitCode> {
             }
             return in_guest(&cache, guest, &command.join(" "));
         }
-        Verb::Shell { kernel } => {
+        Verb::Shell { kernel, trace } => {
             let kernel = Kernel::prepare(&cache, kernel.unwrap_or(Kind::Stock))?;
             let built = modules::build(&cache, &kernel, Mode::Plain)?;
-            guest::shell(&cache, &kernel, &built.files, &tools::build(&cache)?)?;
+            guest::shell(&cache, &kernel, &built.files, &tools::build(&cache)?, trace)?;
         }
         Verb::Demo { kernel } => {
             let (summary, traced) = demo::run(&cache, kernel.unwrap_or(Kind::Stock))?;

@@ -92,6 +92,14 @@ impl Counting {
 /// The processor whose instructions are counted. It copies by words: QEMU counts `rep movsb` by the byte.
 pub(super) const COUNTED: &str = "max,-erms,-fsrm";
 
+/// What runs a guest. Plugins see only what is emulated.
+pub(super) fn accel(cache: &Cache, kernel: &Kernel, devices: Devices) -> Result<Accel> {
+    match devices.have_trace_unit() {
+        true => Ok(Accel::Tcg),
+        false => Accel::choose(cache, &kernel.image()),
+    }
+}
+
 /// The part of QEMU's command line that all guests share. The guest ends with us, whatever ends us.
 pub(super) fn qemu(
     cache: &Cache,
@@ -117,7 +125,7 @@ pub(super) fn qemu(
         Some(counting) => qemu.args(counting.args()),
         None => qemu
             .args(["-smp", "2"])
-            .args(Accel::choose(cache, &image)?.args())
+            .args(accel(cache, kernel, devices)?.args())
             .args(edu(devices)),
     };
     let firmware = Path::new("/usr/share/qemu/qboot.rom");
@@ -154,16 +162,24 @@ fn edu(devices: Devices) -> &'static [&'static str] {
     }
 }
 
-/// The trace unit: a plugin that serves `vfio-user-pci` on a socket, and memory that it can map. `log`: the prefix of the files where it
-/// writes what it traces.
+/// Memory that the trace unit can map.
+pub(super) fn shared_memory(kernel: &Kernel) -> [String; 4] {
+    let memory = memory(kernel);
+    [
+        "-object".to_owned(),
+        format!("memory-backend-memfd,id=m,size={memory},share=on"),
+        "-machine".to_owned(),
+        "memory-backend=m".to_owned(),
+    ]
+}
+
+/// The trace unit: a plugin that serves `vfio-user-pci` on a socket. `log`: the prefix of the files where it writes what it traces.
 pub(super) fn trace_unit(
-    kernel: &Kernel,
     plugin: &Path,
     socket: &Path,
     devices: Devices,
     log: Option<&Path>,
-) -> [String; 8] {
-    let memory = memory(kernel);
+) -> [String; 4] {
     let slot = match devices {
         Devices::TraceUnitIommu => r#","bus":"root1""#,
         _ => "",
@@ -172,10 +188,6 @@ pub(super) fn trace_unit(
         format!(",out={},log=yes", prefix.display())
     });
     [
-        "-object".to_owned(),
-        format!("memory-backend-memfd,id=m,size={memory},share=on"),
-        "-machine".to_owned(),
-        "memory-backend=m".to_owned(),
         "-plugin".to_owned(),
         format!("{},device={}{log}", plugin.display(), socket.display()),
         "-device".to_owned(),

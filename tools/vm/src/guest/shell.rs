@@ -2,11 +2,12 @@
 
 //! A guest on the terminal.
 
-use super::machine::{kernel_line, memory, qemu, socket};
+use super::machine::{self, accel, kernel_line, memory, qemu, socket, trace_unit};
 use super::{Devices, Guest, BUSYBOX};
 use crate::cache::{self, Cache};
 use crate::error::{Error, OnFile, Result};
 use crate::kernel::Kernel;
+use crate::plugin;
 use crate::step::Log;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,7 +18,7 @@ use std::time::{Duration, Instant};
 const SHARED: &str = "/run/guest-root";
 
 /// Boots a guest on the terminal: the build root is its root file system (read-only, changes go to memory), with the
-/// checkout in its place.
+/// checkout in its place. `trace`: with the trace unit, and a processor of Intel's, as perf wants it.
 ///
 /// # Errors
 ///
@@ -27,6 +28,7 @@ pub fn shell(
     kernel: &Kernel,
     modules: &[PathBuf],
     programs: &[(String, PathBuf)],
+    trace: bool,
 ) -> Result<()> {
     let mut guest = Guest::new(kernel, modules)?;
     for (name, path) in programs {
@@ -104,14 +106,12 @@ pub fn shell(
         std::thread::sleep(Duration::from_millis(20));
     }
     eprintln!("Booting the {} kernel; leave the guest with ctrl-D, end it at once with ctrl-A x. The console's log is {}.", kernel.kind, console.display());
-    let mut qemu = qemu(
-        cache,
-        kernel,
-        &console,
-        &kernel_line(kernel),
-        None,
-        Devices::Plain,
-    )?;
+    let devices = match trace {
+        true => Devices::TraceUnit,
+        false => Devices::Plain,
+    };
+    let line = kernel_line(kernel);
+    let mut qemu = qemu(cache, kernel, &console, &line, None, devices)?;
     qemu.arg("-initrd").arg(&initramfs);
     qemu.args([
         "-object",
@@ -136,10 +136,17 @@ pub fn shell(
         "-device",
         "virtconsole,chardev=tty",
     ]);
+    let trace_socket = machine::socket();
+    if trace {
+        let model = accel(cache, kernel, devices)?.model();
+        qemu.args(["-cpu", &format!("{model},vendor=GenuineIntel")]);
+        let plugin = plugin::build(cache, "traceunit")?;
+        qemu.args(trace_unit(&plugin, &trace_socket, devices, None));
+    }
     let status = qemu.status();
     let _ = server.kill();
     let _ = server.wait();
-    for path in [&socket, &initramfs] {
+    for path in [&socket, &trace_socket, &initramfs] {
         let _ = fs::remove_file(path);
     }
     match status {
