@@ -128,7 +128,7 @@ extern "C" {
     pub(crate) fn qemu_plugin_get_registers() -> *mut Array<RegisterDescriptor>;
     pub(crate) fn qemu_plugin_read_register(register: *mut Register, to: *mut Array<u8>);
     pub(crate) fn g_byte_array_new() -> *mut Array<u8>;
-    pub(crate) fn g_byte_array_unref(array: *mut Array<u8>);
+    pub(crate) fn g_byte_array_set_size(array: *mut Array<u8>, len: c_uint) -> *mut Array<u8>;
     pub(crate) fn g_array_unref(array: *mut Array<RegisterDescriptor>);
     pub(crate) fn qemu_plugin_mem_size_shift(info: u32) -> c_uint;
     pub(crate) fn qemu_plugin_get_hwaddr(info: u32, address: u64) -> *mut Physical;

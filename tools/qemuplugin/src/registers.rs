@@ -61,23 +61,30 @@ impl Registers<'_> {
     /// The value of a register of 64 bits.
     #[must_use]
     pub fn read(&self, register: Register) -> Option<u64> {
-        // SAFETY: Makes a new one.
-        let to = unsafe { raw::g_byte_array_new() };
-        // SAFETY: A register of QEMU's; the array is ours; in a callback that may read registers, by
-        // the type.
-        unsafe { raw::qemu_plugin_read_register(register.0, to) };
-        // SAFETY: An array of GLib's, ours.
-        let array = unsafe { &*to };
-        let value = match array.len {
-            8 => {
-                // SAFETY: The array has eight bytes.
-                let bytes = unsafe { array.data.cast::<[u8; 8]>().read() };
-                Some(u64::from_le_bytes(bytes))
+        TO.with(|to| {
+            let to = to.0;
+            // SAFETY: An array of this thread's, which is never freed, and has place for less.
+            unsafe { raw::g_byte_array_set_size(to, 0) };
+            // SAFETY: A register of QEMU's; an array of this thread's, which is never freed; in a
+            // callback that may read registers, by the type.
+            unsafe { raw::qemu_plugin_read_register(register.0, to) };
+            // SAFETY: An array of GLib's, of this thread's, which nobody changes here.
+            let array = unsafe { &*to };
+            if array.len != 8 {
+                return None;
             }
-            _ => None,
-        };
-        // SAFETY: Ours, and not used any more.
-        unsafe { raw::g_byte_array_unref(to) };
-        value
+            // SAFETY: The array has eight bytes.
+            let bytes = unsafe { array.data.cast::<[u8; 8]>().read() };
+            Some(u64::from_le_bytes(bytes))
+        })
     }
+}
+
+/// Where QEMU writes the value of a register.
+struct To(*mut raw::Array<u8>);
+
+thread_local! {
+    /// Made once, as a program's code is looked for at each of its returns.
+    // SAFETY: Makes a new one.
+    static TO: To = To(unsafe { raw::g_byte_array_new() });
 }

@@ -25,7 +25,7 @@ n=0; while [ $n -lt $1 ]; do ls -l /sys/class >/dev/null; n=$((n+1500)); done
 ";
 
 /// How often each is timed.
-const TIMES: u32 = 6;
+const TIMES: u32 = 4;
 
 /// What was measured.
 #[derive(Debug, PartialEq, Eq)]
