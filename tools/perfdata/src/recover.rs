@@ -32,6 +32,9 @@ pub struct Recovered {
 /// trace of which only the front is there keeps that. The features are those that the recorder left in the file at its
 /// beginning ([`Writer::with_spare`](crate::Writer::with_spare)), as `edit` changes them; `truncate` cuts the file.
 ///
+/// After a power cut a file can be longer than what was written to it, and end with zeros, as a file system may write its
+/// length before its last blocks. So zeros at the end, from a multiple of [`BLOCK`] on, are cut off too.
+///
 /// May be run again if it was itself interrupted.
 ///
 /// # Errors
@@ -41,7 +44,7 @@ pub fn recover<F: Read + Write + Seek>(
     edit: impl FnOnce(&mut Features, &Recovered),
     truncate: impl FnOnce(&mut F, u64) -> io::Result<()>,
 ) -> Result<Recovered> {
-    let front = Front::read(file)?;
+    let mut front = Front::read(file)?;
     let (len, data) = (front.len, front.data);
     if front.ended.is_some() {
         return Ok(Recovered {
@@ -49,6 +52,7 @@ pub fn recover<F: Read + Write + Seek>(
             ..Recovered::default()
         });
     }
+    front.len = written(file, data, len)?;
     let parsed = front.parse()?;
     let mut features = Features::new();
     for section in parsed.spare() {
@@ -84,6 +88,34 @@ pub fn recover<F: Read + Write + Seek>(
     patch_at(file, DATA_SIZE_AT, &size, 0).map_err(failed(DATA_SIZE_AT))?;
     patch_at(file, FEATURES_AT, &bits, 0).map_err(failed(FEATURES_AT))?;
     Ok(out)
+}
+
+/// No file system has smaller blocks.
+const BLOCK: u64 = 512;
+
+/// Where the zeros begin that end a file, at a multiple of [`BLOCK`] behind `data`; `len` if there are none.
+fn written<F: Read + Seek>(file: &mut F, data: u64, len: u64) -> Result<u64> {
+    let mut end = len;
+    let mut block = [0; 4096];
+    while end > data {
+        let start = (end - 1) / to_u64(block.len()) * to_u64(block.len());
+        let some = usize::try_from(end - start).unwrap_or(0);
+        let Some(part) = block.get_mut(..some) else {
+            break;
+        };
+        file.seek(SeekFrom::Start(start))
+            .and_then(|_| file.read_exact(part))
+            .map_err(|reason| Error::Input {
+                offset: start,
+                reason,
+            })?;
+        end = start;
+        if let Some(last) = part.iter().rposition(|byte| *byte != 0) {
+            end = start + to_u64(last) + 1;
+            break;
+        }
+    }
+    Ok(end.max(data).next_multiple_of(BLOCK).min(len))
 }
 
 /// Where the whole records end.

@@ -116,3 +116,36 @@ fn zeros_are_cut_off() {
         File::parse(&whole).unwrap().records().count()
     );
 }
+
+/// A file system has written its length, and not its last blocks: they read as zeros.
+#[test]
+fn zeros_at_the_end_are_no_trace() {
+    let whole = sample_file(&chunks());
+    let file = File::parse(&whole).unwrap();
+    let (data, _) = file.data_section();
+    let data = usize::try_from(data).unwrap();
+    let end = whole.len();
+    for len in (data..end).step_by(97).chain([end]) {
+        let (_, short) = recovered(&whole[..len]).unwrap_or_default();
+        for zeros in [0, 1, 511, 512, 1024, 5000, 70_000] {
+            // Not all blocks behind this were written.
+            let mut cut = whole[..len].to_vec();
+            let next = len.next_multiple_of(512);
+            cut.extend(vec![0; next - len]);
+            let (_, of_block) = recovered(&cut).unwrap_or_default();
+            cut.extend(vec![0; zeros]);
+            let (_, longer) = recovered(&cut).unwrap_or_default();
+            let trace = |bytes: &[u8]| -> Vec<u8> {
+                let file = File::parse(bytes).unwrap();
+                let records = file
+                    .records()
+                    .map(|record| record.unwrap().payload.to_vec());
+                records.collect::<Vec<_>>().concat()
+            };
+            if !longer.is_empty() {
+                assert!(trace(&longer) == trace(&of_block), "{len} {zeros}");
+                assert!(trace(&longer).starts_with(&trace(&short)), "{len} {zeros}");
+            }
+        }
+    }
+}
