@@ -7,12 +7,16 @@ use kernel::{
     io::Io,
     pci, //
 };
+use perf::aux::table::Cursor;
 
 /// Bytes of BAR 0.
 pub(crate) const SIZE: usize = 0x8_0000;
 
 /// How often `STATUS` is read for a unit that does not run: each read takes microseconds.
 const READS: usize = 20_000;
+
+/// How often `STATUS` is read for a unit whose last byte is not in memory.
+const DRAIN_READS: usize = 1_000;
 
 /// A block of registers.
 const BLOCK: usize = 0x1000;
@@ -160,9 +164,28 @@ impl UnitRegisters<'_> {
         self.read(unit::CTRL) == Some(control)
     }
 
-    /// Stops the unit. When this returns, its last byte is in memory.
-    pub(crate) fn stop(self, asked: Asked) {
+    /// Stops the unit. When this returns true, its last byte is in memory, or the device is gone.
+    pub(crate) fn stop(self, asked: Asked) -> bool {
         self.write(asked.control & !unit::ENABLE, unit::CTRL);
-        let _ = self.read(unit::STATUS);
+        (0..DRAIN_READS).any(|_| {
+            self.read(unit::STATUS)
+                .is_none_or(|status| status & unit::RUNNING == 0)
+        })
+    }
+
+    /// Where the unit is.
+    pub(crate) fn cursor(self) -> Option<Cursor> {
+        let position = self.read(unit::POSITION)?;
+
+        Some(Cursor {
+            table: self.read(unit::TABLE)?,
+            entry: position >> 32,
+            offset: position & u64::from(u32::MAX),
+        })
+    }
+
+    /// Has the unit forget the table, once it is stopped: it reaches no memory any more.
+    pub(crate) fn forget_table(self) {
+        self.write(0, unit::TABLE);
     }
 }

@@ -4,7 +4,10 @@
 //!
 //! The unit is a PCI function that QEMU has from a plugin, `tools/traceunit`. It is described in
 //! `Documentation/trace-unit.md`. Each CPU has a unit of its own, which a table of regions leads round
-//! the AUX area, as Intel PT's does. It makes the stream of `pattern`.
+//! the AUX area, as Intel PT's does.
+//!
+//! The driver expects a device that is broken: a transaction whose bytes are not certain has none, and
+//! says so. `Documentation/trace-unit.md` lists what it notices.
 //!
 //! ```text
 //! # insmod rust_perf.ko; insmod trace_unit.ko
@@ -170,14 +173,29 @@ impl irq::Handler for Handler {
 
         match self.cpu {
             Some(cpu) => {
-                if driver.registers.of(cpu).acknowledge() != 0 {
-                    self.entry.interrupt_of(cpu);
+                // Without a reason it may be another unit's.
+                if !self.has_come(cpu) {
+                    for other in 0..driver.cpus {
+                        self.has_come(other);
+                    }
                 }
             }
             None => driver.tell_errors(),
         }
         // Message-signalled, so it is the device's.
         irq::IrqReturn::Handled
+    }
+}
+
+impl Handler {
+    /// Whether the unit of a CPU has raised its interrupt.
+    fn has_come(&self, cpu: u32) -> bool {
+        let reason = self.entry.driver().registers.of(cpu).acknowledge();
+
+        if reason != 0 {
+            self.entry.interrupt_of(cpu);
+        }
+        reason != 0
     }
 }
 
@@ -209,6 +227,54 @@ impl Unit {
     }
 }
 
+/// How often it is looked whether an interrupt was lost.
+const LOOK: Delta = Delta::from_millis(100);
+
+/// What is wrong with the device.
+#[derive(Clone, Copy)]
+enum Defect {
+    /// An interrupt was due for a while.
+    NoInterrupt,
+    /// A unit ran after it was stopped.
+    NoStop,
+    /// What its registers say does not fit together.
+    Registers,
+}
+
+impl Unit {
+    /// Tells of a defect.
+    fn tell(&self, cpu: u32, defect: Defect) {
+        match defect {
+            Defect::NoInterrupt => {
+                dev_warn!(self.device, "the interrupt of CPU {cpu} was lost\n");
+            }
+            Defect::NoStop => {
+                dev_err!(self.device, "the unit of CPU {cpu} did not stop: reset\n");
+            }
+            Defect::Registers => {
+                dev_err!(
+                    self.device,
+                    "the registers of CPU {cpu} contradict each other\n"
+                );
+            }
+        }
+    }
+
+    /// Stops the unit of a CPU. If it does not stop, all units lose their state: no unit writes any more
+    /// when this returns false.
+    fn stop(&self, cpu: u32, asked: Asked) -> bool {
+        let registers = self.registers.of(cpu);
+        let stopped = registers.stop(asked);
+
+        if !stopped {
+            self.tell(cpu, Defect::NoStop);
+            self.registers.write(common::RESET, common::CTRL);
+            let _ = registers.read(unit::STATUS);
+        }
+        stopped
+    }
+}
+
 /// What an AUX area has.
 struct Buffer {
     mapping: aux::DmaMapping,
@@ -223,6 +289,8 @@ struct Trace {
     dropped: u64,
     /// Bytes until an interrupt is due, if one is.
     due: Option<u64>,
+    /// It was due already when it was looked last.
+    overdue: bool,
     /// There is no region that the unit could fill.
     full: bool,
     paused: bool,
@@ -240,6 +308,20 @@ impl Trace {
     /// Bytes in memory. [`None`] if the device is gone, or was reset.
     fn written(&self, registers: regs::UnitRegisters<'_>) -> Option<u64> {
         registers.read(unit::WRITTEN)?.checked_sub(self.written)
+    }
+
+    /// Whether the transaction is to end: a byte is due, or the unit can't go on.
+    fn ends(&self, registers: regs::UnitRegisters<'_>) -> bool {
+        let over = registers
+            .read(unit::STATUS)
+            .is_none_or(|status| status & (unit::STOPPED | unit::FAILED) != 0);
+        // An interrupt may be one of the transaction before.
+        let due = self
+            .due
+            .zip(self.written(registers))
+            .is_some_and(|(due, written)| written >= due);
+
+        !self.full && (over || due)
     }
 
     /// Bytes that the unit could not write. [`None`] as for [`Self::written`].
@@ -291,6 +373,8 @@ impl AuxPmu for Unit {
         let asked = **transaction.event();
         let mut ranges = 0u64;
 
+        registers.write(asked.control & !unit::ENABLE, unit::CTRL);
+
         for ((shift, at), filter) in unit::RANGE_PLACES.iter().zip(transaction.filters()) {
             let (what, low, high) = config::range(filter);
 
@@ -312,6 +396,7 @@ impl AuxPmu for Unit {
                         written: 0,
                         dropped: 0,
                         due: None,
+                        overdue: false,
                         full: true,
                         paused: true,
                     });
@@ -324,10 +409,10 @@ impl AuxPmu for Unit {
         };
         let cursor = buffer.table.seek(head).ok_or(ENODEV)?;
 
+        transaction.set_timer(LOOK);
         // The interrupts are masked if user space has reset the device since.
         self.registers.write(0, common::IRQ_MASK);
         registers.write(0, unit::IRQ_MASK);
-        registers.write(asked.control & !unit::ENABLE, unit::CTRL);
         registers.write(asked.rate, unit::RATE);
         registers.write(cursor.table, unit::TABLE);
         registers.write(cursor.entry << 32 | cursor.offset, unit::POSITION);
@@ -336,6 +421,7 @@ impl AuxPmu for Unit {
             written: registers.read(unit::WRITTEN).ok_or(ENODEV)?,
             dropped: registers.read(unit::DROPPED).ok_or(ENODEV)?,
             due: due.map(|int: Pos| int.get().wrapping_sub(head.get())),
+            overdue: false,
             full: false,
             paused: true,
         })
@@ -350,10 +436,24 @@ impl AuxPmu for Unit {
 
     fn pause(&self, transaction: &mut aux::Transaction<'_, Self>, trace: &mut Trace) {
         trace.paused = true;
-        self.registers.of(transaction.cpu().id()).stop(trace.asked);
+        self.stop(transaction.cpu().id(), trace.asked);
     }
 
-    fn tick(&self, _transaction: &mut aux::Transaction<'_, Self>, _trace: &mut Trace) -> aux::Next {
+    fn tick(&self, transaction: &mut aux::Transaction<'_, Self>, trace: &mut Trace) -> aux::Next {
+        let cpu = transaction.cpu().id();
+        let registers = self.registers.of(cpu);
+
+        if trace.full || !registers.has(trace.control()) {
+            return aux::Next::Flush;
+        }
+        let before = trace.overdue;
+
+        trace.overdue = trace.ends(registers);
+        // The first time, the interrupt may be on its way.
+        if !before || !trace.overdue {
+            return aux::Next::Continue;
+        }
+        self.tell(cpu, Defect::NoInterrupt);
         aux::Next::Flush
     }
 
@@ -363,16 +463,8 @@ impl AuxPmu for Unit {
         trace: &mut Trace,
     ) -> aux::Next {
         let registers = self.registers.of(transaction.cpu().id());
-        let failed = registers
-            .read(unit::STATUS)
-            .is_none_or(|status| status & unit::FAILED != 0);
-        // It may be one of the transaction before.
-        let due = trace
-            .due
-            .zip(trace.written(registers))
-            .is_some_and(|(due, written)| written >= due);
 
-        if !trace.full && (failed || due) {
+        if trace.ends(registers) {
             return aux::Next::Flush;
         }
         aux::Next::Continue
@@ -384,11 +476,11 @@ impl AuxPmu for Unit {
         trace: &mut Trace,
         sample: aux::Sample<'_>,
     ) -> aux::Copied {
-        let registers = self.registers.of(transaction.cpu().id());
-
+        let cpu = transaction.cpu().id();
+        let registers = self.registers.of(cpu);
         let kept = registers.has(trace.control());
 
-        registers.stop(trace.asked);
+        let kept = self.stop(cpu, trace.asked) && kept;
         transaction.buffer().mapping.sync_for_cpu();
         let written = trace.written(registers).filter(|_| kept).unwrap_or(0);
         let copied = sample.copy(transaction, written);
@@ -399,16 +491,22 @@ impl AuxPmu for Unit {
     }
 
     fn quiesce(&self, transaction: &mut aux::Transaction<'_, Self>, trace: Trace) -> aux::Commit {
-        let registers = self.registers.of(transaction.cpu().id());
+        let cpu = transaction.cpu().id();
+        let registers = self.registers.of(cpu);
 
         if trace.full {
             return aux::Commit::new(0, aux::Loss::NoSpace { bytes: Some(0) });
         }
         let kept = registers.has(trace.control());
 
-        registers.stop(trace.asked);
+        let kept = self.stop(cpu, trace.asked) && kept;
         registers.acknowledge();
-        let space = transaction.region().space();
+        let aux::Parts { buffer, region, .. } = transaction.parts();
+        let (space, size, head) = (region.space(), region.size(), region.head());
+        let position = registers
+            .cursor()
+            .and_then(|cursor| buffer.table.position(head, cursor));
+        registers.forget_table();
         let written = trace.written(registers);
         let dropped = trace.dropped(registers);
         let failed = registers
@@ -416,13 +514,19 @@ impl AuxPmu for Unit {
             .is_none_or(|status| status & unit::FAILED != 0);
         // The last read: a device that is there now was there before.
         let there = self.registers.read(common::ID) == Some(common::IDENTITY);
-        // A device that is gone or was reset, or that has written beyond the table, has no trace that
-        // is known.
-        let Some((written, dropped)) = written
-            .filter(|&written| space.is_none_or(|space| written <= space))
-            .zip(dropped)
-            .filter(|_| kept && there)
-        else {
+        // A device that is gone or was reset has no trace that is known.
+        if !kept || !there {
+            return aux::Commit::new(0, aux::Loss::Gap { bytes: None });
+        }
+        // Nor has one that has written beyond the table, or elsewhere.
+        let known = written.zip(dropped).filter(|&(written, _)| {
+            let here = size.offset(head.advance(written));
+
+            space.is_none_or(|space| written <= space)
+                && position.is_some_and(|at| size.offset(at) == here)
+        });
+        let Some((written, dropped)) = known else {
+            self.tell(cpu, Defect::Registers);
             return aux::Commit::new(0, aux::Loss::Gap { bytes: None });
         };
 

@@ -404,7 +404,7 @@ fn removed() -> Result<String> {
 }
 
 /// What the kernel has said.
-fn messages() -> Result<String> {
+pub fn messages() -> Result<String> {
     let output = Command::new("dmesg")
         .output()
         .context("cannot start dmesg")?;

@@ -23,6 +23,7 @@ use crate::sampling;
 use crate::workload::{pin, spin};
 use crate::Skip;
 
+mod faults;
 mod gone;
 mod rows;
 
@@ -63,8 +64,13 @@ pub const ALL: [Attack; 12] = [
 
 /// All of them, and the rows of the matrix.
 pub fn all() -> Vec<Named> {
+    with_faults(faults::rows())
+}
+
+fn with_faults(faults: Vec<Named>) -> Vec<Named> {
     let named = |case: &'static Attack| -> Named { (case.name.to_owned(), Box::new(case.run)) };
-    ALL.iter().map(named).chain(rows::rows()).collect()
+    let cases = ALL.iter().map(named);
+    cases.chain(faults).chain(rows::rows()).collect()
 }
 
 /// The same for a guest where an IOMMU translates what the units read and write.
@@ -73,7 +79,8 @@ pub fn translated() -> Vec<Named> {
         let name = name.replace("trace unit:", "trace unit, IOMMU:");
         (name, Box::new(move || without_faults(gone::found, &run)))
     };
-    all().into_iter().map(named).collect()
+    let cases = with_faults(faults::translated());
+    cases.into_iter().map(named).collect()
 }
 
 const MODULE: &str = "trace_unit";

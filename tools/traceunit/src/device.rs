@@ -8,15 +8,18 @@
 //! - [`unit`]: the unit of a CPU.
 //! - [`pattern`]: what it writes that is no instruction.
 //! - [`walk`]: how a unit follows its table.
+//! - [`fault`]: what goes wrong when it is asked for.
 //! - [`memory`]: what the device sees of the guest's memory.
 
 pub mod config;
+pub mod fault;
 pub mod memory;
 pub mod pattern;
 pub mod unit;
 pub mod walk;
 
 use crate::source::Packets;
+use fault::{Fault, Kind};
 use memory::Memory;
 use std::ops::Range;
 use unit::{NoRegister, Unit, INSTRUCTIONS, PATTERN};
@@ -79,6 +82,8 @@ pub struct Noted {
     pub raise: bool,
     /// An error, and the address that it is about.
     pub error: Option<(Error, u64)>,
+    /// How many faults on demand have happened.
+    pub faults: u32,
 }
 
 /// The common registers.
@@ -122,6 +127,20 @@ pub struct Device {
     common: Common,
     units: Vec<Unit>,
     half: Option<Half>,
+    faults: Faults,
+}
+
+/// The faults on demand, as far as they are not a unit's. A reset leaves them.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+struct Faults {
+    /// How many have happened.
+    happened: u32,
+    /// The vectors that are kept back.
+    late: Vec<usize>,
+    /// The CPUs whose interrupt comes again when its reason is cleared.
+    twice: Vec<usize>,
+    /// The device does not answer.
+    mute: bool,
 }
 
 impl Device {
@@ -132,6 +151,7 @@ impl Device {
             common: Common::default(),
             units: vec![Unit::default(); cpus.min(MOST_CPUS)],
             half: None,
+            faults: Faults::default(),
         }
     }
 
@@ -143,7 +163,50 @@ impl Device {
 
     /// All registers have their first values, and all units stop.
     pub fn reset(&mut self) {
-        *self = Self::new(self.units.len());
+        let faults = std::mem::take(&mut self.faults);
+        *self = Self {
+            faults,
+            ..Self::new(self.units.len())
+        };
+    }
+
+    /// How many faults on demand have happened.
+    #[must_use]
+    pub const fn faults(&self) -> u32 {
+        self.faults.happened
+    }
+
+    /// A fault is asked for. One that is to come takes the place of one that has not come.
+    pub fn fault(&mut self, fault: Fault, memory: &mut impl Memory, raise: &mut impl Raise) {
+        match fault.kind {
+            Kind::Release => {
+                for vector in std::mem::take(&mut self.faults.late) {
+                    raise.raise(vector);
+                }
+                if self.faults.mute {
+                    self.faults.mute = false;
+                    self.reset();
+                }
+                return;
+            }
+            Kind::Mute => {
+                self.reset();
+                self.faults.mute = true;
+            }
+            Kind::Reset => self.reset(),
+            _ => {
+                let Some(unit) = self.units.get_mut(fault.cpu) else {
+                    return;
+                };
+                if !fault.kind.is_now() {
+                    unit.arm(fault);
+                    return;
+                }
+                let noted = unit.fails(fault, memory);
+                self.note(fault.cpu, noted, raise);
+            }
+        }
+        self.faults.happened = self.faults.happened.wrapping_add(1);
     }
 
     /// The source of a CPU has made `bytes`.
@@ -177,9 +240,23 @@ impl Device {
     }
 
     /// Reads from BAR 0.
-    pub fn read(&mut self, offset: u64, to: &mut [u8], raise: &mut impl Raise) {
+    pub fn read(
+        &mut self,
+        offset: u64,
+        to: &mut [u8],
+        memory: &mut impl Memory,
+        raise: &mut impl Raise,
+    ) {
+        if self.faults.mute {
+            to.fill(0xff);
+            return;
+        }
         to.fill(0);
         let register = offset & !7;
+        if let Some(cpu) = cpu(offset).filter(|_| register % BLOCK == unit::STATUS) {
+            let noted = self.units.get_mut(cpu).map(|unit| unit.drain(memory));
+            self.note(cpu, noted.unwrap_or_default(), raise);
+        }
         let value = match access(offset, to.len()) {
             Some(_) => self.register(register),
             None => Err(NoRegister),
@@ -198,6 +275,9 @@ impl Device {
 
     /// Writes to BAR 0.
     pub fn write(&mut self, offset: u64, from: &[u8], raise: &mut impl Raise) {
+        if self.faults.mute {
+            return;
+        }
         let mut bytes = [0; 8];
         for (to, from) in bytes.iter_mut().zip(from) {
             *to = *from;
@@ -246,6 +326,11 @@ impl Device {
         if let Some(cpu) = cpu(offset) {
             let unit = self.units.get_mut(cpu).ok_or(NoRegister)?;
             let noted = unit.write(offset % BLOCK, value)?;
+            let again = &mut self.faults.twice;
+            if !unit.has_reason() && again.contains(&cpu) {
+                again.retain(|of| *of != cpu);
+                raise.raise(cpu.saturating_add(1));
+            }
             self.note(cpu, noted, raise);
             return Ok(());
         }
@@ -273,8 +358,33 @@ impl Device {
         if let Some((error, address)) = noted.error {
             self.error(error, address, raise);
         }
+        self.faults.happened = self.faults.happened.wrapping_add(noted.faults);
         if noted.raise {
-            raise.raise(cpu.saturating_add(1));
+            self.raise(cpu, raise);
+        }
+    }
+
+    /// A unit raises its interrupt, unless that goes wrong.
+    fn raise(&mut self, cpu: usize, raise: &mut impl Raise) {
+        let vector = cpu.saturating_add(1);
+        let unit = self.units.get_mut(cpu);
+        let Some(fault) = unit.and_then(Unit::interrupt_fault) else {
+            raise.raise(vector);
+            return;
+        };
+        let faults = &mut self.faults;
+        faults.happened = faults.happened.wrapping_add(1);
+        match fault.kind {
+            Kind::InterruptLate => faults.late.push(vector),
+            Kind::InterruptTwice => {
+                faults.twice.push(cpu);
+                raise.raise(vector);
+            }
+            Kind::InterruptElsewhere => {
+                let other = usize::try_from(fault.argument).unwrap_or(usize::MAX);
+                raise.raise(other.saturating_add(1));
+            }
+            _ => {}
         }
     }
 

@@ -158,6 +158,30 @@ impl Sink for Shared {
 }
 
 impl Shared {
+    /// A device that nobody is served yet, of which each CPU has a unit.
+    #[must_use]
+    pub fn new(source: Arc<Source>, engine: Arc<dyn Engine>) -> Self {
+        let cpus = source.cpus().min(device::MOST_CPUS);
+        let vectors = u16::try_from(cpus.saturating_add(1)).unwrap_or(u16::MAX);
+        let served = Served {
+            device: Device::new(cpus),
+            config: Config::new(vectors),
+            guest: Guest::default(),
+            lines: Lines((0..vectors).map(|_| None).collect()),
+            patterns: (0..u16::try_from(cpus).unwrap_or(0))
+                .map(Pattern::new)
+                .collect(),
+            began: Instant::now(),
+            arming: false,
+        };
+        Self {
+            served: Arc::new(Mutex::new(served)),
+            enabled: Arc::default(),
+            source,
+            engine,
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Served> {
         self.served.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -175,7 +199,8 @@ impl Shared {
             }
         }
         let served = &mut *self.lock();
-        served.device.read(offset, to, &mut served.lines);
+        let (guest, lines) = (&mut served.guest, &mut served.lines);
+        served.device.read(offset, to, guest, lines);
     }
 
     fn write_register(&self, offset: u64, from: &[u8]) {
@@ -183,6 +208,23 @@ impl Shared {
         self.control(device::controlled(offset, cpus), |served| {
             served.device.write(offset, from, &mut served.lines);
         });
+    }
+
+    /// Writes to the configuration space.
+    fn configure(&self, offset: u64, from: &[u8]) {
+        let (restored, fault) = {
+            let mut served = self.lock();
+            (served.configure(offset, from), served.config.fault(offset))
+        };
+        let cpus = 0..self.source.cpus();
+        if restored {
+            self.control(cpus, |served| served.device.reset());
+        } else if let Some(fault) = fault {
+            self.control(cpus, |served| {
+                let (guest, lines) = (&mut served.guest, &mut served.lines);
+                served.device.fault(fault, guest, lines);
+            });
+        }
     }
 
     /// Does what may start or stop the units of these CPUs.
@@ -314,7 +356,11 @@ impl Served {
 impl ServerBackend for Shared {
     fn region_read(&mut self, region: u32, offset: u64, to: &mut [u8]) -> io::Result<()> {
         match region {
-            VFIO_PCI_CONFIG_REGION_INDEX => self.lock().config.read(offset, to),
+            VFIO_PCI_CONFIG_REGION_INDEX => {
+                let served = &mut *self.lock();
+                served.config.happened(served.device.faults());
+                served.config.read(offset, to);
+            }
             VFIO_PCI_BAR0_REGION_INDEX => self.read_register(offset, to),
             _ => to.fill(0),
         }
@@ -323,12 +369,7 @@ impl ServerBackend for Shared {
 
     fn region_write(&mut self, region: u32, offset: u64, from: &[u8]) -> io::Result<()> {
         match region {
-            VFIO_PCI_CONFIG_REGION_INDEX => {
-                if self.lock().configure(offset, from) {
-                    let cpus = 0..self.source.cpus();
-                    self.control(cpus, |served| served.device.reset());
-                }
-            }
+            VFIO_PCI_CONFIG_REGION_INDEX => self.configure(offset, from),
             VFIO_PCI_BAR0_REGION_INDEX => self.write_register(offset, from),
             _ => {}
         }
@@ -418,30 +459,13 @@ pub fn serve(
     source: Arc<Source>,
     engine: Arc<dyn Engine>,
 ) -> Result<Shared, String> {
-    let cpus = source.cpus().min(device::MOST_CPUS);
-    let vectors = u16::try_from(cpus.saturating_add(1)).unwrap_or(u16::MAX);
-    let served = Arc::new(Mutex::new(Served {
-        device: Device::new(cpus),
-        config: Config::new(vectors),
-        guest: Guest::default(),
-        lines: Lines((0..vectors).map(|_| None).collect()),
-        patterns: (0..u16::try_from(cpus).unwrap_or(0))
-            .map(Pattern::new)
-            .collect(),
-        began: Instant::now(),
-        arming: false,
-    }));
-    let shared = Shared {
-        served,
-        enabled: Arc::default(),
-        source,
-        engine,
-    };
+    let shared = Shared::new(source, engine);
+    let vectors = u32::try_from(shared.lock().lines.0.len()).unwrap_or(0);
     let irqs = (0..VFIO_PCI_NUM_IRQS)
         .map(|index| IrqInfo {
             index,
             count: match index {
-                VFIO_PCI_MSIX_IRQ_INDEX => vectors.into(),
+                VFIO_PCI_MSIX_IRQ_INDEX => vectors,
                 // QEMU warns if it cannot be told of errors of the bus. There are none.
                 VFIO_PCI_ERR_IRQ_INDEX => 1,
                 _ => 0,

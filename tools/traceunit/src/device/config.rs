@@ -2,6 +2,8 @@
 
 //! The configuration space of the PCI function.
 
+use super::fault::Fault;
+
 /// Bytes of it.
 pub const SIZE: usize = 256;
 /// Bytes of BAR 2, which holds the table of MSI-X.
@@ -12,6 +14,12 @@ const COMMAND_MASTER: u8 = 1 << 2;
 const MSIX: usize = 0x40;
 const POWER: usize = 0x50;
 const POWER_STATE: usize = POWER + 4;
+/// Faults on demand: a capability of the vendor's.
+const FAULTS: usize = 0x60;
+const FAULTS_LEN: u8 = 16;
+const FAULT: usize = FAULTS + 4;
+const ARGUMENT: usize = FAULTS + 8;
+const HAPPENED: usize = FAULTS + 12;
 const PENDING: u32 = 0x800;
 
 /// The configuration space.
@@ -57,8 +65,10 @@ impl Config {
         this.put(MSIX + 4, &2u32.to_le_bytes());
         this.put(MSIX + 8, &(PENDING | 2).to_le_bytes());
         // Version 3 of power management.
-        this.put(POWER, &[0x01, 0, 3]);
+        this.put(POWER, &[0x01, 0x60, 3]);
         this.may(POWER_STATE, &[0x03]);
+        this.put(FAULTS, &[0x09, 0, FAULTS_LEN]);
+        this.may(FAULT, &[0xff; 8]);
         this
     }
 
@@ -86,6 +96,24 @@ impl Config {
         for ((place, mask), from) in places.zip(from) {
             *place = *place & !mask | from & mask;
         }
+    }
+
+    /// The fault that a write at this offset asks for.
+    #[must_use]
+    pub fn fault(&self, offset: u64) -> Option<Fault> {
+        if usize::try_from(offset) != Ok(FAULT) {
+            return None;
+        }
+        Fault::new(self.word(FAULT), self.word(ARGUMENT))
+    }
+
+    /// So many faults have happened.
+    pub fn happened(&mut self, faults: u32) {
+        self.put(HAPPENED, &faults.to_le_bytes());
+    }
+
+    fn word(&self, at: usize) -> u32 {
+        u32::from_le_bytes([0, 1, 2, 3].map(|byte| self.byte(at + byte)))
     }
 
     fn byte(&self, at: usize) -> u8 {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
+use super::fault::Fault;
 use super::memory::{Memory, Refused};
 use super::{Device, Raise};
 use crate::flow::{Range, Wanted};
@@ -88,7 +89,8 @@ impl Bench {
 
     fn read(&mut self, offset: u64) -> u64 {
         let mut bytes = [0; 8];
-        self.device.read(offset, &mut bytes, &mut self.raised);
+        self.device
+            .read(offset, &mut bytes, &mut self.ram, &mut self.raised);
         u64::from_le_bytes(bytes)
     }
 
@@ -205,7 +207,9 @@ fn what_is_no_register_is_an_error() {
         match does {
             Read(offset, len) => {
                 let mut bytes = vec![0xff; len];
-                bench.device.read(offset, &mut bytes, &mut bench.raised);
+                bench
+                    .device
+                    .read(offset, &mut bytes, &mut bench.ram, &mut bench.raised);
                 assert!(bytes.iter().all(|byte| *byte == 0), "{n}");
             }
             Write(offset, value) => bench.write(offset, value),
@@ -324,7 +328,7 @@ fn halves_are_written_together() {
     let mut high = [0; 4];
     bench
         .device
-        .read(POSITION + 4, &mut high, &mut bench.raised);
+        .read(POSITION + 4, &mut high, &mut bench.ram, &mut bench.raised);
     assert_eq!(u32::from_le_bytes(high), 3);
     assert_eq!(bench.read(ERROR_COUNT), 0);
     // An upper half without its lower one.
@@ -445,6 +449,145 @@ fn a_unit_fails_at_what_it_may_not_do() {
     }
 }
 
+/// What goes wrong at CPU 1's unit.
+fn fault(bench: &mut Bench, kind: u32, argument: u32) {
+    let fault = Fault::new(kind | 1 << 8, argument).unwrap();
+    bench.device.fault(fault, &mut bench.ram, &mut bench.raised);
+}
+
+#[test]
+fn interrupts_go_wrong_once() {
+    const ELSEWHERE: u32 = 5;
+    // The fault, what is raised when a region is full, when the reason is cleared, and when what was
+    // kept back comes.
+    let table: [(u32, &[usize], &[usize], &[usize]); 4] = [
+        (1, &[], &[], &[2]),
+        (2, &[], &[], &[]),
+        (3, &[2], &[2], &[]),
+        (ELSEWHERE, &[1], &[], &[]),
+    ];
+    for (kind, full, cleared, released) in table {
+        let mut bench = round(INT, 0);
+        fault(&mut bench, kind, 0);
+        assert_eq!(bench.device.faults(), 0, "{kind}");
+        bench.write(CTRL, PATTERN);
+        bench.put(1, &[1; 4096]);
+        assert_eq!(bench.raised(), full, "{kind}");
+        assert_eq!(bench.device.faults(), 1, "{kind}");
+        bench.write(IRQ_STATUS, 1);
+        assert_eq!(bench.raised(), cleared, "{kind}");
+        fault(&mut bench, 0, 0);
+        assert_eq!(bench.raised(), released, "{kind}");
+        bench.put(1, &[1; 3 * 4096]);
+        assert_eq!(bench.raised(), [2], "{kind}");
+        assert_eq!(bench.device.faults(), 1, "{kind}");
+    }
+    let mut bench = round(INT, 0);
+    fault(&mut bench, 4, 0);
+    assert_eq!((bench.raised(), bench.read(IRQ_STATUS)), (vec![2], 0));
+    bench.write(CTRL, PATTERN);
+    fault(&mut bench, 6, 0);
+    assert!(bench.raised().is_empty());
+    bench.write(CTRL, PATTERN & !1);
+    assert_eq!((bench.raised(), bench.read(IRQ_STATUS)), (vec![2], 1));
+}
+
+#[test]
+fn the_last_piece_comes_late() {
+    let mut bench = round(0, 0);
+    bench.write(CTRL, PATTERN);
+    fault(&mut bench, 7, 2);
+    bench.put(1, &[1; 100]);
+    bench.put(1, &[2; 100]);
+    assert_eq!((bench.read(GENERATED), bench.read(WRITTEN)), (200, 100));
+    bench.write(CTRL, PATTERN & !1);
+    // Nobody may start it meanwhile.
+    bench.write(CTRL, PATTERN);
+    assert_eq!(bench.read(ERROR), 8);
+    assert_eq!([STATUS; 2].map(|at| bench.read(at)), [1, 1]);
+    assert_eq!(bench.read(WRITTEN), 100);
+    assert_eq!(bench.read(STATUS), 0);
+    assert_eq!((bench.read(WRITTEN), bench.read(DROPPED)), (200, 0));
+    assert_eq!(bench.ram.byte(0x4000 + 100), Some(&mut 2));
+    bench.write(CTRL, PATTERN);
+    assert_eq!((bench.read(CTRL), bench.read(STATUS)), (PATTERN, 1));
+}
+
+#[test]
+fn dma_goes_wrong_once() {
+    // Where the next entry has other bits, and where it leads to no memory.
+    for (kind, argument, bit, address) in [(10, 2, 4, 0x1000), (9, 0x77, 1, 0x4000)] {
+        let mut bench = round(0, 0);
+        bench.write(CTRL, PATTERN);
+        fault(&mut bench, kind, argument);
+        bench.put(1, &[1; 100]);
+        assert_eq!((bench.read(ERROR), bench.read(STATUS)), (bit, 4), "{kind}");
+        assert_eq!(bench.read(ERROR_ADDRESS), address, "{kind}");
+        assert_eq!(
+            (bench.read(WRITTEN), bench.read(DROPPED)),
+            (0, 100),
+            "{kind}"
+        );
+        bench.write(CTRL, 0);
+        bench.write(CTRL, PATTERN);
+        bench.put(1, &[1; 100]);
+        assert_eq!(bench.read(WRITTEN), 100, "{kind}");
+    }
+    // Behind what was written last, whatever the registers say.
+    let mut bench = round(0, 0);
+    bench.write(CTRL, PATTERN);
+    bench.put(1, &[1; 100]);
+    bench.write(CTRL, 0);
+    bench.write(TABLE, 0);
+    fault(&mut bench, 8, 0);
+    assert_eq!(bench.ram.byte(0x4000 + 163), Some(&mut 0xee));
+    assert_eq!(bench.ram.byte(0x4000 + 164), Some(&mut 0));
+    bench.ram.pages.remove(&0x4000);
+    fault(&mut bench, 8, 0);
+    assert_eq!((bench.read(ERROR), bench.read(ERROR_ADDRESS)), (1, 0x4064));
+}
+
+#[test]
+fn registers_lie_and_are_lost() {
+    let mut bench = round(0, 0);
+    bench.write(CTRL, PATTERN);
+    bench.put(1, &[1; 100]);
+    fault(&mut bench, 11, 7);
+    assert_eq!((bench.read(GENERATED), bench.read(WRITTEN)), (100, 107));
+    fault(&mut bench, 11, u32::MAX - 7);
+    assert_eq!(bench.read(WRITTEN), 99);
+    fault(&mut bench, 12, 1);
+    assert_eq!(bench.read(POSITION), 1 << 32 | 100);
+    bench.write(CTRL, 0);
+    // A unit that is enabled though nobody has finds no table.
+    bench.write(TABLE, 0);
+    bench.write(CTRL, 0x10);
+    fault(&mut bench, 13, 0);
+    assert_eq!((bench.read(CTRL), bench.read(STATUS)), (PATTERN, 1));
+    bench.put(1, &[1; 100]);
+    assert_eq!((bench.read(STATUS), bench.read(ERROR)), (4, 4));
+
+    fault(&mut bench, 14, 0);
+    assert_eq!(bench.read(STATUS), u64::MAX);
+    bench.write(CTRL, PATTERN);
+    bench.put(1, &[1; 100]);
+    fault(&mut bench, 0, 0);
+    let now = [CTRL, STATUS, GENERATED, ERROR].map(|at| bench.read(at));
+    assert_eq!(now, [0; 4]);
+    bench.write(CTRL, PATTERN);
+    fault(&mut bench, 15, 0);
+    assert_eq!(bench.read(CTRL), 0);
+    assert_eq!(bench.device.faults(), 6);
+    // Nothing that is no fault, or of no unit.
+    assert_eq!(Fault::new(16, 0), None);
+    assert_eq!(Fault::new(0x1_0004, 0), None);
+    let of_nobody = Fault::new(9 << 8 | 4, 0).unwrap();
+    bench
+        .device
+        .fault(of_nobody, &mut bench.ram, &mut bench.raised);
+    assert_eq!(bench.device.faults(), 6);
+}
+
 /// Where the bytes of a ring lie: region by region, as it was put together.
 fn oracle(regions: &[(u64, u64)], stop: usize, from: u64, bytes: &[u8]) -> BTreeMap<u64, u8> {
     let places: Vec<u64> = regions
@@ -529,7 +672,7 @@ proptest! {
             bench.put(1, &bytes);
             bench.put(0, &[1; 300]);
             let mut to = vec![0; len];
-            bench.device.read(offset, &mut to, &mut bench.raised);
+            bench.device.read(offset, &mut to, &mut bench.ram, &mut bench.raised);
             let (generated, written) = (bench.read(GENERATED), bench.read(WRITTEN));
             prop_assert_eq!(bench.read(DROPPED), generated - written);
         }

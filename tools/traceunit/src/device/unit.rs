@@ -2,6 +2,7 @@
 
 //! The unit of a CPU: its registers, and its way to memory.
 
+use super::fault::{self, Faulty, Kind};
 use super::memory::{Memory, Refused};
 use super::walk::{Fault, Position};
 use super::{Error, Noted};
@@ -10,7 +11,6 @@ use crate::source::{Packets, Request};
 
 /// The offsets of the registers.
 mod at {
-    pub const STATUS: u64 = 0x08;
     pub const TABLE: u64 = 0x10;
     pub const POSITION: u64 = 0x18;
     pub const IRQ_STATUS: u64 = 0x20;
@@ -26,6 +26,8 @@ mod at {
 
 /// The offset of `CTRL`.
 pub const CTRL: u64 = 0x00;
+/// The offset of `STATUS`.
+pub const STATUS: u64 = 0x08;
 const ENABLE: u64 = 1;
 const SOURCE: u64 = 0xf0;
 const SOURCE_SHIFT: u32 = 4;
@@ -75,6 +77,14 @@ pub struct Unit {
     running: bool,
     ranges: u64,
     bounds: [(u64, u64); RANGES],
+    /// What will go wrong.
+    fault: Option<fault::Fault>,
+    /// Trace that is not in memory yet.
+    held: Vec<u8>,
+    /// How many reads of `STATUS` it takes until what is held is in memory, once it is disabled.
+    draining: Option<u32>,
+    /// Behind the last byte that it has written.
+    last: u64,
 }
 
 impl Default for Unit {
@@ -92,6 +102,10 @@ impl Default for Unit {
             running: false,
             ranges: 0,
             bounds: [(0, 0); RANGES],
+            fault: None,
+            held: Vec::new(),
+            draining: None,
+            last: 0,
         }
     }
 }
@@ -158,9 +172,9 @@ impl Unit {
         let flag = |set, bit| if set { bit } else { 0 };
         Ok(match offset {
             CTRL => self.control,
-            at::STATUS => {
+            STATUS => {
                 let running = self.running && !self.stopped && !self.failed;
-                flag(running, STATUS_RUNNING)
+                flag(running || self.draining.is_some(), STATUS_RUNNING)
                     | flag(self.stopped, STATUS_STOPPED)
                     | flag(self.failed, STATUS_FAILED)
             }
@@ -202,21 +216,27 @@ impl Unit {
                     _ if source == u64::from(INSTRUCTIONS) => OF_INSTRUCTIONS,
                     _ => return Err(NoRegister),
                 };
-                if value & !(ENABLE | SOURCE | bits) != 0 || enables && enabled && changes {
+                if value & !(ENABLE | SOURCE | bits) != 0
+                    || enables && (enabled && changes || self.draining.is_some())
+                {
                     return Err(NoRegister);
-                }
-                if !enabled && enables {
-                    self.stopped = false;
-                    self.failed = false;
                 }
                 self.control = value;
                 self.running = self.makes_pattern();
+                match (enabled, enables) {
+                    (false, true) => self.enabled(),
+                    (true, false) => return Ok(self.disabled()),
+                    _ => {}
+                }
             }
             at::IRQ_STATUS if value & !IRQS == 0 => self.irq_status &= !value,
             at::IRQ_MASK if value & !IRQS == 0 => {
                 let raise = self.irq_status & self.irq_mask & !value != 0;
                 self.irq_mask = value;
-                return Ok(Noted { raise, error: None });
+                return Ok(Noted {
+                    raise,
+                    ..Noted::default()
+                });
             }
             _ if enabled => return Err(NoRegister),
             at::TABLE if value % PAGE == 0 => self.position.table = value,
@@ -238,20 +258,107 @@ impl Unit {
         Ok(Noted::default())
     }
 
+    fn enabled(&mut self) {
+        self.stopped = false;
+        self.failed = false;
+    }
+
+    fn disabled(&mut self) -> Noted {
+        let mut noted = Noted::default();
+        match self.fault {
+            Some(fault) if fault.kind == Kind::InterruptStopped => {
+                self.fault = None;
+                self.irq_status |= IRQ_INT;
+                noted.raise = self.irq_status & !self.irq_mask != 0;
+                noted.faults = 1;
+            }
+            Some(fault) if fault.kind == Kind::DmaLate => {
+                self.fault = None;
+                self.draining = Some(fault.argument);
+                noted.faults = 1;
+            }
+            _ => {}
+        }
+        noted
+    }
+
+    /// `STATUS` is read: what is held may come into memory.
+    pub fn drain(&mut self, memory: &mut impl Memory) -> Noted {
+        match &mut self.draining {
+            Some(0) => {
+                self.draining = None;
+                let held = std::mem::take(&mut self.held);
+                self.write_trace(&held, memory)
+            }
+            Some(reads) => {
+                *reads = reads.saturating_sub(1);
+                Noted::default()
+            }
+            None => Noted::default(),
+        }
+    }
+
+    /// A fault is to come.
+    pub fn arm(&mut self, fault: fault::Fault) {
+        self.fault = Some(fault);
+    }
+
+    /// A fault that comes now.
+    pub fn fails(&mut self, fault: fault::Fault, memory: &mut impl Memory) -> Noted {
+        let mut noted = Noted::default();
+        match fault.kind {
+            Kind::InterruptSpurious => noted.raise = true,
+            Kind::DmaStale => {
+                if let Err(refused) = memory.write(self.last, &[0xee; 64]) {
+                    noted.error = Some((refused.into(), self.last));
+                }
+            }
+            Kind::Written => {
+                let signed = i64::from(i32::from_ne_bytes(fault.argument.to_ne_bytes()));
+                self.written = self.written.wrapping_add_signed(signed);
+            }
+            Kind::Position => {
+                self.position.entry = self.position.entry.wrapping_add(fault.argument);
+            }
+            Kind::Restart if !self.is_enabled() => {
+                self.control |= ENABLE;
+                self.running = self.makes_pattern();
+                self.enabled();
+            }
+            _ => {}
+        }
+        noted
+    }
+
+    /// What goes wrong with the interrupt that the unit raises now.
+    pub fn interrupt_fault(&mut self) -> Option<fault::Fault> {
+        self.fault.take_if(|fault| fault.kind.is_of_interrupt())
+    }
+
+    /// Whether a reason for an interrupt is there.
+    #[must_use]
+    pub const fn has_reason(&self) -> bool {
+        self.irq_status != 0
+    }
+
     /// The source of instructions has made `packets`. What has no place is dropped, and no group is
     /// cut: the unit stops before it.
     pub fn put_packets(&mut self, packets: &Packets, memory: &mut impl Memory) -> Noted {
         let all = packets.as_bytes();
+        let held = self.held.len();
         let room = match self.is_on() {
-            true => self.position.room(all.len(), memory),
+            true => self.position.room(all.len().saturating_add(held), memory),
             false => 0,
         };
+        let room = room.saturating_sub(held);
         let (now, later) = all
             .split_at_checked(packets.fit(room))
             .unwrap_or((all, &[]));
-        let noted = self.put(now, memory);
+        let mut noted = self.put(now, memory);
         if !later.is_empty() && self.is_on() {
             self.stopped = true;
+            noted.raise |= !self.irq_status & !self.irq_mask & IRQ_INT != 0;
+            self.irq_status |= IRQ_INT;
         }
         self.generated = self.generated.wrapping_add(len(later));
         noted
@@ -267,7 +374,27 @@ impl Unit {
         if !self.is_on() {
             return Noted::default();
         }
-        let done = self.position.write(bytes, memory);
+        let late = self.fault.is_some_and(|fault| fault.kind == Kind::DmaLate);
+        if !late && self.held.is_empty() {
+            return self.write_trace(bytes, memory);
+        }
+        let mut due = std::mem::take(&mut self.held);
+        match late {
+            true => self.held.extend_from_slice(bytes),
+            false => due.extend_from_slice(bytes),
+        }
+        self.write_trace(&due, memory)
+    }
+
+    fn write_trace(&mut self, bytes: &[u8], memory: &mut impl Memory) -> Noted {
+        let mut faulty = Faulty {
+            memory,
+            fault: &mut self.fault,
+            last: &mut self.last,
+            happened: 0,
+        };
+        let done = self.position.write(bytes, &mut faulty);
+        let faults = faulty.happened;
         self.written = self.written.wrapping_add(done.bytes);
         self.stopped = done.stopped;
         let before = self.irq_status;
@@ -278,14 +405,23 @@ impl Unit {
             self.failed = true;
             self.irq_status |= IRQ_FAILED;
             match fault {
-                Fault::Memory(Refused::Unmapped, address) => (Error::Unmapped, address),
-                Fault::Memory(Refused::Master, address) => (Error::Master, address),
+                Fault::Memory(refused, address) => (refused.into(), address),
                 Fault::Table(address) => (Error::Table, address),
             }
         });
         Noted {
             raise: self.irq_status & !before & !self.irq_mask != 0,
             error,
+            faults,
+        }
+    }
+}
+
+impl From<Refused> for Error {
+    fn from(refused: Refused) -> Self {
+        match refused {
+            Refused::Unmapped => Self::Unmapped,
+            Refused::Master => Self::Master,
         }
     }
 }

@@ -22,7 +22,7 @@ const MOST_ENDS: u32 = 65536;
 /// Where a unit is: the registers `TABLE` and `POSITION`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Position {
-    /// The address of the table.
+    /// The address of the table; 0 is none.
     pub table: u64,
     /// The number of the entry in it.
     pub entry: u32,
@@ -124,6 +124,9 @@ impl Position {
     /// The region that it is in, behind all ends.
     fn region(&mut self, memory: &mut impl Memory) -> Result<Region, Fault> {
         for _ in 0..MOST_ENDS {
+            if self.table == 0 {
+                return Err(Fault::Table(0));
+            }
             let at = self
                 .table
                 .saturating_add(u64::from(self.entry).saturating_mul(ENTRY));

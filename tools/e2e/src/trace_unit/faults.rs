@@ -1,0 +1,584 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The device goes wrong on demand while it is traced: see "Faults on demand" in `Documentation/trace-unit.md`.
+//!
+//! In each row the events count what the device has made of transactions that are certain: each byte was read, overwritten, or
+//! reported lost. Of a transaction that is not, nothing is there, and a record says so.
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+
+use anyhow::{ensure, Context, Result};
+use perfdata::{Attr, AuxFlags};
+
+use super::{attr, device, every_byte, follow, with, MODULE, PACKET};
+use crate::device::{messages, Named};
+use crate::drivers::{accounted, until, Trace};
+use crate::module::counter;
+use crate::probe::{bytes, Probe};
+use crate::workload::spin;
+use std::time::{Duration, Instant};
+
+/// What goes wrong, as the device's registers have it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+enum Kind {
+    Release,
+    InterruptLate,
+    InterruptLost,
+    InterruptTwice,
+    InterruptSpurious,
+    InterruptElsewhere,
+    InterruptStopped,
+    DmaLate,
+    DmaStale,
+    DmaWild,
+    Entry,
+    Written,
+    Position,
+    Restart,
+    Mute,
+    Reset,
+}
+
+/// What may be lost by it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Loss {
+    Nothing,
+    /// A gap of a number of bytes.
+    Counted,
+    /// The transaction, of a length that nobody knows.
+    Transaction,
+}
+
+struct Fault {
+    name: &'static str,
+    kind: Kind,
+    argument: u32,
+    loss: Loss,
+    /// What the driver says of it.
+    says: Option<&'static str>,
+}
+
+const fn fault(name: &'static str, kind: Kind, argument: u32, loss: Loss) -> Fault {
+    Fault {
+        name,
+        kind,
+        argument,
+        loss,
+        says: None,
+    }
+}
+
+impl Fault {
+    const fn said(self, says: &'static str) -> Self {
+        Self {
+            says: Some(says),
+            ..self
+        }
+    }
+
+    /// Whether it is about an interrupt that is raised where a region is full: there is none in a ring that is overwritten.
+    fn is_of_interrupt(&self) -> bool {
+        matches!(
+            self.kind,
+            Kind::InterruptLate
+                | Kind::InterruptLost
+                | Kind::InterruptTwice
+                | Kind::InterruptElsewhere
+        )
+    }
+
+    /// Whether it is about what the unit reads and writes.
+    fn is_of_memory(&self) -> bool {
+        matches!(
+            self.kind,
+            Kind::DmaLate | Kind::DmaStale | Kind::DmaWild | Kind::Entry | Kind::Restart
+        )
+    }
+
+    /// Whether it is about a unit that is stopped.
+    fn is_idle(&self) -> bool {
+        matches!(self.kind, Kind::Restart | Kind::DmaStale)
+    }
+}
+
+/// A page where no memory is.
+const NOWHERE: u32 = 0xd_0000;
+/// Bits of an entry.
+const RESERVED: u32 = 1 << 1;
+const INT: u32 = 1 << 2;
+const STOP: u32 = 1 << 4;
+
+const LOST: &str = "was lost";
+const NO_STOP: &str = "did not stop: reset";
+const CONTRADICT: &str = "contradict each other";
+const ERRORS: &str = "the trace unit reports errors";
+
+static FAULTS: [Fault; 20] = [
+    fault(
+        "an interrupt is late",
+        Kind::InterruptLate,
+        0,
+        Loss::Nothing,
+    ),
+    fault(
+        "an interrupt is lost",
+        Kind::InterruptLost,
+        0,
+        Loss::Nothing,
+    )
+    .said(LOST),
+    fault(
+        "an interrupt comes twice",
+        Kind::InterruptTwice,
+        0,
+        Loss::Nothing,
+    ),
+    fault(
+        "an interrupt without a reason",
+        Kind::InterruptSpurious,
+        0,
+        Loss::Nothing,
+    ),
+    fault(
+        "an interrupt as another CPU's",
+        Kind::InterruptElsewhere,
+        0,
+        Loss::Nothing,
+    ),
+    fault(
+        "an interrupt as no CPU's",
+        Kind::InterruptElsewhere,
+        99,
+        Loss::Nothing,
+    )
+    .said(LOST),
+    fault(
+        "an interrupt after the unit is disabled",
+        Kind::InterruptStopped,
+        0,
+        Loss::Nothing,
+    ),
+    fault("DMA is late", Kind::DmaLate, 100, Loss::Nothing),
+    fault("DMA never ends", Kind::DmaLate, u32::MAX, Loss::Transaction).said(NO_STOP),
+    fault(
+        "DMA after the unit is disabled",
+        Kind::DmaStale,
+        0,
+        Loss::Nothing,
+    ),
+    fault("DMA to no memory", Kind::DmaWild, NOWHERE, Loss::Counted).said(ERRORS),
+    fault("an entry is none", Kind::Entry, RESERVED, Loss::Counted).said(ERRORS),
+    fault("an entry stops the unit", Kind::Entry, STOP, Loss::Nothing),
+    fault(
+        "an entry raises an interrupt",
+        Kind::Entry,
+        INT,
+        Loss::Nothing,
+    ),
+    fault("WRITTEN is ahead", Kind::Written, 256, Loss::Transaction).said(CONTRADICT),
+    fault(
+        "WRITTEN is behind",
+        Kind::Written,
+        256u32.wrapping_neg(),
+        Loss::Transaction,
+    )
+    .said(CONTRADICT),
+    fault("POSITION jumps", Kind::Position, 1, Loss::Transaction).said(CONTRADICT),
+    fault(
+        "the unit is enabled by nobody",
+        Kind::Restart,
+        0,
+        Loss::Nothing,
+    )
+    .said(ERRORS),
+    fault(
+        "the device does not answer",
+        Kind::Mute,
+        0,
+        Loss::Transaction,
+    ),
+    fault(
+        "the device has lost its registers",
+        Kind::Reset,
+        0,
+        Loss::Transaction,
+    ),
+];
+
+/// What is traced, and how it is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    /// CPU 1, whose unit goes wrong.
+    Read,
+    /// Both CPUs.
+    System,
+    Overwritten,
+}
+
+const MODES: [(Mode, &str); 3] = [
+    (Mode::Read, "read"),
+    (Mode::System, "all CPUs"),
+    (Mode::Overwritten, "overwritten"),
+];
+
+/// The rows, by name.
+pub fn rows() -> Vec<Named> {
+    let mut rows: Vec<Named> = Vec::new();
+    for fault in &FAULTS {
+        for (mode, how) in MODES {
+            if mode == Mode::Overwritten && fault.is_of_interrupt() {
+                continue;
+            }
+            let name = format!("device, trace unit: fault, {}, {how}", fault.name);
+            rows.push((name, Box::new(move || with(|| fault.run(mode)))));
+        }
+    }
+    rows
+}
+
+/// Those where an IOMMU translates what the unit reads and writes.
+pub fn translated() -> Vec<Named> {
+    let mut rows: Vec<Named> = Vec::new();
+    for fault in FAULTS.iter().filter(|fault| fault.is_of_memory()) {
+        let name = format!("device, trace unit: fault, {}, read", fault.name);
+        rows.push((name, Box::new(move || with(|| fault.run(Mode::Read)))));
+    }
+    let name = "device, trace unit: fault, DMA after the AUX area is freed";
+    rows.push((name.to_owned(), Box::new(|| with(freed))));
+    rows
+}
+
+/// A unit writes again where it wrote last, after the AUX area is freed. The IOMMU does not let it.
+fn freed() -> Result<String> {
+    let registers = Registers::open()?;
+    let mut probe = Probe::open(&attr(RATE)?, -1, i32::try_from(CPU)?, PAGES, false)?;
+    probe.event.enable()?;
+    until("there is trace", || {
+        probe.read_records()?;
+        Ok(probe.read_trace(u64::MAX)? > 0 || probe.head() > PIECE)
+    })?;
+    drop(probe);
+    let before = said(ERRORS)?;
+    registers.ask(Kind::DmaStale, 0)?;
+    until("the driver says so", || Ok(said(ERRORS)? > before))?;
+    every_byte()
+}
+
+/// The CPU whose unit goes wrong.
+const CPU: u32 = 1;
+/// Of a ring that is read: the unit does not come to its end while something is wrong.
+const PAGES: usize = 1024;
+/// Of a ring that is overwritten.
+const FEW: usize = 8;
+/// A KiB in so many microseconds.
+const RATE: u64 = 200;
+/// How long it takes until a fault is asked for again that nobody has noticed.
+const AGAIN: Duration = Duration::from_secs(1);
+/// So much between one thing and the next.
+const PIECE: u64 = 64 * 1024;
+
+/// The device's registers for faults, in its configuration space.
+struct Registers {
+    config: fs::File,
+    at: u64,
+}
+
+impl Registers {
+    fn open() -> Result<Self> {
+        const VENDOR: u8 = 9;
+        let path = device()?.0.join("config");
+        let config = fs::File::options()
+            .read(true)
+            .write(true)
+            .open(&path)
+            .with_context(|| format!("cannot open {}", path.display()))?;
+        let mut this = Self { config, at: 0x34 };
+        let mut at = this.byte(0)?;
+        while at != 0 {
+            this.at = at.into();
+            if this.byte(0)? == VENDOR {
+                return Ok(this);
+            }
+            at = this.byte(1)?;
+        }
+        anyhow::bail!("the device has no registers for faults")
+    }
+
+    fn byte(&self, at: u64) -> Result<u8> {
+        let mut byte = [0];
+        self.config
+            .read_exact_at(&mut byte, self.at + at)
+            .context("cannot read the configuration space")?;
+        Ok(byte[0])
+    }
+
+    fn write(&self, at: u64, value: u32) -> Result<()> {
+        self.config
+            .write_all_at(&value.to_le_bytes(), self.at + at)
+            .context("cannot write to the configuration space")
+    }
+
+    fn ask(&self, kind: Kind, argument: u32) -> Result<()> {
+        self.write(8, argument)?;
+        self.write(4, kind as u32 | CPU << 8)
+    }
+
+    fn happened(&self) -> Result<u32> {
+        let mut bytes = [0; 4];
+        self.config
+            .read_exact_at(&mut bytes, self.at + 12)
+            .context("cannot read the configuration space")?;
+        Ok(u32::from_le_bytes(bytes))
+    }
+}
+
+/// How often the driver has said this.
+fn said(what: &str) -> Result<usize> {
+    let is = |line: &&str| line.contains("trace_unit") && line.contains(what);
+    Ok(messages()?.lines().filter(is).count())
+}
+
+/// Whether a record says that trace is missing, and nobody knows how much.
+fn tells(probe: &Probe) -> bool {
+    let partial = |record: &perfdata::Aux| record.flags.contains(AuxFlags::PARTIAL);
+    probe.records.iter().any(partial)
+}
+
+struct Losses {
+    no_space: u64,
+    gap: u64,
+    unknown: u64,
+}
+
+impl Losses {
+    fn now() -> Result<Self> {
+        Ok(Self {
+            no_space: counter(MODULE, "lost_no_space")?,
+            gap: counter(MODULE, "lost_gap")?,
+            unknown: counter(MODULE, "lost_unknown")?,
+        })
+    }
+
+    fn since(self) -> Result<Self> {
+        let now = Self::now()?;
+        Ok(Self {
+            no_space: now.no_space - self.no_space,
+            gap: now.gap - self.gap,
+            unknown: now.unknown - self.unknown,
+        })
+    }
+}
+
+/// An event, and the bytes of its ring that were overwritten before it was looked at last.
+struct Traced {
+    probe: Probe,
+    mode: Mode,
+    cpu: u16,
+}
+
+impl Traced {
+    /// Reads. An event that is off is enabled again.
+    fn step(&mut self) -> Result<()> {
+        self.probe.read_records()?;
+        if self.mode == Mode::Overwritten {
+            // Where a transaction ends for no other reason.
+            self.probe.event.disable()?;
+            spin(Duration::from_millis(5));
+        } else {
+            while self.probe.read_trace(u64::MAX)? > 0 {}
+        }
+        Ok(self.probe.event.enable()?)
+    }
+}
+
+/// Until each event has so many bytes more.
+fn more(all: &mut [Traced], len: u64) -> Result<()> {
+    let goals: Vec<_> = all.iter().map(|one| one.probe.head() + len).collect();
+    until("there is more trace", || {
+        let mut done = true;
+        for (one, goal) in all.iter_mut().zip(&goals) {
+            one.step()?;
+            done &= one.probe.head() >= *goal;
+        }
+        Ok(done)
+    })
+}
+
+fn step(all: &mut [Traced]) -> Result<()> {
+    all.iter_mut().try_for_each(Traced::step)
+}
+
+/// A unit that could not be started waits for that.
+fn begin_anew(all: &[Traced]) -> Result<()> {
+    all.iter().try_for_each(|one| {
+        one.probe.event.disable()?;
+        Ok(one.probe.event.enable()?)
+    })
+}
+
+/// What the framework has counted, for a message.
+fn state() -> String {
+    [
+        "begins",
+        "commits",
+        "partial",
+        "begin_no_space",
+        "begin_refused",
+        "lost_unknown",
+    ]
+    .map(|name| format!("{name} {}", counter(MODULE, name).unwrap_or(0)))
+    .join(", ")
+}
+
+impl Fault {
+    fn run(&self, mode: Mode) -> Result<String> {
+        let registers = Registers::open()?;
+        let before = Losses::now()?;
+        let said_before = self.says.map(said).transpose()?;
+        let attr = Attr {
+            aux_watermark: match mode {
+                Mode::Overwritten => 0,
+                _ => u32::try_from(PIECE / 4)?,
+            },
+            ..attr(RATE)?
+        };
+        let cpus: &[u16] = match mode {
+            Mode::System => &[0, 1],
+            _ => &[1],
+        };
+        let overwrite = mode == Mode::Overwritten;
+        let open = |&cpu: &u16| -> Result<Traced> {
+            let pages = if overwrite { FEW } else { PAGES };
+            let probe = Probe::open(&attr, -1, i32::from(cpu), pages, overwrite)?;
+            Ok(Traced { probe, mode, cpu })
+        };
+        let mut all = cpus.iter().map(open).collect::<Result<Vec<_>>>()?;
+
+        more(&mut all, PIECE)?;
+        let outcome = self.happens(&registers, &mut all);
+        // Whatever comes, the device is to answer the next row.
+        registers.ask(Kind::Release, 0)?;
+        outcome.with_context(state)?;
+        begin_anew(&all)?;
+        more(&mut all, PIECE)?;
+        for one in &all {
+            one.probe.event.disable()?;
+        }
+        let seen = self.sums(&mut all, before.since()?)?;
+        drop(all);
+        if let (Some(says), Some(before)) = (self.says, said_before) {
+            until("the driver says so", || Ok(said(says)? > before))?;
+        }
+        Ok(seen)
+    }
+
+    /// Asks for it, and goes on until it has happened.
+    fn happens(&self, registers: &Registers, all: &mut [Traced]) -> Result<()> {
+        let before = registers.happened()?;
+        if self.is_idle() {
+            for one in &mut *all {
+                one.probe.event.disable()?;
+                one.probe.read_records()?;
+                while !one.is_overwritten() && one.probe.read_trace(u64::MAX)? > 0 {}
+            }
+        }
+        let said_before = self.says.map(said).transpose()?;
+        registers.ask(self.kind, self.argument)?;
+        if self.kind == Kind::Restart {
+            // Its source makes something soon.
+            until("the unit fails", || {
+                Ok(self.says.map(said).transpose()? > said_before)
+            })?;
+        }
+        until("it happens", || {
+            step(all)?;
+            Ok(registers.happened()? != before)
+        })?;
+        match self.loss {
+            Loss::Transaction => {
+                // One that comes between two transactions is in none.
+                let mut asked = Instant::now();
+                until("a record tells", || {
+                    step(all)?;
+                    if asked.elapsed() > AGAIN {
+                        registers.ask(Kind::Release, 0)?;
+                        begin_anew(all)?;
+                        registers.ask(self.kind, self.argument)?;
+                        asked = Instant::now();
+                    }
+                    let wrong = |one: &&Traced| u32::from(one.cpu) == CPU;
+                    Ok(all.iter().find(wrong).is_some_and(|one| tells(&one.probe)))
+                })
+            }
+            _ => more(all, PIECE),
+        }
+    }
+
+    fn sums(&self, all: &mut [Traced], lost: Losses) -> Result<String> {
+        let (mut generated, mut there, mut missing) = (0, 0, 0);
+        for one in &mut *all {
+            generated += one.probe.generated()?;
+            one.probe.read_records()?;
+            if one.is_overwritten() {
+                one.probe.snapshot()?;
+                there += one.probe.head();
+                // The oldest packet may be half overwritten.
+                let from = one.probe.from;
+                let skip = usize::try_from(from.next_multiple_of(PACKET) - from)?;
+                let newest = one.probe.trace.get(skip..).unwrap_or_default();
+                let gap: u64 = follow(newest)?.values().sum();
+                ensure!(gap == 0, "{gap} bytes are missing in the newest trace");
+                ensure!(from >= bytes(FEW), "the ring has not gone round");
+            } else {
+                while one.probe.read_trace(u64::MAX)? > 0 {}
+                there += accounted(&one.probe, Trace::Contiguous)?;
+                let streams = follow(&one.probe.trace)?;
+                ensure!(
+                    streams.keys().all(|&cpu| cpu == one.cpu),
+                    "trace of the CPUs {:?}",
+                    streams.keys()
+                );
+                missing += streams.values().sum::<u64>();
+            }
+            let may = self.loss != Loss::Nothing;
+            ensure!(may || !tells(&one.probe), "a record says PARTIAL");
+        }
+        let Losses {
+            no_space,
+            gap,
+            unknown,
+        } = lost;
+        ensure!(
+            generated == there + no_space + gap,
+            "{generated} bytes were made: {there} are there, {no_space} found no room, {gap} are a gap"
+        );
+        // Nobody has asked for what a unit makes that nobody has enabled.
+        let missing = if self.kind == Kind::Restart {
+            0
+        } else {
+            missing
+        };
+        match self.loss {
+            Loss::Nothing => ensure!(
+                gap == 0 && unknown == 0 && missing <= no_space,
+                "{gap} bytes are a gap, {missing} are missing, {unknown} losses have no length"
+            ),
+            Loss::Counted => ensure!(
+                gap > 0 && unknown == 0 && missing <= gap + no_space,
+                "{gap} bytes are a gap, {missing} are missing, {unknown} losses have no length"
+            ),
+            Loss::Transaction => ensure!(unknown > 0, "no loss without a length"),
+        }
+        Ok(format!(
+            "{there} bytes, {no_space} found no room, {gap} in gaps, {unknown} losses without a length"
+        ))
+    }
+}
+
+impl Traced {
+    fn is_overwritten(&self) -> bool {
+        self.mode == Mode::Overwritten
+    }
+}
