@@ -32,7 +32,7 @@ help:
 	@echo '  make bench          what a session of an event and recording cost, in guest instructions; PART=driver, steps, tracing or recorder for one of them,'
 	@echo '                      PART=parallel for how fast two processors are drained'
 	@echo '  make figures        Documentation/figures.md from what was measured last'
-	@echo '  make fuzz           the parsers of files and options under libFuzzer; SECONDS=60 for each'
+	@echo '  make fuzz           the parsers of files and options, and the trace unit, under libFuzzer; SECONDS=60 for each, CASE="name" for one'
 	@echo '  make modules        build the modules for both kernels: build/modules/'
 	@echo '  make tools          build the tools for guests'
 	@echo '  make shell          a guest on this terminal, with modules, perf and auxrec; TRACE=1 gives it the trace unit'
@@ -75,7 +75,7 @@ bench:
 	@$(AUXVM) bench $(PART)
 
 fuzz:
-	@$(AUXVM) fuzz $(if $(SECONDS),--seconds $(SECONDS))
+	@$(AUXVM) fuzz $(if $(SECONDS),--seconds $(SECONDS)) $(CASES)
 
 guest:
 	@$(AUXVM) guest $(WITH:%=--with %) $(if $(INTEL),--intel) $(if $(COUNTING),--counting) $(if $(TRACE),--trace) $(if $(LINE),--append '$(LINE)') $(if $(SECONDS),--timeout $(SECONDS)) '$(CMD)'

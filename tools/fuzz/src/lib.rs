@@ -18,8 +18,10 @@ use auxrec::{check, convert, dump, json, report, size, target};
 use cap::Cap;
 use perfdata::{Feature, Features, File, IndexEntry, RecordType, Stream};
 
+mod device;
 mod seeds;
 
+pub use device::device;
 pub use seeds::seeds;
 
 /// Counts what is allocated, and lets no input have more than [`allowance`].
@@ -33,12 +35,13 @@ pub type Target = (&'static str, fn(&[u8]));
 const BASE: usize = 4 << 20;
 
 /// All targets.
-pub const TARGETS: [Target; 5] = [
+pub const TARGETS: [Target; 6] = [
     ("file", file),
     ("recover", recover),
     ("check", check),
     ("convert", convert),
     ("text", text),
+    ("device", device),
 ];
 
 /// How much memory an input of `len` bytes may take.

@@ -4,6 +4,8 @@
 
 use std::io::Cursor;
 
+use crate::device;
+
 use pattern_codec::{Header, Kind};
 use perfdata::{
     Attr, Aux, AuxFlags, Auxtrace, AuxtraceZstd, ClockData, Comm, EventDesc, Feature, Features,
@@ -38,6 +40,9 @@ pub fn seeds(target: &str) -> perfdata::Result<Vec<Vec<u8>>> {
             "lenable pattern//\ndisable\nsnapshot\nevlist -v\nping\nstop\n",
         ];
         return Ok(texts.iter().map(|text| text.as_bytes().to_vec()).collect());
+    }
+    if target == "device" {
+        return Ok(vec![device::seed()]);
     }
     let mut out = vec![
         recording(false, true, false)?,

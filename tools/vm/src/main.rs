@@ -117,6 +117,9 @@ enum Verb {
         /// How long, for each target
         #[arg(long, default_value_t = 60)]
         seconds: u64,
+        /// Only targets with this in their names, or, behind a bar, with that
+        #[arg(long, value_delimiter = '|')]
+        case: Vec<String>,
     },
     /// Forget which kernel was chosen, so that the next run takes the newest of the archive
     Update,
@@ -243,8 +246,8 @@ fn run(args: Args) -> Result<ExitCode> {
             }
         }
         Verb::Figures => println!("{}", figures::write(&cache)?.display()),
-        Verb::Fuzz { seconds } => {
-            for line in fuzz::run(&cache, seconds)? {
+        Verb::Fuzz { seconds, case } => {
+            for line in fuzz::run(&cache, seconds, &case)? {
                 println!("{line}");
             }
         }
