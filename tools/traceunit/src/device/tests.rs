@@ -32,7 +32,8 @@ impl Ram {
         if !self.master {
             return Err(Refused::Master);
         }
-        for offset in 0..u64::try_from(len).unwrap() {
+        // Nowhere is out of reach too.
+        for offset in 0..u64::try_from(len.max(1)).unwrap() {
             let at = address.checked_add(offset).ok_or(Refused::Unmapped)?;
             self.byte(at).ok_or(Refused::Unmapped)?;
         }
@@ -394,6 +395,12 @@ fn a_unit_stops_at_the_end_of_a_region() {
     assert_eq!(bench.read(POSITION), 4096);
     assert_eq!(bench.read(GENERATED), 5060);
     assert_eq!((bench.read(WRITTEN), bench.read(DROPPED)), (4096, 964));
+    // Enabled again it is still there, and nothing is wrong.
+    bench.write(CTRL, PATTERN & !1);
+    bench.write(CTRL, PATTERN);
+    bench.put(1, &[2; 60]);
+    assert_eq!((bench.read(STATUS), bench.read(ERROR)), (2, 0));
+    assert_eq!((bench.read(WRITTEN), bench.read(DROPPED)), (4096, 1024));
     // Without the mark it goes on behind the region.
     bench.ram.entry(0x1000, 0x4000);
     bench.write(CTRL, PATTERN & !1);

@@ -103,9 +103,12 @@ impl Position {
         let room = usize::try_from(region.len.saturating_sub(self.offset)).unwrap_or(0);
         let (now, later) = bytes.split_at(room.min(bytes.len()));
         let address = region.base.saturating_add(self.offset.into());
-        memory
-            .write(address, now)
-            .map_err(|refused| Fault::Memory(refused, address))?;
+        // At the end of a region it is another's.
+        if !now.is_empty() {
+            memory
+                .write(address, now)
+                .map_err(|refused| Fault::Memory(refused, address))?;
+        }
         let len = u32::try_from(now.len()).unwrap_or(0);
         self.offset = self.offset.saturating_add(len);
         written.bytes = written.bytes.saturating_add(len.into());
