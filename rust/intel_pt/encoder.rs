@@ -8,8 +8,11 @@ use crate::insn::{Insn, Kind, Mode};
 /// The longest instruction, in bytes.
 const LEN_MAX: u64 = 15;
 
-/// The space in bytes that stays free while tracing is on: for `TNT`, `FUP` and `TIP.PGD`.
-pub const CLOSE_MAX: usize = 8 + 9 + 1;
+/// The space in bytes that stays free while tracing is on: for `TNT`, `CYC`, `FUP` and `TIP.PGD`.
+pub const CLOSE_MAX: usize = 8 + CYC_MAX + 9 + 1;
+
+/// The longest `CYC`, in bytes.
+const CYC_MAX: usize = 10;
 
 /// There is no space for the packets of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,6 +44,9 @@ pub struct Config {
     /// Ticks after which there is another `TSC`, in front of the next packet with an address. 0: only
     /// at a `PSB`, and where tracing begins.
     pub tsc_period: u64,
+    /// Whether each packet of branches and addresses has a `CYC` in front of it that counts ticks of the
+    /// time stamp counter; needs `tsc`. A packet has six branches at most.
+    pub cyc: bool,
     /// Whether a return to the address behind its call is a bit in a `TNT`. Not every decoder
     /// supports that.
     pub ret_compression: bool,
@@ -137,6 +143,8 @@ struct State {
     cr3: Option<u64>,
     /// The newest `TSC`.
     tsc: u64,
+    /// The time up to which `CYC`s count.
+    counted: u64,
     /// Whether there was a `PSB`.
     begun: bool,
     on: bool,
@@ -166,6 +174,7 @@ impl Encoder {
                 mode: None,
                 cr3: None,
                 tsc: 0,
+                counted: 0,
                 begun: false,
                 on: false,
                 since_psb: 0,
@@ -216,7 +225,7 @@ impl Encoder {
         if self.psb_due(&state) {
             self.psb(&mut group, &mut state, None, output);
         } else if self.config.tsc {
-            tsc(&mut group, &mut state, output.tsc());
+            self.tsc(&mut group, &mut state, output.tsc());
         }
         mode_exec(&mut group, &mut state, mode);
         group.address(Address::Pge, ip, &mut state.last_ip);
@@ -343,6 +352,9 @@ impl Encoder {
 
         if self.state.begun && self.state.cr3 != Some(cr3) {
             group.tnt(&mut state.tnt);
+            if self.config.cyc {
+                self.cycles(&mut group, &mut state, output.tsc());
+            }
             group.pip(cr3);
         }
         self.write(&group, state, output)
@@ -371,6 +383,9 @@ impl Encoder {
         let mut state = self.state;
 
         group.tnt(&mut state.tnt);
+        if self.config.cyc {
+            self.cycles(&mut group, &mut state, output.tsc());
+        }
         if let Some(ip) = at {
             group.address(Address::Fup, ip, &mut state.last_ip);
         }
@@ -388,10 +403,13 @@ impl Encoder {
         let mut tnt = self.state.tnt;
 
         tnt.push(taken);
-        if tnt.is_full() {
+        if tnt.is_full() || self.config.cyc && tnt.fills_short() {
             let mut group = Group::new();
             let mut state = self.state;
 
+            if self.config.cyc {
+                self.cycles(&mut group, &mut state, output.tsc());
+            }
             group.tnt(&mut tnt);
             state.tnt = tnt;
             self.finish(group, state, to, output)?;
@@ -413,15 +431,44 @@ impl Encoder {
         self.finish(group, state, to, output)
     }
 
-    /// Adds a `TSC` if it is due.
+    /// Adds a `CYC`, and a `TSC` if it is due.
     fn time(&self, group: &mut Group, state: &mut State, output: &mut impl Output) {
-        if self.config.tsc && self.config.tsc_period != 0 {
+        let Config {
+            tsc,
+            tsc_period,
+            cyc,
+            ..
+        } = self.config;
+
+        if tsc && (cyc || tsc_period != 0) {
             let now = output.tsc();
 
-            if now.wrapping_sub(state.tsc) >= self.config.tsc_period {
-                tsc(group, state, now);
+            if tsc_period != 0 && now.wrapping_sub(state.tsc) >= tsc_period {
+                self.tsc(group, state, now);
+            } else {
+                self.cycles(group, state, now);
             }
         }
+    }
+
+    /// Adds a `TSC`.
+    fn tsc(&self, group: &mut Group, state: &mut State, now: u64) {
+        self.cycles(group, state, now);
+        group.tsc(now);
+        state.tsc = now;
+    }
+
+    /// Adds a `CYC` up to now, if there are such packets.
+    fn cycles(&self, group: &mut Group, state: &mut State, now: u64) {
+        // Nothing counts before the first `TSC`.
+        if self.config.cyc && self.config.tsc && state.begun {
+            let cycles = now.wrapping_sub(state.counted);
+
+            if cycles != 0 {
+                group.cyc(cycles);
+            }
+        }
+        state.counted = now;
     }
 
     /// Writes a group after which a decoder has followed the thread to `ip` exactly, so that a
@@ -451,13 +498,18 @@ impl Encoder {
 
     /// Adds a `PSB` and what comes with it.
     fn psb(&self, group: &mut Group, state: &mut State, ip: Option<u64>, output: &mut impl Output) {
+        let now = self.config.tsc.then(|| output.tsc());
+
+        if let Some(now) = now {
+            self.cycles(group, state, now);
+        }
         group.psb();
         state.begun = true;
         state.since_psb = 0;
         state.last_ip = 0;
 
-        if self.config.tsc {
-            tsc(group, state, output.tsc());
+        if let Some(now) = now {
+            self.tsc(group, state, now);
         }
         if let Some(ratio) = self.config.cbr {
             group.cbr(ratio);
@@ -493,12 +545,6 @@ impl Encoder {
         self.state = state;
         Ok(())
     }
-}
-
-/// Adds a `TSC`.
-fn tsc(group: &mut Group, state: &mut State, now: u64) {
-    group.tsc(now);
-    state.tsc = now;
 }
 
 /// Adds `MODE.Exec` where a decoder does not know the mode.

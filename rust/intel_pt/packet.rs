@@ -10,7 +10,7 @@ pub const PSB: [u8; 16] = [
 ];
 
 /// The maximum length of a [`Group`], in bytes.
-pub const GROUP_MAX: usize = 96;
+pub const GROUP_MAX: usize = 106;
 
 /// A packet that carries an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,9 +58,14 @@ impl Tnt {
     /// The bits in a short packet.
     const SHORT: u32 = 6;
 
-    /// Whether it holds [`MAX`](Self::MAX) branches.
+    /// Whether it holds as many branches as a long packet.
     pub const fn is_full(self) -> bool {
         self.len >= Self::MAX
+    }
+
+    /// Whether it holds as many branches as a short packet.
+    pub const fn fills_short(self) -> bool {
+        self.len >= Self::SHORT
     }
 
     /// Adds a branch. Drops the oldest one if it is full.
@@ -139,6 +144,23 @@ impl Group {
         let [a, b, c, d, e, f, g, _] = tsc.to_le_bytes();
 
         self.push(&[0x19, a, b, c, d, e, f, g]);
+    }
+
+    /// `CYC`: cycles since the one before.
+    pub fn cyc(&mut self, cycles: u64) {
+        // Five bits, then seven in each byte, lowest first. The lowest bit of a byte that says that
+        // there is another is bit 2 in the first.
+        let more = |rest: u64| u8::from(rest != 0);
+        let [low, ..] = cycles.to_le_bytes();
+        let mut rest = cycles >> 5;
+
+        self.push(&[low << 3 | more(rest) << 2 | 0b11]);
+        while rest != 0 {
+            let [low, ..] = rest.to_le_bytes();
+
+            rest >>= 7;
+            self.push(&[low << 1 | more(rest)]);
+        }
     }
 
     /// `CBR`: core to bus ratio.

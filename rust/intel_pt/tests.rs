@@ -61,20 +61,70 @@ fn smoke() {
     assert_eq!(ring.bytes, want);
 }
 
+/// Packets, and a clock that goes on by 16 each time that it is read.
+struct Clock(Vec<u8>, u64);
+
+impl Output for Clock {
+    fn write(&mut self, bytes: &[u8], _keep: usize) -> Result<(), Full> {
+        self.0.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn tsc(&mut self) -> u64 {
+        self.1 += 0x10;
+        self.1
+    }
+}
+
+#[test]
+fn cycles_are_counted_in_front_of_packets() {
+    let mut clock = Clock(Vec::new(), 0);
+    let mut pt = Encoder::new(Config {
+        tsc: true,
+        tsc_period: 0x2000,
+        cyc: true,
+        ..Config::default()
+    });
+    let jump = Step {
+        insn: Insn::decode(&[0x74, 0x10], Mode::Bits64).unwrap(),
+        from: 0x403000,
+        to: 0x403012,
+        mode: Mode::Bits64,
+    };
+    pt.begin(false, &mut clock).unwrap();
+    clock.0.clear();
+    pt.enable(0x401000, Mode::Bits64, &mut clock).unwrap();
+    // CYC, TSC, MODE.Exec, TIP.PGE.
+    let mut want = vec![0x83, 0x19, 0x20, 0, 0, 0, 0, 0, 0, 0x99, 1];
+    want.extend([0x51, 0, 0x10, 0x40, 0]);
+    for (pass, cyc) in [
+        (0, &[0x83][..]),
+        (0x40, &[0x87, 4]),
+        (0x1000, &[0x87, 1, 2]),
+    ] {
+        clock.1 += pass;
+        pt.interrupt(0x401000, 0x401000, Mode::Bits64, &mut clock)
+            .unwrap();
+        want.extend(cyc);
+        want.extend([0x3d, 0, 0x10, 0x2d, 0, 0x10]);
+    }
+    // Six branches, and one that is told when the trace ends.
+    for _ in 0..7 {
+        pt.step(&jump, &mut clock).unwrap();
+    }
+    pt.address_space(0x7000, &mut clock).unwrap();
+    clock.1 += 0x2000;
+    pt.interrupt(0x401000, 0x401000, Mode::Bits64, &mut clock)
+        .unwrap();
+    pt.disable(0x401000, &mut clock).unwrap();
+    want.extend([0x83, 0b1111_1110, 0b110, 0x83, 2, 0x43, 0, 7, 0, 0, 0, 0]);
+    want.extend([0x87, 1, 4, 0x19, 0xc0, 0x30, 0, 0, 0, 0, 0]);
+    want.extend([0x3d, 0, 0x10, 0x2d, 0, 0x10, 0x83, 0x3d, 0, 0x10, 1]);
+    assert_eq!(clock.0, want);
+}
+
 #[test]
 fn times_and_address_spaces_stand_between_addresses() {
-    struct Clock(Vec<u8>, u64);
-    impl Output for Clock {
-        fn write(&mut self, bytes: &[u8], _keep: usize) -> Result<(), Full> {
-            self.0.extend_from_slice(bytes);
-            Ok(())
-        }
-
-        fn tsc(&mut self) -> u64 {
-            self.1 += 0x10;
-            self.1
-        }
-    }
     let mut clock = Clock(Vec::new(), 0);
     let mut pt = Encoder::new(Config {
         tsc: true,

@@ -20,6 +20,8 @@ perf::format! {
     pub(crate) struct Config {
         /// The other bits of Intel PT are to be taken as they are: without it, branches are traced.
         pt: config[0],
+        /// Cycles between packets.
+        cyc: config[1],
         /// Time stamps.
         tsc: config[10],
         /// Returns are told as any indirect branch, also where they go back to their call.
@@ -81,6 +83,7 @@ impl Asked {
         let of_instructions = [
             config.pt(),
             config.branch(),
+            config.cyc(),
             config.tsc(),
             config.noretcomp(),
             config.psb_period(),
@@ -90,6 +93,8 @@ impl Asked {
             INSTRUCTIONS => {
                 if config.pt() != config.branch()
                     || config.psb_period() > PSB_PERIOD_MAX
+                    // They count from a time stamp.
+                    || config.cyc() > config.tsc()
                     || rate != 0
                 {
                     return Err(EINVAL);
@@ -97,10 +102,11 @@ impl Asked {
                 flag(!exclude.kernel, unit::KERNEL)
                     | flag(!exclude.user, unit::USER)
                     | flag(config.tsc() != 0, unit::TSC)
+                    | flag(config.cyc() != 0, unit::CYC)
                     | flag(config.noretcomp() == 0, unit::RETURNS)
                     | config.psb_period() << unit::PSB_SHIFT
             }
-            PATTERN if of_instructions == [0; 5] => {
+            PATTERN if of_instructions == [0; 6] => {
                 // It is nobody's code.
                 if exclude.kernel || exclude.user {
                     return Err(EOPNOTSUPP);

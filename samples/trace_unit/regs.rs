@@ -61,6 +61,7 @@ pub(crate) mod unit {
     pub(crate) const USER: u64 = 1 << 9;
     pub(crate) const TSC: u64 = 1 << 10;
     pub(crate) const RETURNS: u64 = 1 << 11;
+    pub(crate) const CYC: u64 = 1 << 12;
     pub(crate) const PSB_SHIFT: u32 = 16;
 
     /// `RANGES`, of four bits.

@@ -398,6 +398,7 @@ fn configs(seed: u64) -> Config {
         psb_period: [0, 64, 300, 2048][dice.below(4)],
         tsc_period: [0, 1, 3][dice.below(3)],
         cbr: dice.one_in(2).then_some(20),
+        cyc: dice.one_in(2),
     }
 }
 

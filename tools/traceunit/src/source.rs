@@ -26,6 +26,8 @@ pub struct Request {
     pub wanted: Wanted,
     /// Whether there are `TSC` packets.
     pub tsc: bool,
+    /// Whether packets have `CYC` in front of them.
+    pub cyc: bool,
     /// Whether a return to its call is a bit.
     pub ret_compression: bool,
     /// Bytes from one `PSB` to the next.
@@ -199,6 +201,7 @@ impl<G: DerefMut<Target = Cpu>> Held<'_, G> {
     pub fn start(&mut self, request: &Request) {
         let encoder = Encoder::new(Config {
             tsc: request.tsc,
+            cyc: request.cyc,
             ret_compression: request.ret_compression,
             psb_period: request.psb_period,
             tsc_period: TSC_PERIOD,

@@ -125,8 +125,8 @@ const WRITTEN: u64 = CPU + 0x38;
 const DROPPED: u64 = CPU + 0x40;
 const RANGES: u64 = CPU + 0x50;
 const PATTERN: u64 = 0x11;
-/// Those of the kernel and of programs, with times, a `PSB` every 8 KiB.
-const INSTRUCTIONS: u64 = 0x2_0701;
+/// Those of the kernel and of programs, with times and cycles, a `PSB` every 8 KiB.
+const INSTRUCTIONS: u64 = 0x2_1701;
 const END: u64 = 1;
 const INT: u64 = 4;
 const STOP: u64 = 16;
@@ -183,7 +183,7 @@ fn what_is_no_register_is_an_error() {
         (Write(0x20, 2), 0x20),
         (Write(ERROR, 16), ERROR),
         (Write(ERROR_COUNT, 0), ERROR_COUNT),
-        (Write(CTRL, 0x1000), CTRL),
+        (Write(CTRL, 0x2000), CTRL),
         (Write(CTRL, 0x111), CTRL),
         (Write(CTRL, 0x21), CTRL),
         (Write(CTRL, 0x13), CTRL),
@@ -250,6 +250,7 @@ fn what_is_traced_stands_in_registers() {
             ],
         },
         tsc: true,
+        cyc: true,
         ret_compression: false,
         psb_period: 8192,
     };

@@ -39,10 +39,11 @@ const KERNEL: u64 = 1 << 8;
 const USER: u64 = 1 << 9;
 const TSC: u64 = 1 << 10;
 const RETURNS: u64 = 1 << 11;
+const CYC: u64 = 1 << 12;
 const PSB_SHIFT: u32 = 16;
 const PSB: u64 = 0xf << PSB_SHIFT;
 /// What the bits of `CTRL` are for instructions.
-const OF_INSTRUCTIONS: u64 = KERNEL | USER | TSC | RETURNS | PSB;
+const OF_INSTRUCTIONS: u64 = KERNEL | USER | TSC | RETURNS | CYC | PSB;
 /// What a range is for, of four bits in `RANGES`.
 const FILTER: u64 = 1;
 const STOP: u64 = 2;
@@ -147,6 +148,7 @@ impl Unit {
                 ranges,
             },
             tsc: has(TSC),
+            cyc: has(CYC),
             ret_compression: has(RETURNS),
             psb_period: PSB_FIRST << ((self.control & PSB) >> PSB_SHIFT),
         })
