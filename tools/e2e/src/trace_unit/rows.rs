@@ -2,7 +2,8 @@
 
 //! The matrix of the trace unit: what an event is bound to, sizes of the AUX area, readers, watermarks, pauses.
 //!
-//! In each row the events count what the device has made: each byte was read, overwritten, or reported lost. No row depends on
+//! In each row the events count what the device has made: each byte was read, overwritten, or reported lost. The positions of
+//! the next packets agree: the streams go on from one event to the next. No row depends on
 //! speed: it goes on until it has seen enough.
 
 use std::collections::BTreeMap;
@@ -10,6 +11,7 @@ use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
 use auxrec::sys::Event;
+use pattern_codec::{Header, Piece, Reader};
 use perfdata::{Attr, Flags};
 
 use super::{attr, follow, with, MODULE, PACKET};
@@ -45,9 +47,9 @@ const MODES: [(Mode, &str); 5] = [
 
 /// How a ring is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Reader {
+enum Reads {
     /// All that there is, again and again.
-    Reads,
+    All,
     /// A part of a full ring.
     Slow,
     /// Not before the end.
@@ -58,12 +60,12 @@ enum Reader {
     Snapshots,
 }
 
-const READERS: [(Reader, &str); 5] = [
-    (Reader::Reads, "read"),
-    (Reader::Slow, "slow reader"),
-    (Reader::Stops, "nobody reads"),
-    (Reader::Once, "overwritten"),
-    (Reader::Snapshots, "snapshots"),
+const READERS: [(Reads, &str); 5] = [
+    (Reads::All, "read"),
+    (Reads::Slow, "slow reader"),
+    (Reads::Stops, "nobody reads"),
+    (Reads::Once, "overwritten"),
+    (Reads::Snapshots, "snapshots"),
 ];
 
 const PAGES: [usize; 3] = [2, 16, 128];
@@ -85,7 +87,7 @@ const RESUME: u32 = 1 << 2;
 #[derive(Debug, Clone, Copy)]
 struct Row {
     mode: Mode,
-    reader: Reader,
+    reader: Reads,
     pages: usize,
     /// `attr.aux_watermark`; 0: as perf has it.
     watermark: u64,
@@ -114,7 +116,7 @@ pub fn rows() -> Vec<Named> {
         }
         let row = Row {
             mode: Mode::Cpu,
-            reader: Reader::Reads,
+            reader: Reads::All,
             pages,
             watermark: 0,
             paused: None,
@@ -148,6 +150,29 @@ pub fn rows() -> Vec<Named> {
     rows
 }
 
+fn headers(trace: &[u8]) -> impl Iterator<Item = Header> + '_ {
+    Reader::new(trace).filter_map(|piece| match piece {
+        Piece::Packet(header, _) => Some(header),
+        _ => None,
+    })
+}
+
+/// The position in a CPU's stream, which goes on from one event to the next.
+fn position(cpu: u16) -> Result<u64> {
+    let mut probe = Probe::open(&attr(20)?, -1, i32::from(cpu), 16, false)?;
+    probe.event.enable()?;
+    until("there is a packet", || {
+        spin(Duration::from_millis(1));
+        probe.event.disable()?;
+        probe.event.enable()?;
+        Ok(probe.head() > 0)
+    })?;
+    probe.event.disable()?;
+    probe.read_trace(u64::MAX)?;
+    let first = headers(&probe.trace).next();
+    Ok(first.context("the trace has no packet")?.pos)
+}
+
 /// What came of a row's events.
 #[derive(Default)]
 struct Sum {
@@ -157,11 +182,13 @@ struct Sum {
     overwritten: u64,
     missing: u64,
     truncations: usize,
+    /// The position in each CPU's stream at which it was traced first.
+    begins: BTreeMap<u16, u64>,
 }
 
 impl Row {
     fn overwrites(self) -> bool {
-        matches!(self.reader, Reader::Once | Reader::Snapshots)
+        matches!(self.reader, Reads::Once | Reads::Snapshots)
     }
 
     fn run(self) -> Result<String> {
@@ -224,6 +251,17 @@ impl Row {
             "{} bytes are missing in the streams, and {no_space} are reported lost",
             sum.missing
         );
+        // What the device has really made: nobody but the next packet knows that.
+        drop(probes);
+        let mut made = 0;
+        for (&cpu, begins) in &sum.begins {
+            made += position(cpu)? - begins;
+        }
+        ensure!(
+            self.overwrites() || made == sum.generated,
+            "the device made {made} bytes, and {} were counted",
+            sum.generated
+        );
         ensure!(
             no_space == 0 || sum.truncations > 0,
             "{no_space} bytes found no room, and no record says TRUNCATED"
@@ -272,7 +310,7 @@ impl Row {
     fn trace(self, probes: &mut [Probe]) -> Result<()> {
         let ring = bytes(self.pages);
         let goal = match self.reader {
-            Reader::Stops => 0,
+            Reads::Stops => 0,
             _ => 3 * ring,
         };
         until("enough trace", || {
@@ -281,19 +319,19 @@ impl Row {
                 let cuts = probe.truncations();
                 probe.read_records()?;
                 match self.reader {
-                    Reader::Reads => while probe.read_trace(u64::MAX)? > 0 {},
-                    Reader::Slow if probe.truncations() > cuts => {
+                    Reads::All => while probe.read_trace(u64::MAX)? > 0 {},
+                    Reads::Slow if probe.truncations() > cuts => {
                         probe.read_trace(ring / 2 + 40)?;
                     }
-                    Reader::Slow | Reader::Stops => {}
-                    Reader::Once => probe.event.disable()?,
-                    Reader::Snapshots => {
+                    Reads::Slow | Reads::Stops => {}
+                    Reads::Once => probe.event.disable()?,
+                    Reads::Snapshots => {
                         probe.event.disable()?;
                         self.newest(probe)?;
                     }
                 }
                 let wants = match self.reader {
-                    Reader::Stops => probe.truncations() == 0,
+                    Reads::Stops => probe.truncations() == 0,
                     _ => probe.head() < goal,
                 };
                 done &= !wants;
@@ -335,6 +373,10 @@ impl Row {
         }
         while probe.read_trace(u64::MAX)? > 0 {}
         sum.there += accounted(probe, Trace::Contiguous)?;
+        for header in headers(&probe.trace) {
+            let begins = sum.begins.entry(header.cpu).or_insert(header.pos);
+            *begins = header.pos.min(*begins);
+        }
         let streams: BTreeMap<u16, u64> = follow(&probe.trace)?;
         ensure!(
             cpu < 0 || streams.keys().all(|&of| i32::from(of) == cpu),
