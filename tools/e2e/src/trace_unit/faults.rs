@@ -21,24 +21,25 @@ use std::time::{Duration, Instant};
 
 /// What goes wrong, as the device's registers have it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u32)]
-enum Kind {
-    Release,
-    InterruptLate,
-    InterruptLost,
-    InterruptTwice,
-    InterruptSpurious,
-    InterruptElsewhere,
-    InterruptStopped,
-    DmaLate,
-    DmaStale,
-    DmaWild,
-    Entry,
-    Written,
-    Position,
-    Restart,
-    Mute,
-    Reset,
+struct Kind(u32);
+
+impl Kind {
+    const RELEASE: Self = Self(0);
+    const INTERRUPT_LATE: Self = Self(1);
+    const INTERRUPT_LOST: Self = Self(2);
+    const INTERRUPT_TWICE: Self = Self(3);
+    const INTERRUPT_SPURIOUS: Self = Self(4);
+    const INTERRUPT_ELSEWHERE: Self = Self(5);
+    const INTERRUPT_STOPPED: Self = Self(6);
+    const DMA_LATE: Self = Self(7);
+    const DMA_STALE: Self = Self(8);
+    const DMA_WILD: Self = Self(9);
+    const ENTRY: Self = Self(10);
+    const WRITTEN: Self = Self(11);
+    const POSITION: Self = Self(12);
+    const RESTART: Self = Self(13);
+    const MUTE: Self = Self(14);
+    const RESET: Self = Self(15);
 }
 
 /// What may be lost by it.
@@ -82,10 +83,10 @@ impl Fault {
     fn is_of_interrupt(&self) -> bool {
         matches!(
             self.kind,
-            Kind::InterruptLate
-                | Kind::InterruptLost
-                | Kind::InterruptTwice
-                | Kind::InterruptElsewhere
+            Kind::INTERRUPT_LATE
+                | Kind::INTERRUPT_LOST
+                | Kind::INTERRUPT_TWICE
+                | Kind::INTERRUPT_ELSEWHERE
         )
     }
 
@@ -93,13 +94,13 @@ impl Fault {
     fn is_of_memory(&self) -> bool {
         matches!(
             self.kind,
-            Kind::DmaLate | Kind::DmaStale | Kind::DmaWild | Kind::Entry | Kind::Restart
+            Kind::DMA_LATE | Kind::DMA_STALE | Kind::DMA_WILD | Kind::ENTRY | Kind::RESTART
         )
     }
 
     /// Whether it is about a unit that is stopped.
     fn is_idle(&self) -> bool {
-        matches!(self.kind, Kind::Restart | Kind::DmaStale)
+        matches!(self.kind, Kind::RESTART | Kind::DMA_STALE)
     }
 }
 
@@ -118,90 +119,96 @@ const ERRORS: &str = "the trace unit reports errors";
 static FAULTS: [Fault; 20] = [
     fault(
         "an interrupt is late",
-        Kind::InterruptLate,
+        Kind::INTERRUPT_LATE,
         0,
         Loss::Nothing,
     ),
     fault(
         "an interrupt is lost",
-        Kind::InterruptLost,
+        Kind::INTERRUPT_LOST,
         0,
         Loss::Nothing,
     )
     .said(LOST),
     fault(
         "an interrupt comes twice",
-        Kind::InterruptTwice,
+        Kind::INTERRUPT_TWICE,
         0,
         Loss::Nothing,
     ),
     fault(
         "an interrupt without a reason",
-        Kind::InterruptSpurious,
+        Kind::INTERRUPT_SPURIOUS,
         0,
         Loss::Nothing,
     ),
     fault(
         "an interrupt as another CPU's",
-        Kind::InterruptElsewhere,
+        Kind::INTERRUPT_ELSEWHERE,
         0,
         Loss::Nothing,
     ),
     fault(
         "an interrupt as no CPU's",
-        Kind::InterruptElsewhere,
+        Kind::INTERRUPT_ELSEWHERE,
         99,
         Loss::Nothing,
     )
     .said(LOST),
     fault(
         "an interrupt after the unit is disabled",
-        Kind::InterruptStopped,
+        Kind::INTERRUPT_STOPPED,
         0,
         Loss::Nothing,
     ),
-    fault("DMA is late", Kind::DmaLate, 100, Loss::Nothing),
-    fault("DMA never ends", Kind::DmaLate, u32::MAX, Loss::Transaction).said(NO_STOP),
+    fault("DMA is late", Kind::DMA_LATE, 100, Loss::Nothing),
+    fault(
+        "DMA never ends",
+        Kind::DMA_LATE,
+        u32::MAX,
+        Loss::Transaction,
+    )
+    .said(NO_STOP),
     fault(
         "DMA after the unit is disabled",
-        Kind::DmaStale,
+        Kind::DMA_STALE,
         0,
         Loss::Nothing,
     ),
-    fault("DMA to no memory", Kind::DmaWild, NOWHERE, Loss::Counted).said(ERRORS),
-    fault("an entry is none", Kind::Entry, RESERVED, Loss::Counted).said(ERRORS),
-    fault("an entry stops the unit", Kind::Entry, STOP, Loss::Nothing),
+    fault("DMA to no memory", Kind::DMA_WILD, NOWHERE, Loss::Counted).said(ERRORS),
+    fault("an entry is none", Kind::ENTRY, RESERVED, Loss::Counted).said(ERRORS),
+    fault("an entry stops the unit", Kind::ENTRY, STOP, Loss::Nothing),
     fault(
         "an entry raises an interrupt",
-        Kind::Entry,
+        Kind::ENTRY,
         INT,
         Loss::Nothing,
     ),
-    fault("WRITTEN is ahead", Kind::Written, 256, Loss::Transaction).said(CONTRADICT),
+    fault("WRITTEN is ahead", Kind::WRITTEN, 256, Loss::Transaction).said(CONTRADICT),
     fault(
         "WRITTEN is behind",
-        Kind::Written,
+        Kind::WRITTEN,
         256u32.wrapping_neg(),
         Loss::Transaction,
     )
     .said(CONTRADICT),
-    fault("POSITION jumps", Kind::Position, 1, Loss::Transaction).said(CONTRADICT),
+    fault("POSITION jumps", Kind::POSITION, 1, Loss::Transaction).said(CONTRADICT),
     fault(
         "the unit is enabled by nobody",
-        Kind::Restart,
+        Kind::RESTART,
         0,
         Loss::Nothing,
     )
     .said(ERRORS),
     fault(
         "the device does not answer",
-        Kind::Mute,
+        Kind::MUTE,
         0,
         Loss::Transaction,
     ),
     fault(
         "the device has lost its registers",
-        Kind::Reset,
+        Kind::RESET,
         0,
         Loss::Transaction,
     ),
@@ -261,7 +268,7 @@ fn freed() -> Result<String> {
     })?;
     drop(probe);
     let before = said(ERRORS)?;
-    registers.ask(Kind::DmaStale, 0)?;
+    registers.ask(Kind::DMA_STALE, 0)?;
     until("the driver says so", || Ok(said(ERRORS)? > before))?;
     every_byte()
 }
@@ -322,7 +329,7 @@ impl Registers {
 
     fn ask(&self, kind: Kind, argument: u32) -> Result<()> {
         self.write(8, argument)?;
-        self.write(4, kind as u32 | CPU << 8)
+        self.write(4, kind.0 | CPU << 8)
     }
 
     fn happened(&self) -> Result<u32> {
@@ -459,14 +466,14 @@ impl Fault {
         more(&mut all, PIECE)?;
         let outcome = self.happens(&registers, &mut all);
         // Whatever comes, the device is to answer the next row.
-        registers.ask(Kind::Release, 0)?;
+        registers.ask(Kind::RELEASE, 0)?;
         outcome.with_context(state)?;
         begin_anew(&all)?;
         more(&mut all, PIECE)?;
         for one in &all {
             one.probe.event.disable()?;
         }
-        let seen = self.sums(&mut all, before.since()?)?;
+        let seen = self.sums(&mut all, &before.since()?)?;
         drop(all);
         if let (Some(says), Some(before)) = (self.says, said_before) {
             until("the driver says so", || Ok(said(says)? > before))?;
@@ -486,7 +493,7 @@ impl Fault {
         }
         let said_before = self.says.map(said).transpose()?;
         registers.ask(self.kind, self.argument)?;
-        if self.kind == Kind::Restart {
+        if self.kind == Kind::RESTART {
             // Its source makes something soon.
             until("the unit fails", || {
                 Ok(self.says.map(said).transpose()? > said_before)
@@ -503,7 +510,7 @@ impl Fault {
                 until("a record tells", || {
                     step(all)?;
                     if asked.elapsed() > AGAIN {
-                        registers.ask(Kind::Release, 0)?;
+                        registers.ask(Kind::RELEASE, 0)?;
                         begin_anew(all)?;
                         registers.ask(self.kind, self.argument)?;
                         asked = Instant::now();
@@ -516,7 +523,7 @@ impl Fault {
         }
     }
 
-    fn sums(&self, all: &mut [Traced], lost: Losses) -> Result<String> {
+    fn sums(&self, all: &mut [Traced], lost: &Losses) -> Result<String> {
         let (mut generated, mut there, mut missing) = (0, 0, 0);
         for one in &mut *all {
             generated += one.probe.generated()?;
@@ -545,7 +552,7 @@ impl Fault {
             let may = self.loss != Loss::Nothing;
             ensure!(may || !tells(&one.probe), "a record says PARTIAL");
         }
-        let Losses {
+        let &Losses {
             no_space,
             gap,
             unknown,
@@ -555,7 +562,7 @@ impl Fault {
             "{generated} bytes were made: {there} are there, {no_space} found no room, {gap} are a gap"
         );
         // Nobody has asked for what a unit makes that nobody has enabled.
-        let missing = if self.kind == Kind::Restart {
+        let missing = if self.kind == Kind::RESTART {
             0
         } else {
             missing

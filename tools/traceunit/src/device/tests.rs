@@ -468,13 +468,14 @@ fn interrupts_go_wrong_once() {
     const ELSEWHERE: u32 = 5;
     // The fault, what is raised when a region is full, when the reason is cleared, and when what was
     // kept back comes.
-    let table: [(u32, &[usize], &[usize], &[usize]); 4] = [
-        (1, &[], &[], &[2]),
-        (2, &[], &[], &[]),
-        (3, &[2], &[2], &[]),
-        (ELSEWHERE, &[1], &[], &[]),
+    type Vectors = &'static [usize];
+    let table: [(u32, [Vectors; 3]); 4] = [
+        (1, [&[], &[], &[2]]),
+        (2, [&[], &[], &[]]),
+        (3, [&[2], &[2], &[]]),
+        (ELSEWHERE, [&[1], &[], &[]]),
     ];
-    for (kind, full, cleared, released) in table {
+    for (kind, [full, cleared, released]) in table {
         let mut bench = round(INT, 0);
         fault(&mut bench, kind, 0);
         assert_eq!(bench.device.faults(), 0, "{kind}");
