@@ -242,19 +242,15 @@ enum Defect {
 }
 
 impl Unit {
-    /// Tells of a defect.
-    fn tell(&self, cpu: u32, defect: Defect) {
+    /// Tells of a defect. A callback formats nothing.
+    fn tell(&self, defect: Defect) {
         match defect {
-            Defect::NoInterrupt => {
-                dev_warn!(self.device, "the interrupt of CPU {cpu} was lost\n");
-            }
-            Defect::NoStop => {
-                dev_err!(self.device, "the unit of CPU {cpu} did not stop: reset\n");
-            }
+            Defect::NoInterrupt => dev_warn!(self.device, "an interrupt was lost\n"),
+            Defect::NoStop => dev_err!(self.device, "a unit did not stop: reset\n"),
             Defect::Registers => {
                 dev_err!(
                     self.device,
-                    "the registers of CPU {cpu} contradict each other\n"
+                    "the registers of a unit contradict each other\n"
                 );
             }
         }
@@ -267,7 +263,7 @@ impl Unit {
         let stopped = registers.stop(asked);
 
         if !stopped {
-            self.tell(cpu, Defect::NoStop);
+            self.tell(Defect::NoStop);
             self.registers.write(common::RESET, common::CTRL);
             let _ = registers.read(unit::STATUS);
         }
@@ -453,7 +449,7 @@ impl AuxPmu for Unit {
         if !before || !trace.overdue {
             return aux::Next::Continue;
         }
-        self.tell(cpu, Defect::NoInterrupt);
+        self.tell(Defect::NoInterrupt);
         aux::Next::Flush
     }
 
@@ -526,7 +522,7 @@ impl AuxPmu for Unit {
                 && position.is_some_and(|at| size.offset(at) == here)
         });
         let Some((written, dropped)) = known else {
-            self.tell(cpu, Defect::Registers);
+            self.tell(Defect::Registers);
             return aux::Commit::new(0, aux::Loss::Gap { bytes: None });
         };
 
