@@ -26,7 +26,7 @@ help:
 	@echo '  make matrix         each sink of pattern in each mode, with rings and readers of each kind; CASE="name|other" for some rows'
 	@echo '  make beside         the recorder beside stock perf, on the same driver; CASE="name|other" for some cases'
 	@echo '  make disk           recordings onto a disk that is slow, and one whose machine loses its power'
-	@echo '  make exact          what decoders show of soft_pt'"'"'s trace is what programs executed; CASE="name|other" for some programs'
+	@echo '  make exact          what decoders show of a trace is what was executed, by programs and the kernel; CASE="name|other" for some'
 	@echo '  make break          defects put into pattern on purpose: rows of the matrix must name them'
 	@echo '  make debug          kunit and e2e on a kernel with lockdep, KASAN and kmemleak, whose allocations are made to fail; CASE="name|other"'
 	@echo '  make bench          what a session of an event and recording cost, in guest instructions; PART=driver, steps, tracing or recorder for one of them,'

@@ -15,9 +15,9 @@ use crate::modules::{self, Mode};
 use crate::step::{Log, Progress};
 use crate::tools;
 use std::fs;
-use std::io;
+use std::io::{self, BufRead, BufReader, Lines};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 mod device;
@@ -68,8 +68,10 @@ pub fn run(
     let of_programs: Vec<_> = filters
         .iter()
         .filter(|filter| {
-            let of_kernel = [kernel::NAME, device::NAME];
-            !of_kernel.iter().any(|name| name.contains(filter.as_str()))
+            let mut others = [kernel::NAME, device::NAME]
+                .into_iter()
+                .chain(device::parts());
+            !others.any(|name| name.contains(filter.as_str()))
         })
         .cloned()
         .collect();
@@ -80,10 +82,49 @@ pub fn run(
     if asked(kernel::NAME) {
         suites.push(kernel::run(cache, dir, kernel)?);
     }
-    if asked(device::NAME) {
-        suites.push(device::run(cache, dir, stock)?);
+    let part = |name: &str| asked(device::NAME) || asked(name);
+    if device::parts().any(part) {
+        suites.push(device::run(cache, dir, stock, part)?);
     }
     Ok(Case::suite("exact", suites))
+}
+
+/// The lines that a decoder prints. It is ended when they are not read any more.
+struct Decoder {
+    child: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Decoder {
+    fn start(command: &mut Command) -> Result<Self> {
+        let program = command.get_program().to_string_lossy().into_owned();
+        let spawned = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .and_then(|mut child| match child.stdout.take() {
+                Some(out) => Ok((child, out)),
+                None => Err(io::ErrorKind::BrokenPipe.into()),
+            });
+        let (child, out) = spawned.map_err(|source| Error::Spawn { program, source })?;
+        let lines = BufReader::new(out).lines();
+        Ok(Self { child, lines })
+    }
+}
+
+impl Iterator for Decoder {
+    type Item = io::Result<String>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.lines.next()
+    }
+}
+
+impl Drop for Decoder {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
 }
 
 /// Takes as much of what was executed as is shown, which must be the same: how many instructions.

@@ -1,167 +1,209 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Whether stock perf shows of the trace unit's trace what a CPU executed, the kernel's code and that of programs.
+//! Whether stock perf shows of the trace unit's trace what each CPU executed, the kernel's code and that of programs.
 //!
 //! In the guest stock perf records with `trace_unit` under the name `intel_pt`; outside, the same perf decodes. The plugin that is the
 //! device logs each instruction while the unit traces.
 
-use super::{end, follow};
-use crate::cache::Cache;
+use super::{end, follow, programs, Decoder};
+use crate::cache::{self, Cache};
 use crate::error::{Error, OnFile, Result};
-use crate::guest::{Devices, Guest};
+use crate::guest::{Devices, Guest, Outcome};
 use crate::kernel::Kernel;
 use crate::ktap::Case;
 use crate::modules::{self, Mode};
 use crate::step::Progress;
+use recordings::{Machine, Recording, MACHINES};
+use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader};
-use std::path::Path;
-use std::process::{Command, Stdio};
+use std::io::{BufRead, BufReader, Lines};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
 use std::time::Duration;
+
+mod calls;
+mod recordings;
 
 /// The case's name.
 pub(super) const NAME: &str = "kernel and programs";
 
-/// What restricts the trace of the cases with these names.
-const RANGES: [(&str, &str); 2] = [
-    (
-        "two ranges",
-        "--filter 'filter do_sys_openat2 filter vfs_read'",
-    ),
-    ("an end", "--filter 'tracestop do_sys_openat2'"),
-];
+/// What a CPU executed, an instruction a line.
+struct Executed {
+    cpu: usize,
+    log: PathBuf,
+    lines: Lines<BufReader<File>>,
+    /// How many lines were shown.
+    shown: u64,
+}
 
-/// What is traced, on CPU 1.
-const WORK: [(&str, &str); 8] = [
-    (
-        "processes",
-        "for i in 1 2 3; do /bin/busybox true; done; seq 200 | sort -rn | tail -1",
-    ),
-    (
-        "files",
-        "head -c 20000 /dev/urandom > /tmp/a; md5sum /tmp/a; rm /tmp/a; ls -l /sys/kernel/slab",
-    ),
-    (
-        "signals and timers",
-        "trap : USR1; for i in 1 2 3 4 5; do kill -USR1 $$; usleep 1000; done; sh -c 'kill -SEGV $$'",
-    ),
-    (
-        "network and memory",
-        "ping -c 2 -i 0.1 127.0.0.1; awk 'BEGIN { for (i = 0; i < 500; i++) a[i] = i }'",
-    ),
-    // The kernel patches itself, and tells perf.
-    (
-        "static keys",
-        "cd /sys/kernel/tracing; for i in 1 0 1 0; do echo $i > events/sched/sched_wakeup/enable; usleep 100; done",
-    ),
-    (
-        "a probe",
-        "cd /sys/kernel/tracing; echo 'p:here do_sys_openat2' > kprobe_events; echo 1 > events/kprobes/here/enable
-		cat /proc/version; echo 0 > events/kprobes/here/enable; echo > kprobe_events",
-    ),
-    ("two ranges", "cat /proc/version"),
-    ("an end", "cat /proc/version"),
-];
+/// The names of its parts.
+pub(super) fn parts() -> impl Iterator<Item = &'static str> {
+    MACHINES.iter().map(|machine| machine.name)
+}
 
-pub(super) fn run(cache: &Cache, dir: &Path, kernel: &Kernel) -> Result<Case> {
-    let dir = dir.join("exact-device");
+/// `asked`: whether a part is to run.
+pub(super) fn run(
+    cache: &Cache,
+    dir: &Path,
+    kernel: &Kernel,
+    asked: impl Fn(&str) -> bool,
+) -> Result<Case> {
+    let machines = MACHINES.iter().filter(|machine| asked(machine.name));
+    let machines = machines.map(|machine| on(cache, dir, kernel, machine));
+    Ok(Case::suite(NAME, machines.collect::<Result<_>>()?))
+}
+
+fn on(cache: &Cache, dir: &Path, kernel: &Kernel, machine: &Machine) -> Result<Case> {
+    let Machine {
+        name,
+        cpus,
+        recordings,
+    } = *machine;
+    let dir = dir.join(format!("exact-device-{}", name.replace(' ', "-")));
     fs::create_dir_all(&dir).on("make", &dir)?;
-    let built = modules::build(cache, kernel, Mode::Plain)?;
-    let progress = Progress::begin(&format!("exact: {NAME} on {}", kernel.kind));
+    let progress = Progress::begin(&format!("exact: {NAME} on {}, {name}", kernel.kind));
     let prefix = dir.join("unit");
-    let mut guest = Guest::new(kernel, &built.files)?
-        .append("vdso=0 vdso32=0")
-        .timeout(Duration::from_secs(900))
-        .intel()
-        .devices(Devices::TraceUnit)
-        .logged(&prefix)
-        .installed(Path::new("/usr/bin/perf"))?;
-    for (name, text) in WORK {
-        guest = guest.script(&script(name), &format!("#!/bin/sh\n{text}\n"));
-    }
-    let mut command =
-        "insmod /modules/rust_perf.ko && insmod /modules/trace_unit.ko intel_pt=1 || exit 1\n"
-            .to_owned();
-    command += "echo 0 > /proc/sys/kernel/kptr_restrict\n";
-    for (name, _) in WORK {
-        let script = script(name);
-        let range = RANGES.iter().find(|(of, _)| *of == name);
-        let range = range.map_or("", |(_, option)| option);
-        command += &format!(
-            "taskset 1 perf record -q --kcore -C 1 -m 1M,64M -e intel_pt// {range} -o /out/{script} -- taskset 2 {script} >/dev/null 2>&1 || echo '# {name} ended badly'\n"
-        );
-    }
-    let outcome = guest.run(cache, &dir.join("guest"), &command, |_| {})?;
+    let outcome = recorded(cache, &dir, kernel, machine, &prefix)?;
     if let Some(fault) = outcome.faults().first() {
         let why = format!("{}: {}", fault.name, fault.reason);
-        return Ok(Case::fail(NAME, &why));
+        return Ok(Case::fail(name, &why));
     }
-    let log = prefix.with_extension("cpu1.log");
-    let mut executed = BufReader::new(File::open(&log).on("open", &log)?).lines();
+    let mut executed = (0..cpus)
+        .map(|cpu| Executed::open(&prefix, cpu))
+        .collect::<Result<Vec<_>>>()?;
     let mut cases = Vec::new();
-    let mut total = 0;
-    for (name, _) in WORK {
-        let case = match decoded(&outcome.files.join(script(name)), &mut executed)? {
-            Ok(0) => Case::fail(name, "nothing was traced"),
-            Ok(count) => {
-                total += count;
-                Case::pass(name).with_log(vec![format!("{count} instructions, each of them")])
-            }
-            Err(why) => Case::fail(name, &why),
-        };
+    for recording in recordings {
+        let case = compared(&outcome.files, recording, &mut executed)?;
         let failed = !case.reason.is_empty();
         cases.push(case);
+        let file = outcome.files.join(recording.file());
+        cases.extend(calls::found(&file, recording.calls)?);
         if failed {
             break;
         }
     }
-    if let Err(why) = end(&mut executed, total) {
-        cases.push(Case::fail("the end", &why));
+    for Executed { lines, shown, .. } in &mut executed {
+        if let Err(why) = end(lines, *shown) {
+            cases.push(Case::fail("the end", &why));
+        }
     }
-    // They are large.
-    for cpu in ["cpu0.log", "cpu1.log"] {
-        let _ = fs::remove_file(prefix.with_extension(cpu));
-    }
+    let total: u64 = executed.iter().map(|executed| executed.shown).sum();
     progress.end(&format!("{total} instructions"));
-    Ok(Case::suite(NAME, cases))
-}
-
-fn script(name: &str) -> String {
-    name.replace(' ', "-")
-}
-
-/// Compares what perf shows of a recording with what was executed.
-fn decoded(
-    recording: &Path,
-    executed: &mut impl Iterator<Item = std::io::Result<String>>,
-) -> Result<std::result::Result<u64, String>> {
-    let spawned = |source| Error::Spawn {
-        program: "perf".to_owned(),
-        source,
-    };
-    let mut perf = Command::new("perf");
-    perf.args(["script", "-i"]).arg(recording);
-    let errors = perf
-        .args(["--itrace=e", "-C", "1"])
-        .output()
-        .map_err(spawned)?;
-    let errors = String::from_utf8_lossy(&errors.stdout).into_owned();
-    if let Some(error) = errors.lines().find(|line| line.contains("error")) {
-        return Ok(Err(error.to_owned()));
+    // They are large.
+    for Executed { log, .. } in executed {
+        let _ = fs::remove_file(log);
     }
+    Ok(Case::suite(name, cases))
+}
+
+/// Records in a guest, which logs to `prefix`.
+fn recorded(
+    cache: &Cache,
+    dir: &Path,
+    kernel: &Kernel,
+    machine: &Machine,
+    prefix: &Path,
+) -> Result<Outcome> {
+    let built = modules::build(cache, kernel, Mode::Plain)?;
+    let mut guest = Guest::new(kernel, &built.files)?
+        .append(&format!("vdso=0 vdso32=0 nr_cpus={}", machine.cpus))
+        .timeout(Duration::from_secs(900))
+        .intel()
+        .devices(Devices::TraceUnit)
+        .logged(prefix)
+        .installed(Path::new("/usr/bin/perf"))?;
+    // perf reads their code where they were in the guest.
+    let programs = programs(cache)?;
+    for program in programs.iter().filter(|path| is_traced(path)) {
+        guest = guest.installed(program)?;
+    }
+    let place = programs.first().and_then(|program| program.parent());
+    let place = place.map_or(String::new(), |place| place.display().to_string());
+    let mut command = format!("export PATH=$PATH:{place}\n");
+    command +=
+        "insmod /modules/rust_perf.ko && insmod /modules/trace_unit.ko intel_pt=1 || exit 1\n";
+    command += "echo 0 > /proc/sys/kernel/kptr_restrict\n";
+    for recording in machine.recordings {
+        let text = format!("#!/bin/sh\n{}\n", recording.work);
+        guest = guest.script(&recording.file(), &text);
+        command += &recording.command();
+    }
+    guest.run(cache, &dir.join("guest"), &command, |_| {})
+}
+
+/// Whether a recording has the program.
+fn is_traced(program: &Path) -> bool {
+    let name = program.file_name().and_then(OsStr::to_str);
+    name.is_some_and(|name| ["filtered", "threads"].contains(&name))
+}
+
+impl Executed {
+    fn open(prefix: &Path, cpu: usize) -> Result<Self> {
+        let log = prefix.with_extension(format!("cpu{cpu}.log"));
+        let file = File::open(&log).on("open", &log)?;
+        Ok(Self {
+            cpu,
+            log,
+            lines: BufReader::new(file).lines(),
+            shown: 0,
+        })
+    }
+
+    /// Compares what perf shows of a recording with what was executed: how many instructions.
+    fn takes(&mut self, recording: &Path) -> Result<std::result::Result<u64, String>> {
+        let cpu = self.cpu;
+        let same = follow(shown(recording, cpu)?, &mut self.lines);
+        let same = same.map_err(|why| format!("CPU {cpu}: {why}"));
+        self.shown += same.as_ref().copied().unwrap_or(0);
+        Ok(same)
+    }
+}
+
+fn compared(files: &Path, recording: &Recording, executed: &mut [Executed]) -> Result<Case> {
+    let file = files.join(recording.file());
+    if let Some(later) = recording.later() {
+        replace_kcore(&file, &files.join(later))?;
+    }
+    let traced = executed.iter_mut().filter(|on| recording.traces(on.cpu));
+    let results = thread::scope(|scope| {
+        let threads: Vec<_> = traced
+            .map(|executed| scope.spawn(|| executed.takes(&file)))
+            .collect();
+        let died = || Error::Other("a thread died".to_owned());
+        let join = |thread: thread::ScopedJoinHandle<'_, _>| thread.join().map_err(|_| died())?;
+        threads.into_iter().map(join).collect::<Result<Vec<_>>>()
+    })?;
+    let counts: std::result::Result<Vec<_>, _> = results.into_iter().collect();
+    Ok(match counts {
+        Err(why) => Case::fail(recording.name, &why),
+        Ok(counts) if counts.contains(&0) => {
+            Case::fail(recording.name, "nothing was traced on a CPU")
+        }
+        Ok(counts) => {
+            let counts: Vec<_> = counts.iter().map(u64::to_string).collect();
+            let note = format!("{} instructions, each of them", counts.join(" and "));
+            Case::pass(recording.name).with_log(vec![note])
+        }
+    })
+}
+
+/// Gives a recording the copy of the kernel's code that is in another one.
+fn replace_kcore(recording: &Path, other: &Path) -> Result<()> {
+    let [old, new] = [recording, other].map(|path| path.join("kcore_dir"));
+    cache::remove(&old)?;
+    fs::rename(&new, &old).on("rename", &new)
+}
+
+fn perf_script(recording: &Path) -> Command {
     let mut perf = Command::new("perf");
     perf.args(["script", "-i"]).arg(recording);
-    perf.args(["--itrace=i1i", "-C", "1", "-F", "ip"]);
-    let mut perf = perf
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .map_err(spawned)?;
-    let shown = perf.stdout.take().map(|out| BufReader::new(out).lines());
-    let same = shown.map_or(Err("perf says nothing".to_owned()), |shown| {
-        follow(shown, executed)
-    });
-    let _ = perf.kill();
-    let _ = perf.wait();
-    Ok(same)
+    perf
+}
+
+/// The instructions of a CPU that perf shows of a recording. An error is a line, too.
+fn shown(recording: &Path, cpu: usize) -> Result<Decoder> {
+    let mut perf = perf_script(recording);
+    perf.args(["--itrace=i1ie", "-F", "ip", "-C", &cpu.to_string()]);
+    Decoder::start(&mut perf)
 }

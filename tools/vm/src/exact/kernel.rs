@@ -5,18 +5,18 @@
 //! The unit is a plugin of QEMU's, `tools/traceunit`, which also logs each instruction that the guest executes. From the first program
 //! on, kernel code only: the kernel has then patched itself, and each address has one instruction.
 
-use super::{end, follow};
+use super::{end, follow, Decoder};
 use crate::cache::Cache;
-use crate::error::{Error, OnFile, Result};
+use crate::error::{OnFile, Result};
 use crate::guest::Guest;
 use crate::kernel::Kernel;
 use crate::ktap::Case;
 use crate::plugin;
 use crate::step::{Log, Progress};
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader};
-use std::path::Path;
-use std::process::{Command, Stdio};
+use std::io::{self, BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 /// The case's name.
@@ -30,13 +30,7 @@ pub(super) fn run(cache: &Cache, dir: &Path, kernel: &Kernel) -> Result<Case> {
     let unit = plugin::build(cache, "traceunit")?;
     let dir = dir.join("exact-kernel");
     fs::create_dir_all(&dir).on("make", &dir)?;
-    let walker = dir.join("ptwalk");
-    let log = Log::create(&dir.join("ptwalk.log"))?;
-    let mut gcc = Command::new("gcc");
-    gcc.arg("-O2").arg("-o").arg(&walker);
-    gcc.arg(cache.checkout().join("tools/steptrace/ptwalk.c"));
-    log.run("building ptwalk", gcc.arg("-lipt"))?;
-
+    let walker = walker(cache, &dir)?;
     let prefix = dir.join("trace");
     let options = format!(
         "{},out={},from=user,log=yes",
@@ -55,33 +49,15 @@ pub(super) fn run(cache: &Cache, dir: &Path, kernel: &Kernel) -> Result<Case> {
         ));
     }
 
-    let list = prefix.with_extension("list");
-    let list = fs::read_to_string(&list).on("read", &list)?;
-    let mut walk = Command::new(&walker);
-    walk.arg(prefix.with_extension("cpu0.pt"));
-    for line in list.lines() {
-        let image = prefix.with_extension("image");
-        walk.arg(format!("{}:{}", image.display(), line.replace(' ', ":")));
-    }
-    let mut walk = walk
-        .stdout(Stdio::piped())
-        .spawn()
-        .map_err(|source| Error::Spawn {
-            program: walker.display().to_string(),
-            source,
-        })?;
-    let shown = walk.stdout.take().map(BufReader::new);
+    let trace = prefix.with_extension("cpu0.pt");
     let executed = prefix.with_extension("cpu0.log");
     let executed = BufReader::new(File::open(&executed).on("open", &executed)?);
-    let compared = shown.map(|shown| compare(shown, executed));
-    let _ = walk.kill();
-    let _ = walk.wait();
-    let case = match compared {
-        Some(Ok(count)) if count != 0 => {
-            Case::pass(NAME).with_log(vec![format!("{count} instructions, each of them")])
-        }
-        Some(Ok(_)) | None => Case::fail(NAME, "nothing was executed"),
-        Some(Err(why)) => Case::fail(NAME, &why),
+    let [image, list] = ["image", "list"].map(|what| prefix.with_extension(what));
+    let shown = walk(&walker, &trace, &image, &list)?;
+    let case = match compare(shown, executed.lines()) {
+        Ok(0) => Case::fail(NAME, "nothing was executed"),
+        Ok(count) => Case::pass(NAME).with_log(vec![format!("{count} instructions, each of them")]),
+        Err(why) => Case::fail(NAME, &why),
     };
     progress.end(case.log.first().unwrap_or(&case.reason));
     // Some hundred MiB.
@@ -91,13 +67,36 @@ pub(super) fn run(cache: &Cache, dir: &Path, kernel: &Kernel) -> Result<Case> {
     Ok(case)
 }
 
-/// How many instructions were shown, which are all that were executed; or where that is not so.
-fn compare(shown: impl BufRead, executed: impl BufRead) -> std::result::Result<u64, String> {
-    let shown = shown
-        .lines()
-        .filter(|line| !line.as_ref().is_ok_and(|line| line.starts_with("event ")));
-    let mut executed = executed.lines();
-    let count = follow(shown, &mut executed)?;
+/// Builds what walks along a trace with libipt.
+pub(super) fn walker(cache: &Cache, dir: &Path) -> Result<PathBuf> {
+    let walker = dir.join("ptwalk");
+    let log = Log::create(&dir.join("ptwalk.log"))?;
+    let mut gcc = Command::new("gcc");
+    gcc.arg("-O2").arg("-o").arg(&walker);
+    gcc.arg(cache.checkout().join("tools/steptrace/ptwalk.c"));
+    log.run("building ptwalk", gcc.arg("-lipt"))?;
+    Ok(walker)
+}
+
+/// What libipt shows of a trace. The list tells what of the image is at which address.
+pub(super) fn walk(walker: &Path, trace: &Path, image: &Path, list: &Path) -> Result<Decoder> {
+    let list = fs::read_to_string(list).on("read", list)?;
+    let mut walk = Command::new(walker);
+    walk.arg(trace);
+    for line in list.lines() {
+        walk.arg(format!("{}:{}", image.display(), line.replace(' ', ":")));
+    }
+    Decoder::start(&mut walk)
+}
+
+/// How many instructions libipt shows, which are all of the others; or where that is not so.
+pub(super) fn compare(
+    shown: impl Iterator<Item = io::Result<String>>,
+    mut executed: impl Iterator<Item = io::Result<String>>,
+) -> std::result::Result<u64, String> {
+    let instructions =
+        shown.filter(|line| !line.as_ref().is_ok_and(|line| line.starts_with("event ")));
+    let count = follow(instructions, &mut executed)?;
     end(&mut executed, count)?;
     Ok(count)
 }
@@ -129,7 +128,7 @@ mod tests {
             ),
         ];
         for (shown, want) in table {
-            let found = compare(shown.as_bytes(), executed.as_bytes());
+            let found = compare(shown.as_bytes().lines(), executed.as_bytes().lines());
             assert_eq!(found, want.map_err(str::to_owned), "{shown}");
         }
     }

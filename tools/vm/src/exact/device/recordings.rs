@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What is recorded, on which CPUs, and which calls it must show.
+
+use super::calls::Call;
+
+/// A guest, and what stock perf records in it.
+pub(super) struct Machine {
+    /// The case's name.
+    pub name: &'static str,
+    /// Its CPUs.
+    pub cpus: usize,
+    /// In this order.
+    pub recordings: &'static [Recording],
+}
+
+/// What `perf record` traces.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Which {
+    /// All CPUs.
+    All,
+    /// CPU 1. perf runs on CPU 0.
+    One,
+}
+
+/// A recording.
+pub(super) struct Recording {
+    /// The case's name.
+    pub name: &'static str,
+    which: Which,
+    /// What restricts the trace.
+    filter: &'static str,
+    /// A script.
+    pub work: &'static str,
+    /// perf copies the kernel's code before it records. Here it copies it again when the work is done.
+    pub copied_after: bool,
+    pub calls: &'static [Call],
+}
+
+impl Recording {
+    /// The name of the script and of the recording in `/out`.
+    pub fn file(&self) -> String {
+        self.name.replace(' ', "-")
+    }
+
+    /// That of a recording that only has a later copy of the kernel's code.
+    pub fn later(&self) -> Option<String> {
+        let later = || format!("{}-later", self.file());
+        self.copied_after.then(later)
+    }
+
+    /// What records it in a guest.
+    pub fn command(&self) -> String {
+        let Self { name, filter, .. } = self;
+        let (perf, which, work) = match self.which {
+            Which::All => ("", "-a", ""),
+            Which::One => ("taskset 1 ", "-C 1", "taskset 2 "),
+        };
+        let file = self.file();
+        let mut command = format!(
+            "{perf}perf record -q --kcore {which} -m 1M,16M -e intel_pt// {filter} -o /out/{file} -- {work}{file} >/dev/null 2>&1 || echo '# {name} ended badly'\n"
+        );
+        if let Some(later) = self.later() {
+            command += &format!("perf record -q --kcore -e dummy -o /out/{later} -- true\n");
+        }
+        command
+    }
+
+    /// Whether a CPU is traced.
+    pub fn traces(&self, cpu: usize) -> bool {
+        self.which == Which::All || cpu == 1
+    }
+
+    const fn calls(self, calls: &'static [Call]) -> Self {
+        Self { calls, ..self }
+    }
+
+    const fn copied_after(self) -> Self {
+        Self {
+            copied_after: true,
+            ..self
+        }
+    }
+}
+
+const fn all(name: &'static str, work: &'static str) -> Recording {
+    Recording {
+        name,
+        which: Which::All,
+        filter: "",
+        work,
+        copied_after: false,
+        calls: &[],
+    }
+}
+
+const fn one(name: &'static str, filter: &'static str, work: &'static str) -> Recording {
+    Recording {
+        which: Which::One,
+        filter,
+        ..all(name, work)
+    }
+}
+
+const fn call(name: &'static str, chain: &'static [&'static str]) -> Call {
+    Call { name, chain }
+}
+
+/// The guests. The recordings are made in this order: a module is loaded in one and unloaded in the next. Their copies of the kernel's
+/// code are in the guest's memory.
+pub(super) const MACHINES: [Machine; 3] = [
+    Machine {
+        name: "two CPUs",
+        cpus: 2,
+        recordings: &[
+            PROCESSES,
+            all(
+                "signals and timers",
+                "trap : USR1; for i in 1 2 3 4 5; do kill -USR1 $$; usleep 1000; done; sh -c 'kill -SEGV $$'; true",
+            ),
+            all(
+                "network and memory and futexes",
+                "ping -c 2 -i 0.1 127.0.0.1; awk 'BEGIN { for (i = 0; i < 500; i++) a[i] = i }'; threads",
+            ),
+            one(
+                "two ranges",
+                "--filter 'filter do_sys_openat2 filter vfs_read'",
+                "cat /proc/version",
+            ),
+            one(
+                "an end",
+                "--filter 'tracestop do_sys_openat2'",
+                "cat /proc/version",
+            ),
+        ],
+    },
+    // The kernel changes its own code, and tells perf.
+    Machine {
+        name: "two CPUs and code that changes",
+        cpus: 2,
+        recordings: &[
+            all(
+                "static keys",
+                "cd /sys/kernel/tracing; for i in 1 0 1 0; do echo $i > events/sched/sched_wakeup/enable; usleep 100; done",
+            ),
+            all(
+                "a probe",
+                "cd /sys/kernel/tracing; echo 'p:here do_sys_openat2' > kprobe_events; echo 1 > events/kprobes/here/enable
+		cat /proc/version /proc/uptime /proc/loadavg; echo 0 > events/kprobes/here/enable; echo > kprobe_events",
+            )
+            .calls(&[call(
+                "a kprobe",
+                &["do_sys_openat2", "kprobe_ftrace_handler", "kprobe_trace_func"],
+            )]),
+            // It is behind what ftrace patches, and behind `endbr64` if there is one.
+            all(
+                "a probe by int3",
+                "cd /sys/kernel/tracing; echo 0 > /proc/sys/debug/kprobes-optimization
+		echo 'p:here do_sys_openat2+9' > kprobe_events || echo 'p:here do_sys_openat2+5' > kprobe_events
+		echo 1 > events/kprobes/here/enable; cat /proc/version /proc/uptime /proc/loadavg; echo 0 > events/kprobes/here/enable
+		echo > kprobe_events; echo 1 > /proc/sys/debug/kprobes-optimization",
+            )
+            .calls(&[call(
+                "a kprobe by int3",
+                &[
+                    "do_sys_openat2",
+                    "asm_exc_int3",
+                    "exc_int3",
+                    "kprobe_int3_handler",
+                    "kprobe_trace_func",
+                ],
+            )]),
+            all("a BPF program", "filtered").calls(&[call(
+                "a BPF program in a system call",
+                &[
+                    "do_syscall_64",
+                    "x64_sys_call",
+                    "sk_filter_trim_cap",
+                    "bpf_prog_*_sees bpf_ktime_get_ns",
+                ],
+            )]),
+            all("a module is loaded", "insmod /modules/traced.ko")
+                .copied_after()
+                .calls(&[call(
+                    "the init function of a module",
+                    &["do_one_initcall", "traced_fold"],
+                )]),
+            all(
+                "a module is unloaded",
+                "echo 5 > /sys/module/traced/parameters/rounds; rmmod traced",
+            )
+            .calls(&[
+                call(
+                    "a parameter of a module",
+                    &["vfs_write", "traced_fold"],
+                ),
+                call(
+                    "the exit function of a module",
+                    &["traced_leave", "traced_fold"],
+                ),
+            ]),
+            // Its event ends with it.
+            all(
+                "a CPU goes and comes",
+                "cd /sys/devices/system/cpu/cpu1; echo 0 > online; cat /proc/version; echo 1 > online",
+            ),
+        ],
+    },
+    Machine {
+        name: "one CPU",
+        cpus: 1,
+        recordings: &[PROCESSES],
+    },
+];
+
+const PROCESSES: Recording = all(
+    "processes and files",
+    "for i in 1 2 3; do /bin/busybox true & done; wait; seq 200 | sort -rn | tail -1
+		head -c 20000 /dev/urandom > /tmp/a; md5sum /tmp/a; rm /tmp/a; cat /proc/version",
+)
+.calls(&[
+    call(
+        "an interrupt",
+        &[
+            "asm_sysvec_apic_timer_interrupt",
+            "sysvec_apic_timer_interrupt",
+            "__sysvec_apic_timer_interrupt",
+            "__hrtimer_run_queues",
+            "update_process_times",
+        ],
+    ),
+    call(
+        "a page fault",
+        &[
+            "asm_exc_page_fault",
+            "exc_page_fault",
+            "handle_mm_fault",
+            "__handle_mm_fault",
+        ],
+    ),
+    call(
+        "a context switch",
+        &[
+            "do_syscall_64",
+            "schedule",
+            "__schedule",
+            "finish_task_switch*",
+        ],
+    ),
+    call(
+        "a system call that opens a file",
+        &[
+            "entry_SYSCALL_64",
+            "do_syscall_64",
+            "x64_sys_call",
+            "do_sys_openat2",
+            "path_openat",
+            "link_path_walk",
+        ],
+    ),
+    call(
+        "a system call that reads a file",
+        &[
+            "entry_SYSCALL_64",
+            "do_syscall_64",
+            "x64_sys_call",
+            "vfs_read",
+            "seq_read_iter",
+            "seq_printf",
+            "vsnprintf",
+        ],
+    ),
+]);
