@@ -33,6 +33,8 @@ use steptrace::log::{self, Threads};
 use crate::probe::PATIENCE;
 use crate::{ktap, module};
 
+pub mod packets;
+
 /// What is to be done.
 #[derive(Subcommand, Debug)]
 pub enum Part {

@@ -100,6 +100,9 @@ enum What {
         /// Run only cases whose names contain one of these.
         filters: Vec<String>,
     },
+    /// Write what libipt needs to decode the kernel's part of a recording by stock perf.
+    #[command(hide = true)]
+    Packets(exact::packets::Packets),
     /// Compare the instructions that decoders show of soft_pt's trace with those that were executed.
     Exact {
         #[command(subcommand)]
@@ -144,6 +147,7 @@ fn main() -> ExitCode {
             })
         }
         Some(What::Exact { part }) => exact::run(part),
+        Some(What::Packets(asked)) => exact::packets::write(asked).map(|()| ExitCode::SUCCESS),
         Some(What::Disk { part }) => disk::run(part),
         Some(What::Bench(args)) => bench::run(args),
         Some(What::Matrix(args)) => matrix::run(args),

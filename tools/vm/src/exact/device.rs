@@ -23,6 +23,7 @@ use std::thread;
 use std::time::Duration;
 
 mod calls;
+mod libipt;
 mod recordings;
 
 /// The case's name.
@@ -59,6 +60,7 @@ fn on(cache: &Cache, dir: &Path, kernel: &Kernel, machine: &Machine) -> Result<C
         name,
         cpus,
         recordings,
+        ..
     } = *machine;
     let dir = dir.join(format!("exact-device-{}", name.replace(' ', "-")));
     fs::create_dir_all(&dir).on("make", &dir)?;
@@ -79,6 +81,9 @@ fn on(cache: &Cache, dir: &Path, kernel: &Kernel, machine: &Machine) -> Result<C
         cases.push(case);
         let file = outcome.files.join(recording.file());
         cases.extend(calls::found(&file, recording.calls)?);
+        if recording.by_libipt {
+            cases.push(libipt::agrees(cache, &dir, &file, cpus)?);
+        }
         if failed {
             break;
         }
@@ -107,7 +112,10 @@ fn recorded(
 ) -> Result<Outcome> {
     let built = modules::build(cache, kernel, Mode::Plain)?;
     let mut guest = Guest::new(kernel, &built.files)?
-        .append(&format!("vdso=0 vdso32=0 nr_cpus={}", machine.cpus))
+        .append(&format!(
+            "vdso=0 vdso32=0 nr_cpus={} {}",
+            machine.cpus, machine.append
+        ))
         .timeout(Duration::from_secs(900))
         .intel()
         .devices(Devices::TraceUnit)

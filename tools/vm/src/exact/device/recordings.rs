@@ -10,6 +10,8 @@ pub(super) struct Machine {
     pub name: &'static str,
     /// Its CPUs.
     pub cpus: usize,
+    /// What else is on the kernel's command line.
+    pub append: &'static str,
     /// In this order.
     pub recordings: &'static [Recording],
 }
@@ -35,6 +37,8 @@ pub(super) struct Recording {
     /// perf copies the kernel's code before it records. Here it copies it again when the work is done.
     pub copied_after: bool,
     pub calls: &'static [Call],
+    /// libipt decodes it, too. It is of kernel code, and no code changes meanwhile.
+    pub by_libipt: bool,
 }
 
 impl Recording {
@@ -91,6 +95,15 @@ const fn all(name: &'static str, work: &'static str) -> Recording {
         work,
         copied_after: false,
         calls: &[],
+        by_libipt: false,
+    }
+}
+
+const fn by_libipt(name: &'static str, work: &'static str) -> Recording {
+    Recording {
+        filter: "--all-kernel",
+        by_libipt: true,
+        ..all(name, work)
     }
 }
 
@@ -112,6 +125,7 @@ pub(super) const MACHINES: [Machine; 3] = [
     Machine {
         name: "two CPUs",
         cpus: 2,
+        append: "",
         recordings: &[
             PROCESSES,
             all(
@@ -138,6 +152,7 @@ pub(super) const MACHINES: [Machine; 3] = [
     Machine {
         name: "two CPUs and code that changes",
         cpus: 2,
+        append: "",
         recordings: &[
             all(
                 "static keys",
@@ -209,7 +224,12 @@ pub(super) const MACHINES: [Machine; 3] = [
     Machine {
         name: "one CPU",
         cpus: 1,
-        recordings: &[PROCESSES],
+        // libipt takes a TIP.PGD behind a PIP for that of the MOV CR3. With page table isolation there is a MOV CR3 in front of SYSRET.
+        append: "pti=off",
+        recordings: &[
+            PROCESSES,
+            by_libipt("kernel code alone", "cat /proc/version | md5sum"),
+        ],
     },
 ];
 
