@@ -34,12 +34,16 @@ use crate::probe::PATIENCE;
 use crate::{ktap, module};
 
 pub mod packets;
+mod unit;
 
 /// What is to be done.
 #[derive(Subcommand, Debug)]
 pub enum Part {
     /// Run and record the programs, in a guest.
     Record {
+        /// By the trace unit, after the same without this.
+        #[arg(long)]
+        unit: bool,
         /// Where the programs are.
         programs: PathBuf,
         /// Only programs whose names contain one of these.
@@ -47,6 +51,9 @@ pub enum Part {
     },
     /// Decode what was recorded, and compare.
     Judge {
+        /// What the trace unit traced.
+        #[arg(long)]
+        unit: bool,
         /// Where the files are.
         files: PathBuf,
         /// The source of `ptwalk`.
@@ -173,8 +180,10 @@ impl Program {
 
 /// Runs a part.
 pub fn run(part: &Part) -> Result<ExitCode> {
-    let (Part::Record { filters, .. } | Part::Judge { filters, .. }) = part;
-    let chosen = || PROGRAMS.iter().filter(|p| p.is_one_of(filters));
+    let (Part::Record { filters, unit, .. } | Part::Judge { filters, unit, .. }) = part;
+    // All that is said of the unit's trace is that it is the same.
+    let fits = |program: &Program| !unit || matches!(program.expect, Same);
+    let chosen = || PROGRAMS.iter().filter(|p| p.is_one_of(filters) && fits(p));
     let report = Mutex::new(ktap::Report::begin(chosen().count()));
     // Each as soon as it is known.
     let tell = |program: &Program, outcome: Result<Outcome>| {
@@ -188,9 +197,16 @@ pub fn run(part: &Part) -> Result<ExitCode> {
         }
     };
     match part {
-        Part::Record { programs, .. } => record(programs, chosen(), &tell)?,
+        Part::Record { programs, .. } => {
+            let unit = *unit;
+            record(unit, chosen(), &|program| {
+                let runs = if unit { unit::runs } else { runs };
+                tell(program, runs(programs, program));
+            })?;
+        }
         Part::Judge { files, ptwalk, .. } => {
             let walker = prepare(files, ptwalk)?;
+            let compared = if *unit { unit::compared } else { compared };
             chosen().for_each(|program| tell(program, compared(files, &walker, program)));
         }
     }
@@ -203,13 +219,14 @@ pub fn run(part: &Part) -> Result<ExitCode> {
 }
 
 fn record(
-    programs: &Path,
+    unit: bool,
     chosen: impl Iterator<Item = &'static Program> + Send,
-    tell: &(impl Fn(&Program, Result<Outcome>) + Sync),
+    runs: &(impl Fn(&Program) + Sync),
 ) -> Result<()> {
+    let driver = if unit { "trace_unit" } else { "soft_pt" };
     module::load("rust_perf")?;
     module::load("rust_stepping")?;
-    module::tool("insmod", &["/modules/soft_pt.ko", "intel_pt=1"])?;
+    module::tool("insmod", &[&format!("/modules/{driver}.ko"), "intel_pt=1"])?;
     fs::write("/proc/sys/kernel/randomize_va_space", "0")
         .context("cannot turn randomisation off")?;
     same_digits()?;
@@ -224,7 +241,7 @@ fn record(
             let Some(program) = left.lock().ok().and_then(|mut left| left.next()) else {
                 return Ok(());
             };
-            tell(program, runs(programs, program));
+            runs(program);
         }
     };
     thread::scope(|scope| {
@@ -236,7 +253,7 @@ fn record(
                 Err(_) => bail!("a thread died"),
             })
     })?;
-    module::unload("soft_pt").context("somebody holds the driver")
+    module::unload(driver).context("somebody holds the driver")
 }
 
 /// Starts programs until their numbers have four digits: the C library writes a thread's number into the name of its stack, and

@@ -201,26 +201,34 @@ fn programs_on(cache: &Cache, dir: &Path, kernel: &Kernel, filters: &[String]) -
     let config = fs::read_to_string(&config).on("read", &config)?;
     let runs = refuse_skips(outcome.suite("runs"), &config);
 
+    let words: Vec<_> = filters.iter().map(String::as_str).collect();
+    let traces = judged(cache, judge, &dir, &outcome.files, &[], &words)?;
+    let traces = Case::suite("traces", traces);
+    let suite = Case::suite("programs", vec![runs, traces]);
+    progress.end(&suite.counts().summary());
+    Ok(suite)
+}
+
+/// Has `auxe2e` decode and compare what was recorded of programs.
+fn judged(
+    cache: &Cache,
+    judge: &Path,
+    dir: &Path,
+    files: &Path,
+    options: &[&str],
+    filters: &[&str],
+) -> Result<Vec<Case>> {
     let ptwalk = cache.checkout().join("tools/steptrace/ptwalk.c");
     let mut command = Command::new(judge);
-    command
-        .args(["exact", "judge"])
-        .arg(&outcome.files)
-        .arg(ptwalk)
-        .args(filters);
+    command.args(["exact", "judge"]).args(options);
+    command.arg(files).arg(ptwalk).args(filters);
     let log = dir.join("judge.log");
     let said = command.output().map_err(|source| Error::Spawn {
         program: judge.display().to_string(),
         source,
     })?;
     fs::write(&log, [said.stdout.clone(), said.stderr].concat()).on("write", &log)?;
-    let traces = Case::suite(
-        "traces",
-        ktap::parse(&String::from_utf8_lossy(&said.stdout)),
-    );
-    let suite = Case::suite("programs", vec![runs, traces]);
-    progress.end(&suite.counts().summary());
-    Ok(suite)
+    Ok(ktap::parse(&String::from_utf8_lossy(&said.stdout)))
 }
 
 /// The same, with each skipped program failed unless the kernel's configuration is the reason.

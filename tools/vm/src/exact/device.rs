@@ -25,6 +25,7 @@ use std::time::Duration;
 mod calls;
 mod libipt;
 mod recordings;
+mod steps;
 
 /// The case's name.
 pub(super) const NAME: &str = "kernel and programs";
@@ -40,7 +41,8 @@ struct Executed {
 
 /// The names of its parts.
 pub(super) fn parts() -> impl Iterator<Item = &'static str> {
-    MACHINES.iter().map(|machine| machine.name)
+    let machines = MACHINES.iter().map(|machine| machine.name);
+    machines.chain([steps::NAME])
 }
 
 /// `asked`: whether a part is to run.
@@ -52,7 +54,11 @@ pub(super) fn run(
 ) -> Result<Case> {
     let machines = MACHINES.iter().filter(|machine| asked(machine.name));
     let machines = machines.map(|machine| on(cache, dir, kernel, machine));
-    Ok(Case::suite(NAME, machines.collect::<Result<_>>()?))
+    let mut cases = machines.collect::<Result<Vec<_>>>()?;
+    if asked(steps::NAME) {
+        cases.push(steps::run(cache, dir, kernel)?);
+    }
+    Ok(Case::suite(NAME, cases))
 }
 
 fn on(cache: &Cache, dir: &Path, kernel: &Kernel, machine: &Machine) -> Result<Case> {

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The same of the trace unit, which QEMU has: its trace of a program against what `steptrace` logged of it.
+
+use std::fs::File;
+use std::io::BufReader;
+use std::path::Path;
+
+use anyhow::{ensure, Context, Result};
+use steptrace::compare::{self, Decoded};
+use steptrace::log;
+
+use super::{image, output, perf, total, walk, Outcome, Program};
+
+/// Records a program that was stepped.
+pub(super) fn runs(programs: &Path, program: &Program) -> Result<Outcome> {
+    let path = programs.join(program.name);
+    let command = [path.to_str().context("no plain path")?];
+    let data = format!("/out/{}.unit.data", program.name);
+    let seen = output(
+        &[
+            "auxrec",
+            "record",
+            "-q",
+            "-e",
+            "intel_pt//u",
+            "-o",
+            &data,
+            "--",
+        ],
+        &command,
+        "",
+    )?;
+    let alone = output(&[], &command, "")?;
+    ensure!(
+        seen.stdout == alone.stdout && seen.status == alone.status,
+        "under auxrec it ends with {} and says {:?}, else with {} and says {:?}; {}",
+        seen.status,
+        String::from_utf8_lossy(&seen.stdout),
+        alone.status,
+        String::from_utf8_lossy(&alone.stdout),
+        String::from_utf8_lossy(&seen.stderr),
+    );
+    Ok(Outcome::Good(alone.status.to_string()))
+}
+
+/// Compares what perf and libipt show of it with the log.
+pub(super) fn compared(files: &Path, walker: &Path, program: &Program) -> Result<Outcome> {
+    let name = program.name;
+    let data = files.join(format!("{name}.unit.data"));
+    let path = files.join(format!("{name}.log"));
+    let file = File::open(&path).with_context(|| format!("cannot open {}", path.display()))?;
+    let logged = log::read(BufReader::new(file))?;
+    let executed = total(&logged);
+    ensure!(executed > 0, "the log is empty");
+    let same = |decoded: Decoded| {
+        let outcome = compare::compare(&logged, decoded);
+        ensure!(outcome.is_equal(), "{outcome}");
+        Ok(())
+    };
+    same(perf(&data)?).context("by perf")?;
+    let mut note = format!("{executed} instructions in {} threads", logged.len());
+    if program.one {
+        same(walk(&data, walker, files, &image(&data)?)?).context("by libipt")?;
+        note += ", by libipt as well";
+    }
+    Ok(Outcome::Good(note))
+}
