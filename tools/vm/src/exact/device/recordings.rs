@@ -30,6 +30,7 @@ pub(super) struct Recording {
     /// The case's name.
     pub name: &'static str,
     which: Which,
+    event: &'static str,
     /// What restricts the trace.
     filter: &'static str,
     /// A script.
@@ -55,14 +56,19 @@ impl Recording {
 
     /// What records it in a guest.
     pub fn command(&self) -> String {
-        let Self { name, filter, .. } = self;
+        let Self {
+            name,
+            event,
+            filter,
+            ..
+        } = self;
         let (perf, which, work) = match self.which {
             Which::All => ("", "-a", ""),
             Which::One => ("taskset 1 ", "-C 1", "taskset 2 "),
         };
         let file = self.file();
         let mut command = format!(
-            "{perf}perf record -q --kcore {which} -m 1M,16M -e intel_pt// {filter} -o /out/{file} -- {work}{file} >/dev/null 2>&1 || echo '# {name} ended badly'\n"
+            "{perf}perf record -q --kcore {which} -m 1M,16M -e {event} {filter} -o /out/{file} -- {work}{file} >/dev/null 2>&1 || echo '# {name} ended badly'\n"
         );
         if let Some(later) = self.later() {
             command += &format!("perf record -q --kcore -e dummy -o /out/{later} -- true\n");
@@ -91,11 +97,19 @@ const fn all(name: &'static str, work: &'static str) -> Recording {
     Recording {
         name,
         which: Which::All,
+        event: "intel_pt//",
         filter: "",
         work,
         copied_after: false,
         calls: &[],
         by_libipt: false,
+    }
+}
+
+const fn with_cycles(name: &'static str, work: &'static str) -> Recording {
+    Recording {
+        event: "intel_pt/cyc/",
+        ..all(name, work)
     }
 }
 
@@ -229,6 +243,7 @@ pub(super) const MACHINES: [Machine; 3] = [
         recordings: &[
             PROCESSES,
             by_libipt("kernel code alone", "cat /proc/version | md5sum"),
+            with_cycles("cycles", "cat /proc/version | md5sum"),
         ],
     },
 ];
