@@ -360,6 +360,24 @@ impl Encoder {
         self.write(&group, state, output)
     }
 
+    /// A message at this point of the trace, with its time. A decoder that has reported it has decoded no
+    /// instruction that follows. Does nothing if tracing is off.
+    pub fn message(&mut self, message: u64, output: &mut impl Output) -> Result<(), Full> {
+        if !self.state.on {
+            return Ok(());
+        }
+
+        let mut group = Group::new();
+        let mut state = self.state;
+
+        group.tnt(&mut state.tnt);
+        if self.config.tsc {
+            self.tsc(&mut group, &mut state, output.tsc());
+        }
+        group.ptw(message);
+        self.write(&group, state, output)
+    }
+
     /// The trace has ended for good: after [`disable`](Self::disable) or another end, at an address that
     /// stops it.
     pub fn stopped(&mut self, output: &mut impl Output) -> Result<(), Full> {

@@ -177,6 +177,13 @@ impl Group {
         self.push(&[0x02, 0x43, a, b, c, d, e, f]);
     }
 
+    /// `PTW` without an address: a message.
+    pub fn ptw(&mut self, message: u64) {
+        let [a, b, c, d, e, f, g, h] = message.to_le_bytes();
+
+        self.push(&[0x02, 0x32, a, b, c, d, e, f, g, h]);
+    }
+
     /// `TraceStop`: an address that ends the trace was reached.
     pub fn trace_stop(&mut self) {
         self.push(&[0x02, 0x83]);

@@ -142,15 +142,20 @@ fn times_and_address_spaces_stand_between_addresses() {
     }
     pt.address_space(0x1_2345_6000, &mut clock).unwrap();
     pt.address_space(0x7000, &mut clock).unwrap();
+    pt.message(0x1122, &mut clock).unwrap();
     pt.disable(0x403000, &mut clock).unwrap();
+    // Tracing is off.
+    pt.message(0x1122, &mut clock).unwrap();
     pt.stopped(&mut clock).unwrap();
     pt.begin(false, &mut clock).unwrap();
 
     let mut want = vec![0x3d, 0, 0x10, 0x2d, 0, 0x20];
     want.extend([0x19, 0x40, 0, 0, 0, 0, 0, 0, 0x3d, 0, 0x10, 0x2d, 0, 0x30]);
-    want.extend([2, 0x43, 0, 7, 0, 0, 0, 0, 0x3d, 0, 0x30, 1, 2, 0x83]);
+    want.extend([2, 0x43, 0, 7, 0, 0, 0, 0]);
+    want.extend([0x19, 0x50, 0, 0, 0, 0, 0, 0, 2, 0x32, 0x22, 0x11]);
+    want.extend([0, 0, 0, 0, 0, 0, 0x3d, 0, 0x30, 1, 2, 0x83]);
     want.extend(PSB);
-    want.extend([0x19, 0x50, 0, 0, 0, 0, 0, 0, 2, 0x43, 0, 7, 0, 0, 0, 0]);
+    want.extend([0x19, 0x60, 0, 0, 0, 0, 0, 0, 2, 0x43, 0, 7, 0, 0, 0, 0]);
     want.extend([2, 0x23]);
     assert_eq!(clock.0, want);
 }
