@@ -62,6 +62,8 @@ pub struct Flow {
     place: Place,
     wanted: Wanted,
     ranged: bool,
+    /// It begins with the first instruction that is traced, not with the first.
+    late: bool,
     /// A range has ended the trace.
     stopped: bool,
 }
@@ -75,8 +77,16 @@ impl Flow {
             place: Place::Nowhere,
             wanted,
             ranged: wanted.has_ranges(),
+            late: false,
             stopped: false,
         }
+    }
+
+    /// Has it begin with the first instruction that is traced. Before, a CPU of a machine that starts is in
+    /// other modes.
+    #[must_use]
+    pub fn late(self) -> Self {
+        Self { late: true, ..self }
     }
 
     /// Whether a block was executed.
@@ -128,6 +138,9 @@ impl Flow {
     ) -> Result<(), Full> {
         let first = self.finds(block, state);
         let here = Here { block, first };
+        if self.late && !self.is_begun() && self.wanted.at(first) != Does::Trace {
+            return Ok(());
+        }
         if let Place::In(before) = self.place {
             // Where QEMU goes on in the middle of a block is in it.
             let whole = !before.has(first) || whole();
@@ -186,6 +199,16 @@ impl Flow {
                 self.encoder.begin(false, output)
             }
         }
+    }
+
+    /// A message in front of what is executed next.
+    ///
+    /// # Errors
+    ///
+    /// There is no space for the packets.
+    #[cold]
+    pub fn message(&mut self, message: u64, output: &mut impl Output) -> Result<(), Full> {
+        self.encoder.message(message, output)
     }
 
     /// From the address that the block was translated for to where it is executed.

@@ -5,6 +5,25 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
+impl Change {
+    /// Writes a line: when it was, where, the bytes before and the bytes now, as hexadecimal numbers.
+    ///
+    /// # Errors
+    ///
+    /// Those of the writer.
+    pub fn write(&self, when: u64, to: &mut impl Write) -> io::Result<()> {
+        write!(to, "{when:x} {:x} ", self.address)?;
+        hex(&self.old, to)?;
+        write!(to, " ")?;
+        hex(&self.new, to)?;
+        writeln!(to)
+    }
+}
+
+fn hex(bytes: &[u8], to: &mut impl Write) -> io::Result<()> {
+    bytes.iter().try_for_each(|byte| write!(to, "{byte:02x}"))
+}
+
 /// Bytes of a page.
 const PAGE: u64 = 4096;
 const PAGE_LEN: usize = 4096;
@@ -15,6 +34,17 @@ pub struct Image {
     pages: BTreeMap<u64, Box<Page>>,
     /// Instructions that were other ones before.
     pub changes: u64,
+}
+
+/// A change of code: what was at an address, and what is there now. Both have the same length.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Change {
+    /// Where it is.
+    pub address: u64,
+    /// The bytes before.
+    pub old: Vec<u8>,
+    /// The bytes now.
+    pub new: Vec<u8>,
 }
 
 #[derive(Debug)]
@@ -34,19 +64,30 @@ impl Default for Page {
 }
 
 impl Image {
-    /// The instruction at an address.
-    pub fn add(&mut self, address: u64, bytes: &[u8]) {
-        let mut changed = false;
+    /// The instruction at an address. The change, if other bytes were known there.
+    pub fn add(&mut self, address: u64, bytes: &[u8]) -> Option<Change> {
+        let mut old = Vec::new();
+        let mut changed = None;
         for (address, byte) in (0u64..).map(|n| address.wrapping_add(n)).zip(bytes) {
             let page = self.pages.entry(address / PAGE).or_default();
             let at = usize::try_from(address % PAGE).unwrap_or(0);
             if let (Some(place), Some(known)) = (page.bytes.get_mut(at), page.known.get_mut(at)) {
-                changed |= *known && place != byte;
+                if *known && place != byte {
+                    let (first, _) = changed.unwrap_or((old.len(), 0));
+                    changed = Some((first, old.len() + 1));
+                }
+                old.push(*place);
                 *place = *byte;
                 *known = true;
             }
         }
-        self.changes += u64::from(changed);
+        let (first, end) = changed?;
+        self.changes += 1;
+        Some(Change {
+            address: address.wrapping_add(u64::try_from(first).unwrap_or(0)),
+            old: old.get(first..end)?.to_vec(),
+            new: bytes.get(first..end)?.to_vec(),
+        })
     }
 
     /// Writes the pages, one after the other, to `pages`, and to `list` a line for each run of them:
@@ -108,10 +149,16 @@ mod tests {
     #[test]
     fn code_that_changes_is_counted() {
         let mut image = Image::default();
-        image.add(0x1000, &[0x90, 0x90]);
-        image.add(0x1000, &[0x90]);
+        assert_eq!(image.add(0x1000, &[0x90, 0x90]), None);
+        assert_eq!(image.add(0x1000, &[0x90]), None);
         assert_eq!(image.changes, 0);
-        image.add(0x1001, &[0xcc]);
+        let change = Change {
+            address: 0x1001,
+            old: vec![0x90],
+            new: vec![0xcc],
+        };
+        // What was not known is no change.
+        assert_eq!(image.add(0x1000, &[0x90, 0xcc, 0x55]), Some(change));
         assert_eq!(image.changes, 1);
     }
 }

@@ -3,8 +3,8 @@
 //! A trace unit in QEMU: it writes Intel PT packets of what a guest executes.
 //!
 //! ```text
-//! qemu-system-x86_64 … -plugin libtraceunit.so,out=PREFIX[,from=user][,log=yes]
-//! qemu-system-x86_64 … -plugin libtraceunit.so,device=SOCKET[,out=PREFIX[,log=yes]]
+//! qemu-system-x86_64 … -plugin libtraceunit.so,out=PREFIX[,from=user][,log=yes|COUNT]
+//! qemu-system-x86_64 … -plugin libtraceunit.so,device=SOCKET[,out=PREFIX[,log=yes|COUNT]]
 //! ```
 //!
 //! With `device=SOCKET` it is a PCI function of the guest: `Documentation/trace-unit.md`. QEMU's
@@ -16,10 +16,13 @@
 //! | `PREFIX.cpuN.pt` | without a device: the trace of virtual CPU N, kernel code |
 //! | `PREFIX.image` | pages of the kernel's code, each as it was last |
 //! | `PREFIX.list` | where in it what addresses are: offset, length, address, as hexadecimal numbers |
-//! | `PREFIX.cpuN.log` | with `log=yes`: the address of each executed instruction, which is what a decoder must show |
+//! | `PREFIX.pokes` | without a device: a line for each change of that code: when, where, the bytes before, the bytes now |
+//! | `PREFIX.cpuN.log` | with `log=`: the address of each executed instruction, or of the first so many, which is what a decoder must show |
 //!
-//! With `from=user` the trace begins when the first program does. Until then the kernel patches its
-//! code, and an address may have had other instructions than the image says.
+//! The trace begins with the first instruction at an address of the kernel's. With `from=user` it begins with
+//! the first of a program, and changes of the code are not written. When QEMU translates other bytes at an address than before, the code has
+//! changed: what perf calls a text poke. Each trace then has a `TSC` and a `PTW` with the address, so
+//! that a decoder executes the new bytes only behind it.
 //!
 //! - [`device`]: what the device's registers do. [`serve`]: how QEMU and memory are reached.
 //! - [`flow`]: from blocks and discontinuities to packets. Nothing of QEMU.
@@ -34,8 +37,6 @@
 //!
 //! # What is missing
 //!
-//! - Code that changes while it is traced: the image keeps the last bytes. A translation of other
-//!   bytes at a known address is what perf calls a text poke, and has a time.
 //! - The image has no programs: their addresses mean something only with an address space.
 //! - Modes other than 64 bits.
 //! - `CYC`, `MTC` and `CBR` packets.

@@ -3,7 +3,7 @@
 //! What QEMU calls.
 
 use crate::flow::{Block, State};
-use crate::image::Image;
+use crate::image::{Change, Image};
 use crate::serve::{self, Engine};
 use crate::source::{Log, Packets, Request, Sink, Source};
 use intel_pt::insn::{Insn, Mode};
@@ -51,6 +51,8 @@ struct Known {
 struct Files {
     prefix: String,
     image: Mutex<Image>,
+    /// Where changes of the code go, if the trace is in files too.
+    pokes: Option<Mutex<BufWriter<File>>>,
     log: bool,
 }
 
@@ -140,22 +142,33 @@ impl Plugin for TraceUnit {
                 "it takes out=PREFIX for files, or device=SOCKET for vfio-user-pci".to_owned(),
             );
         }
-        let log = flag(options, "log", "yes")?;
+        let log = match options.get("log") {
+            None => None,
+            Some("yes") => Some(u64::MAX),
+            Some(most) => match most.parse() {
+                Ok(most) => Some(most),
+                Err(_) => {
+                    return Err(format!(
+                        "log={most} is unknown: it can be log=yes, or how many instructions"
+                    ))
+                }
+            },
+        };
         let from_user = flag(options, "from", "user")?;
         match (prefix, socket) {
-            (None, _) if log => return Err("log=yes needs out=PREFIX".to_owned()),
+            (None, _) if log.is_some() => return Err("log= needs out=PREFIX".to_owned()),
             (_, Some(_)) if from_user => {
                 return Err("from=user goes with out=, not with device=".to_owned())
             }
             _ => {}
         }
         let logs: Vec<_> = (0..machine.cpus)
-            .map(|cpu| match prefix.filter(|_| log) {
-                Some(prefix) => {
+            .map(|cpu| match (prefix, log) {
+                (Some(prefix), Some(most)) => {
                     let file = create(prefix, &format!("cpu{cpu}.log"))?;
-                    Ok(Some(Log::new(Box::new(file))))
+                    Ok(Some(Log::new(Box::new(file), most)))
                 }
-                None => Ok(None),
+                _ => Ok(None),
             })
             .collect::<Result<_, String>>()?;
         biased::prepare()?;
@@ -185,6 +198,18 @@ impl Plugin for TraceUnit {
                 Box::new(Traces(traces))
             }
         };
+        let files = match prefix {
+            Some(prefix) => Some(Files {
+                prefix: prefix.to_owned(),
+                image: Mutex::default(),
+                pokes: match socket {
+                    Some(_) => None,
+                    None => Some(Mutex::new(BufWriter::new(create(prefix, "pokes")?))),
+                },
+                log: log.is_some(),
+            }),
+            None => None,
+        };
         let this = Self {
             source,
             sink,
@@ -192,11 +217,7 @@ impl Plugin for TraceUnit {
             known: Mutex::default(),
             cr3: OnceLock::new(),
             rip: OnceLock::new(),
-            files: prefix.map(|prefix| Files {
-                prefix: prefix.to_owned(),
-                image: Mutex::default(),
-                log,
-            }),
+            files,
             from_user: from_user.then(FromUser::default),
         };
         if socket.is_none() && !from_user {
@@ -214,7 +235,8 @@ impl Plugin for TraceUnit {
         let known = &mut *lock(&self.known);
         let mut others = Vec::new();
         let mut last = (Insn::UNKNOWN, false);
-        let mut image = self.files.as_ref().map(|files| lock(&files.image));
+        let files = self.files.as_ref();
+        let mut image = files.filter(|_| kernel).map(|files| lock(&files.image));
         for instruction in translation.instructions() {
             let mut buffer = [0; LEN_MAX];
             let bytes = instruction.bytes(&mut buffer);
@@ -225,12 +247,10 @@ impl Plugin for TraceUnit {
                 0 => {}
                 offset => others.push(u16::try_from(offset).unwrap_or(u16::MAX)),
             }
-            if kernel {
-                if let Some(image) = &mut image {
-                    image.add(address, bytes);
-                }
+            if let Some(change) = image.as_mut().and_then(|image| image.add(address, bytes)) {
+                self.changes(&change);
             }
-            if self.files.as_ref().is_some_and(|files| files.log) {
+            if files.is_some_and(|files| files.log) {
                 let make = || leak(Begun { of: self, address });
                 instruction.on_execution(*known.instructions.entry(address).or_insert_with(make));
             }
@@ -275,6 +295,9 @@ impl Plugin for TraceUnit {
         }
         self.sink.ends();
         if let Some(files) = &self.files {
+            if let Some(pokes) = &files.pokes {
+                complain(lock(pokes).flush());
+            }
             let image = lock(&files.image);
             let create = |what: &str| File::create(format!("{}.{what}", files.prefix));
             complain(create("image").and_then(|pages| {
@@ -305,11 +328,22 @@ fn leak<T>(value: T) -> &'static T {
 }
 
 impl TraceUnit {
+    /// The code has changed: a decoder has to know when. libipt knows no changes, and takes a `PTW` for that of an
+    /// instruction; for it the trace begins when the kernel has patched itself.
+    fn changes(&self, change: &Change) {
+        let files = self.files.as_ref().filter(|_| self.from_user.is_none());
+        if let Some(pokes) = files.and_then(|files| files.pokes.as_ref()) {
+            let when = self.source.changed(change.address);
+            complain(change.write(when, &mut *lock(pokes)));
+        }
+    }
+
     /// The kernel's trace begins on each CPU.
     fn start(&self) {
         let mut request = Request {
             tsc: true,
             psb_period: PSB_PERIOD,
+            late: true,
             ..Request::default()
         };
         request.wanted.kernel = true;

@@ -11,7 +11,7 @@ use qemuplugin::biased::{Inside, Outside, PerCpu};
 use qemuplugin::{Discontinuity, VirtualCpu};
 use std::io::{self, BufWriter, Write};
 use std::ops::DerefMut;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Bytes after which packets are passed on.
 const BATCH: usize = 512;
@@ -32,6 +32,8 @@ pub struct Request {
     pub ret_compression: bool,
     /// Bytes from one `PSB` to the next.
     pub psb_period: u64,
+    /// Whether the trace begins with the first instruction that is traced.
+    pub late: bool,
 }
 
 /// Packets in groups. None of a group makes sense without the others.
@@ -79,7 +81,17 @@ pub struct Cpu {
     packets: Packets,
     /// Whether the next discontinuity is an exception.
     raised: bool,
+    /// The changes of code that its trace has messages of.
+    seen: u64,
     log: Option<Log>,
+}
+
+/// Changes of the code that CPUs execute.
+#[derive(Default)]
+struct Changes {
+    count: AtomicU64,
+    /// Where the newest is.
+    newest: AtomicU64,
 }
 
 struct Timed<'a> {
@@ -117,6 +129,7 @@ pub struct Source {
     clock: Clock,
     /// Whether blocks are reported.
     armed: AtomicBool,
+    changes: Changes,
 }
 
 /// A virtual CPU whose lock is held.
@@ -124,6 +137,7 @@ pub struct Held<'a, G> {
     cpu: G,
     on: &'a AtomicBool,
     clock: &'a Clock,
+    changes: &'a Changes,
 }
 
 impl Source {
@@ -133,6 +147,7 @@ impl Source {
             flow: None,
             packets: Packets::default(),
             raised: false,
+            seen: 0,
             log,
         };
         let cpus = PerCpu::new(logs.into_iter().map(cpu));
@@ -141,6 +156,7 @@ impl Source {
             cpus,
             clock,
             armed: AtomicBool::new(false),
+            changes: Changes::default(),
         }
     }
 
@@ -161,12 +177,22 @@ impl Source {
         self.armed.store(armed, Ordering::Relaxed);
     }
 
+    /// The code at an address has changed: when that was. Each CPU whose trace is on has a message of it
+    /// before it executes another block.
+    pub fn changed(&self, address: u64) -> u64 {
+        let now = (self.clock)();
+        self.changes.newest.store(address, Ordering::Relaxed);
+        self.changes.count.fetch_add(1, Ordering::Release);
+        now
+    }
+
     /// A CPU, for another thread than its own.
     pub fn cpu(&self, index: usize) -> Option<Held<'_, Outside<'_, Cpu>>> {
         Some(Held {
             cpu: self.cpus.of(index)?,
             on: self.on.get(index)?,
             clock: &self.clock,
+            changes: &self.changes,
         })
     }
 
@@ -181,6 +207,7 @@ impl Source {
             cpu: self.cpus.here(cpu)?,
             on,
             clock: &self.clock,
+            changes: &self.changes,
         })
     }
 }
@@ -207,8 +234,13 @@ impl<G: DerefMut<Target = Cpu>> Held<'_, G> {
             tsc_period: TSC_PERIOD,
             cbr: None,
         });
-        self.cpu.flow = Some(Flow::new(encoder, request.wanted));
+        let flow = Flow::new(encoder, request.wanted);
+        self.cpu.flow = Some(match request.late {
+            true => flow.late(),
+            false => flow,
+        });
         self.cpu.raised = false;
+        self.cpu.seen = self.changes.count.load(Ordering::Relaxed);
         self.on.store(true, Ordering::Relaxed);
     }
 
@@ -239,7 +271,11 @@ impl<G: DerefMut<Target = Cpu>> Held<'_, G> {
         state: &impl State,
     ) {
         let Cpu {
-            flow, packets, log, ..
+            flow,
+            packets,
+            log,
+            seen,
+            ..
         } = &mut *self.cpu;
         let Some(flow) = flow else {
             return;
@@ -252,6 +288,12 @@ impl<G: DerefMut<Target = Cpu>> Held<'_, G> {
         }
         let clock = self.clock;
         let _ = flow.executes(block, whole, state, &mut Timed { packets, clock });
+        let count = self.changes.count.load(Ordering::Acquire);
+        if count != *seen && flow.traces(block.first) {
+            *seen = count;
+            let at = self.changes.newest.load(Ordering::Relaxed);
+            let _ = flow.message(at, &mut Timed { packets, clock });
+        }
     }
 
     /// An instruction begins. For a log only.
@@ -272,6 +314,7 @@ impl<G: DerefMut<Target = Cpu>> Held<'_, G> {
             packets,
             log,
             raised,
+            ..
         } = &mut *self.cpu;
         let Some(flow) = flow else {
             return;
@@ -328,17 +371,20 @@ pub struct Log {
     begun: Vec<u64>,
     /// From the address that the block was translated for to where it is executed.
     shift: u64,
+    /// How many more instructions it takes.
+    left: u64,
 }
 
 impl Log {
-    /// One that is written here, a line for each instruction: its address, hexadecimal.
+    /// One that is written here, a line for each of the first `most` instructions: its address, hexadecimal.
     #[must_use]
-    pub fn new(file: Box<dyn Write + Send>) -> Self {
+    pub fn new(file: Box<dyn Write + Send>, most: u64) -> Self {
         Self {
             file: BufWriter::with_capacity(1 << 18, file),
             last: None,
             begun: Vec::new(),
             shift: 0,
+            left: most,
         }
     }
 
@@ -372,8 +418,13 @@ impl Log {
 
     /// Writes an instruction, and those that were begun.
     fn write(&mut self, first: Option<u64>) -> io::Result<()> {
-        let mut all = first.into_iter().chain(self.begun.drain(..));
-        all.try_for_each(|address| writeln!(self.file, "{address:x}"))
+        for address in first.into_iter().chain(self.begun.drain(..)) {
+            if self.left != 0 {
+                self.left -= 1;
+                writeln!(self.file, "{address:x}")?;
+            }
+        }
+        Ok(())
     }
 
     /// The trace ends: before the last instruction of the block if it is `whole`, else before its first.
@@ -394,191 +445,4 @@ fn complain(result: io::Result<()>) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::sync::{Arc, Mutex};
-
-    #[derive(Clone, Default)]
-    struct File(Arc<Mutex<Vec<u8>>>);
-
-    impl Write for File {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().unwrap().write(bytes)
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-
-    impl Sink for File {
-        fn put(&self, _cpu: usize, packets: &Packets) {
-            self.0.lock().unwrap().extend(packets.as_bytes());
-        }
-    }
-
-    struct At(u64);
-
-    impl State for At {
-        fn pc(&self) -> Option<u64> {
-            Some(self.0)
-        }
-
-        fn cr3(&self) -> Option<u64> {
-            None
-        }
-    }
-
-    fn block(first: u64) -> &'static Block {
-        Box::leak(Box::new(Block {
-            first,
-            others: [1, 2].into(),
-            last: 2,
-            insn: intel_pt::insn::Insn::decode(&[0xc3], intel_pt::insn::Mode::Bits64).unwrap(),
-            writes_cr3: false,
-        }))
-    }
-
-    fn source(log: Option<Log>) -> Source {
-        Source::new(Box::new(|| 7), [log])
-    }
-
-    fn request() -> Request {
-        let mut request = Request::default();
-        request.wanted.kernel = true;
-        request
-    }
-
-    const KERNEL: u64 = 0xffff_ffff_8100_0000;
-
-    #[test]
-    fn a_trace_begins_and_ends_with_packets() {
-        let source = source(None);
-        assert!(source.cpu(1).is_none());
-        let mut cpu = source.cpu(0).unwrap();
-        cpu.executes(block(KERNEL), || true, &At(0));
-        assert!(cpu.packets().as_bytes().is_empty());
-        cpu.start(&request());
-        drop(cpu);
-
-        let mut cpu = source.cpu(0).unwrap();
-        assert!(cpu.is_on());
-        for n in 0..100 {
-            cpu.executes(block(KERNEL + 0x1000 * n), || true, &At(0));
-        }
-        let before = cpu.packets().as_bytes().len();
-        cpu.stop(true);
-        assert!(cpu.packets().as_bytes().starts_with(&intel_pt::PSB));
-        assert!(cpu.packets().as_bytes().len() > before);
-        assert_eq!(cpu.packets().as_bytes().last(), Some(&1));
-        let file = File::default();
-        cpu.pass_all(0, &file);
-        assert!(cpu.packets().as_bytes().is_empty());
-        assert_eq!(file.0.lock().unwrap().len(), before + 4);
-        assert!(!cpu.is_on());
-    }
-
-    #[test]
-    fn packets_are_passed_on_when_they_are_many() {
-        let source = source(None);
-        let file = File::default();
-        let mut cpu = source.cpu(0).unwrap();
-        cpu.packets().add(&[0; BATCH - 1]);
-        cpu.pass(0, &file);
-        assert!(file.0.lock().unwrap().is_empty());
-        cpu.packets().add(&[0; 3]);
-        assert_eq!(cpu.packets().fit(BATCH + 1), BATCH - 1);
-        assert_eq!(cpu.packets().fit(BATCH + 2), BATCH + 2);
-        assert_eq!(cpu.packets().fit(BATCH - 2), 0);
-        cpu.pass(0, &file);
-        assert_eq!(file.0.lock().unwrap().len(), BATCH + 2);
-    }
-
-    enum Event {
-        /// A block, after one that is whole or not.
-        Block(u64, bool),
-        Begins(u64),
-        Goes(u64, u64),
-        Stop(bool),
-    }
-    use Event::{Begins, Block as B, Goes, Stop};
-
-    #[test]
-    fn what_is_shown_is_logged() {
-        let at = |offset| KERNEL + offset;
-        let all = |first: u64| (0..3).map(move |offset| Begins(at(first) + offset));
-        let mut whole = vec![B(KERNEL, true)];
-        whole.extend(all(0));
-        let table: [(Vec<Event>, &[u64]); 5] = [
-            // The last one has not ended.
-            ([B(KERNEL, true), Begins(KERNEL), Stop(false)].into(), &[]),
-            (whole.into_iter().chain([Stop(true)]).collect(), &[0, 1]),
-            (
-                [B(KERNEL, true)]
-                    .into_iter()
-                    .chain(all(0))
-                    .chain([B(at(3), true), Begins(at(3)), Stop(false)])
-                    .collect(),
-                &[0, 1, 2],
-            ),
-            // Repeated, until an interrupt comes.
-            (
-                [
-                    B(KERNEL, true),
-                    Begins(KERNEL),
-                    Begins(at(1)),
-                    B(at(1), true),
-                    Begins(at(1)),
-                    B(at(1), true),
-                    Begins(at(1)),
-                    Goes(at(1), at(0x100)),
-                    B(at(0x100), true),
-                    Begins(at(0x100)),
-                    B(at(1), true),
-                    Begins(at(1)),
-                    B(at(2), true),
-                    Stop(false),
-                ]
-                .into(),
-                &[0, 0x100, 1],
-            ),
-            // Not the code of programs.
-            (
-                [
-                    B(0x1000, true),
-                    Begins(0x1000),
-                    B(KERNEL, true),
-                    Begins(KERNEL),
-                    B(at(3), true),
-                    Stop(false),
-                ]
-                .into(),
-                &[0],
-            ),
-        ];
-        for (n, (events, want)) in table.into_iter().enumerate() {
-            let file = File::default();
-            let source = source(Some(Log::new(Box::new(file.clone()))));
-            let mut cpu = source.cpu(0).unwrap();
-            cpu.start(&request());
-            for event in events {
-                match event {
-                    B(first, whole) => cpu.executes(block(first), || whole, &At(first)),
-                    Begins(address) => cpu.begins(address),
-                    Goes(from, to) => {
-                        cpu.discontinuity(Discontinuity::Interrupt, from, to, true);
-                    }
-                    Stop(whole) => cpu.stop(whole),
-                }
-            }
-            cpu.flush_log();
-            let logged = String::from_utf8(file.0.lock().unwrap().clone()).unwrap();
-            let logged: Vec<_> = logged.lines().collect();
-            let want: Vec<_> = want
-                .iter()
-                .map(|offset| format!("{:x}", at(*offset)))
-                .collect();
-            assert_eq!(logged, want, "{n}");
-        }
-    }
-}
+mod tests;

@@ -253,6 +253,7 @@ fn what_is_traced_stands_in_registers() {
         cyc: true,
         ret_compression: false,
         psb_period: 8192,
+        late: false,
     };
     assert_eq!(bench.device.unit(1).unwrap().instructions(), Some(asked));
     // It runs when the source has begun.

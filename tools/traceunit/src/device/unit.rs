@@ -151,6 +151,7 @@ impl Unit {
             cyc: has(CYC),
             ret_compression: has(RETURNS),
             psb_period: PSB_FIRST << ((self.control & PSB) >> PSB_SHIFT),
+            late: false,
         })
     }
 

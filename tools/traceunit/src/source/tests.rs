@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+use super::*;
+use std::sync::{Arc, Mutex};
+
+#[derive(Clone, Default)]
+struct File(Arc<Mutex<Vec<u8>>>);
+
+impl Write for File {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Sink for File {
+    fn put(&self, _cpu: usize, packets: &Packets) {
+        self.0.lock().unwrap().extend(packets.as_bytes());
+    }
+}
+
+struct At(u64);
+
+impl State for At {
+    fn pc(&self) -> Option<u64> {
+        Some(self.0)
+    }
+
+    fn cr3(&self) -> Option<u64> {
+        None
+    }
+}
+
+fn block(first: u64) -> &'static Block {
+    Box::leak(Box::new(Block {
+        first,
+        others: [1, 2].into(),
+        last: 2,
+        insn: intel_pt::insn::Insn::decode(&[0xc3], intel_pt::insn::Mode::Bits64).unwrap(),
+        writes_cr3: false,
+    }))
+}
+
+fn source(log: Option<Log>) -> Source {
+    Source::new(Box::new(|| 7), [log])
+}
+
+fn request() -> Request {
+    let mut request = Request::default();
+    request.wanted.kernel = true;
+    request
+}
+
+const KERNEL: u64 = 0xffff_ffff_8100_0000;
+
+#[test]
+fn a_trace_begins_and_ends_with_packets() {
+    let source = source(None);
+    assert!(source.cpu(1).is_none());
+    let mut cpu = source.cpu(0).unwrap();
+    cpu.executes(block(KERNEL), || true, &At(0));
+    assert!(cpu.packets().as_bytes().is_empty());
+    cpu.start(&request());
+    drop(cpu);
+
+    let mut cpu = source.cpu(0).unwrap();
+    assert!(cpu.is_on());
+    for n in 0..100 {
+        cpu.executes(block(KERNEL + 0x1000 * n), || true, &At(0));
+    }
+    let before = cpu.packets().as_bytes().len();
+    cpu.stop(true);
+    assert!(cpu.packets().as_bytes().starts_with(&intel_pt::PSB));
+    assert!(cpu.packets().as_bytes().len() > before);
+    assert_eq!(cpu.packets().as_bytes().last(), Some(&1));
+    let file = File::default();
+    cpu.pass_all(0, &file);
+    assert!(cpu.packets().as_bytes().is_empty());
+    assert_eq!(file.0.lock().unwrap().len(), before + 4);
+    assert!(!cpu.is_on());
+}
+
+#[test]
+fn packets_are_passed_on_when_they_are_many() {
+    let source = source(None);
+    let file = File::default();
+    let mut cpu = source.cpu(0).unwrap();
+    cpu.packets().add(&[0; BATCH - 1]);
+    cpu.pass(0, &file);
+    assert!(file.0.lock().unwrap().is_empty());
+    cpu.packets().add(&[0; 3]);
+    assert_eq!(cpu.packets().fit(BATCH + 1), BATCH - 1);
+    assert_eq!(cpu.packets().fit(BATCH + 2), BATCH + 2);
+    assert_eq!(cpu.packets().fit(BATCH - 2), 0);
+    cpu.pass(0, &file);
+    assert_eq!(file.0.lock().unwrap().len(), BATCH + 2);
+}
+
+enum Event {
+    /// A block, after one that is whole or not.
+    Block(u64, bool),
+    Begins(u64),
+    Goes(u64, u64),
+    Stop(bool),
+}
+use Event::{Begins, Block as B, Goes, Stop};
+
+#[test]
+fn what_is_shown_is_logged() {
+    let at = |offset| KERNEL + offset;
+    let all = |first: u64| (0..3).map(move |offset| Begins(at(first) + offset));
+    let mut whole = vec![B(KERNEL, true)];
+    whole.extend(all(0));
+    let table: [(Vec<Event>, &[u64]); 5] = [
+        // The last one has not ended.
+        ([B(KERNEL, true), Begins(KERNEL), Stop(false)].into(), &[]),
+        (whole.into_iter().chain([Stop(true)]).collect(), &[0, 1]),
+        (
+            [B(KERNEL, true)]
+                .into_iter()
+                .chain(all(0))
+                .chain([B(at(3), true), Begins(at(3)), Stop(false)])
+                .collect(),
+            &[0, 1, 2],
+        ),
+        // Repeated, until an interrupt comes.
+        (
+            [
+                B(KERNEL, true),
+                Begins(KERNEL),
+                Begins(at(1)),
+                B(at(1), true),
+                Begins(at(1)),
+                B(at(1), true),
+                Begins(at(1)),
+                Goes(at(1), at(0x100)),
+                B(at(0x100), true),
+                Begins(at(0x100)),
+                B(at(1), true),
+                Begins(at(1)),
+                B(at(2), true),
+                Stop(false),
+            ]
+            .into(),
+            &[0, 0x100, 1],
+        ),
+        // Not the code of programs.
+        (
+            [
+                B(0x1000, true),
+                Begins(0x1000),
+                B(KERNEL, true),
+                Begins(KERNEL),
+                B(at(3), true),
+                Stop(false),
+            ]
+            .into(),
+            &[0],
+        ),
+    ];
+    for (n, (events, want)) in table.into_iter().enumerate() {
+        let file = File::default();
+        let source = source(Some(Log::new(Box::new(file.clone()), u64::MAX)));
+        let mut cpu = source.cpu(0).unwrap();
+        cpu.start(&request());
+        for event in events {
+            match event {
+                B(first, whole) => cpu.executes(block(first), || whole, &At(first)),
+                Begins(address) => cpu.begins(address),
+                Goes(from, to) => {
+                    cpu.discontinuity(Discontinuity::Interrupt, from, to, true);
+                }
+                Stop(whole) => cpu.stop(whole),
+            }
+        }
+        cpu.flush_log();
+        let logged = String::from_utf8(file.0.lock().unwrap().clone()).unwrap();
+        let logged: Vec<_> = logged.lines().collect();
+        let want: Vec<_> = want
+            .iter()
+            .map(|offset| format!("{:x}", at(*offset)))
+            .collect();
+        assert_eq!(logged, want, "{n}");
+    }
+}
+
+#[test]
+fn a_change_of_code_is_told_before_the_next_block() {
+    let file = File::default();
+    let source = source(None);
+    let mut cpu = source.cpu(0).unwrap();
+    let mut request = request();
+    request.late = true;
+    cpu.start(&request);
+    // Not the kernel's: nothing begins.
+    cpu.executes(block(0x1000), || true, &At(0x1000));
+    cpu.executes(block(KERNEL), || true, &At(KERNEL));
+    cpu.pass_all(0, &file);
+    assert!(file.0.lock().unwrap().starts_with(&[2, 0x82]));
+    file.0.lock().unwrap().clear();
+
+    assert_eq!(source.changed(KERNEL + 3), 7);
+    cpu.executes(block(KERNEL + 3), || true, &At(KERNEL + 3));
+    cpu.executes(block(KERNEL + 6), || true, &At(KERNEL + 6));
+    cpu.pass_all(0, &file);
+    let bytes = file.0.lock().unwrap().clone();
+    let message = [2, 0x32, 3, 0, 0, 0x81, 0xff, 0xff, 0xff, 0xff];
+    let found = bytes.windows(10).filter(|part| **part == message);
+    assert_eq!(found.count(), 1, "{bytes:x?}");
+    // Behind the packet that leads to the block.
+    let at = bytes.windows(10).position(|part| *part == message);
+    assert!(at > Some(2), "{bytes:x?}");
+}
