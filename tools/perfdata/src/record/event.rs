@@ -6,7 +6,7 @@ use super::kernel::{
     Aux, AuxFlags, Comm, FileId, ItraceStart, KernelMmap, Lost, Mmap2, Read, Task, MISC_BUILD_ID,
     MISC_COMM_EXEC, MISC_SWITCH_OUT,
 };
-use super::user::{Auxtrace, AuxtraceZstd};
+use super::user::{Auxtrace, AuxtraceZstd, TimeConv};
 use super::{Record, RecordType};
 use crate::attr::{Attr, ReadFormat};
 use crate::Result;
@@ -44,6 +44,8 @@ pub enum Event<'a> {
     AuxOutputHwId(u64),
     /// Number of lost samples.
     LostSamples(u64),
+    /// See [`TimeConv`].
+    TimeConv(TimeConv),
     /// See [`AuxtraceInfo`](super::AuxtraceInfo): kind, and the private words as bytes.
     AuxtraceInfo(u32, &'a [u8]),
     /// See [`Auxtrace`], with the payload.
@@ -168,6 +170,7 @@ impl<'a> Record<'a> {
             }
             RecordType::AUX_OUTPUT_HW_ID => Event::AuxOutputHwId(c.u64("AUX_OUTPUT_HW_ID.hw_id")?),
             RecordType::LOST_SAMPLES => Event::LostSamples(c.u64("LOST_SAMPLES.lost")?),
+            RecordType::TIME_CONV => Event::TimeConv(TimeConv::decode(&mut c)?),
             RecordType::AUXTRACE_INFO => {
                 let kind = c.u32("AUXTRACE_INFO.type")?;
                 c.u32("AUXTRACE_INFO.reserved")?;

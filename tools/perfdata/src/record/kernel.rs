@@ -187,6 +187,35 @@ impl Encode for KernelMmap<'_> {
     }
 }
 
+/// A change of kernel text. The old and the new bytes are of the same place; perf's are as many.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TextPoke<'a> {
+    /// Where it is.
+    pub addr: u64,
+    /// The bytes before, fewer than 64 KiB.
+    pub old: &'a [u8],
+    /// The bytes from then on, fewer than 64 KiB.
+    pub new: &'a [u8],
+}
+
+impl Encode for TextPoke<'_> {
+    const KIND: RecordType = RecordType::TEXT_POKE;
+    fn misc(&self) -> u16 {
+        MISC_KERNEL
+    }
+    fn encode(&self, out: &mut Vec<u8>) {
+        let len = |bytes: &[u8]| u16::try_from(bytes.len()).unwrap_or(u16::MAX);
+        let start = out.len();
+        out.extend(self.addr.to_le_bytes());
+        out.extend(len(self.old).to_le_bytes());
+        out.extend(len(self.new).to_le_bytes());
+        out.extend(self.old);
+        out.extend(self.new);
+        let end = start + (out.len() - start).next_multiple_of(8);
+        out.resize(end, 0);
+    }
+}
+
 /// How a record names the file that is mapped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileId {

@@ -232,6 +232,27 @@ impl Encode for TimeConv {
     }
 }
 
+impl TimeConv {
+    /// Old files have no more than the first three words, which is `zero` with its capability.
+    pub(super) fn decode(c: &mut Cursor<'_>) -> Result<Self> {
+        let mut conv = Self {
+            shift: c.u64("TIME_CONV.time_shift")?,
+            mult: c.u64("TIME_CONV.time_mult")?,
+            zero: c.u64("TIME_CONV.time_zero")?,
+            cap_zero: true,
+            ..Self::default()
+        };
+        if c.left() != 0 {
+            conv.cycles = c.u64("TIME_CONV.time_cycles")?;
+            conv.mask = c.u64("TIME_CONV.time_mask")?;
+            let caps = c.take(2, "TIME_CONV.cap_user_time_zero")?;
+            conv.cap_zero = caps.first() != Some(&0);
+            conv.cap_short = caps.last() != Some(&0);
+        }
+        Ok(conv)
+    }
+}
+
 /// The recorder has read every ring once: a reader may sort and process the records so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FinishedRound;

@@ -5,7 +5,8 @@
 use std::io::Cursor;
 
 use perfdata::{
-    Attr, Event, File, FileId, KernelMmap, Mmap2, RecordType, Records, Writer, MISC_SWITCH_OUT,
+    Attr, Event, File, FileId, KernelMmap, Mmap2, RecordType, Records, TextPoke, TimeConv, Writer,
+    MISC_SWITCH_OUT,
 };
 
 use crate::sample::{features, raw_record, who};
@@ -108,7 +109,7 @@ fn what_only_the_kernel_writes_is_read() {
 }
 
 #[test]
-fn mappings_have_build_ids_or_are_the_kernels() {
+fn mappings_have_build_ids_or_are_the_kernels_and_its_text_changes() {
     let mut id = [0; 20];
     id[..4].copy_from_slice(&[0xde, 0xad, 0xbe, 0xef]);
     let user = Mmap2 {
@@ -132,12 +133,36 @@ fn mappings_have_build_ids_or_are_the_kernels() {
     let mut w = Writer::new(Cursor::new(Vec::new()), &[(attr.clone(), vec![1])]).unwrap();
     w.record(&user, Some((&who(1, 1), &attr))).unwrap();
     w.record(&kernel, Some((&who(1, 1), &attr))).unwrap();
+    let poke = TextPoke {
+        addr: 0xffff_ffff_8100_0010,
+        old: &[0x90; 5],
+        new: &[0xe9, 1, 2, 3, 4],
+    };
+    w.record(&poke, Some((&who(1, 1), &attr))).unwrap();
+    let clock = TimeConv {
+        shift: 31,
+        mult: 2,
+        zero: 3,
+        cycles: 4,
+        mask: 5,
+        cap_zero: true,
+        cap_short: false,
+    };
+    w.record(&clock, None).unwrap();
     let bytes = w.finish(&features()).unwrap().into_inner();
     let file = File::parse(&bytes).unwrap();
     let events: Vec<_> = file
         .records()
         .map(|record| file.decode(&record.unwrap()).unwrap().0)
         .collect();
-    assert_eq!(events, [Event::Mmap2(user), Event::Mmap(kernel)]);
+    assert_eq!(
+        events,
+        [
+            Event::Mmap2(user),
+            Event::Mmap(kernel),
+            Event::TextPoke(poke.addr, poke.old, poke.new),
+            Event::TimeConv(clock),
+        ]
+    );
     assert_eq!(user.file.build_id().unwrap()[..4], [0xde, 0xad, 0xbe, 0xef]);
 }
