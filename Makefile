@@ -4,7 +4,7 @@
 # cache (${XDG_CACHE_HOME:-~/.cache}/auxpmu).
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench figures fuzz check litmus kbuild kunit e2e matrix beside disk exact break debug modules tools shell guest programs rust-analyzer kernels update clean clean-cache
+.PHONY: help demo test bench figures fuzz check litmus kbuild kunit e2e matrix beside disk exact break debug modules tools shell guest trace programs rust-analyzer kernels update clean clean-cache
 
 ROOT := tools/vm/root.sh
 # A profile of its own: auxvm only waits for others, and the first call waits for its build.
@@ -39,6 +39,8 @@ help:
 	@echo '  make guest CMD="…"  one command in a guest; WITH="/usr/bin/perf …" takes programs along, INTEL=1 makes the processor Intel'"'"'s'
 	@echo '                      COUNTING=1 makes its clock count instructions, a nanosecond each; TRACE=1 gives it the trace unit'
 	@echo '                      LINE="vdso=0" is for the kernel, SECONDS=600 is how long it may take'
+	@echo '  make trace CMD="…"  record a guest from outside, from its kernel'"'"'s first instruction on, for stock perf: build/trace/perf.data'
+	@echo '                      KERNEL=/path/bzImage is your own kernel, VM=1 shows the guest as a virtual machine, too; WITH, LINE, SECONDS as above'
 	@echo '  make programs       build the programs to trace: build/programs/'
 	@echo '  make rust-analyzer  rust-project.json for your editor'
 	@echo '  make kernels        prepare both kernels and no more'
@@ -76,6 +78,12 @@ bench:
 
 fuzz:
 	@$(AUXVM) fuzz $(if $(SECONDS),--seconds $(SECONDS)) $(CASES)
+
+# The build root has only this folder: a kernel of the user's own is copied.
+IMAGE := $(if $(findstring /,$(KERNEL)),$(CURDIR)/build/bzImage)
+trace:
+	@$(if $(IMAGE),install -D -m 644 '$(KERNEL)' '$(IMAGE)')
+	@$(if $(IMAGE),env -u KERNEL) $(AUXVM) trace $(if $(IMAGE),--image '$(IMAGE)') $(if $(VM),--vm) $(WITH:%=--with %) $(if $(LINE),--append '$(LINE)') $(if $(SECONDS),--timeout $(SECONDS)) '$(CMD)'
 
 guest:
 	@$(AUXVM) guest $(WITH:%=--with %) $(if $(INTEL),--intel) $(if $(COUNTING),--counting) $(if $(TRACE),--trace) $(if $(LINE),--append '$(LINE)') $(if $(SECONDS),--timeout $(SECONDS)) '$(CMD)'

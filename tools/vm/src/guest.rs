@@ -443,6 +443,7 @@ impl<'a> Guest<'a> {
             splats: splat::scan(&text),
             console,
             files,
+            process: child.id(),
             elapsed,
             peak_kib,
         })

@@ -14,7 +14,7 @@ use crate::step::{Log, Progress};
 use maker::Maker;
 use std::fmt;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The options of the lean kernel.
 const LEAN_CONFIG: &str = include_str!("../lean.config");
@@ -145,9 +145,35 @@ pub struct Kernel {
     pub dir: PathBuf,
     /// The Debian kernel that it is, or is made from.
     pub release: Release,
+    /// The image to boot, if it is the user's.
+    given: Option<PathBuf>,
 }
 
 impl Kernel {
+    /// One of the user's, of which there is nothing but the image.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such file.
+    pub fn given(image: &Path) -> Result<Self> {
+        if !image.is_file() {
+            return Err(Error::Other(format!(
+                "there is no kernel {}: give the bzImage of your build",
+                image.display()
+            )));
+        }
+        Ok(Self {
+            kind: Kind::Lean,
+            dir: PathBuf::new(),
+            release: Release {
+                version: String::new(),
+                abi: String::new(),
+                packages: Vec::new(),
+            },
+            given: Some(image.to_owned()),
+        })
+    }
+
     /// Takes it from the cache, or makes it.
     ///
     /// # Errors
@@ -178,7 +204,12 @@ impl Kernel {
                 Kind::Lean | Kind::Debug => maker.built(kind),
             }
         })?;
-        Ok(Self { kind, dir, release })
+        Ok(Self {
+            kind,
+            dir,
+            release,
+            given: None,
+        })
     }
 
     /// What `make -C` takes: the folder that modules are built against.
@@ -190,7 +221,10 @@ impl Kernel {
     /// The image to boot.
     #[must_use]
     pub fn image(&self) -> PathBuf {
-        self.dir.join("vmlinuz")
+        match &self.given {
+            Some(image) => image.clone(),
+            None => self.dir.join("vmlinuz"),
+        }
     }
 
     /// What every `make` for this kernel must be told.

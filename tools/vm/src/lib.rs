@@ -43,6 +43,7 @@ pub mod suites;
 pub mod symbols;
 pub mod template;
 pub mod tools;
+pub mod trace;
 pub mod traced;
 pub mod twins;
 pub mod vng;

@@ -16,6 +16,7 @@ use vm::kernel::{self, Kernel, Kind};
 use vm::modules::{self, Mode};
 use vm::suites::{self, Plan, Suite};
 use vm::tools;
+use vm::trace;
 
 /// Kernels, guests and test runs for auxpmu.
 #[derive(Parser)]
@@ -85,6 +86,30 @@ enum Verb {
         /// More of the kernel's command line
         #[arg(long, default_value = "")]
         append: String,
+        /// The command, as shell text
+        #[arg(required = true)]
+        command: Vec<String>,
+    },
+    /// Record a guest from outside, from its kernel's first instruction on: build/trace/perf.data
+    Trace {
+        /// Which kernel: stock, lean, debug
+        #[arg(long, env = "KERNEL")]
+        kernel: Option<Kind>,
+        /// Your own kernel: its bzImage
+        #[arg(long, conflicts_with = "kernel")]
+        image: Option<std::path::PathBuf>,
+        /// How many seconds it may take
+        #[arg(long, default_value_t = 900)]
+        timeout: u64,
+        /// A program to take along, with its libraries: a path of the build root
+        #[arg(long = "with")]
+        with: Vec<std::path::PathBuf>,
+        /// More of the kernel's command line
+        #[arg(long, default_value = "")]
+        append: String,
+        /// Show it as a virtual machine of a host, too: build/trace/vm.data
+        #[arg(long)]
+        vm: bool,
         /// The command, as shell text
         #[arg(required = true)]
         command: Vec<String>,
@@ -220,6 +245,36 @@ fn run(args: Args) -> Result<ExitCode> {
             }
             return in_guest(&cache, guest, &command.join(" "));
         }
+        Verb::Trace {
+            kernel,
+            image,
+            timeout,
+            with,
+            append,
+            vm,
+            command,
+        } => {
+            let kernel = match image {
+                Some(image) => Kernel::given(&image)?,
+                None => Kernel::prepare(&cache, kernel.unwrap_or(Kind::Stock))?,
+            };
+            let mut guest = Guest::new(&kernel, &[])?
+                .timeout(Duration::from_secs(timeout))
+                .append(&append);
+            for program in with {
+                guest = guest.installed(&program)?;
+            }
+            return traced(
+                &cache,
+                guest,
+                &command.join(" "),
+                trace::Plan {
+                    cpus: 1,
+                    log: None,
+                    vm,
+                },
+            );
+        }
         Verb::Shell { kernel, trace } => {
             let kernel = Kernel::prepare(&cache, kernel.unwrap_or(Kind::Stock))?;
             let built = modules::build(&cache, &kernel, Mode::Plain)?;
@@ -254,6 +309,27 @@ fn run(args: Args) -> Result<ExitCode> {
         Verb::Update => kernel::forget(&cache)?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn traced(cache: &Cache, guest: Guest<'_>, command: &str, plan: trace::Plan) -> Result<ExitCode> {
+    let dir = cache.build().join("trace");
+    let recorded = trace::record(cache, &dir, guest, command, plan, |line| println!("{line}"))?;
+    let faults = recorded.outcome.faults();
+    for fault in &faults {
+        eprintln!("error: {}: {}", fault.name, fault.reason);
+    }
+    eprintln!(
+        "The guest ran {:.1} s. To see what it executed:",
+        recorded.outcome.elapsed.as_secs_f64()
+    );
+    for data in std::iter::once(&recorded.data).chain(&recorded.vm) {
+        eprintln!("  perf script -i {} --call-trace", data.display());
+    }
+    let status = recorded.outcome.status.and_then(|s| u8::try_from(s).ok());
+    Ok(ExitCode::from(match faults.is_empty() {
+        true => status.unwrap_or(1),
+        false => 1,
+    }))
 }
 
 fn in_guest(cache: &Cache, mut guest: Guest<'_>, command: &str) -> Result<ExitCode> {

@@ -121,6 +121,7 @@ pub fn run(
         splats: splat::scan(&text),
         console,
         files,
+        process: child.id(),
         elapsed: start.elapsed(),
         peak_kib: 0,
     })

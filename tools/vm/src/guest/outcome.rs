@@ -25,6 +25,8 @@ pub struct Outcome {
     pub console: PathBuf,
     /// Where the files from `/out` are.
     pub files: PathBuf,
+    /// The process that ran it.
+    pub process: u32,
     /// How long it ran.
     pub elapsed: Duration,
     /// The most memory that QEMU used, in KiB.

@@ -13,6 +13,7 @@ fn outcome(said: &str, status: Option<i32>, console: &str, timed_out: bool) -> O
         splats: splat::scan(console),
         console: "/nonexistent/console.log".into(),
         files: PathBuf::new(),
+        process: 1,
         elapsed: Duration::from_secs(1),
         peak_kib: 0,
     }

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Records a whole guest from outside, from the kernel's first instruction on, for stock perf.
+//!
+//! The trace unit is a plugin of QEMU's, and writes files: the guest has no driver. perf records in the guest which process runs
+//! when, while the command runs. What comes of both is a folder as `perf record --kcore` makes one:
+//!
+//! | file | contents |
+//! |---|---|
+//! | `data` | the trace of each CPU, the changes of the kernel's code, and the guest's records |
+//! | `kcore_dir/kcore` | the kernel's code as it was at the beginning |
+//! | `kcore_dir/kallsyms`, `kcore_dir/modules` | what the guest has of these names in `/proc` |
+
+use crate::cache::{self, Cache};
+use crate::error::{Error, OnFile, Result};
+use crate::guest::{Guest, Outcome};
+use crate::plugin;
+use crate::step::Log;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+mod code;
+mod data;
+
+use code::Code;
+use data::Recording;
+
+/// perf, in the guest.
+const PERF: &str = "/usr/bin/perf";
+
+/// How a guest is recorded.
+#[derive(Debug, Clone, Copy)]
+pub struct Plan {
+    /// How many CPUs it has.
+    pub cpus: u32,
+    /// How many instructions of each the plugin logs.
+    pub log: Option<u64>,
+    /// Whether it is wanted as a virtual machine of a host, too.
+    pub vm: bool,
+}
+
+/// A guest that was recorded.
+#[derive(Debug)]
+pub struct Recorded {
+    /// The recording, for `perf script -i`.
+    pub data: PathBuf,
+    /// The recording with the guest as a virtual machine.
+    pub vm: Option<PathBuf>,
+    /// What came of the guest.
+    pub outcome: Outcome,
+    /// Where the plugin's files are: the prefix of their names.
+    pub prefix: PathBuf,
+}
+
+/// Boots `guest` and has it run `command`. All files are in `dir`.
+///
+/// # Errors
+///
+/// When the guest cannot be started, or has not said what its symbols are.
+pub fn record(
+    cache: &Cache,
+    dir: &Path,
+    guest: Guest<'_>,
+    command: &str,
+    plan: Plan,
+    live: impl FnMut(&str),
+) -> Result<Recorded> {
+    cache::remove(dir)?;
+    fs::create_dir_all(dir).on("make", dir)?;
+    let unit = plugin::build(cache, "traceunit")?;
+    let prefix = dir.join("unit");
+    let mut options = format!("{},out={}", unit.display(), prefix.display());
+    if let Some(most) = plan.log {
+        options += &format!(",log={most}");
+    }
+    let guest = guest
+        .observed(plan.cpus, &options)
+        .installed(Path::new(PERF))?
+        .script("traced", &format!("#!/bin/sh\n{command}\n"));
+    let outcome = guest.run(cache, &dir.join("guest"), INSIDE, live)?;
+    let (data, vm) = assemble(dir, &prefix, &outcome, command, plan)?;
+    Ok(Recorded {
+        data,
+        vm,
+        outcome,
+        prefix,
+    })
+}
+
+/// What the guest does: the command, while perf records who runs where; and then it says what its symbols are.
+const INSIDE: &str = "\
+echo 0 >/proc/sys/kernel/kptr_restrict
+perf record -q -a --sample-identifier --switch-events --no-bpf-event -e dummy:u -o /out/sideband -- /bin/traced
+status=$?
+cat /proc/kallsyms >/out/kallsyms
+cat /proc/modules >/out/modules
+exit $status
+";
+
+fn assemble(
+    dir: &Path,
+    prefix: &Path,
+    outcome: &Outcome,
+    command: &str,
+    plan: Plan,
+) -> Result<(PathBuf, Option<PathBuf>)> {
+    let folder = dir.join("perf.data");
+    let kcore = folder.join("kcore_dir");
+    fs::create_dir_all(&kcore).on("make", &kcore)?;
+    let symbols = outcome.files.join("kallsyms");
+    let text = fs::read_to_string(&symbols).unwrap_or_default();
+    let text = bounds(&text).ok_or_else(|| {
+        Error::Other(format!(
+            "the guest has not said what its kernel's symbols are, so perf cannot show the trace. Its console is {}.",
+            outcome.console.display()
+        ))
+    })?;
+    for name in ["kallsyms", "modules"] {
+        let (from, to) = (outcome.files.join(name), kcore.join(name));
+        fs::copy(&from, &to).on("copy", &from)?;
+    }
+    let pokes = code::pokes(&prefix.with_extension("pokes"))?;
+    let mut code = Code::read(
+        &prefix.with_extension("image"),
+        &prefix.with_extension("list"),
+    )?;
+    let last = dir.join("guest.data");
+    if plan.vm {
+        // perf knows no changes of a virtual machine's code: it gets the last one.
+        let kcore = last.join("kcore_dir");
+        fs::create_dir_all(&kcore).on("make", &kcore)?;
+        for name in ["kallsyms", "modules"] {
+            let (from, to) = (outcome.files.join(name), kcore.join(name));
+            fs::copy(&from, &to).on("copy", &from)?;
+        }
+        code.write(&kcore.join("kcore"), text)?;
+    }
+    code.undo(&pokes);
+    code.write(&kcore.join("kcore"), text)?;
+    let trace = |cpu| prefix.with_extension(format!("cpu{cpu}.pt"));
+    let traces: Vec<_> = (0..plan.cpus).map(trace).collect();
+    let sideband = outcome.files.join("sideband");
+    let recording = Recording {
+        traces: &traces,
+        pokes: &pokes,
+        sideband: Some(&*sideband).filter(|path| path.exists()),
+        text,
+        command,
+    };
+    recording.write(&folder.join("data"))?;
+    let vm = match plan.vm {
+        true => Some(as_vm(dir, &recording, &last, outcome.process)?),
+        false => None,
+    };
+    for trace in &traces {
+        fs::remove_file(trace).on("remove", trace)?;
+    }
+    Ok((folder, vm))
+}
+
+/// Has perf merge what a host would have recorded with what was recorded in the guest.
+fn as_vm(dir: &Path, recording: &Recording<'_>, guest: &Path, process: u32) -> Result<PathBuf> {
+    let (host, merged) = (dir.join("host.data"), dir.join("vm.data"));
+    recording.write_host(&host, process)?;
+    recording.write_guest(&guest.join("data"))?;
+    let log = Log::create(&dir.join("inject.log"))?;
+    let mut perf = Command::new("perf");
+    perf.args(["inject", "-i"])
+        .arg(&host)
+        .arg("-o")
+        .arg(&merged);
+    perf.arg(format!("--guest-data={},{process}", guest.display()));
+    log.run("merging with perf inject", &mut perf)?;
+    fs::remove_file(&host).on("remove", &host)?;
+    Ok(merged)
+}
+
+/// Where the kernel's text begins and ends.
+fn bounds(kallsyms: &str) -> Option<(u64, u64)> {
+    let address = |name: &str| {
+        kallsyms.lines().find_map(|line| {
+            let mut words = line.split(' ');
+            let address = u64::from_str_radix(words.next()?, 16).ok()?;
+            (words.nth(1) == Some(name) && address != 0).then_some(address)
+        })
+    };
+    let (start, end) = (address("_text")?, address("_end")?);
+    (start < end).then_some((start, end))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_text_is_between_its_symbols() {
+        let table = [
+            (
+                "ffffffff81000000 T _text\nffffffff82000000 B _end\n",
+                Some((0xffff_ffff_8100_0000, 0xffff_ffff_8200_0000)),
+            ),
+            ("0000000000000000 T _text\n0000000000000000 B _end\n", None),
+            ("ffffffff81000000 T _text\n", None),
+            ("", None),
+        ];
+        for (symbols, want) in table {
+            assert_eq!(bounds(symbols), want, "{symbols}");
+        }
+    }
+}

@@ -1,0 +1,357 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The file that perf reads: the trace of each CPU, the changes of the kernel's code, and what was recorded in the guest beside them.
+//!
+//! - This file: the guest as the machine. [`host`]: the guest as a virtual machine of a host.
+
+mod host;
+mod marks;
+
+use super::code::Poke;
+use crate::error::{Error, OnFile, Result};
+use marks::OfGuest;
+use perfdata::{
+    Attr, Auxtrace, AuxtraceInfo, Event, EventDesc, Feature, Features, Flags, ItraceStart,
+    KernelMmap, RecordType, SampleId, SampleType, TextPoke, TimeConv, Writer,
+};
+use std::fs::{self, File};
+use std::io::{BufReader, Read};
+use std::path::{Path, PathBuf};
+
+/// The number of the decoder, `PERF_AUXTRACE_INTEL_PT`.
+const DECODER: u32 = 1;
+
+/// The PMU's number. A guest without hardware gives its own smaller ones.
+const PMU: u32 = 64;
+
+/// The bits of Intel PT's `config`.
+const PT: u64 = 1;
+const CYC: u64 = 1 << 1;
+const MTC: u64 = 1 << 9;
+const TSC: u64 = 1 << 10;
+const NORETCOMP: u64 = 1 << 11;
+const BRANCH: u64 = 1 << 13;
+const MTC_PERIOD: u64 = 0xf << 14;
+
+/// The ids of our event, on CPU 0 and so on: larger than any that a kernel gives.
+const IDS: u64 = 1 << 48;
+
+/// A time near that of the trace: a `TSC` packet lacks the highest bits, which perf takes from here. With 0 perf would know
+/// no time.
+const REFERENCE: u64 = 1;
+
+/// Records of context switches in AUXTRACE_INFO: those of threads. With those of CPUs perf would stop at the first switch in the
+/// trace until there is a record of it; but the records begin when perf does.
+const SWITCHES_OF_THREADS: u64 = 2;
+
+/// Which parts of the guest's own file describe the machine.
+const OF_MACHINE: [Feature; 8] = [
+    Feature::HOSTNAME,
+    Feature::OSRELEASE,
+    Feature::VERSION,
+    Feature::ARCH,
+    Feature::NRCPUS,
+    Feature::CPUDESC,
+    Feature::CPUID,
+    Feature::TOTAL_MEM,
+];
+
+/// What is written.
+pub(super) struct Recording<'a> {
+    /// The trace of each CPU.
+    pub(super) traces: &'a [PathBuf],
+    /// The changes of the kernel's code.
+    pub(super) pokes: &'a [Poke],
+    /// What perf has recorded in the guest, if it did.
+    pub(super) sideband: Option<&'a Path>,
+    /// The kernel's text.
+    pub(super) text: (u64, u64),
+    /// What the guest was to do.
+    pub(super) command: &'a str,
+}
+
+/// What a guest's clock makes of a number of ticks.
+pub(super) fn nanoseconds(clock: &TimeConv, ticks: u64) -> u64 {
+    let shift = u32::try_from(clock.shift).unwrap_or(0);
+    let quotient = ticks.checked_shr(shift).unwrap_or(0);
+    let rest = ticks & (1u64.checked_shl(shift).unwrap_or(0).wrapping_sub(1));
+    clock
+        .zero
+        .wrapping_add(quotient.wrapping_mul(clock.mult))
+        .wrapping_add(
+            rest.wrapping_mul(clock.mult)
+                .checked_shr(shift)
+                .unwrap_or(0),
+        )
+}
+
+fn unusable(path: &Path) -> impl Fn(perfdata::Error) -> Error + '_ {
+    move |error| Error::Other(format!("cannot use {}: {error}", path.display()))
+}
+
+/// Writes the records that perf's decoder needs first. `switches`: whether there are records of context switches.
+fn begin(writer: &mut Writer<File>, clock: &TimeConv, switches: bool) -> perfdata::Result<()> {
+    let switches = match switches {
+        true => SWITCHES_OF_THREADS,
+        false => 0,
+    };
+    // What `intel_pt_info_fill()` of perf writes.
+    let words = [
+        PMU.into(),
+        clock.shift,
+        clock.mult,
+        clock.zero,
+        1,
+        TSC,
+        NORETCOMP,
+        switches,
+        0,
+        1,
+        MTC,
+        MTC_PERIOD,
+        0,
+        0,
+        CYC,
+        0,
+        0,
+        0,
+    ];
+    let info = AuxtraceInfo {
+        kind: DECODER,
+        private: &words,
+    };
+    writer.record(&info, None)
+}
+
+/// The event that has written the trace, beside those of a recording.
+fn event(others: Option<&perfdata::File<'_>>) -> Attr {
+    let other = others.and_then(|file| file.events().first());
+    Attr {
+        // perf takes a file only if all events have the same.
+        read_format: other.map(|(attr, _)| attr.read_format).unwrap_or_default(),
+        kind: PMU,
+        config: PT | TSC | NORETCOMP | BRANCH,
+        sample_period: 1,
+        sample_type: SampleType::IP
+            | SampleType::TID
+            | SampleType::TIME
+            | SampleType::CPU
+            | SampleType::IDENTIFIER,
+        flags: Flags::SAMPLE_ID_ALL | Flags::EXCLUDE_USER | Flags::EXCLUDE_HV,
+        ..Attr::default()
+    }
+}
+
+impl Recording<'_> {
+    /// Where the kernel's text is.
+    fn kernel(&self) -> KernelMmap<'static> {
+        let (start, end) = self.text;
+        KernelMmap {
+            addr: start,
+            len: end - start,
+            pgoff: start,
+            filename: b"[kernel.kallsyms]_text",
+        }
+    }
+
+    /// Writes it.
+    pub(super) fn write(&self, path: &Path) -> Result<()> {
+        let bytes = match self.sideband {
+            Some(sideband) => fs::read(sideband).on("read", sideband)?,
+            None => Vec::new(),
+        };
+        let sideband = match self.sideband {
+            Some(path) => Some(perfdata::File::parse(&bytes).map_err(unusable(path))?),
+            None => None,
+        };
+        let clock = sideband.as_ref().map_or(Ok(None), clock_of);
+        let clock = clock.map_err(unusable(self.sideband.unwrap_or(path)))?;
+        // Without the guest's clock times are ticks.
+        let clock = clock.unwrap_or(TimeConv {
+            mult: 1,
+            cap_zero: true,
+            ..TimeConv::default()
+        });
+        self.put(path, sideband.as_ref(), &clock)
+    }
+
+    fn put(
+        &self,
+        path: &Path,
+        sideband: Option<&perfdata::File<'_>>,
+        clock: &TimeConv,
+    ) -> Result<()> {
+        let failed = unusable(path);
+        let cpus = || (0u32..).zip(self.traces);
+        let mut attr = event(sideband);
+        attr.flags |= Flags::TEXT_POKE;
+        let ids = cpus().map(|(cpu, _)| IDS + u64::from(cpu)).collect();
+        let mut events = vec![(attr.clone(), ids)];
+        events.extend(
+            sideband
+                .iter()
+                .flat_map(|file| file.events().iter().cloned()),
+        );
+        let file = File::create(path).on("create", path)?;
+        let mut writer = Writer::new(file, &events).map_err(&failed)?;
+
+        begin(&mut writer, clock, sideband.is_some()).map_err(&failed)?;
+        writer.record(clock, None).map_err(&failed)?;
+        let none = SampleId::default();
+        writer
+            .record(&self.kernel(), Some((&none, &attr)))
+            .map_err(&failed)?;
+        for poke in self.pokes {
+            let record = TextPoke {
+                addr: poke.address,
+                old: &poke.old,
+                new: &poke.new,
+            };
+            let id = SampleId {
+                pid: Some(u32::MAX),
+                tid: Some(u32::MAX),
+                time: Some(nanoseconds(clock, poke.when)),
+                id: Some(IDS),
+                cpu: Some(0),
+                ..SampleId::default()
+            };
+            writer
+                .record(&record, Some((&id, &attr)))
+                .map_err(&failed)?;
+        }
+        if let Some(sideband) = sideband {
+            let of_kernel = |kind: RecordType| !kind.is_user();
+            let last = copy(sideband, &mut writer, of_kernel).map_err(&failed)?;
+            for (cpu, _) in cpus() {
+                // Nobody knows who runs from then on.
+                let who = ItraceStart {
+                    pid: u32::MAX,
+                    tid: u32::MAX,
+                };
+                let id = SampleId {
+                    pid: Some(who.pid),
+                    tid: Some(who.tid),
+                    time: Some(last),
+                    id: Some(IDS + u64::from(cpu)),
+                    cpu: Some(cpu),
+                    ..SampleId::default()
+                };
+                writer.record(&who, Some((&id, &attr))).map_err(&failed)?;
+            }
+        }
+        for (cpu, trace) in cpus() {
+            copy_trace(cpu, trace, &mut writer, false)?;
+        }
+        let mut descriptions = vec![EventDesc {
+            attr,
+            ids: events
+                .first()
+                .map(|(_, ids)| ids.clone())
+                .unwrap_or_default(),
+            name: "intel_pt//k".to_owned(),
+        }];
+        if let Some(section) = sideband.and_then(|file| file.feature(Feature::EVENT_DESC)) {
+            descriptions.extend(section.events().map_err(&failed)?);
+        }
+        let mut features = Features::new();
+        let count = u32::try_from(self.traces.len()).unwrap_or(1);
+        features
+            .string(Feature::ARCH, "x86_64")
+            .nrcpus(count, count);
+        if let Some(sideband) = sideband {
+            describe(sideband, &mut features);
+        }
+        features
+            .cmdline(&["make", "trace", &format!("CMD={}", self.command)])
+            .events(&descriptions)
+            .pmu_mappings(&[(1, "software"), (PMU, "intel_pt")]);
+        writer.finish(&features).map_err(&failed)?;
+        Ok(())
+    }
+}
+
+/// Copies the trace of a CPU. `guest`: as that of a virtual machine's.
+fn copy_trace(cpu: u32, path: &Path, writer: &mut Writer<File>, guest: bool) -> Result<()> {
+    let failed = unusable(path);
+    let file = File::open(path).on("open", path)?;
+    let len = file.metadata().on("read", path)?.len();
+    let mut file = BufReader::new(file);
+    let mut buffer = vec![0; 1 << 20];
+    let mut of_guest = OfGuest::default();
+    // Zeros are `PAD` packets.
+    let size = len.next_multiple_of(8);
+    // One record: at some of the packets that two records share perf reports an error.
+    let aux = Auxtrace {
+        size,
+        offset: 0,
+        reference: REFERENCE,
+        idx: cpu,
+        tid: u32::MAX,
+        cpu,
+    };
+    writer.auxtrace(&aux).map_err(&failed)?;
+    let mut left = len;
+    while left != 0 {
+        let most = usize::try_from(left)
+            .unwrap_or(usize::MAX)
+            .min(buffer.len());
+        let part = buffer.get_mut(..most).unwrap_or_default();
+        file.read_exact(part).on("read", path)?;
+        if guest {
+            of_guest.mark(part);
+        }
+        writer.payload(part).map_err(&failed)?;
+        left -= u64::try_from(part.len()).unwrap_or(left);
+    }
+    let pad = usize::try_from(size - len).unwrap_or(0);
+    writer
+        .payload([0; 8].get(..pad).unwrap_or_default())
+        .map_err(&failed)
+}
+
+/// The clock of a recording.
+fn clock_of(file: &perfdata::File<'_>) -> perfdata::Result<Option<TimeConv>> {
+    for record in file.records() {
+        if let (Event::TimeConv(clock), _) = file.decode(&record?)? {
+            return Ok(Some(clock).filter(|clock| clock.cap_zero));
+        }
+    }
+    Ok(None)
+}
+
+/// Takes over what a recording says of the machine.
+fn describe(file: &perfdata::File<'_>, features: &mut Features) {
+    for section in file.features() {
+        if OF_MACHINE.contains(&section.feature) {
+            features.raw(section.feature, section.bytes.to_vec());
+        }
+    }
+}
+
+/// Copies the kernel's records that are wanted; the time of the last. Those of the kernel's text are not copied: we know more of it.
+fn copy(
+    file: &perfdata::File<'_>,
+    writer: &mut Writer<File>,
+    wanted: impl Fn(RecordType) -> bool,
+) -> perfdata::Result<u64> {
+    let mut last = 0;
+    for record in file.records() {
+        let record = record?;
+        let (event, id) = file.decode(&record)?;
+        last = last.max(id.and_then(|id| id.time).unwrap_or(0));
+        let of_text = matches!(
+            event,
+            Event::Mmap(_) | Event::TextPoke(..) | Event::Ksymbol(..)
+        );
+        if of_text || !wanted(record.kind) {
+            continue;
+        }
+        let mut bytes = record.kind.0.to_le_bytes().to_vec();
+        bytes.extend(record.misc.to_le_bytes());
+        let len = record.body.len() + 8;
+        bytes.extend(u16::try_from(len).unwrap_or(u16::MAX).to_le_bytes());
+        bytes.extend(record.body);
+        writer.raw(&bytes)?;
+    }
+    Ok(last)
+}
