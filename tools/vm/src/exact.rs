@@ -4,6 +4,7 @@
 //!
 //! - This file: programs, traced by `soft_pt`.
 //! - [`kernel`]: a kernel, traced by the trace unit in QEMU from outside.
+//! - [`outside`]: a whole guest, traced by that unit from its kernel's first instruction on, for stock perf.
 //! - [`device`]: kernel and programs, traced by that unit and its driver.
 
 use crate::cache::Cache;
@@ -22,9 +23,10 @@ use std::time::Duration;
 
 mod device;
 mod kernel;
+mod outside;
 
 /// Programs that are unlike each other, and soon done: stepping them by ptrace takes a minute each in a guest that is emulated.
-pub const FEW: [&str; 15] = [
+pub const FEW: [&str; 16] = [
     "again",
     "debugged",
     "dispatched",
@@ -32,6 +34,7 @@ pub const FEW: [&str; 15] = [
     "jumps",
     device::NAME,
     kernel::NAME,
+    outside::NAME,
     "losses",
     "probed",
     "sequences",
@@ -68,7 +71,7 @@ pub fn run(
     let of_programs: Vec<_> = filters
         .iter()
         .filter(|filter| {
-            let mut others = [kernel::NAME, device::NAME]
+            let mut others = [kernel::NAME, outside::NAME, device::NAME]
                 .into_iter()
                 .chain(device::parts());
             !others.any(|name| name.contains(filter.as_str()))
@@ -81,6 +84,9 @@ pub fn run(
     }
     if asked(kernel::NAME) {
         suites.push(kernel::run(cache, dir, kernel)?);
+    }
+    if asked(outside::NAME) {
+        suites.push(outside::run(cache, dir, kernel)?);
     }
     let part = |name: &str| asked(device::NAME) || asked(name);
     if device::parts().any(part) {

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Whether stock perf shows of a whole guest what it executed, from the kernel's first instruction on: recorded from outside, while the
+//! kernel patches its code.
+//!
+//! The first instructions are compared with the log, one by one. In the rest perf has to find no error, and the programs' names. With
+//! the guest as a virtual machine of a host perf knows no changes of code: there the trace has errors until perf begins to record in
+//! the guest, and none behind it.
+
+use super::{end, follow};
+use crate::cache::Cache;
+use crate::error::{Error, OnFile, Result};
+use crate::guest::Guest;
+use crate::kernel::Kernel;
+use crate::ktap::Case;
+use crate::step::Progress;
+use crate::trace::{self, Plan, Recorded};
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// The case's name.
+pub(super) const NAME: &str = "a whole guest";
+
+/// How many instructions are compared: some millions behind the first that the kernel has patched.
+const COMPARED: u64 = 60_000_000;
+
+/// What the guest does: a built-in command and a program, which reads much from the kernel.
+const WORK: &str = "cd /sys/kernel/slab; ls -l; ls -l; md5sum /bin/busybox";
+
+/// The name of a program in it.
+const PROGRAM: &str = "ls";
+
+/// A function of the kernel's that is executed before any of its code is patched, and the one where the trace begins.
+const SYMBOLS: [&str; 2] = ["common_startup_64", "start_kernel"];
+
+pub(super) fn run(cache: &Cache, dir: &Path, kernel: &Kernel) -> Result<Case> {
+    let progress = Progress::begin(&format!("exact: {NAME} on {}", kernel.kind));
+    let guest = Guest::new(kernel, &[])?
+        .append("kunit.enable=0")
+        .timeout(Duration::from_secs(900));
+    let plan = Plan {
+        cpus: 1,
+        log: Some(COMPARED),
+        vm: true,
+    };
+    let recorded = trace::record(cache, &dir.join("exact-outside"), guest, WORK, plan, |_| {})?;
+    let cases = match recorded.outcome.faults().first() {
+        Some(fault) => vec![Case::fail(
+            "the guest",
+            &format!("{}: {}", fault.name, fault.reason),
+        )],
+        None => vec![
+            case("each instruction", compared(&recorded)?),
+            case("the whole trace", whole(&recorded.data)?),
+            case("a virtual machine", as_vm(&recorded)?),
+        ],
+    };
+    let log = recorded.prefix.with_extension("cpu0.log");
+    fs::remove_file(&log).on("remove", &log)?;
+    progress.end(&format!("{} cases", cases.len()));
+    Ok(Case::suite(NAME, cases))
+}
+
+fn case(name: &str, found: std::result::Result<String, String>) -> Case {
+    match found {
+        Ok(line) => Case::pass(name).with_log(vec![line]),
+        Err(why) => Case::fail(name, &why),
+    }
+}
+
+/// What perf shows, line by line.
+fn shown<T>(
+    data: &Path,
+    options: &[&str],
+    read: impl FnOnce(&mut dyn Iterator<Item = io::Result<String>>) -> T,
+) -> Result<T> {
+    let mut perf = Command::new("perf")
+        .args(["script", "-i"])
+        .arg(data)
+        .args(options)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .map_err(|source| Error::Spawn {
+            program: "perf".to_owned(),
+            source,
+        })?;
+    let mut lines = perf.stdout.take().map(|out| BufReader::new(out).lines());
+    let found = match &mut lines {
+        Some(lines) => read(lines),
+        None => read(&mut io::empty().lines()),
+    };
+    // It may have more to say.
+    let _ = perf.kill();
+    let _ = perf.wait();
+    Ok(found)
+}
+
+/// Compares the first instructions with the log.
+fn compared(recorded: &Recorded) -> Result<std::result::Result<String, String>> {
+    let log = recorded.prefix.with_extension("cpu0.log");
+    let mut executed = BufReader::new(File::open(&log).on("open", &log)?).lines();
+    let mut symbols = SYMBOLS.iter().peekable();
+    let options = ["--itrace=i1i", "-F", "ip,sym"];
+    let same = shown(&recorded.data, &options, |lines| {
+        let most = usize::try_from(COMPARED).unwrap_or(usize::MAX);
+        let addresses = lines.take(most).map(|line| {
+            let mut line = line?;
+            let at = line
+                .trim_start()
+                .find(' ')
+                .map(|at| at + line.len() - line.trim_start().len());
+            if let Some(at) = at {
+                let symbol = line.split_off(at);
+                symbols.next_if(|wanted| symbol.trim() == **wanted);
+            }
+            Ok(line)
+        });
+        let count = follow(addresses, &mut executed)?;
+        end(&mut executed, count)?;
+        Ok(count)
+    })?;
+    Ok(same.and_then(|count| match symbols.next() {
+        Some(symbol) => Err(format!("perf does not show {symbol} where it is executed")),
+        None if count != COMPARED => Err(format!("the guest has executed {count} instructions")),
+        None => Ok(format!("{count} instructions, each of them")),
+    }))
+}
+
+/// perf decodes all of the trace, and knows who runs.
+fn whole(data: &Path) -> Result<std::result::Result<String, String>> {
+    let options = ["--itrace=i10000ie", "-F", "comm,ip"];
+    shown(data, &options, |lines| {
+        let (mut samples, mut named) = (0u64, 0u64);
+        for line in lines {
+            let line = line.map_err(|error| error.to_string())?;
+            if line.contains("error") {
+                return Err(line);
+            }
+            samples += 1;
+            named += u64::from(line.trim_start().starts_with(&format!("{PROGRAM} ")));
+        }
+        match (samples * 10_000, named) {
+            (most, _) if most <= COMPARED => Err(format!("perf shows {most} instructions")),
+            (_, 0) => Err(format!("perf does not show that {PROGRAM} runs")),
+            (most, _) => Ok(format!("{most} instructions, 0 errors")),
+        }
+    })
+}
+
+/// With the guest as a virtual machine perf knows its process, its CPU and its programs.
+fn as_vm(recorded: &Recorded) -> Result<std::result::Result<String, String>> {
+    let Some(data) = &recorded.vm else {
+        return Ok(Err("it was not recorded so".to_owned()));
+    };
+    let options = ["--itrace=i10000ie", "-F", "comm,machine_pid,vcpu,ip"];
+    let process = recorded.outcome.process;
+    shown(data, &options, |lines| {
+        let (mut samples, mut named) = (0u64, 0u64);
+        for line in lines {
+            let line = line.map_err(|error| error.to_string())?;
+            if line.contains("error") && samples != 0 {
+                return Err(line);
+            }
+            // As in "VM: 1234 VCPU:000 ls ffffffff81000000".
+            let Some((_, of_guest)) = line.split_once("VM:") else {
+                continue;
+            };
+            let mut words = of_guest.split_whitespace();
+            let machine = words.next().and_then(|pid| pid.parse().ok());
+            if (machine, words.next()) != (Some(process), Some("VCPU:000")) {
+                return Err(line);
+            }
+            samples += 1;
+            named += u64::from(words.next() == Some(PROGRAM));
+        }
+        match named {
+            0 => Err(format!(
+                "perf does not show that {PROGRAM} runs on CPU 0 of the machine {process}"
+            )),
+            _ => Ok(format!("{} instructions, 0 errors", samples * 10_000)),
+        }
+    })
+}
