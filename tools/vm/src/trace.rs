@@ -79,6 +79,13 @@ pub fn record(
         .installed(Path::new(PERF))?
         .script("traced", &format!("#!/bin/sh\n{command}\n"));
     let outcome = guest.run(cache, &dir.join("guest"), INSIDE, live)?;
+    let said = dir.join("guest/qemu.log");
+    if let Some(why) = unwritten(&fs::read_to_string(&said).on("read", &said)?) {
+        return Err(Error::Other(format!(
+            "the trace in {} is not whole: {why}",
+            dir.display()
+        )));
+    }
     let (data, vm) = assemble(dir, &prefix, &outcome, command, plan)?;
     Ok(Recorded {
         data,
@@ -176,6 +183,17 @@ fn as_vm(dir: &Path, recording: &Recording<'_>, guest: &Path, process: u32) -> R
     Ok(merged)
 }
 
+/// Why the plugin could not write its files, by what QEMU says.
+fn unwritten(said: &str) -> Option<&str> {
+    said.lines().find_map(|line| {
+        let why = line.strip_prefix("traceunit: ")?;
+        ["the trace ends early", "cannot write"]
+            .iter()
+            .any(|what| why.starts_with(what))
+            .then_some(why)
+    })
+}
+
 /// Where the kernel's text begins and ends.
 fn bounds(kallsyms: &str) -> Option<(u64, u64)> {
     let address = |name: &str| {
@@ -192,6 +210,15 @@ fn bounds(kallsyms: &str) -> Option<(u64, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_full_disk_is_noticed() {
+        let good = "traceunit: 261 instructions have changed\n";
+        let full = "traceunit: the trace ends early: No space left on device (os error 28)";
+        assert_eq!(unwritten(good), None);
+        let found = unwritten(&format!("{full}\n{good}")).map(str::to_owned);
+        assert_eq!(found, full.strip_prefix("traceunit: ").map(str::to_owned));
+    }
 
     #[test]
     fn the_text_is_between_its_symbols() {
