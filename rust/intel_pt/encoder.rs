@@ -34,6 +34,11 @@ pub trait Output {
 
     /// The time stamp counter.
     fn tsc(&mut self) -> u64;
+
+    /// Its frequency in units of 100 MHz, if it is known: with `CYC`s, what `CBR` says.
+    fn ratio(&mut self) -> Option<u8> {
+        None
+    }
 }
 
 /// The contents of a trace.
@@ -529,7 +534,9 @@ impl Encoder {
         if let Some(now) = now {
             self.tsc(group, state, now);
         }
-        if let Some(ratio) = self.config.cbr {
+        let counted = || output.ratio().filter(|_| self.config.cyc);
+
+        if let Some(ratio) = self.config.cbr.or_else(counted) {
             group.cbr(ratio);
         }
         if let Some(cr3) = state.cr3 {

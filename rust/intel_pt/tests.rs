@@ -74,6 +74,10 @@ impl Output for Clock {
         self.1 += 0x10;
         self.1
     }
+
+    fn ratio(&mut self) -> Option<u8> {
+        Some(10)
+    }
 }
 
 #[test]
@@ -92,10 +96,12 @@ fn cycles_are_counted_in_front_of_packets() {
         mode: Mode::Bits64,
     };
     pt.begin(false, &mut clock).unwrap();
-    clock.0.clear();
     pt.enable(0x401000, Mode::Bits64, &mut clock).unwrap();
+    // TSC, CBR.
+    let mut want = PSB.to_vec();
+    want.extend([0x19, 0x10, 0, 0, 0, 0, 0, 0, 2, 3, 10, 0, 2, 0x23]);
     // CYC, TSC, MODE.Exec, TIP.PGE.
-    let mut want = vec![0x83, 0x19, 0x20, 0, 0, 0, 0, 0, 0, 0x99, 1];
+    want.extend([0x83, 0x19, 0x20, 0, 0, 0, 0, 0, 0, 0x99, 1]);
     want.extend([0x51, 0, 0x10, 0x40, 0]);
     for (pass, cyc) in [
         (0, &[0x83][..]),

@@ -14,11 +14,16 @@ type RunOnCpu = unsafe extern "C" fn(*mut Cpu, Work, *mut c_void);
 type GetCpu = unsafe extern "C" fn(c_int) -> *mut Cpu;
 type Flush = unsafe extern "C" fn();
 type Ticks = unsafe extern "C" fn() -> i64;
+type Clock = unsafe extern "C" fn(c_int) -> i64;
+
+/// `QEMU_CLOCK_VIRTUAL`: it runs when the guest does.
+const VIRTUAL: c_int = 1;
 
 /// QEMU's functions.
 #[derive(Debug, Clone, Copy)]
 pub struct Inside {
     ticks: Ticks,
+    clock: Clock,
     get_cpu: GetCpu,
     run: RunOnCpu,
     flush: Flush,
@@ -32,11 +37,15 @@ impl Inside {
     /// This QEMU has one of them no more.
     pub fn find() -> Result<Self, String> {
         let ticks = symbol(c"cpus_get_elapsed_ticks")?;
+        let clock = symbol(c"qemu_clock_get_ns")?;
         let get_cpu = symbol(c"qemu_get_cpu")?;
         let run = symbol(c"async_safe_run_on_cpu")?;
         let flush = symbol(c"tb_flush__exclusive_or_serial")?;
         // SAFETY: QEMU's function of this name takes nothing, and returns a 64-bit integer.
         let ticks = unsafe { std::mem::transmute::<*mut c_void, Ticks>(ticks) };
+        // SAFETY: QEMU's function of this name takes an enumeration, which is an integer to C, and returns
+        // a 64-bit integer.
+        let clock = unsafe { std::mem::transmute::<*mut c_void, Clock>(clock) };
         // SAFETY: QEMU's function of this name takes an integer, and returns a pointer.
         let get_cpu = unsafe { std::mem::transmute::<*mut c_void, GetCpu>(get_cpu) };
         // SAFETY: QEMU's function of this name takes a CPU, a function, and a union as large as a
@@ -46,6 +55,7 @@ impl Inside {
         let flush = unsafe { std::mem::transmute::<*mut c_void, Flush>(flush) };
         Ok(Self {
             ticks,
+            clock,
             get_cpu,
             run,
             flush,
@@ -58,6 +68,14 @@ impl Inside {
         // SAFETY: It reads the clock under a lock of its own, on any thread.
         let ticks = unsafe { (self.ticks)() };
         u64::from_ne_bytes(ticks.to_ne_bytes())
+    }
+
+    /// Nanoseconds for which the guest has run.
+    #[must_use]
+    pub fn nanoseconds(&self) -> u64 {
+        // SAFETY: There is such a clock. It reads it under a lock of its own, on any thread.
+        let nanoseconds = unsafe { (self.clock)(VIRTUAL) };
+        u64::from_ne_bytes(nanoseconds.to_ne_bytes())
     }
 
     /// Has `work` done soon, on the thread of a virtual CPU, while none executes anything. Can be

@@ -3,7 +3,7 @@
 //! A trace unit in QEMU: it writes Intel PT packets of what a guest executes.
 //!
 //! ```text
-//! qemu-system-x86_64 … -plugin libtraceunit.so,out=PREFIX[,from=user][,log=yes|COUNT]
+//! qemu-system-x86_64 … -plugin libtraceunit.so,out=PREFIX[,from=user][,cyc=yes][,log=yes|COUNT]
 //! qemu-system-x86_64 … -plugin libtraceunit.so,device=SOCKET[,out=PREFIX[,log=yes|COUNT]]
 //! ```
 //!
@@ -19,10 +19,11 @@
 //! | `PREFIX.pokes` | without a device: a line for each change of that code: when, where, the bytes before, the bytes now |
 //! | `PREFIX.cpuN.log` | with `log=`: the address of each executed instruction, or of the first so many, which is what a decoder must show |
 //!
-//! The trace begins with the first instruction at an address of the kernel's. With `from=user` it begins with
-//! the first of a program, and changes of the code are not written. When QEMU translates other bytes at an address than before, the code has
-//! changed: what perf calls a text poke. Each trace then has a `TSC` and a `PTW` with the address, so
-//! that a decoder executes the new bytes only behind it.
+//! With `cyc=yes` there are `CYC` packets. The trace begins with the first instruction at an address of the
+//! kernel's. With `from=user` it begins with the first of a program, and changes of the code are not written.
+//! When QEMU translates other bytes at an address than before, the code has changed: what perf calls a text
+//! poke. Each trace then has a `TSC` and a `PTW` with the address, so that a decoder executes the new bytes
+//! only behind it.
 //!
 //! - [`device`]: what the device's registers do. [`serve`]: how QEMU and memory are reached.
 //! - [`flow`]: from blocks and discontinuities to packets. Nothing of QEMU.

@@ -5,7 +5,7 @@
 use crate::flow::{Block, State};
 use crate::image::{Change, Image};
 use crate::serve::{self, Engine};
-use crate::source::{Log, Packets, Request, Sink, Source};
+use crate::source::{Clock, Log, Packets, Request, Sink, Source};
 use intel_pt::insn::{Insn, Mode};
 use qemuplugin::biased;
 use qemuplugin::inside::Inside;
@@ -36,6 +36,8 @@ struct TraceUnit {
     rip: OnceLock<Option<Register>>,
     /// What else is written, if anything.
     files: Option<Files>,
+    /// Whether the trace in files has `CYC` packets.
+    cyc: bool,
     /// The trace has to wait for a program.
     from_user: Option<FromUser>,
 }
@@ -64,7 +66,11 @@ struct FromUser {
     begun: AtomicBool,
 }
 
-qemuplugin::plugin!(TraceUnit, "traceunit", ["out", "log", "from", "device"]);
+qemuplugin::plugin!(
+    TraceUnit,
+    "traceunit",
+    ["out", "log", "from", "cyc", "device"]
+);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -74,6 +80,22 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 struct Qemu {
     inside: Inside,
     whole: Flag,
+}
+
+/// The guest's time stamp counter.
+struct Ticks(Inside);
+
+impl Clock for Ticks {
+    fn ticks(&self) -> u64 {
+        self.0.ticks()
+    }
+
+    fn ratio(&self) -> Option<u8> {
+        // Both count while the guest runs.
+        let (ticks, passed) = (self.0.ticks(), self.0.nanoseconds());
+        let ratio = ticks.checked_mul(10)?.checked_add(passed / 2)?;
+        u8::try_from(ratio.checked_div(passed)?).ok()
+    }
 }
 
 impl Engine for Qemu {
@@ -155,10 +177,11 @@ impl Plugin for TraceUnit {
             },
         };
         let from_user = flag(options, "from", "user")?;
+        let cyc = flag(options, "cyc", "yes")?;
         match (prefix, socket) {
             (None, _) if log.is_some() => return Err("log= needs out=PREFIX".to_owned()),
-            (_, Some(_)) if from_user => {
-                return Err("from=user goes with out=, not with device=".to_owned())
+            (_, Some(_)) if from_user || cyc => {
+                return Err("from=user and cyc=yes go with out=, not with device=".to_owned())
             }
             _ => {}
         }
@@ -173,7 +196,7 @@ impl Plugin for TraceUnit {
             .collect::<Result<_, String>>()?;
         biased::prepare()?;
         let inside = Inside::find()?;
-        let source = Arc::new(Source::new(Box::new(move || inside.ticks()), logs));
+        let source = Arc::new(Source::new(Box::new(Ticks(inside)), logs));
         let engine = Arc::new(Qemu {
             inside,
             whole: Flag::new(),
@@ -218,6 +241,7 @@ impl Plugin for TraceUnit {
             cr3: OnceLock::new(),
             rip: OnceLock::new(),
             files,
+            cyc,
             from_user: from_user.then(FromUser::default),
         };
         if socket.is_none() && !from_user {
@@ -342,6 +366,7 @@ impl TraceUnit {
     fn start(&self) {
         let mut request = Request {
             tsc: true,
+            cyc: self.cyc,
             psb_period: PSB_PERIOD,
             late: true,
             ..Request::default()

@@ -71,8 +71,22 @@ impl Packets {
     }
 }
 
-/// What reads the time stamp counter of guests.
-pub type Clock = Box<dyn Fn() -> u64 + Send + Sync>;
+/// The time stamp counter of guests.
+pub trait Clock: Send + Sync {
+    /// What it is at.
+    fn ticks(&self) -> u64;
+
+    /// Ticks in 10 nanoseconds, if they are known: its frequency in units of 100 MHz, as `CBR` has it.
+    fn ratio(&self) -> Option<u8> {
+        None
+    }
+}
+
+impl<F: Fn() -> u64 + Send + Sync> Clock for F {
+    fn ticks(&self) -> u64 {
+        self()
+    }
+}
 
 /// A virtual CPU.
 pub struct Cpu {
@@ -96,7 +110,7 @@ struct Changes {
 
 struct Timed<'a> {
     packets: &'a mut Packets,
-    clock: &'a Clock,
+    clock: &'a dyn Clock,
 }
 
 impl Output for Timed<'_> {
@@ -108,7 +122,11 @@ impl Output for Timed<'_> {
     }
 
     fn tsc(&mut self) -> u64 {
-        (self.clock)()
+        self.clock.ticks()
+    }
+
+    fn ratio(&mut self) -> Option<u8> {
+        self.clock.ratio()
     }
 }
 
@@ -126,7 +144,7 @@ pub struct Source {
     cpus: PerCpu<Cpu>,
     /// Whether the trace of each is on. It is changed under the CPU's lock.
     on: Box<[AtomicBool]>,
-    clock: Clock,
+    clock: Box<dyn Clock>,
     /// Whether blocks are reported.
     armed: AtomicBool,
     changes: Changes,
@@ -136,13 +154,13 @@ pub struct Source {
 pub struct Held<'a, G> {
     cpu: G,
     on: &'a AtomicBool,
-    clock: &'a Clock,
+    clock: &'a dyn Clock,
     changes: &'a Changes,
 }
 
 impl Source {
     /// That of as many CPUs as there are places for logs.
-    pub fn new(clock: Clock, logs: impl IntoIterator<Item = Option<Log>>) -> Self {
+    pub fn new(clock: Box<dyn Clock>, logs: impl IntoIterator<Item = Option<Log>>) -> Self {
         let cpu = |log| Cpu {
             flow: None,
             packets: Packets::default(),
@@ -180,7 +198,7 @@ impl Source {
     /// The code at an address has changed: when that was. Each CPU whose trace is on has a message of it
     /// before it executes another block.
     pub fn changed(&self, address: u64) -> u64 {
-        let now = (self.clock)();
+        let now = self.clock.ticks();
         self.changes.newest.store(address, Ordering::Relaxed);
         self.changes.count.fetch_add(1, Ordering::Release);
         now
@@ -191,7 +209,7 @@ impl Source {
         Some(Held {
             cpu: self.cpus.of(index)?,
             on: self.on.get(index)?,
-            clock: &self.clock,
+            clock: &*self.clock,
             changes: &self.changes,
         })
     }
@@ -206,7 +224,7 @@ impl Source {
         Some(Held {
             cpu: self.cpus.here(cpu)?,
             on,
-            clock: &self.clock,
+            clock: &*self.clock,
             changes: &self.changes,
         })
     }
