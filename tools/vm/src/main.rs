@@ -110,6 +110,9 @@ enum Verb {
         /// Show it as a virtual machine of a host, too: build/trace/vm.data
         #[arg(long)]
         vm: bool,
+        /// Draw the first call of this function that returns without a context switch: build/trace/FUNCTION.svg
+        #[arg(long, conflicts_with = "vm", value_name = "FUNCTION")]
+        draw: Option<String>,
         /// The command, as shell text
         #[arg(required = true)]
         command: Vec<String>,
@@ -252,6 +255,7 @@ fn run(args: Args) -> Result<ExitCode> {
             with,
             append,
             vm,
+            draw,
             command,
         } => {
             let kernel = match image {
@@ -272,7 +276,9 @@ fn run(args: Args) -> Result<ExitCode> {
                     cpus: 1,
                     log: None,
                     vm,
+                    cyc: draw.is_some(),
                 },
+                draw.as_deref(),
             );
         }
         Verb::Shell { kernel, trace } => {
@@ -311,7 +317,13 @@ fn run(args: Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn traced(cache: &Cache, guest: Guest<'_>, command: &str, plan: trace::Plan) -> Result<ExitCode> {
+fn traced(
+    cache: &Cache,
+    guest: Guest<'_>,
+    command: &str,
+    plan: trace::Plan,
+    draw: Option<&str>,
+) -> Result<ExitCode> {
     let dir = cache.build().join("trace");
     let recorded = trace::record(cache, &dir, guest, command, plan, |line| println!("{line}"))?;
     let faults = recorded.outcome.faults();
@@ -324,6 +336,10 @@ fn traced(cache: &Cache, guest: Guest<'_>, command: &str, plan: trace::Plan) -> 
     );
     for data in std::iter::once(&recorded.data).chain(&recorded.vm) {
         eprintln!("  perf script -i {} --call-trace", data.display());
+    }
+    if let Some(function) = draw {
+        let picture = dir.join(format!("{}.svg", function.replace('/', "_")));
+        eprintln!("{}", trace::draw(&recorded, function, &picture)?);
     }
     let status = recorded.outcome.status.and_then(|s| u8::try_from(s).ok());
     Ok(ExitCode::from(match faults.is_empty() {

@@ -20,6 +20,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+mod chart;
 mod code;
 mod data;
 
@@ -38,6 +39,8 @@ pub struct Plan {
     pub log: Option<u64>,
     /// Whether it is wanted as a virtual machine of a host, too.
     pub vm: bool,
+    /// Whether the trace has the time of each branch, by `CYC` packets.
+    pub cyc: bool,
 }
 
 /// A guest that was recorded.
@@ -73,6 +76,9 @@ pub fn record(
     let mut options = format!("{},out={}", unit.display(), prefix.display());
     if let Some(most) = plan.log {
         options += &format!(",log={most}");
+    }
+    if plan.cyc {
+        options += ",cyc=yes";
     }
     let guest = guest
         .observed(plan.cpus, &options)
@@ -154,6 +160,7 @@ fn assemble(
         sideband: Some(&*sideband).filter(|path| path.exists()),
         text,
         command,
+        cyc: plan.cyc,
     };
     recording.write(&folder.join("data"))?;
     let vm = match plan.vm {
@@ -181,6 +188,15 @@ fn as_vm(dir: &Path, recording: &Recording<'_>, guest: &Path, process: u32) -> R
     log.run("merging with perf inject", &mut perf)?;
     fs::remove_file(&host).on("remove", &host)?;
     Ok(merged)
+}
+
+/// Draws the first call of a function in a recording with cycles; what it has drawn.
+///
+/// # Errors
+///
+/// When no call of it returns without a context switch, or perf fails.
+pub fn draw(recorded: &Recorded, function: &str, to: &Path) -> Result<String> {
+    chart::draw(&recorded.data, function, to)
 }
 
 /// Why the plugin could not write its files, by what QEMU says.

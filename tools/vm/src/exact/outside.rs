@@ -45,6 +45,7 @@ pub(super) fn run(cache: &Cache, dir: &Path, kernel: &Kernel) -> Result<Case> {
         cpus: 1,
         log: Some(COMPARED),
         vm: true,
+        cyc: false,
     };
     let recorded = trace::record(cache, &dir.join("exact-outside"), guest, WORK, plan, |_| {})?;
     let cases = match recorded.outcome.faults().first() {

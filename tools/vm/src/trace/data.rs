@@ -68,6 +68,8 @@ pub(super) struct Recording<'a> {
     pub(super) text: (u64, u64),
     /// What the guest was to do.
     pub(super) command: &'a str,
+    /// Whether there are `CYC` packets.
+    pub(super) cyc: bool,
 }
 
 /// What a guest's clock makes of a number of ticks.
@@ -185,6 +187,9 @@ impl Recording<'_> {
         let cpus = || (0u32..).zip(self.traces);
         let mut attr = event(sideband);
         attr.flags |= Flags::TEXT_POKE;
+        if self.cyc {
+            attr.config |= CYC;
+        }
         let ids = cpus().map(|(cpu, _)| IDS + u64::from(cpu)).collect();
         let mut events = vec![(attr.clone(), ids)];
         events.extend(

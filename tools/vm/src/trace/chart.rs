@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! A picture of a call: what it calls, and what that calls, on a time line.
+//!
+//! perf shows the calls of a recording. The first call of the wanted function that returns without a context switch is taken. All
+//! branches within its time are looked at then: a jump to the beginning of another function takes the caller's place, as retpolines
+//! and tail calls do.
+
+use crate::error::{Error, OnFile, Result};
+use inferno::flamegraph::{from_lines, Options};
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// No kernel stack is as deep.
+const DEEPEST: usize = 100;
+
+/// Who runs beside the command: nobody knows, or it is perf.
+const OTHERS: [&str; 2] = [":-1", "perf"];
+
+/// What a branch does to the stack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Does {
+    Calls,
+    Returns,
+    /// It goes to the beginning of a function, or elsewhere in one.
+    Jumps {
+        begins: bool,
+    },
+    /// The trace has a hole.
+    Ends,
+}
+
+/// A branch, of a line that perf shows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Branch<'a> {
+    /// The thread's name and number.
+    who: &'a str,
+    /// In nanoseconds.
+    time: u64,
+    does: Does,
+    /// The function that it is in, and the one that it leads to.
+    from: &'a str,
+    to: &'a str,
+}
+
+impl<'a> Branch<'a> {
+    /// As in "  ls  71  1.206557781:   call   ffffffff8148d07d a+0x1d => ffffffff8148d117 b+0x0". [`None`] for another line.
+    fn parse(line: &'a str) -> Option<Self> {
+        let (front, to) = line.split_once(" => ")?;
+        let (who, rest) = front.split_once(": ").or_else(|| front.split_once(":\t"))?;
+        let (who, time) = who.trim().rsplit_once(' ')?;
+        let (seconds, nanoseconds) = time.split_once('.')?;
+        let time =
+            seconds.parse::<u64>().ok()? * 1_000_000_000 + nanoseconds.parse::<u64>().ok()?;
+        let mut words = rest.split_whitespace().rev();
+        let (from, _) = (words.next()?, words.next()?);
+        let mut words = to.split_whitespace();
+        let to = words.nth(1)?;
+        let (to, offset) = to.split_once("+0x").unwrap_or((to, ""));
+        let flags = rest.trim_start();
+        let is = |kinds: &[&str]| kinds.iter().any(|kind| flags.starts_with(kind));
+        let does = if is(&["tr ", "unknown"]) {
+            Does::Ends
+        } else if is(&["call", "int", "hw int", "syscall"]) {
+            Does::Calls
+        } else if is(&["return", "iret", "sysret"]) {
+            Does::Returns
+        } else {
+            let begins = offset == "0";
+            Does::Jumps { begins }
+        };
+        Some(Self {
+            who: who.trim(),
+            time,
+            does,
+            from: from.split_once("+0x").map_or(from, |(name, _)| name),
+            to,
+        })
+    }
+}
+
+/// Follows one call.
+#[derive(Debug)]
+struct Call {
+    /// The thread's name and number.
+    who: String,
+    name: String,
+    begins: u64,
+    ends: u64,
+    stack: Vec<String>,
+    /// What was executed, and for how long.
+    spans: Vec<(String, u64)>,
+}
+
+/// What came of a branch.
+#[derive(Debug, PartialEq, Eq)]
+enum Outcome {
+    Goes,
+    Returned,
+    Lost,
+}
+
+impl Call {
+    fn new(branch: &Branch<'_>) -> Self {
+        Self {
+            who: branch.who.to_owned(),
+            name: branch
+                .who
+                .split_whitespace()
+                .next()
+                .unwrap_or_default()
+                .to_owned(),
+            begins: branch.time,
+            ends: branch.time,
+            stack: vec![branch.to.to_owned()],
+            spans: Vec::new(),
+        }
+    }
+
+    fn follow(&mut self, branch: &Branch<'_>) -> Outcome {
+        if branch.who != self.who || branch.does == Does::Ends || self.stack.len() > DEEPEST {
+            return Outcome::Lost;
+        }
+        let passed = branch.time.saturating_sub(self.ends);
+        self.spans.push((self.stack.join(";"), passed));
+        self.ends = branch.time;
+        match branch.does {
+            Does::Calls => self.stack.push(branch.to.to_owned()),
+            Does::Returns => {
+                self.stack.pop();
+            }
+            Does::Jumps { begins: true } if branch.from != branch.to => {
+                self.stack.pop();
+                self.stack.push(branch.to.to_owned());
+            }
+            Does::Jumps { .. } | Does::Ends => {}
+        }
+        match self.stack.is_empty() {
+            true => Outcome::Returned,
+            false => Outcome::Goes,
+        }
+    }
+
+    /// Lines as flame graphs are made of. The newest is first, as inferno has it.
+    fn lines(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        // The trace has a time for some branches together, which share what has passed.
+        for spans in self.spans.split_inclusive(|(_, passed)| *passed != 0) {
+            let passed: u64 = spans.iter().map(|(_, passed)| passed).sum();
+            let mut count = u64::try_from(spans.len()).unwrap_or(u64::MAX);
+            let mut left = passed;
+            for (stack, _) in spans {
+                let share = left / count.max(1);
+                (left, count) = (left - share, count.saturating_sub(1));
+                if share != 0 {
+                    lines.push(format!("{stack} {share}"));
+                }
+            }
+        }
+        lines.reverse();
+        lines
+    }
+}
+
+/// Draws the first call of `function` in a recording that returns without a context switch.
+///
+/// # Errors
+///
+/// When there is none, or perf fails.
+pub(super) fn draw(data: &Path, function: &str, to: &Path) -> Result<String> {
+    let none = || {
+        Error::Other(format!(
+            "the recording has no call of {function} that returns without a context switch, while the command runs: \
+             `perf script -i {} --call-trace` shows the calls",
+            data.display()
+        ))
+    };
+    let calls = first(data, function, "--itrace=cr", None)?.ok_or_else(none)?;
+    // perf takes microseconds.
+    let window = (
+        calls.begins.saturating_sub(1000),
+        calls.ends.saturating_add(1000),
+    );
+    let call = first(data, function, "--itrace=b", Some(window))?.ok_or_else(none)?;
+    let lines = call.lines();
+    let mut options = Options::default();
+    options.title = format!("{function}() of {}", call.name);
+    options.subtitle = Some(format!(
+        "{} ns: each instruction takes one",
+        call.ends - call.begins
+    ));
+    options.count_name = "ns".to_owned();
+    options.flame_chart = true;
+    options.hash = true;
+    options.no_javascript = true;
+    let mut svg = Vec::new();
+    from_lines(&mut options, lines.iter().map(String::as_str), &mut svg)
+        .map_err(|error| Error::Other(format!("the picture cannot be drawn: {error}")))?;
+    fs::write(to, svg).on("write", to)?;
+    Ok(format!(
+        "{function}() of {}, {} ns and {} branches: {}",
+        call.name,
+        call.ends - call.begins,
+        call.spans.len(),
+        to.display()
+    ))
+}
+
+/// The first such call that perf shows, within these times.
+fn first(
+    data: &Path,
+    function: &str,
+    branches: &str,
+    window: Option<(u64, u64)>,
+) -> Result<Option<Call>> {
+    let mut perf = Command::new("perf");
+    perf.args(["script", "--ns", branches, "-F"])
+        .arg("comm,tid,time,flags,ip,sym,symoff,addr")
+        .arg("-i")
+        .arg(data);
+    if let Some((begins, ends)) = window {
+        let seconds = |time: u64| format!("{}.{:09}", time / 1_000_000_000, time % 1_000_000_000);
+        perf.arg(format!("--time={},{}", seconds(begins), seconds(ends)));
+    }
+    let mut child = perf
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .map_err(|error| Error::Other(format!("cannot start perf: {error}")))?;
+    let stdout = child.stdout.take();
+    let found = stdout.map_or(Ok(None), |stdout| {
+        search(BufReader::new(stdout), function).on("read what perf shows of", data)
+    });
+    // It may have more to show.
+    let _ = child.kill();
+    let _ = child.wait();
+    found
+}
+
+fn search(mut shown: impl BufRead, function: &str) -> std::io::Result<Option<Call>> {
+    let mut call: Option<Call> = None;
+    let mut line = Vec::new();
+    while shown.read_until(b'\n', &mut line)? != 0 {
+        let text = String::from_utf8_lossy(&line);
+        if let Some(branch) = Branch::parse(text.trim_end()) {
+            match &mut call {
+                Some(found) => match found.follow(&branch) {
+                    Outcome::Returned => return Ok(call),
+                    Outcome::Goes => {}
+                    Outcome::Lost => call = None,
+                },
+                None if branch.does == Does::Calls
+                    && branch.to == function
+                    && !OTHERS.iter().any(|other| branch.who.starts_with(other)) =>
+                {
+                    call = Some(Call::new(&branch));
+                }
+                None => {}
+            }
+        }
+        line.clear();
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHOWN: &str = "\
+             :-1      -1     1.000000001:   call                   ffffffff81000001 x+0x1 => ffffffff81000100 wanted+0x0
+              ls      71     1.000000010:   call                   ffffffff81000001 x+0x1 => ffffffff81000100 wanted+0x0
+              ls      71     1.000000012:   tr end  async          ffffffff81000102 wanted+0x2 =>                0 [unknown]
+              ls      71     1.000000020:   call                   ffffffff81000001 x+0x1 => ffffffff81000100 wanted+0x0
+              ls      71     1.000000025:   call                   ffffffff81000105 wanted+0x5 => ffffffff81000200 __x86_indirect_thunk_rax+0x0
+              ls      71     1.000000027:   jmp                    ffffffff81000202 __x86_indirect_thunk_rax+0x2 => ffffffff81000300 a+0x0
+              ls      71     1.000000027:   jcc                    ffffffff81000302 a+0x2 => ffffffff81000310 a+0x10
+              ls      71     1.000000030:   hw int                 ffffffff81000310 a+0x10 => ffffffff81000400 irq+0x0
+ instruction trace error type 1
+              ls      71     1.000000040:   iret                   ffffffff81000410 irq+0x10 => ffffffff81000310 a+0x10
+              ls      71     1.000000042:   return                 ffffffff81000312 a+0x12 => ffffffff8100010a wanted+0xa
+              ls      71     1.000000050:   return                 ffffffff81000112 wanted+0x12 => ffffffff81000006 x+0x6
+";
+
+    #[test]
+    fn the_first_whole_call_is_found() {
+        let call = search(SHOWN.as_bytes(), "wanted").unwrap().unwrap();
+        assert_eq!((call.begins, call.ends), (1_000_000_020, 1_000_000_050));
+        assert_eq!(
+            call.lines(),
+            [
+                "wanted 8",
+                "wanted;a 2",
+                "wanted;a;irq 10",
+                "wanted;a 2",
+                "wanted;a 1",
+                "wanted;__x86_indirect_thunk_rax 2",
+                "wanted 5",
+            ]
+        );
+        assert!(search(SHOWN.as_bytes(), "a").unwrap().is_none());
+        assert!(search(SHOWN.as_bytes(), "nothing").unwrap().is_none());
+    }
+}
