@@ -158,6 +158,8 @@ fn record() -> Result<String> {
         }
     });
     let mut bytes = 0;
+    // It may come before anything was traced: then it leaves no trace.
+    commander.ask("snapshot")?;
     for snapshots in 1.. {
         thread::sleep(Duration::from_millis(30));
         commander.ask("snapshot")?;
