@@ -14,6 +14,9 @@ pub const CLOSE_MAX: usize = 8 + CYC_MAX + 9 + 1;
 /// The longest `CYC`, in bytes.
 const CYC_MAX: usize = 10;
 
+/// `MTC`s of which a decoder can miss all but the last.
+const MTC_MAX: u64 = 255;
+
 /// There is no space for the packets of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Full;
@@ -57,8 +60,37 @@ pub struct Config {
     pub ret_compression: bool,
     /// Bytes between two `PSB`s. 0: only the first one.
     pub psb_period: u64,
+    /// Packets of the coarse clock; needs `tsc`. [`None`]: no such packets.
+    pub mtc: Option<Mtc>,
     /// The core-to-bus ratio in `CBR` packets. [`None`]: no such packets.
     pub cbr: Option<u8>,
+}
+
+/// The coarse clock, of which `MTC` packets tell a part of each value, and `TMA` how it fits a `TSC`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Mtc {
+    /// Ticks of the time stamp counter for one of the coarse clock, at most 512: what `CPUID` leaf 0x15 tells.
+    pub ratio: u32,
+    /// There is an `MTC` each 1 << this ticks of the coarse clock, if there are packets.
+    pub shift: u8,
+}
+
+impl Mtc {
+    /// The coarse clock at this time: its ticks, and ticks of the time stamp counter behind that.
+    fn at(self, tsc: u64) -> (u64, u64) {
+        let ratio = u64::from(self.ratio);
+        let div = |n: Option<u64>| n.unwrap_or(0);
+
+        (
+            div(tsc.checked_div(ratio)),
+            div(tsc.checked_rem(ratio)),
+        )
+    }
+
+    /// The number of `MTC`s up to this time.
+    fn count(self, tsc: u64) -> u64 {
+        self.at(tsc).0.wrapping_shr(self.shift.into())
+    }
 }
 
 /// An executed instruction.
@@ -150,6 +182,8 @@ struct State {
     tsc: u64,
     /// The time up to which `CYC`s count.
     counted: u64,
+    /// The number of the newest `MTC`, or of the one before the newest `TMA`.
+    mtc: u64,
     /// Whether there was a `PSB`.
     begun: bool,
     on: bool,
@@ -180,6 +214,7 @@ impl Encoder {
                 cr3: None,
                 tsc: 0,
                 counted: 0,
+                mtc: 0,
                 begun: false,
                 on: false,
                 since_psb: 0,
@@ -430,10 +465,16 @@ impl Encoder {
             let mut group = Group::new();
             let mut state = self.state;
 
-            if self.config.cyc {
-                self.cycles(&mut group, &mut state, output.tsc());
+            if self.config.cyc || self.config.mtc.is_some() {
+                let now = output.tsc();
+
+                self.cycles(&mut group, &mut state, now);
+                group.tnt(&mut tnt);
+                // Behind the branches, which were before it.
+                self.coarse(&mut group, &mut state, now);
+            } else {
+                group.tnt(&mut tnt);
             }
-            group.tnt(&mut tnt);
             state.tnt = tnt;
             self.finish(group, state, to, output)?;
         } else {
@@ -454,22 +495,24 @@ impl Encoder {
         self.finish(group, state, to, output)
     }
 
-    /// Adds a `CYC`, and a `TSC` if it is due.
+    /// Adds a `CYC`, and a `TSC` or an `MTC` if it is due.
     fn time(&self, group: &mut Group, state: &mut State, output: &mut impl Output) {
         let Config {
             tsc,
             tsc_period,
             cyc,
+            mtc,
             ..
         } = self.config;
 
-        if tsc && (cyc || tsc_period != 0) {
+        if tsc && (cyc || tsc_period != 0 || mtc.is_some()) {
             let now = output.tsc();
 
             if tsc_period != 0 && now.wrapping_sub(state.tsc) >= tsc_period {
                 self.tsc(group, state, now);
             } else {
                 self.cycles(group, state, now);
+                self.coarse(group, state, now);
             }
         }
     }
@@ -479,6 +522,30 @@ impl Encoder {
         self.cycles(group, state, now);
         group.tsc(now);
         state.tsc = now;
+        if let Some(mtc) = self.config.mtc {
+            let (coarse, fast) = mtc.at(now);
+
+            group.tma(coarse, fast);
+            state.mtc = mtc.count(now);
+        }
+    }
+
+    /// Adds an `MTC` if it is due, for which a decoder knows the time up to now.
+    fn coarse(&self, group: &mut Group, state: &mut State, now: u64) {
+        let Some(mtc) = self.config.mtc.filter(|_| self.config.tsc) else {
+            return;
+        };
+        let count = mtc.count(now);
+
+        match count.wrapping_sub(state.mtc) {
+            0 => {}
+            1..=MTC_MAX => {
+                group.mtc(count);
+                state.mtc = count;
+            }
+            // A decoder could not tell how many are missing.
+            _ => self.tsc(group, state, now),
+        }
     }
 
     /// Adds a `CYC` up to now, if there are such packets.

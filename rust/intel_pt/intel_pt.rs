@@ -20,6 +20,7 @@
 //! | [`leave`](Encoder::leave): a branch leaves the traced addresses | `TIP.PGD` with an address |
 //! | [`stopped`](Encoder::stopped): after an end, at an address that stops the trace | `TraceStop` |
 //! | [`tsc_period`](Config::tsc_period) ticks after the last | `TSC`, in front of a `FUP` or `TIP` |
+//! | [`mtc`](Config::mtc): the coarse clock is further | `MTC`, in front of a `FUP` or `TIP`, behind a full `TNT`; `TMA` behind each `TSC` |
 //! | [`psb_period`](Config::psb_period) bytes after the last | `PSB`, `TSC`, `CBR`, `PIP`, `MODE.Exec`, `FUP`, `PSBEND`, after a `TNT` or `TIP` |
 //!
 //! The packets of one call are written as a group: all of them, or none if there is no space. While
@@ -44,7 +45,7 @@ pub mod insn;
 mod packet;
 
 pub use self::{
-    encoder::{Cause, Config, Encoder, Full, Output, Step, CLOSE_MAX},
+    encoder::{Cause, Config, Encoder, Full, Mtc, Output, Step, CLOSE_MAX},
     packet::{Group, GROUP_MAX, PSB},
 };
 

@@ -10,7 +10,7 @@ pub const PSB: [u8; 16] = [
 ];
 
 /// The maximum length of a [`Group`], in bytes.
-pub const GROUP_MAX: usize = 106;
+pub const GROUP_MAX: usize = 120;
 
 /// A packet that carries an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -144,6 +144,21 @@ impl Group {
         let [a, b, c, d, e, f, g, _] = tsc.to_le_bytes();
 
         self.push(&[0x19, a, b, c, d, e, f, g]);
+    }
+
+    /// `TMA`: the low 16 bits of the coarse clock at the `TSC` before, and ticks since its last one, of nine bits.
+    pub fn tma(&mut self, coarse: u64, fast: u64) {
+        let [a, b, ..] = coarse.to_le_bytes();
+        let [c, d, ..] = (fast & mask(9)).to_le_bytes();
+
+        self.push(&[0x02, 0x73, a, b, 0, c, d]);
+    }
+
+    /// `MTC`: the low eight bits of how many there were.
+    pub fn mtc(&mut self, count: u64) {
+        let [low, ..] = count.to_le_bytes();
+
+        self.push(&[0x59, low]);
     }
 
     /// `CYC`: cycles since the one before.

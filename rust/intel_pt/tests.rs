@@ -130,6 +130,55 @@ fn cycles_are_counted_in_front_of_packets() {
 }
 
 #[test]
+fn the_coarse_clock_is_told_where_it_is_further() {
+    let mut clock = Clock(Vec::new(), 0x1_0203);
+    let mut pt = Encoder::new(Config {
+        tsc: true,
+        mtc: Some(Mtc {
+            ratio: 16,
+            shift: 4,
+        }),
+        ..Config::default()
+    });
+    let jump = Step {
+        insn: Insn::decode(&[0x74, 0x10], Mode::Bits64).unwrap(),
+        from: 0x403000,
+        to: 0x403012,
+        mode: Mode::Bits64,
+    };
+    pt.begin(false, &mut clock).unwrap();
+    pt.enable(0x401000, Mode::Bits64, &mut clock).unwrap();
+    let mut want = PSB.to_vec();
+    // TSC, TMA: each reads the clock, which goes on by 16.
+    want.extend([0x19, 0x13, 2, 1, 0, 0, 0, 0, 2, 0x73, 0x21, 0x10, 0, 3, 0]);
+    want.extend([2, 0x23]);
+    want.extend([0x19, 0x23, 2, 1, 0, 0, 0, 0, 2, 0x73, 0x22, 0x10, 0, 3, 0]);
+    want.extend([0x99, 1, 0x51, 0, 0x10, 0x40, 0]);
+    // Not further, further by one, by as many as can be told, and by one more.
+    for (pass, told) in [
+        (0, &[][..]),
+        (0xf0, &[0x59, 3]),
+        (0xfef0, &[0x59, 2]),
+        (0xfff0, &[0x19, 0x33, 2, 3, 0, 0, 0, 0, 2, 0x73, 0x23, 0x30, 0, 3, 0]),
+    ] {
+        clock.1 += pass;
+        pt.interrupt(0x401000, 0x401000, Mode::Bits64, &mut clock)
+            .unwrap();
+        want.extend(told);
+        want.extend([0x3d, 0, 0x10, 0x2d, 0, 0x10]);
+    }
+    // Behind the branches.
+    clock.1 += 0x100;
+    for _ in 0..47 {
+        pt.step(&jump, &mut clock).unwrap();
+    }
+    want.extend([2, 0xa3, 255, 255, 255, 255, 255, 255, 0x59, 3]);
+    pt.disable(0x401000, &mut clock).unwrap();
+    want.extend([0x3d, 0, 0x10, 1]);
+    assert_eq!(clock.0, want);
+}
+
+#[test]
 fn times_and_address_spaces_stand_between_addresses() {
     let mut clock = Clock(Vec::new(), 0);
     let mut pt = Encoder::new(Config {

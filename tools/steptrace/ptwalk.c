@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * ptwalk TRACE FILE:OFFSET:SIZE:ADDRESS...
+ * ptwalk TRACE [mtc=TICKS:SHIFT] FILE:OFFSET:SIZE:ADDRESS...
  *
  * Follows a program along its Intel PT trace with libipt, and prints each instruction's address, each event, and each
  * error: a decoder that shares nothing with ours. The program's text is parts of files, at addresses (all in hex).
+ * With mtc=, times are printed too: a tick of the coarse clock is TICKS of the time stamp counter, and there is an MTC
+ * each 1 << SHIFT ticks of it (decimal).
  *
  *   gcc -O2 -o ptwalk ptwalk.c -lipt
  */
@@ -52,7 +54,20 @@ static int take_events(struct pt_insn_decoder *decoder, int status)
 	return status;
 }
 
-static int walk(struct pt_insn_decoder *decoder)
+/* Prints the time if it is known, and another than the last. */
+static void print_time(struct pt_insn_decoder *decoder)
+{
+	static uint64_t last;
+	uint32_t lost_mtc, lost_cyc;
+	uint64_t now;
+
+	if (pt_insn_time(decoder, &now, &lost_mtc, &lost_cyc) < 0 || now == last)
+		return;
+	printf("time %" PRIu64 "\n", now);
+	last = now;
+}
+
+static int walk(struct pt_insn_decoder *decoder, int times)
 {
 	for (;;) {
 		int status = pt_insn_sync_forward(decoder);
@@ -69,6 +84,8 @@ static int walk(struct pt_insn_decoder *decoder)
 			/* It can be good although what follows is not. */
 			if (insn.iclass != ptic_unknown)
 				printf("%" PRIx64 "\n", insn.ip);
+			if (times)
+				print_time(decoder);
 		}
 		if (status >= 0 || status == -pte_eos)
 			return 0;
@@ -81,9 +98,10 @@ int main(int argc, char **argv)
 	struct pt_config config;
 	struct pt_insn_decoder *decoder;
 	uint8_t *trace;
+	unsigned int ticks, shift;
+	int times, i;
 	long size;
 	FILE *file;
-	int i;
 
 	if (argc < 2)
 		return fail("give a trace, and parts of files");
@@ -97,10 +115,16 @@ int main(int argc, char **argv)
 	pt_config_init(&config);
 	config.begin = trace;
 	config.end = trace + size;
+	times = argc > 2 && sscanf(argv[2], "mtc=%u:%u", &ticks, &shift) == 2;
+	if (times) {
+		config.cpuid_0x15_eax = 1;
+		config.cpuid_0x15_ebx = ticks;
+		config.mtc_freq = shift;
+	}
 	decoder = pt_insn_alloc_decoder(&config);
 	if (!decoder)
 		return fail("no decoder");
-	for (i = 2; i < argc; i++) {
+	for (i = times ? 3 : 2; i < argc; i++) {
 		char *name = strtok(argv[i], ":");
 		char *offset = strtok(NULL, ":");
 		char *length = strtok(NULL, ":");
@@ -112,5 +136,5 @@ int main(int argc, char **argv)
 				      strtoull(length, NULL, 16), NULL, strtoull(address, NULL, 16)) < 0)
 			return fail("cannot add a part of a file");
 	}
-	return walk(decoder) ? 1 : 0;
+	return walk(decoder, times) ? 1 : 0;
 }

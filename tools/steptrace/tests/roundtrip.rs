@@ -13,7 +13,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use intel_pt::insn::{Far, Insn, Kind, Mode};
-use intel_pt::{Cause, Config, Encoder, Full, Output, Step};
+use intel_pt::{Cause, Config, Encoder, Full, Mtc, Output, Step};
 
 /// A source of numbers: the same seed gives the same walk.
 struct Dice(u64);
@@ -354,33 +354,33 @@ fn ptwalk() -> &'static Path {
 
 struct Followed {
     walked: Vec<u64>,
+    times: Vec<u64>,
     events: HashMap<String, usize>,
     errors: Vec<String>,
 }
 
-/// Has libipt follow the trace.
-fn follow(directory: &Path, program: &Program, trace: &[u8]) -> Followed {
-    let (text, file) = (directory.join("text"), directory.join("trace"));
-    fs::write(&text, &program.text).unwrap();
+/// Has libipt follow the trace of a text at an address. With `mtc` it tells times, too.
+fn follow(directory: &Path, text: (&[u8], u64), trace: &[u8], mtc: Option<Mtc>) -> Followed {
+    let ((bytes, base), text, file) = (text, directory.join("text"), directory.join("trace"));
+    fs::write(&text, bytes).unwrap();
     fs::write(&file, trace).unwrap();
     let output = Command::new(ptwalk())
         .arg(&file)
-        .arg(format!(
-            "{}:0:{:x}:{:x}",
-            text.display(),
-            program.text.len(),
-            program.base
-        ))
+        .args(mtc.map(|Mtc { ratio, shift }| format!("mtc={ratio}:{shift}")))
+        .arg(format!("{}:0:{:x}:{base:x}", text.display(), bytes.len()))
         .output()
         .unwrap();
     let mut followed = Followed {
         walked: Vec::new(),
+        times: Vec::new(),
         events: HashMap::new(),
         errors: Vec::new(),
     };
     for line in String::from_utf8(output.stdout).unwrap().lines() {
         if let Some(event) = line.strip_prefix("event ") {
             *followed.events.entry(event.to_owned()).or_default() += 1;
+        } else if let Some(time) = line.strip_prefix("time ") {
+            followed.times.push(time.parse().unwrap());
         } else if line.starts_with("error") {
             followed.errors.push(line.to_owned());
         } else {
@@ -399,6 +399,10 @@ fn configs(seed: u64) -> Config {
         tsc_period: [0, 1, 3][dice.below(3)],
         cbr: dice.one_in(2).then_some(20),
         cyc: dice.one_in(2),
+        mtc: dice.one_in(2).then(|| Mtc {
+            ratio: [1, 7, 512][dice.below(3)],
+            shift: [0, 3, 8, 15][dice.below(4)],
+        }),
     }
 }
 
@@ -406,7 +410,7 @@ fn configs(seed: u64) -> Config {
 fn compare(directory: &Path, seed: u64, mode: Mode, full: Option<usize>) -> usize {
     let config = configs(seed);
     let (program, trace, walked, counts) = walk(seed, mode, config, full);
-    let followed = follow(directory, &program, &trace);
+    let followed = follow(directory, (&program.text, program.base), &trace, None);
     let name = format!("seed {seed}, {mode:?}, {config:?}, {counts:?}");
 
     if let Some(at) = (0..walked.len().max(followed.walked.len()))
@@ -454,4 +458,84 @@ fn walks_32() {
 fn walks_with_losses() {
     many(Mode::Bits64, Some(30), 2000);
     many(Mode::Bits32, Some(200), 3000);
+}
+
+/// A trace of one jump, over and over, with the clock at what `next` makes of it before each.
+struct Times<N>(Vec<u8>, u64, N);
+
+impl<N: FnMut(u64) -> u64> Output for Times<N> {
+    fn write(&mut self, bytes: &[u8], _keep: usize) -> Result<(), Full> {
+        self.0.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn tsc(&mut self) -> u64 {
+        self.1 = self.2(self.1);
+        self.1
+    }
+}
+
+/// libipt knows of an `MTC` which one it is by the `TMA` before, which has 16 bits of the coarse clock: they hold no
+/// more than eight bits of what shifts above 8 leave.
+#[test]
+fn times_are_exact_to_the_coarse_clock() {
+    let directory = tempfile::tempdir().unwrap();
+    for (ratio, shift, most) in [
+        (512, 0, 3000),
+        (512, 3, 30_000),
+        // More than an `MTC` can tell have passed at times.
+        (7, 1, 30_000),
+        (1, 0, 3),
+        (512, 8, 1 << 21),
+    ] {
+        let mtc = Mtc { ratio, shift };
+        let (mut dice, mut told) = (Dice(shift.into()), Vec::new());
+        let mut pt = Encoder::new(Config {
+            tsc: true,
+            mtc: Some(mtc),
+            ..Config::default()
+        });
+        let next = |now: u64| {
+            let now = now + u64::try_from(dice.below(most)).unwrap();
+            told.push(now);
+            now
+        };
+        let mut clock = Times(Vec::new(), 1 << 40, next);
+        let (text, base) = ([0xff, 0xe0], 0x40_1000);
+        let jump = Step {
+            insn: Insn::decode(&text, Mode::Bits64).unwrap(),
+            from: base,
+            to: base,
+            mode: Mode::Bits64,
+        };
+        pt.begin(false, &mut clock).unwrap();
+        pt.enable(base, Mode::Bits64, &mut clock).unwrap();
+        for _ in 0..2000 {
+            pt.step(&jump, &mut clock).unwrap();
+        }
+        pt.disable(base, &mut clock).unwrap();
+        let trace = clock.0;
+
+        let followed = follow(directory.path(), (&text, base), &trace, Some(mtc));
+        assert_eq!(followed.errors, Vec::<String>::new(), "{mtc:?}");
+        assert_eq!(followed.walked.len(), 2000, "{mtc:?}");
+        // libipt has read the packet of the first jump when it shows the jump: the time where the trace began is past.
+        // A later one is where the coarse clock was, or what a `TSC` says, if that clock was too far ahead.
+        let tick = u64::from(ratio) << shift;
+        let mut last = told[1];
+        let mut want = Vec::new();
+        for now in &told[2..] {
+            if now / tick - last / tick > 255 {
+                want.push(*now);
+                last = *now;
+            } else if now / tick > last / tick {
+                last = now / tick * tick;
+                want.push(last);
+            }
+        }
+        let differ = (0..want.len().max(followed.times.len()))
+            .find(|&n| want.get(n) != followed.times.get(n))
+            .map(|n| (n, want.get(n), followed.times.get(n)));
+        assert_eq!(differ, None, "{mtc:?}");
+    }
 }
