@@ -269,6 +269,7 @@ impl<T: Pmu, K: Kind<T>> Registered<T, K> {
             caps,
             more_events,
             more_caps,
+            more_files,
         } = description;
         let capabilities = capabilities.unwrap_or(K::DEFAULT);
         let itrace = capabilities.contains(Capabilities::ITRACE);
@@ -318,7 +319,7 @@ impl<T: Pmu, K: Kind<T>> Registered<T, K> {
                 ),
                 (c"events", events, more_events),
                 (c"caps", caps, more_caps),
-                (c"", vtable::root_files::<T, K>(cpumask), KVec::new()),
+                (c"", vtable::root_files::<T, K>(cpumask), more_files),
             ])?,
             name: CString::try_from_fmt(fmt!("{name}"))?,
             files <- debugfs::Scope::dir(files, &directory, |shared, dir| {

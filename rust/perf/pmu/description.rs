@@ -93,6 +93,7 @@ pub struct Description<'a> {
     pub(crate) caps: &'static [Attribute],
     pub(crate) more_events: KVec<OwnedAttribute>,
     pub(crate) more_caps: KVec<OwnedAttribute>,
+    pub(crate) more_files: KVec<OwnedAttribute>,
 }
 
 impl<'a> Description<'a> {
@@ -110,6 +111,7 @@ impl<'a> Description<'a> {
             caps: &[],
             more_events: KVec::new(),
             more_caps: KVec::new(),
+            more_files: KVec::new(),
         }
     }
 
@@ -171,6 +173,14 @@ impl<'a> Description<'a> {
         Ok(self)
     }
 
+    /// Adds a file beside these directories whose text is known now: where readers of such a unit's trace
+    /// look for it, such as `tsc_art_ratio` of Intel PT. Not one that perf makes itself.
+    pub fn file(mut self, name: &CStr, text: fmt::Arguments<'_>) -> Result<Self> {
+        self.more_files
+            .push(OwnedAttribute::new(name, text)?, GFP_KERNEL)?;
+        Ok(self)
+    }
+
     /// Whether it makes sense; logs why not.
     pub(crate) fn check(&self, has_filters: bool) -> Result {
         let name = self.name;
@@ -196,20 +206,23 @@ impl<'a> Description<'a> {
             );
             return Err(EINVAL);
         }
-        for (directory, fixed, owned) in [
-            ("events", self.events, &self.more_events),
-            ("caps", self.caps, &self.more_caps),
+        for (directory, fixed, owned, taken) in [
+            ("events/", self.events, &self.more_events, &[][..]),
+            ("caps/", self.caps, &self.more_caps, &[]),
+            ("its own directory", &[], &self.more_files, TAKEN),
         ] {
             let names = || {
                 let fixed = fixed.iter().map(Attribute::name);
                 Iterator::chain(fixed, owned.iter().map(OwnedAttribute::name))
             };
             let bad = names().enumerate().find(|(n, file)| {
-                !is_file_name(file) || names().take(*n).any(|before| before == *file)
+                !is_file_name(file)
+                    || taken.contains(file)
+                    || names().take(*n).any(|before| before == *file)
             });
             if let Some((_, file)) = bad {
                 pr_err!(
-                    "cannot register {name}: the file \"{file}\" in {directory}/ is there twice, or has no name for a file\n"
+                    "cannot register {name}: the file \"{file}\" in {directory} is there twice, or has no name for a file\n"
                 );
                 return Err(EINVAL);
             }
@@ -225,6 +238,21 @@ impl<'a> Description<'a> {
 
 /// Address filters that a PMU can have: `vtable.rs` has a callback for each number.
 const MAX_FILTERS: u32 = 16;
+
+/// What perf, the driver core and the framework have in the directory of a PMU.
+const TAKEN: &[&CStr] = &[
+    c"caps",
+    c"cpumask",
+    c"device",
+    c"events",
+    c"format",
+    c"nr_addr_filters",
+    c"perf_event_mux_interval_ms",
+    c"power",
+    c"subsystem",
+    c"type",
+    c"uevent",
+];
 
 /// Whether sysfs can have a file of this name, and show it.
 fn is_file_name(name: &CStr) -> bool {

@@ -272,7 +272,7 @@ mod cases {
     /// What makes no sense is refused, and leaves nothing behind.
     #[test]
     fn impossible_descriptions_are_refused() -> Result {
-        let table: [(fn() -> Description<'static>, Error); 9] = [
+        let table: [(fn() -> Description<'static>, Error); 10] = [
             (|| Description::new(c""), EINVAL),
             (|| Description::new(c"a b"), EINVAL),
             (
@@ -288,6 +288,14 @@ mod cases {
                 || {
                     Description::new(c"kunit_file")
                         .event(c"../uevent", fmt!("1"))
+                        .unwrap_or(Description::new(c"kunit_no_memory"))
+                },
+                EINVAL,
+            ),
+            (
+                || {
+                    Description::new(c"kunit_taken")
+                        .file(c"type", fmt!("1"))
                         .unwrap_or(Description::new(c"kunit_no_memory"))
                 },
                 EINVAL,
