@@ -22,12 +22,16 @@ perf::format! {
         pt: config[0],
         /// Cycles between packets.
         cyc: config[1],
+        /// Packets of the coarse clock.
+        mtc: config[9],
         /// Time stamps.
         tsc: config[10],
         /// Returns are told as any indirect branch, also where they go back to their call.
         noretcomp: config[11],
         /// Branches.
         branch: config[13],
+        /// One is there each 1 << this ticks of that clock.
+        mtc_period: config[14..=17],
         /// 2 KiB << this lie between two `PSB`s.
         psb_period: config[24..=27],
         /// Microseconds for 1024 bytes of the pattern; 0: 1000.
@@ -44,7 +48,7 @@ pub(crate) fn caps() -> &'static [sysfs::Attribute] {
         cr3_filtering: "0",
         psb_cyc: "1",
         ip_filtering: "1",
-        mtc: "0",
+        mtc: "1",
         ptwrite: "0",
         power_event_trace: "0",
         event_trace: "0",
@@ -54,7 +58,7 @@ pub(crate) fn caps() -> &'static [sysfs::Attribute] {
         single_range_output: "0",
         output_subsys: "0",
         payloads_lip: "0",
-        mtc_periods: "0",
+        mtc_periods: "ffff",
         cycle_thresholds: "0",
         psb_periods: "3f",
     }
@@ -84,6 +88,8 @@ impl Asked {
             config.pt(),
             config.branch(),
             config.cyc(),
+            config.mtc(),
+            config.mtc_period(),
             config.tsc(),
             config.noretcomp(),
             config.psb_period(),
@@ -94,7 +100,7 @@ impl Asked {
                 if config.pt() != config.branch()
                     || config.psb_period() > PSB_PERIOD_MAX
                     // They count from a time stamp.
-                    || config.cyc() > config.tsc()
+                    || config.cyc().max(config.mtc()) > config.tsc()
                     || rate != 0
                 {
                     return Err(EINVAL);
@@ -103,10 +109,12 @@ impl Asked {
                     | flag(!exclude.user, unit::USER)
                     | flag(config.tsc() != 0, unit::TSC)
                     | flag(config.cyc() != 0, unit::CYC)
+                    | flag(config.mtc() != 0, unit::MTC)
+                    | config.mtc_period() << unit::MTC_SHIFT
                     | flag(config.noretcomp() == 0, unit::RETURNS)
                     | config.psb_period() << unit::PSB_SHIFT
             }
-            PATTERN if of_instructions == [0; 6] => {
+            PATTERN if of_instructions == [0; 8] => {
                 // It is nobody's code.
                 if exclude.kernel || exclude.user {
                     return Err(EOPNOTSUPP);

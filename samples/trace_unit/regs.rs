@@ -62,7 +62,9 @@ pub(crate) mod unit {
     pub(crate) const TSC: u64 = 1 << 10;
     pub(crate) const RETURNS: u64 = 1 << 11;
     pub(crate) const CYC: u64 = 1 << 12;
+    pub(crate) const MTC: u64 = 1 << 13;
     pub(crate) const PSB_SHIFT: u32 = 16;
+    pub(crate) const MTC_SHIFT: u32 = 20;
 
     /// `RANGES`, of four bits.
     pub(crate) const RANGE_FILTER: u64 = 1;

@@ -137,7 +137,9 @@ impl pci::Driver for TraceUnit {
             .capabilities(Capabilities::EXCLUSIVE.and(Capabilities::ITRACE))
             .filters(ranges)
             .caps(config::caps())
-            .cap(c"num_address_ranges", fmt!("{ranges}"))?;
+            .cap(c"num_address_ranges", fmt!("{ranges}"))?
+            // Where Intel's driver has it.
+            .file(c"tsc_art_ratio", fmt!("{}:1", caps >> 32 & 0x3ff))?;
         let registration = aux::Registration::new(description, driver)?;
         let entry = registration.entry();
         let mut handlers = kvec![Handler {

@@ -32,6 +32,8 @@ pub fn info(plan: &Plan, clock: &TimeConv) -> Option<Vec<u64>> {
     };
     let cap = |name: &str| pmu.caps.get(name).and_then(|text| text.parse().ok());
 
+    let (ticks, coarse) = pmu.tsc_art_ratio.unwrap_or((0, 0));
+
     Some(vec![
         pmu.kind.into(),
         clock.shift,
@@ -45,9 +47,9 @@ pub fn info(plan: &Plan, clock: &TimeConv) -> Option<Vec<u64>> {
         plan.cpus.is_some().into(),
         mask(pmu, "mtc"),
         mask(pmu, "mtc_period"),
-        // The ratio of the TSC to the crystal's clock: for MTC packets, which are not asked for.
-        0,
-        0,
+        // A decoder takes no times from MTC packets without it.
+        ticks,
+        coarse,
         mask(pmu, "cyc"),
         // The ratio that CBR packets are compared with.
         0,
@@ -98,6 +100,7 @@ mod tests {
         ("format/branch", "config:13"),
         ("format/mtc_period", "config:14-17"),
         ("format/psb_period", "config:24-27"),
+        ("tsc_art_ratio", "168:2"),
         ("caps/psb_cyc", "1"),
         ("caps/event_trace", "0"),
     ];
@@ -139,7 +142,7 @@ mod tests {
 
         assert_eq!(words[..5], [9, 31, 12345, 99, 1]);
         assert_eq!(words[5..10], [1 << 10, 1 << 11, 2, 0, 1]);
-        assert_eq!(words[10..], [1 << 9, 0xf << 14, 0, 0, 2, 0, 0, 0]);
+        assert_eq!(words[10..], [1 << 9, 0xf << 14, 168, 2, 2, 0, 0, 0]);
     }
 
     /// Time stamps are asked for, unless the user does not want them.

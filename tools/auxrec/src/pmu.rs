@@ -45,6 +45,8 @@ pub struct Pmu {
     pub cpus: Option<Vec<u32>>,
     /// The files of its `caps`.
     pub caps: BTreeMap<String, String>,
+    /// Ticks of the time stamp counter, for so many of the coarse clock of `MTC` packets.
+    pub tsc_art_ratio: Option<(u64, u64)>,
 }
 
 impl Default for Pmus {
@@ -146,6 +148,10 @@ impl Pmus {
             events,
             cpus,
             caps: files(&dir.join("caps")).into_iter().collect(),
+            tsc_art_ratio: read(&dir.join("tsc_art_ratio")).and_then(|text| {
+                let (ticks, coarse) = text.split_once(':')?;
+                Some((ticks.parse().ok()?, coarse.parse().ok()?))
+            }),
         })
     }
 }

@@ -311,7 +311,10 @@ impl Device {
         let cpus = u64::try_from(self.units.len()).unwrap_or(0);
         Ok(match offset {
             at::ID => IDENTITY,
-            at::CAPS => cpus | RANGES << 8 | ADDRESS_BITS << 16 | SOURCES << 24,
+            at::CAPS => {
+                let coarse = u64::from(unit::COARSE) << 32;
+                cpus | RANGES << 8 | ADDRESS_BITS << 16 | SOURCES << 24 | coarse
+            }
             at::CTRL => 0,
             at::IRQ_STATUS => self.common.irq_status,
             at::IRQ_MASK => self.common.irq_mask,

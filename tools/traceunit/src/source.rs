@@ -6,7 +6,7 @@
 //! the device's; who has the device's must not wait for that of a CPU.
 
 use crate::flow::{Block, Flow, State, Wanted};
-use intel_pt::{Config, Encoder, Full, Output};
+use intel_pt::{Config, Encoder, Full, Mtc, Output};
 use qemuplugin::biased::{Inside, Outside, PerCpu};
 use qemuplugin::{Discontinuity, VirtualCpu};
 use std::io::{self, BufWriter, Write};
@@ -28,6 +28,8 @@ pub struct Request {
     pub tsc: bool,
     /// Whether packets have `CYC` in front of them.
     pub cyc: bool,
+    /// Packets of the coarse clock, if there are to be any.
+    pub mtc: Option<Mtc>,
     /// Whether a return to its call is a bit.
     pub ret_compression: bool,
     /// Bytes from one `PSB` to the next.
@@ -247,6 +249,7 @@ impl<G: DerefMut<Target = Cpu>> Held<'_, G> {
         let encoder = Encoder::new(Config {
             tsc: request.tsc,
             cyc: request.cyc,
+            mtc: request.mtc,
             ret_compression: request.ret_compression,
             psb_period: request.psb_period,
             tsc_period: TSC_PERIOD,

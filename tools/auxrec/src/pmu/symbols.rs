@@ -81,6 +81,7 @@ impl Pmus {
             events: BTreeMap::new(),
             cpus: None,
             caps: BTreeMap::new(),
+            tsc_art_ratio: None,
         };
         let mut event = EventSpec::new(text, pmu);
         event.config[0] = config;

@@ -125,8 +125,8 @@ const WRITTEN: u64 = CPU + 0x38;
 const DROPPED: u64 = CPU + 0x40;
 const RANGES: u64 = CPU + 0x50;
 const PATTERN: u64 = 0x11;
-/// Those of the kernel and of programs, with times and cycles, a `PSB` every 8 KiB.
-const INSTRUCTIONS: u64 = 0x2_1701;
+/// Those of the kernel and of programs, with times, cycles, an `MTC` every 8 ticks, a `PSB` every 8 KiB.
+const INSTRUCTIONS: u64 = 0x32_3701;
 const END: u64 = 1;
 const INT: u64 = 4;
 const STOP: u64 = 16;
@@ -136,7 +136,7 @@ fn registers_have_their_first_values() {
     let mut bench = Bench::new(&[]);
     for (offset, value) in [
         (0x00, 0x1_5443_5254),
-        (0x08, 2 | 4 << 8 | 52 << 16 | 3 << 24),
+        (0x08, 2 | 4 << 8 | 52 << 16 | 3 << 24 | 512 << 32),
         (0x10, 0),
         (0x18, 0),
         (0x20, 1),
@@ -183,7 +183,7 @@ fn what_is_no_register_is_an_error() {
         (Write(0x20, 2), 0x20),
         (Write(ERROR, 16), ERROR),
         (Write(ERROR_COUNT, 0), ERROR_COUNT),
-        (Write(CTRL, 0x2000), CTRL),
+        (Write(CTRL, 0x4000), CTRL),
         (Write(CTRL, 0x111), CTRL),
         (Write(CTRL, 0x21), CTRL),
         (Write(CTRL, 0x13), CTRL),
@@ -251,6 +251,10 @@ fn what_is_traced_stands_in_registers() {
         },
         tsc: true,
         cyc: true,
+        mtc: Some(intel_pt::Mtc {
+            ratio: 512,
+            shift: 3,
+        }),
         ret_compression: false,
         psb_period: 8192,
         late: false,

@@ -8,6 +8,7 @@ use super::walk::{Fault, Position};
 use super::{Error, Noted};
 use crate::flow::{Range, Wanted, RANGES};
 use crate::source::{Packets, Request};
+use intel_pt::Mtc;
 
 /// The offsets of the registers.
 mod at {
@@ -23,6 +24,9 @@ mod at {
     /// Two for each range.
     pub const BOUNDS: u64 = 0x80;
 }
+
+/// Ticks of the time stamp counter for one of the coarse clock.
+pub const COARSE: u32 = 512;
 
 /// The offset of `CTRL`.
 pub const CTRL: u64 = 0x00;
@@ -40,10 +44,13 @@ const USER: u64 = 1 << 9;
 const TSC: u64 = 1 << 10;
 const RETURNS: u64 = 1 << 11;
 const CYC: u64 = 1 << 12;
+const MTC: u64 = 1 << 13;
 const PSB_SHIFT: u32 = 16;
 const PSB: u64 = 0xf << PSB_SHIFT;
+const MTC_SHIFT: u32 = 20;
+const MTC_PERIOD: u64 = 0xf << MTC_SHIFT;
 /// What the bits of `CTRL` are for instructions.
-const OF_INSTRUCTIONS: u64 = KERNEL | USER | TSC | RETURNS | CYC | PSB;
+const OF_INSTRUCTIONS: u64 = KERNEL | USER | TSC | RETURNS | CYC | MTC | PSB | MTC_PERIOD;
 /// What a range is for, of four bits in `RANGES`.
 const FILTER: u64 = 1;
 const STOP: u64 = 2;
@@ -149,6 +156,11 @@ impl Unit {
             },
             tsc: has(TSC),
             cyc: has(CYC),
+            mtc: has(MTC).then_some(Mtc {
+                ratio: COARSE,
+                // Four bits.
+                shift: u8::try_from((self.control & MTC_PERIOD) >> MTC_SHIFT).unwrap_or(0),
+            }),
             ret_compression: has(RETURNS),
             psb_period: PSB_FIRST << ((self.control & PSB) >> PSB_SHIFT),
             late: false,
