@@ -3,8 +3,10 @@
 //! What QEMU has beyond its interface for plugins. It exports these functions; another version of it
 //! may not.
 
+use std::cell::Cell;
 use std::ffi::{c_int, c_void, CStr};
 use std::marker::PhantomData;
+use std::ptr;
 
 #[repr(C)]
 struct Cpu(u8);
@@ -94,6 +96,64 @@ impl Inside {
         // thread.
         unsafe { (self.run)(cpu, exclusive, Box::into_raw(what).cast()) };
     }
+}
+
+/// The virtual CPU whose callback this is, as QEMU has it in memory.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ThisCpu {
+    start: *const u64,
+}
+
+thread_local! {
+    /// Where QEMU has the CPU that this thread executes. Null until it was asked for.
+    static CURRENT: Cell<*const *const u64> = const { Cell::new(ptr::null()) };
+}
+
+impl ThisCpu {
+    /// The one that this thread executes.
+    ///
+    /// # Safety
+    ///
+    /// It must be used only in the callback of a virtual CPU that it was asked for in.
+    #[inline]
+    pub(crate) unsafe fn get() -> Option<Self> {
+        let mut current = CURRENT.get();
+        if current.is_null() {
+            current = find_current()?;
+        }
+        // SAFETY: QEMU's variable of this thread, which only this thread writes.
+        let start = unsafe { current.read() };
+        (!start.is_null()).then_some(Self { start })
+    }
+
+    /// How many words QEMU has for it.
+    pub(crate) fn len(self) -> usize {
+        // SAFETY: A CPU is an object of QEMU's, which begins where the C library has allocated it; QEMU frees
+        // it when it executes no more, and it executes by the requirement of `get()`.
+        let bytes = unsafe { libc::malloc_usable_size(self.start.cast_mut().cast()) };
+        bytes / size_of::<u64>()
+    }
+
+    /// One of these words.
+    ///
+    /// # Safety
+    ///
+    /// `index` must be below [`Self::len()`].
+    #[inline]
+    pub(crate) unsafe fn word(self, index: usize) -> u64 {
+        // SAFETY: In the allocation, by the requirement.
+        let word = unsafe { self.start.add(index) };
+        // SAFETY: Memory of QEMU's that is not freed, by the requirement of `get()`. Other threads may write other
+        // words than registers; volatile, as the compiler must not think that nobody does.
+        unsafe { word.read_volatile() }
+    }
+}
+
+#[cold]
+fn find_current() -> Option<*const *const u64> {
+    let current = symbol(c"current_cpu").ok()?.cast_const().cast();
+    CURRENT.set(current);
+    Some(current)
 }
 
 fn symbol(name: &CStr) -> Result<*mut c_void, String> {

@@ -2,9 +2,12 @@
 
 //! The registers of a virtual CPU.
 
+use crate::inside::ThisCpu;
 use crate::raw;
 use std::ffi::CStr;
 use std::marker::PhantomData;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// The registers of the virtual CPU whose callback this is.
 #[derive(Debug)]
@@ -80,6 +83,109 @@ impl Registers<'_> {
     }
 }
 
+/// A register that is read at each block. QEMU's interface reads one through a description of all and a buffer; but
+/// QEMU has most of them as words in its CPU. Which word it is shows when both are read often enough.
+#[derive(Debug)]
+pub struct Kept {
+    name: &'static str,
+    found: OnceLock<Option<Register>>,
+    /// The index of its word, or [`UNKNOWN`].
+    ///
+    /// # Invariants
+    ///
+    /// Each CPU has that word: all are of one type.
+    word: AtomicUsize,
+    search: Mutex<Search>,
+}
+
+const UNKNOWN: usize = usize::MAX;
+
+impl Kept {
+    /// The register of this name.
+    #[must_use]
+    pub const fn new(name: &'static str) -> Self {
+        Self {
+            name,
+            found: OnceLock::new(),
+            word: AtomicUsize::new(UNKNOWN),
+            search: Mutex::new(Search::new()),
+        }
+    }
+
+    /// Its value.
+    #[inline]
+    pub fn read(&self, registers: &Registers<'_>) -> Option<u64> {
+        match self.word.load(Ordering::Relaxed) {
+            UNKNOWN => self.search(registers),
+            word => {
+                // SAFETY: In a callback of a virtual CPU, as there are `registers`; not kept.
+                let cpu = unsafe { ThisCpu::get() };
+                // SAFETY: The CPU has this word, by the type invariant.
+                Some(unsafe { cpu?.word(word) })
+            }
+        }
+    }
+
+    #[cold]
+    fn search(&self, registers: &Registers<'_>) -> Option<u64> {
+        let register = *self.found.get_or_init(|| registers.find(self.name));
+        let value = registers.read(register?)?;
+        // SAFETY: In a callback of a virtual CPU, as there are `registers`; not kept.
+        if let Some(cpu) = unsafe { ThisCpu::get() } {
+            let mut search = self.search.lock().unwrap_or_else(PoisonError::into_inner);
+            // SAFETY: The search asks for words below the length that it was told.
+            let word = |index| unsafe { cpu.word(index) };
+            if let Some(found) = search.learn(value, cpu.len(), word) {
+                // INVARIANT: It is below the length.
+                self.word.store(found, Ordering::Relaxed);
+            }
+        }
+        Some(value)
+    }
+}
+
+/// The search for the word that is always what a register is.
+#[derive(Debug)]
+struct Search {
+    /// Words that have always been. [`None`]: it has not begun.
+    words: Option<Vec<usize>>,
+    /// The value that was seen last.
+    last: u64,
+    /// How many more different values have to be seen.
+    left: u32,
+}
+
+impl Search {
+    /// As many different values in a row are no coincidence.
+    const VALUES: u32 = 1000;
+
+    const fn new() -> Self {
+        Self {
+            words: None,
+            last: 0,
+            left: Self::VALUES,
+        }
+    }
+
+    /// The register is `value` now, and the CPU has `len` words: the word that it is, if that is certain.
+    fn learn(&mut self, value: u64, len: usize, word: impl Fn(usize) -> u64) -> Option<usize> {
+        if self.left == 0 || value == self.last {
+            return None;
+        }
+        self.last = value;
+        let is_it = |index: &usize| word(*index) == value;
+        match &mut self.words {
+            None => self.words = Some((0..len).filter(is_it).collect()),
+            Some(words) => words.retain(is_it),
+        }
+        self.left = self.left.saturating_sub(1);
+        match self.words.as_deref() {
+            Some([found]) if self.left == 0 && *found < len => Some(*found),
+            _ => None,
+        }
+    }
+}
+
 /// Where QEMU writes the value of a register.
 struct To(*mut raw::Array<u8>);
 
@@ -87,4 +193,31 @@ thread_local! {
     /// Made once, as a program's code is looked for at each of its returns.
     // SAFETY: Makes a new one.
     static TO: To = To(unsafe { raw::g_byte_array_new() });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a search finds, when the words of a CPU are these for the `n`th value.
+    fn search(words: impl Fn(u64) -> [u64; 4]) -> Option<usize> {
+        let mut search = Search::new();
+        (1..=u64::from(Search::VALUES) + 1).find_map(|n| search.learn(n, 4, |i| words(n)[i]))
+    }
+
+    #[test]
+    fn a_word_that_always_is_the_register_is_found() {
+        assert_eq!(search(|n| [0, 7, n, n + 1]), Some(2));
+        // Another is the same for long.
+        assert_eq!(search(|n| [n.min(900), 7, n, n + 1]), Some(2));
+        // Two are the same, or none is: it goes on as before.
+        assert_eq!(search(|n| [n, 7, n, n + 1]), None);
+        assert_eq!(search(|n| [n.min(900), 7, 1, n + 1]), None);
+
+        // A register that does not change tells nothing.
+        let mut still = Search::new();
+        for _ in 0..2 * Search::VALUES {
+            assert_eq!(still.learn(5, 4, |_| 5), None);
+        }
+    }
 }

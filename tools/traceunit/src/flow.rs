@@ -17,8 +17,8 @@
 //! The instructions before a block's last are no branches, so they have no packets.
 //!
 //! QEMU translates a page of a program once for all addresses where processes have it: a block has the address
-//! that it was translated for, and the CPU may execute it elsewhere. What a direct branch leads to is
-//! known from where it is; else the CPU's register is read. The kernel's code is at one address.
+//! that it was translated for, and the CPU may execute it elsewhere: where is in its register. The kernel's code
+//! is at one address.
 //!
 //! Code that is not [`Wanted`] is left with `TIP.PGD`, and entered with `TIP.PGE`. The bounds of a range
 //! may be in the middle of a block.
@@ -101,27 +101,6 @@ impl Flow {
         self.is_begun() && !self.stopped && self.wanted.at(address) == Does::Trace
     }
 
-    /// Where the CPU executes the block that it is about to execute.
-    #[inline]
-    fn finds(&self, block: &Block, state: &impl State) -> u64 {
-        match block.first >> 63 {
-            0 => self.finds_in_program(block, state),
-            _ => block.first,
-        }
-    }
-
-    fn finds_in_program(&self, block: &Block, state: &impl State) -> u64 {
-        if let Place::In(before) = self.place {
-            // Most often the code around was translated for the same process.
-            let shift = before.first.wrapping_sub(before.block.first);
-            let guess = block.first.wrapping_add(shift);
-            if before.leads_to(guess) {
-                return guess;
-            }
-        }
-        state.pc().unwrap_or(block.first)
-    }
-
     /// The CPU is about to execute a block. `whole` tells whether it has reached the last instruction of
     /// the one before.
     ///
@@ -136,7 +115,10 @@ impl Flow {
         state: &impl State,
         output: &mut impl Output,
     ) -> Result<(), Full> {
-        let first = self.finds(block, state);
+        let first = match block.first >> 63 {
+            0 => state.pc().unwrap_or(block.first),
+            _ => block.first,
+        };
         let here = Here { block, first };
         if self.late && !self.is_begun() && self.wanted.at(first) != Does::Trace {
             return Ok(());

@@ -9,7 +9,7 @@ use crate::source::{Clock, Log, Packets, Request, Sink, Source};
 use intel_pt::insn::{Insn, Mode};
 use qemuplugin::biased;
 use qemuplugin::inside::Inside;
-use qemuplugin::registers::{Register, Registers};
+use qemuplugin::registers::{Kept, Register, Registers};
 use qemuplugin::{
     Discontinuities, Discontinuity, Executes, Flag, Machine, Options, Plugin, Sees, Translation,
     VirtualCpu, LEN_MAX,
@@ -33,7 +33,7 @@ struct TraceUnit {
     engine: Arc<Qemu>,
     known: Mutex<Known>,
     cr3: OnceLock<Option<Register>>,
-    rip: OnceLock<Option<Register>>,
+    rip: Kept,
     /// What else is written, if anything.
     files: Option<Files>,
     /// Whether the trace in files has `CYC` packets.
@@ -239,7 +239,7 @@ impl Plugin for TraceUnit {
             engine,
             known: Mutex::default(),
             cr3: OnceLock::new(),
-            rip: OnceLock::new(),
+            rip: Kept::new("rip"),
             files,
             cyc,
             from_user: from_user.then(FromUser::default),
@@ -388,8 +388,7 @@ struct Now<'a> {
 
 impl State for Now<'_> {
     fn pc(&self) -> Option<u64> {
-        let rip = self.of.rip.get_or_init(|| self.registers.find("rip"));
-        self.registers.read((*rip)?)
+        self.of.rip.read(self.registers)
     }
 
     fn cr3(&self) -> Option<u64> {

@@ -144,8 +144,6 @@ pub trait Sink: Send + Sync {
 /// The virtual CPUs.
 pub struct Source {
     cpus: PerCpu<Cpu>,
-    /// Whether the trace of each is on. It is changed under the CPU's lock.
-    on: Box<[AtomicBool]>,
     clock: Box<dyn Clock>,
     /// Whether blocks are reported.
     armed: AtomicBool,
@@ -155,7 +153,6 @@ pub struct Source {
 /// A virtual CPU whose lock is held.
 pub struct Held<'a, G> {
     cpu: G,
-    on: &'a AtomicBool,
     clock: &'a dyn Clock,
     changes: &'a Changes,
 }
@@ -172,7 +169,6 @@ impl Source {
         };
         let cpus = PerCpu::new(logs.into_iter().map(cpu));
         Self {
-            on: (0..cpus.len()).map(|_| AtomicBool::new(false)).collect(),
             cpus,
             clock,
             armed: AtomicBool::new(false),
@@ -210,7 +206,6 @@ impl Source {
     pub fn cpu(&self, index: usize) -> Option<Held<'_, Outside<'_, Cpu>>> {
         Some(Held {
             cpu: self.cpus.of(index)?,
-            on: self.on.get(index)?,
             clock: &*self.clock,
             changes: &self.changes,
         })
@@ -219,13 +214,9 @@ impl Source {
     /// The CPU that calls, if its trace is on.
     #[inline]
     pub fn tracing<'a>(&'a self, cpu: &'a mut VirtualCpu) -> Option<Held<'a, Inside<'a, Cpu>>> {
-        let on = self.on.get(cpu.index())?;
-        if !on.load(Ordering::Relaxed) {
-            return None;
-        }
+        let cpu = self.cpus.here(cpu).filter(|cpu| cpu.flow.is_some())?;
         Some(Held {
-            cpu: self.cpus.here(cpu)?,
-            on,
+            cpu,
             clock: &*self.clock,
             changes: &self.changes,
         })
@@ -262,12 +253,10 @@ impl<G: DerefMut<Target = Cpu>> Held<'_, G> {
         });
         self.cpu.raised = false;
         self.cpu.seen = self.changes.count.load(Ordering::Relaxed);
-        self.on.store(true, Ordering::Relaxed);
     }
 
     /// Its trace ends. `whole`: it has reached the last instruction of the block that it executes.
     pub fn stop(&mut self, whole: bool) {
-        self.on.store(false, Ordering::Relaxed);
         let Cpu {
             flow, packets, log, ..
         } = &mut *self.cpu;

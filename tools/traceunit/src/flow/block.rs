@@ -45,18 +45,6 @@ impl Here {
         let at = |offset: &u16| self.first.wrapping_add(u64::from(*offset));
         self.block.others.iter().map(at)
     }
-
-    /// Whether its last instruction leads to `to` by itself.
-    pub(super) fn leads_to(&self, to: u64) -> bool {
-        let Block { insn, .. } = self.block;
-        let direct = match insn.kind {
-            Kind::Conditional { .. } => [Some(insn.next(self.last())), insn.target(self.last())],
-            Kind::Jump { .. } | Kind::Call { .. } => [insn.target(self.last()), None],
-            kind if !kind.is_branch() => [Some(insn.next(self.last())), None],
-            _ => [None, None],
-        };
-        direct.contains(&Some(to))
-    }
 }
 
 /// Whether it is `int` with a number. A breakpoint is none, as a decoder may not know of it: the kernel
