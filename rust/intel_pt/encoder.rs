@@ -81,10 +81,7 @@ impl Mtc {
         let ratio = u64::from(self.ratio);
         let div = |n: Option<u64>| n.unwrap_or(0);
 
-        (
-            div(tsc.checked_div(ratio)),
-            div(tsc.checked_rem(ratio)),
-        )
+        (div(tsc.checked_div(ratio)), div(tsc.checked_rem(ratio)))
     }
 
     /// The number of `MTC`s up to this time.

@@ -159,7 +159,10 @@ fn the_coarse_clock_is_told_where_it_is_further() {
         (0, &[][..]),
         (0xf0, &[0x59, 3]),
         (0xfef0, &[0x59, 2]),
-        (0xfff0, &[0x19, 0x33, 2, 3, 0, 0, 0, 0, 2, 0x73, 0x23, 0x30, 0, 3, 0]),
+        (
+            0xfff0,
+            &[0x19, 0x33, 2, 3, 0, 0, 0, 0, 2, 0x73, 0x23, 0x30, 0, 3, 0],
+        ),
     ] {
         clock.1 += pass;
         pt.interrupt(0x401000, 0x401000, Mode::Bits64, &mut clock)

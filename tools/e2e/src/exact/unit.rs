@@ -10,7 +10,10 @@ use anyhow::{ensure, Context, Result};
 use steptrace::compare::{self, Decoded};
 use steptrace::log;
 
-use super::{image, output, perf, total, walk, Outcome, Program};
+use super::decoders::{image, perf, walk};
+use super::judge::total;
+use super::record::output;
+use super::{Outcome, Program};
 
 /// Records a program that was stepped.
 pub(super) fn runs(programs: &Path, program: &Program) -> Result<Outcome> {

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What perf and libipt show of a recording, and what it says of the code that was executed.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{ensure, Context, Result};
+use auxrec::trace::Trace;
+use object::{Object, ObjectSegment, ObjectSymbol};
+use perfdata::Event;
+use steptrace::compare::{self, Decoded};
+use steptrace::log::Threads;
+
+/// The address of a symbol.
+pub(super) fn address(bytes: &[u8], name: &str) -> Result<u64> {
+    let file = object::File::parse(bytes).context("no program")?;
+    let symbol = file.symbol_by_name(name);
+    Ok(symbol
+        .with_context(|| format!("there is no symbol {name}"))?
+        .address())
+}
+
+/// Where a symbol is in its file.
+pub(super) fn offset(bytes: &[u8], name: &str) -> Result<u64> {
+    let address = address(bytes, name)?;
+    let file = object::File::parse(bytes).context("no program")?;
+    let offset = file.segments().find_map(|segment| {
+        let into = address.checked_sub(segment.address())?;
+        (into < segment.size()).then(|| segment.file_range().0 + into)
+    });
+    offset.context("the symbol is in no segment")
+}
+
+/// What files say of a program's code.
+pub(super) struct Image(pub(super) BTreeMap<u64, Mapped>);
+
+/// A part of a file.
+pub(super) struct Mapped {
+    pub(super) file: String,
+    pub(super) offset: u64,
+    pub(super) len: u64,
+}
+
+impl Image {
+    pub(super) fn has(&self, ip: u64) -> bool {
+        let before = self.0.range(..=ip).next_back();
+        before.is_some_and(|(at, part)| ip - at < part.len)
+    }
+
+    /// Whether a decoder's error is that no file has an instruction.
+    pub(super) fn explains(&self, error: &str) -> bool {
+        // libipt, which says where in the trace.
+        if error.contains("no memory mapped at this address") {
+            return true;
+        }
+        let mut words = error.split_whitespace().skip_while(|word| *word != "ip");
+        let ip = words.nth(1).and_then(|word| word.strip_prefix("0x"));
+        let ip = ip.and_then(|word| u64::from_str_radix(word, 16).ok());
+        error.contains("Failed to get instruction") && ip.is_some_and(|ip| !self.has(ip))
+    }
+}
+
+/// What perf shows of a file.
+pub(super) fn perf(data: &Path) -> Result<Decoded> {
+    let mut script = Command::new("perf");
+    script
+        .args(["script", "--itrace=i1ie", "-F", "tid,ip", "-i"])
+        .arg(data);
+    let output = script
+        .env("HOME", "/tmp")
+        .output()
+        .context("cannot start perf")?;
+    ensure!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    compare::read(&output.stdout[..])
+}
+
+/// The instructions of `env`, which perf started and which became the program.
+pub(super) fn forget_env(logged: &Threads, decoded: &mut Threads) {
+    let begin = logged.values().next().and_then(|ips| ips.first());
+    for ips in decoded.values_mut() {
+        if let Some(at) = ips.iter().rposition(|ip| Some(ip) == begin) {
+            ips.drain(..at);
+        }
+    }
+}
+
+/// What the driver has counted: instructions, and how often it had no room.
+pub(super) fn counted(data: &Path) -> Result<(u64, u64)> {
+    let bytes = fs::read(data)?;
+    let trace = Trace::read(&bytes)?;
+    let counts = trace.rings.values().flat_map(|ring| &ring.counts);
+    let losses = trace.rings.values().map(|ring| ring.loss.truncated);
+    Ok((counts.map(|count| count.value).sum(), losses.sum()))
+}
+
+/// What was mapped to be executed, of files.
+pub(super) fn image(data: &Path) -> Result<Image> {
+    let bytes = fs::read(data)?;
+    let trace = Trace::read(&bytes)?;
+    // A later mapping at the same address takes the place of an earlier one.
+    let mut image = BTreeMap::new();
+    for file in &trace.files {
+        for record in file.records() {
+            let record = record?;
+            let (Event::Mmap2(map), _) = file.decode(&record)? else {
+                continue;
+            };
+            let name = std::str::from_utf8(map.filename)?.trim_end_matches('\0');
+            if map.prot & 4 != 0 && name.starts_with('/') && !name.starts_with("//") {
+                let part = Mapped {
+                    file: name.to_owned(),
+                    offset: map.pgoff,
+                    len: map.len,
+                };
+                image.insert(map.addr, part);
+            }
+        }
+    }
+    Ok(Image(image))
+}
+
+/// What libipt shows of the one ring that has trace.
+pub(super) fn walk(data: &Path, walker: &Path, files: &Path, image: &Image) -> Result<Decoded> {
+    let bytes = fs::read(data)?;
+    let trace = Trace::read(&bytes)?;
+    ensure!(trace.problems.is_empty(), "{:?}", trace.problems);
+    let mut rings = trace.rings.values().filter(|ring| !ring.pieces.is_empty());
+    let ring = rings.next().context("no trace")?;
+    ensure!(rings.next().is_none(), "trace in several rings");
+    let raw = files.join("ring");
+    let pieces: Vec<_> = ring.pieces.iter().map(|piece| piece.bytes).collect();
+    fs::write(&raw, pieces.concat())?;
+
+    let parts = image.0.iter().map(|(at, part)| {
+        let Mapped { file, offset, len } = part;
+        format!("{file}:{offset:x}:{len:x}:{at:x}")
+    });
+    let walked = Command::new(walker).arg(&raw).args(parts).output()?;
+    // It ends with 1 where it has said that there were errors.
+    let decoded = compare::read(&walked.stdout[..])?;
+    ensure!(
+        walked.status.success() || !decoded.errors.is_empty(),
+        "ptwalk: {}",
+        String::from_utf8_lossy(&walked.stderr)
+    );
+    Ok(decoded)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_files_have() {
+        let part = |len| Mapped {
+            file: "/bin/a".to_owned(),
+            offset: 0,
+            len,
+        };
+        let image = Image(BTreeMap::from([(0x1000, part(0x10)), (0x2000, part(0x20))]));
+        let table = [
+            (0xfff, false),
+            (0x1000, true),
+            (0x100f, true),
+            (0x1010, false),
+            (0x201f, true),
+        ];
+        for (ip, has) in table {
+            assert_eq!(image.has(ip), has, "{ip:x}");
+        }
+        let error = |ip, what| format!(" instruction trace error type 1 ip {ip} code 5: {what}");
+        assert!(image.explains(&error("0x1010", "Failed to get instruction")));
+        assert!(!image.explains(&error("0x1000", "Failed to get instruction")));
+        assert!(!image.explains(&error("0x1010", "Lost trace data")));
+    }
+}
