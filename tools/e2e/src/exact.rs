@@ -124,6 +124,7 @@ const PROGRAMS: &[Program] = &[
     program("flags", true, Same),
     by_perf("jumps", true),
     program("again", true, Same),
+    program("twice", true, Same),
     program(
         "stepper",
         true,

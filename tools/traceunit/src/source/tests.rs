@@ -214,3 +214,31 @@ fn a_change_of_code_is_told_before_the_next_block() {
     let at = bytes.windows(10).position(|part| *part == message);
     assert!(at > Some(2), "{bytes:x?}");
 }
+
+/// QEMU reports that an exception was raised, and then where it leads, as an interrupt. Behind an interrupt the last
+/// instruction of the block was executed, behind an exception it was not.
+#[test]
+fn an_exception_is_reported_twice() {
+    let (last, handler) = (KERNEL + 2, KERNEL + 0x100);
+    let trace = |events: &[(Discontinuity, u64, u64)]| {
+        let source = source(None);
+        let mut cpu = source.cpu(0).unwrap();
+        cpu.start(&request());
+        cpu.executes(block(KERNEL), || true, &At(KERNEL));
+        for (kind, from, to) in events {
+            cpu.discontinuity(*kind, *from, *to, true);
+        }
+        cpu.packets().as_bytes().to_owned()
+    };
+    let interrupt = (Discontinuity::Interrupt, last, handler);
+    let exception = (Discontinuity::Exception, last, handler);
+    let raised = (Discontinuity::Exception, KERNEL, KERNEL);
+    assert_eq!(trace(&[raised, interrupt]), trace(&[exception]));
+    assert_ne!(trace(&[interrupt]), trace(&[exception]));
+    // Of the next one only.
+    let again = (Discontinuity::Interrupt, handler, handler + 0x100);
+    assert_eq!(
+        trace(&[raised, interrupt, again]),
+        trace(&[exception, again])
+    );
+}

@@ -20,9 +20,9 @@ use std::time::Duration;
 /// The case's name.
 pub(super) const NAME: &str = "steps of programs";
 
-/// The programs, one for each CPU: stepping one by ptrace takes half a minute. Each is one thread: when a thread waits for another
-/// depends on the clock.
-const PROGRAMS: [&str; 2] = ["signals", "strings"];
+/// The programs: stepping one by ptrace takes up to half a minute. Each is one thread: when a thread waits for another depends on the
+/// clock.
+const PROGRAMS: [&str; 3] = ["signals", "strings", "twice"];
 
 pub(super) fn run(cache: &Cache, dir: &Path, kernel: &Kernel) -> Result<Case> {
     let tools = tools::build(cache)?;
