@@ -53,7 +53,9 @@ pub(super) fn run(cache: &Cache, dir: &Path, kernel: &Kernel) -> Result<Case> {
     let executed = prefix.with_extension("cpu0.log");
     let executed = BufReader::new(File::open(&executed).on("open", &executed)?);
     let [image, list] = ["image", "list"].map(|what| prefix.with_extension(what));
-    let shown = walk(&walker, &trace, &image, &list)?;
+    let list = fs::read_to_string(&list).on("read", &list)?;
+    let part = |line: &str| format!("{}:{}", image.display(), line.replace(' ', ":"));
+    let shown = walk(&walker, &trace, list.lines().map(part))?;
     let case = match compare(shown, executed.lines()) {
         Ok(0) => Case::fail(NAME, "nothing was executed"),
         Ok(count) => Case::pass(NAME).with_log(vec![format!("{count} instructions, each of them")]),
@@ -78,15 +80,14 @@ pub(super) fn walker(cache: &Cache, dir: &Path) -> Result<PathBuf> {
     Ok(walker)
 }
 
-/// What libipt shows of a trace. The list tells what of the image is at which address.
-pub(super) fn walk(walker: &Path, trace: &Path, image: &Path, list: &Path) -> Result<Decoder> {
-    let list = fs::read_to_string(list).on("read", list)?;
+/// What libipt shows of a trace. The parts tell what of which file is at which address.
+pub(super) fn walk(
+    walker: &Path,
+    trace: &Path,
+    parts: impl Iterator<Item = String>,
+) -> Result<Decoder> {
     let mut walk = Command::new(walker);
-    walk.arg(trace);
-    for line in list.lines() {
-        walk.arg(format!("{}:{}", image.display(), line.replace(' ', ":")));
-    }
-    Decoder::start(&mut walk)
+    Decoder::start(walk.arg(trace).args(parts))
 }
 
 /// How many instructions libipt shows, which are all of the others; or where that is not so.

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Whether libipt shows of a recording of kernel code what perf shows.
+//! Whether libipt shows of a recording what perf shows.
 
 use super::super::kernel::{compare, walk, walker};
 use super::shown;
 use crate::cache::Cache;
-use crate::error::Result;
+use crate::error::{OnFile, Result};
 use crate::ktap::Case;
 use crate::step::Log;
 use crate::tools;
+use std::fs;
 use std::path::Path;
 use std::process::Command;
 
@@ -29,8 +30,9 @@ pub(super) fn agrees(cache: &Cache, dir: &Path, recording: &Path, cpus: usize) -
         packets.arg(cpu.to_string()).arg(&prefix);
         let log = Log::create(&prefix.with_extension("log"))?;
         log.run("reading the packets of a recording", &mut packets)?;
-        let [trace, list] = ["pt", "list"].map(|what| prefix.with_extension(what));
-        let by_libipt = walk(&walker, &trace, &recording.join("kcore_dir/kcore"), &list)?;
+        let [trace, parts] = ["pt", "parts"].map(|what| prefix.with_extension(what));
+        let parts = fs::read_to_string(&parts).on("read", &parts)?;
+        let by_libipt = walk(&walker, &trace, parts.lines().map(str::to_owned))?;
         match compare(
             by_libipt,
             shown(recording, cpu)?.map(|line| Ok(line?.trim().to_owned())),

@@ -38,7 +38,7 @@ pub(super) struct Recording {
     /// perf copies the kernel's code before it records. Here it copies it again when the work is done.
     pub copied_after: bool,
     pub calls: &'static [Call],
-    /// libipt decodes it, too. It is of kernel code, and no code changes meanwhile.
+    /// libipt decodes it, too. No code changes meanwhile.
     pub by_libipt: bool,
 }
 
@@ -106,16 +106,17 @@ const fn all(name: &'static str, work: &'static str) -> Recording {
     }
 }
 
-const fn with_cycles(name: &'static str, work: &'static str) -> Recording {
+/// With these terms.
+const fn with(event: &'static str, name: &'static str, work: &'static str) -> Recording {
     Recording {
-        event: "intel_pt/cyc/",
+        event,
         ..all(name, work)
     }
 }
 
-const fn by_libipt(name: &'static str, work: &'static str) -> Recording {
+const fn by_libipt(filter: &'static str, name: &'static str, work: &'static str) -> Recording {
     Recording {
-        filter: "--all-kernel",
+        filter,
         by_libipt: true,
         ..all(name, work)
     }
@@ -142,14 +143,8 @@ pub(super) const MACHINES: [Machine; 3] = [
         append: "",
         recordings: &[
             PROCESSES,
-            all(
-                "signals and timers",
-                "trap : USR1; for i in 1 2 3 4 5; do kill -USR1 $$; usleep 1000; done; sh -c 'kill -SEGV $$'; true",
-            ),
-            all(
-                "network and memory and futexes",
-                "ping -c 2 -i 0.1 127.0.0.1; awk 'BEGIN { for (i = 0; i < 500; i++) a[i] = i }'; threads",
-            ),
+            SIGNALS,
+            NETWORK,
             one(
                 "two ranges",
                 "--filter 'filter do_sys_openat2 filter vfs_read'",
@@ -238,15 +233,35 @@ pub(super) const MACHINES: [Machine; 3] = [
     Machine {
         name: "one CPU",
         cpus: 1,
-        // libipt takes a TIP.PGD behind a PIP for that of the MOV CR3. With page table isolation there is a MOV CR3 in front of SYSRET.
-        append: "pti=off",
+        // libipt takes a TIP.PGD behind a PIP for that of the MOV CR3. With page table isolation there is a MOV CR3 in front of SYSRET. And
+        // it is given one address space.
+        append: "pti=off norandmaps",
         recordings: &[
             PROCESSES,
-            by_libipt("kernel code alone", "cat /proc/version | md5sum"),
-            with_cycles("cycles", "cat /proc/version | md5sum"),
+            SIGNALS,
+            NETWORK,
+            by_libipt("--all-kernel", "kernel code alone", READS),
+            by_libipt("", "kernel and busybox", READS),
+            with("intel_pt/cyc/", "cycles", READS),
+            with("intel_pt/cyc,mtc/", "cycles and the coarse clock", READS),
+            all("a BPF program", "filtered"),
+            all("a module is loaded", "insmod /modules/traced.ko").copied_after(),
+            all("a module is unloaded", "rmmod traced"),
         ],
     },
 ];
+
+const READS: &str = "cat /proc/version | md5sum";
+
+const SIGNALS: Recording = all(
+    "signals and timers",
+    "trap : USR1; for i in 1 2 3 4 5; do kill -USR1 $$; usleep 1000; done; sh -c 'kill -SEGV $$'; true",
+);
+
+const NETWORK: Recording = all(
+    "network and memory and futexes",
+    "ping -c 2 -i 0.1 127.0.0.1; awk 'BEGIN { for (i = 0; i < 500; i++) a[i] = i }'; threads",
+);
 
 const PROCESSES: Recording = all(
     "processes and files",
