@@ -40,7 +40,7 @@ help:
 	@echo '                      COUNTING=1 makes its clock count instructions, a nanosecond each; TRACE=1 gives it the trace unit'
 	@echo '                      LINE="vdso=0" is for the kernel, SECONDS=600 is how long it may take'
 	@echo '  make trace CMD="…"  record a guest from outside, from its kernel'"'"'s first instruction on, for stock perf: build/trace/perf.data'
-	@echo '                      KERNEL=/path/bzImage is your own kernel, VM=1 shows the guest as a virtual machine, too;'
+	@echo '                      KERNEL=/path/bzImage is your own kernel, CPUS=2 gives it two, VM=1 shows it as a virtual machine, too;'
 	@echo '                      DRAW=do_sys_openat2 draws the first call of that function; WITH, LINE, SECONDS as above'
 	@echo '  make programs       build the programs to trace: build/programs/'
 	@echo '  make rust-analyzer  rust-project.json for your editor'
@@ -84,7 +84,7 @@ fuzz:
 IMAGE := $(if $(findstring /,$(KERNEL)),$(CURDIR)/build/bzImage)
 trace:
 	@$(if $(IMAGE),install -D -m 644 '$(KERNEL)' '$(IMAGE)')
-	@$(if $(IMAGE),env -u KERNEL) $(AUXVM) trace $(if $(IMAGE),--image '$(IMAGE)') $(if $(VM),--vm) $(if $(DRAW),--draw '$(DRAW)') $(WITH:%=--with %) $(if $(LINE),--append '$(LINE)') $(if $(SECONDS),--timeout $(SECONDS)) '$(CMD)'
+	@$(if $(IMAGE),env -u KERNEL) $(AUXVM) trace $(if $(IMAGE),--image '$(IMAGE)') $(if $(VM),--vm) $(if $(CPUS),--cpus $(CPUS)) $(if $(DRAW),--draw '$(DRAW)') $(WITH:%=--with %) $(if $(LINE),--append '$(LINE)') $(if $(SECONDS),--timeout $(SECONDS)) '$(CMD)'
 
 guest:
 	@$(AUXVM) guest $(WITH:%=--with %) $(if $(INTEL),--intel) $(if $(COUNTING),--counting) $(if $(TRACE),--trace) $(if $(LINE),--append '$(LINE)') $(if $(SECONDS),--timeout $(SECONDS)) '$(CMD)'

@@ -258,6 +258,7 @@ impl Plugin for TraceUnit {
         let kernel = first >> 63 != 0;
         let known = &mut *lock(&self.known);
         let mut others = Vec::new();
+        let mut code = Vec::new();
         let mut last = (Insn::UNKNOWN, false);
         let files = self.files.as_ref();
         let mut image = files.filter(|_| kernel).map(|files| lock(&files.image));
@@ -274,6 +275,9 @@ impl Plugin for TraceUnit {
             if let Some(change) = image.as_mut().and_then(|image| image.add(address, bytes)) {
                 self.changes(&change);
             }
+            if !kernel && self.follows_changes() {
+                code.push(bytes.into());
+            }
             if files.is_some_and(|files| files.log) {
                 let make = || leak(Begun { of: self, address });
                 instruction.on_execution(*known.instructions.entry(address).or_insert_with(make));
@@ -287,11 +291,23 @@ impl Plugin for TraceUnit {
             insn,
             writes_cr3,
         };
-        let begins = match known.blocks.get(&block) {
+        let same = |begins: &&Begins| {
+            let known = begins.0.code.as_ref().map_or(&[][..], |code| &code.bytes);
+            known == code
+        };
+        let begins = match known.blocks.get(&block).filter(same) {
             Some(begins) => begins.0,
             None => {
-                let begins = leak(Entered { of: self, block });
-                known.blocks.insert(Begins(begins));
+                let code = (!code.is_empty()).then(|| Code {
+                    bytes: code,
+                    known: Mutex::default(),
+                });
+                let begins = leak(Entered {
+                    of: self,
+                    block,
+                    code,
+                });
+                known.blocks.replace(Begins(begins));
                 begins
             }
         };
@@ -355,11 +371,17 @@ impl TraceUnit {
     /// The code has changed: a decoder has to know when. libipt knows no changes, and takes a `PTW` for that of an
     /// instruction; for it the trace begins when the kernel has patched itself.
     fn changes(&self, change: &Change) {
-        let files = self.files.as_ref().filter(|_| self.from_user.is_none());
+        let files = self.files.as_ref().filter(|_| self.follows_changes());
         if let Some(pokes) = files.and_then(|files| files.pokes.as_ref()) {
             let when = self.source.changed(change.address);
             complain(change.write(when, &mut *lock(pokes)));
         }
+    }
+
+    /// Whether the trace is of all that the kernel executes, and in files.
+    fn follows_changes(&self) -> bool {
+        let files = self.files.as_ref().filter(|_| self.from_user.is_none());
+        files.is_some_and(|files| files.pokes.is_some())
     }
 
     /// The kernel's trace begins on each CPU.
@@ -411,6 +433,37 @@ impl Discontinuities for TraceUnit {
 struct Entered {
     of: &'static TraceUnit,
     block: Block,
+    /// What it was translated from, if a decoder has to be told and has not been.
+    code: Option<Code>,
+}
+
+/// The bytes of a block that was translated below the kernel's addresses. The kernel begins where its image was loaded, and
+/// each CPU does: QEMU has one translation for there and for where the kernel lives, and executes it there later.
+struct Code {
+    /// Of each instruction.
+    bytes: Vec<Box<[u8]>>,
+    /// The kernel's addresses that are in the image.
+    known: Mutex<HashSet<u64>>,
+}
+
+impl Entered {
+    /// It is executed at this address: if that is the kernel's, a decoder needs it there.
+    #[cold]
+    fn is_at(&self, mut address: u64) {
+        let (Some(code), Some(files)) = (&self.code, &self.of.files) else {
+            return;
+        };
+        if address >> 63 == 0 || !lock(&code.known).insert(address) {
+            return;
+        }
+        let mut image = lock(&files.image);
+        for bytes in &code.bytes {
+            if let Some(change) = image.add(address, bytes) {
+                self.of.changes(&change);
+            }
+            address = address.wrapping_add(u64::try_from(bytes.len()).unwrap_or(0));
+        }
+    }
 }
 
 impl Sees for Entered {
@@ -425,6 +478,11 @@ impl Sees for Entered {
             of: self.of,
             registers,
         };
+        if self.code.is_some() {
+            if let Some(pc) = state.pc() {
+                self.is_at(pc);
+            }
+        }
         cpu.executes(&self.block, whole, &state);
         cpu.pass(index, &*self.of.sink);
     }

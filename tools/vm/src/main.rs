@@ -107,6 +107,9 @@ enum Verb {
         /// More of the kernel's command line
         #[arg(long, default_value = "")]
         append: String,
+        /// How many CPUs it has
+        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=255))]
+        cpus: u32,
         /// Show it as a virtual machine of a host, too: build/trace/vm.data
         #[arg(long)]
         vm: bool,
@@ -254,6 +257,7 @@ fn run(args: Args) -> Result<ExitCode> {
             timeout,
             with,
             append,
+            cpus,
             vm,
             draw,
             command,
@@ -273,7 +277,7 @@ fn run(args: Args) -> Result<ExitCode> {
                 guest,
                 &command.join(" "),
                 trace::Plan {
-                    cpus: 1,
+                    cpus,
                     log: None,
                     vm,
                     cyc: draw.is_some(),

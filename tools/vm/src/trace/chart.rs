@@ -37,6 +37,8 @@ enum Does {
 struct Branch<'a> {
     /// The thread's name and number.
     who: &'a str,
+    /// As perf shows it.
+    cpu: &'a str,
     /// In nanoseconds.
     time: u64,
     does: Does,
@@ -46,11 +48,12 @@ struct Branch<'a> {
 }
 
 impl<'a> Branch<'a> {
-    /// As in "  ls  71  1.206557781:   call   ffffffff8148d07d a+0x1d => ffffffff8148d117 b+0x0". [`None`] for another line.
+    /// As in "  ls  71 [000]  1.206557781:   call   ffffffff8148d07d a+0x1d => ffffffff8148d117 b+0x0". [`None`] for another line.
     fn parse(line: &'a str) -> Option<Self> {
         let (front, to) = line.split_once(" => ")?;
         let (who, rest) = front.split_once(": ").or_else(|| front.split_once(":\t"))?;
         let (who, time) = who.trim().rsplit_once(' ')?;
+        let (who, cpu) = who.trim().rsplit_once(' ')?;
         let (seconds, nanoseconds) = time.split_once('.')?;
         let time =
             seconds.parse::<u64>().ok()? * 1_000_000_000 + nanoseconds.parse::<u64>().ok()?;
@@ -73,6 +76,7 @@ impl<'a> Branch<'a> {
         };
         Some(Self {
             who: who.trim(),
+            cpu,
             time,
             does,
             from: from.split_once("+0x").map_or(from, |(name, _)| name),
@@ -86,6 +90,7 @@ impl<'a> Branch<'a> {
 struct Call {
     /// The thread's name and number.
     who: String,
+    cpu: String,
     name: String,
     begins: u64,
     ends: u64,
@@ -106,6 +111,7 @@ impl Call {
     fn new(branch: &Branch<'_>) -> Self {
         Self {
             who: branch.who.to_owned(),
+            cpu: branch.cpu.to_owned(),
             name: branch
                 .who
                 .split_whitespace()
@@ -120,6 +126,9 @@ impl Call {
     }
 
     fn follow(&mut self, branch: &Branch<'_>) -> Outcome {
+        if branch.cpu != self.cpu {
+            return Outcome::Goes;
+        }
         if branch.who != self.who || branch.does == Does::Ends || self.stack.len() > DEEPEST {
             return Outcome::Lost;
         }
@@ -217,7 +226,7 @@ fn first(
 ) -> Result<Option<Call>> {
     let mut perf = Command::new("perf");
     perf.args(["script", "--ns", branches, "-F"])
-        .arg("comm,tid,time,flags,ip,sym,symoff,addr")
+        .arg("comm,tid,cpu,time,flags,ip,sym,symoff,addr")
         .arg("-i")
         .arg(data);
     if let Some((begins, ends)) = window {
@@ -270,18 +279,19 @@ mod tests {
     use super::*;
 
     const SHOWN: &str = "\
-             :-1      -1     1.000000001:   call                   ffffffff81000001 x+0x1 => ffffffff81000100 wanted+0x0
-              ls      71     1.000000010:   call                   ffffffff81000001 x+0x1 => ffffffff81000100 wanted+0x0
-              ls      71     1.000000012:   tr end  async          ffffffff81000102 wanted+0x2 =>                0 [unknown]
-              ls      71     1.000000020:   call                   ffffffff81000001 x+0x1 => ffffffff81000100 wanted+0x0
-              ls      71     1.000000025:   call                   ffffffff81000105 wanted+0x5 => ffffffff81000200 __x86_indirect_thunk_rax+0x0
-              ls      71     1.000000027:   jmp                    ffffffff81000202 __x86_indirect_thunk_rax+0x2 => ffffffff81000300 a+0x0
-              ls      71     1.000000027:   jcc                    ffffffff81000302 a+0x2 => ffffffff81000310 a+0x10
-              ls      71     1.000000030:   hw int                 ffffffff81000310 a+0x10 => ffffffff81000400 irq+0x0
+             :-1      -1 [001]     1.000000001:   call                   ffffffff81000001 x+0x1 => ffffffff81000100 wanted+0x0
+              ls      71 [001]     1.000000010:   call                   ffffffff81000001 x+0x1 => ffffffff81000100 wanted+0x0
+              ls      71 [001]     1.000000012:   tr end  async          ffffffff81000102 wanted+0x2 =>                0 [unknown]
+              ls      71 [001]     1.000000020:   call                   ffffffff81000001 x+0x1 => ffffffff81000100 wanted+0x0
+              ls      71 [001]     1.000000025:   call                   ffffffff81000105 wanted+0x5 => ffffffff81000200 __x86_indirect_thunk_rax+0x0
+              ls      71 [001]     1.000000027:   jmp                    ffffffff81000202 __x86_indirect_thunk_rax+0x2 => ffffffff81000300 a+0x0
+              sh      70 [000]     1.000000027:   return                 ffffffff81000500 y+0x0 => ffffffff81000600 z+0x6
+              ls      71 [001]     1.000000027:   jcc                    ffffffff81000302 a+0x2 => ffffffff81000310 a+0x10
+              ls      71 [001]     1.000000030:   hw int                 ffffffff81000310 a+0x10 => ffffffff81000400 irq+0x0
  instruction trace error type 1
-              ls      71     1.000000040:   iret                   ffffffff81000410 irq+0x10 => ffffffff81000310 a+0x10
-              ls      71     1.000000042:   return                 ffffffff81000312 a+0x12 => ffffffff8100010a wanted+0xa
-              ls      71     1.000000050:   return                 ffffffff81000112 wanted+0x12 => ffffffff81000006 x+0x6
+              ls      71 [001]     1.000000040:   iret                   ffffffff81000410 irq+0x10 => ffffffff81000310 a+0x10
+              ls      71 [001]     1.000000042:   return                 ffffffff81000312 a+0x12 => ffffffff8100010a wanted+0xa
+              ls      71 [001]     1.000000050:   return                 ffffffff81000112 wanted+0x12 => ffffffff81000006 x+0x6
 ";
 
     #[test]

@@ -3,16 +3,19 @@
 //! The file that perf reads: the trace of each CPU, the changes of the kernel's code, and what was recorded in the guest beside them.
 //!
 //! - This file: the guest as the machine. [`host`]: the guest as a virtual machine of a host.
+//! - [`clock`]: the guest's clock.
 
+mod clock;
 mod host;
 mod marks;
 
 use super::code::Poke;
 use crate::error::{Error, OnFile, Result};
+use clock::Clock;
 use marks::OfGuest;
 use perfdata::{
     Attr, Auxtrace, AuxtraceInfo, Event, EventDesc, Feature, Features, Flags, ItraceStart,
-    KernelMmap, RecordType, SampleId, SampleType, TextPoke, TimeConv, Writer,
+    KernelMmap, RecordType, SampleId, SampleType, TextPoke, Writer,
 };
 use std::fs::{self, File};
 use std::io::{BufReader, Read};
@@ -72,27 +75,12 @@ pub(super) struct Recording<'a> {
     pub(super) cyc: bool,
 }
 
-/// What a guest's clock makes of a number of ticks.
-pub(super) fn nanoseconds(clock: &TimeConv, ticks: u64) -> u64 {
-    let shift = u32::try_from(clock.shift).unwrap_or(0);
-    let quotient = ticks.checked_shr(shift).unwrap_or(0);
-    let rest = ticks & (1u64.checked_shl(shift).unwrap_or(0).wrapping_sub(1));
-    clock
-        .zero
-        .wrapping_add(quotient.wrapping_mul(clock.mult))
-        .wrapping_add(
-            rest.wrapping_mul(clock.mult)
-                .checked_shr(shift)
-                .unwrap_or(0),
-        )
-}
-
 fn unusable(path: &Path) -> impl Fn(perfdata::Error) -> Error + '_ {
     move |error| Error::Other(format!("cannot use {}: {error}", path.display()))
 }
 
 /// Writes the records that perf's decoder needs first. `switches`: whether there are records of context switches.
-fn begin(writer: &mut Writer<File>, clock: &TimeConv, switches: bool) -> perfdata::Result<()> {
+fn begin(writer: &mut Writer<File>, clock: &Clock, switches: bool) -> perfdata::Result<()> {
     let switches = match switches {
         true => SWITCHES_OF_THREADS,
         false => 0,
@@ -100,9 +88,9 @@ fn begin(writer: &mut Writer<File>, clock: &TimeConv, switches: bool) -> perfdat
     // What `intel_pt_info_fill()` of perf writes.
     let words = [
         PMU.into(),
-        clock.shift,
-        clock.mult,
-        clock.zero,
+        clock.of_perf.shift,
+        clock.of_perf.mult,
+        clock.of_perf.zero,
         1,
         TSC,
         NORETCOMP,
@@ -166,23 +154,13 @@ impl Recording<'_> {
             Some(path) => Some(perfdata::File::parse(&bytes).map_err(unusable(path))?),
             None => None,
         };
-        let clock = sideband.as_ref().map_or(Ok(None), clock_of);
+        let clock = sideband.as_ref().map_or(Ok(None), clock::of);
         let clock = clock.map_err(unusable(self.sideband.unwrap_or(path)))?;
-        // Without the guest's clock times are ticks.
-        let clock = clock.unwrap_or(TimeConv {
-            mult: 1,
-            cap_zero: true,
-            ..TimeConv::default()
-        });
+        let clock = Clock::new(clock.unwrap_or(clock::TICKS), self.traces)?;
         self.put(path, sideband.as_ref(), &clock)
     }
 
-    fn put(
-        &self,
-        path: &Path,
-        sideband: Option<&perfdata::File<'_>>,
-        clock: &TimeConv,
-    ) -> Result<()> {
+    fn put(&self, path: &Path, sideband: Option<&perfdata::File<'_>>, clock: &Clock) -> Result<()> {
         let failed = unusable(path);
         let cpus = || (0u32..).zip(self.traces);
         let mut attr = event(sideband);
@@ -201,7 +179,7 @@ impl Recording<'_> {
         let mut writer = Writer::new(file, &events).map_err(&failed)?;
 
         begin(&mut writer, clock, sideband.is_some()).map_err(&failed)?;
-        writer.record(clock, None).map_err(&failed)?;
+        writer.record(&clock.of_perf, None).map_err(&failed)?;
         let none = SampleId::default();
         writer
             .record(&self.kernel(), Some((&none, &attr)))
@@ -215,7 +193,7 @@ impl Recording<'_> {
             let id = SampleId {
                 pid: Some(u32::MAX),
                 tid: Some(u32::MAX),
-                time: Some(nanoseconds(clock, poke.when)),
+                time: Some(clock.nanoseconds(poke.when)),
                 id: Some(IDS),
                 cpu: Some(0),
                 ..SampleId::default()
@@ -226,7 +204,7 @@ impl Recording<'_> {
         }
         if let Some(sideband) = sideband {
             let of_kernel = |kind: RecordType| !kind.is_user();
-            let last = copy(sideband, &mut writer, of_kernel).map_err(&failed)?;
+            let last = copy(sideband, &mut writer, clock.lead, of_kernel).map_err(&failed)?;
             for (cpu, _) in cpus() {
                 // Nobody knows who runs from then on.
                 let who = ItraceStart {
@@ -314,16 +292,6 @@ fn copy_trace(cpu: u32, path: &Path, writer: &mut Writer<File>, guest: bool) -> 
         .map_err(&failed)
 }
 
-/// The clock of a recording.
-fn clock_of(file: &perfdata::File<'_>) -> perfdata::Result<Option<TimeConv>> {
-    for record in file.records() {
-        if let (Event::TimeConv(clock), _) = file.decode(&record?)? {
-            return Ok(Some(clock).filter(|clock| clock.cap_zero));
-        }
-    }
-    Ok(None)
-}
-
 /// Takes over what a recording says of the machine.
 fn describe(file: &perfdata::File<'_>, features: &mut Features) {
     for section in file.features() {
@@ -333,17 +301,19 @@ fn describe(file: &perfdata::File<'_>, features: &mut Features) {
     }
 }
 
-/// Copies the kernel's records that are wanted; the time of the last. Those of the kernel's text are not copied: we know more of it.
+/// Copies the kernel's records that are wanted, `lead` nanoseconds later; the time of the last. Those of the kernel's text are not
+/// copied: we know more of it.
 fn copy(
     file: &perfdata::File<'_>,
     writer: &mut Writer<File>,
+    lead: u64,
     wanted: impl Fn(RecordType) -> bool,
 ) -> perfdata::Result<u64> {
+    let kind = file.events().first().map(|(attr, _)| attr.sample_type);
     let mut last = 0;
     for record in file.records() {
         let record = record?;
         let (event, id) = file.decode(&record)?;
-        last = last.max(id.and_then(|id| id.time).unwrap_or(0));
         let of_text = matches!(
             event,
             Event::Mmap(_) | Event::TextPoke(..) | Event::Ksymbol(..)
@@ -356,6 +326,13 @@ fn copy(
         let len = record.body.len() + 8;
         bytes.extend(u16::try_from(len).unwrap_or(u16::MAX).to_le_bytes());
         bytes.extend(record.body);
+        // The last bytes of a record.
+        if let (Some(mut id), Some(kind)) = (id, kind) {
+            id.time = id.time.map(|time| time.saturating_add(lead));
+            last = last.max(id.time.unwrap_or(0));
+            bytes.truncate(bytes.len().saturating_sub(SampleId::len(kind)));
+            id.encode(kind, &mut bytes);
+        }
         writer.raw(&bytes)?;
     }
     Ok(last)

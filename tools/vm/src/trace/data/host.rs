@@ -7,7 +7,8 @@
 //!
 //! The clocks of host and guest are the same, and no file has a TIME_CONV record: perf then takes all times as they are.
 
-use super::{begin, clock_of, copy, copy_trace, describe, event, unusable, Recording, IDS};
+use super::clock::{self, Clock};
+use super::{begin, copy, copy_trace, describe, event, unusable, Recording, IDS};
 use crate::error::{Error, OnFile, Result};
 use perfdata::{
     Comm, EventDesc, Feature, Features, FinishedInit, Flags, IdIndex, IdIndexEntry, RecordType,
@@ -47,7 +48,8 @@ impl Recording<'_> {
                 .record(&self.kernel(), Some((&none, attr)))
                 .map_err(&failed)?;
         }
-        copy(&sideband, &mut writer, merged).map_err(&failed)?;
+        let clock = self.clock(&sideband)?;
+        copy(&sideband, &mut writer, clock.lead, merged).map_err(&failed)?;
         let mut features = Features::new();
         describe(&sideband, &mut features);
         if let Some(section) = sideband.feature(Feature::EVENT_DESC) {
@@ -57,6 +59,18 @@ impl Recording<'_> {
         Ok(())
     }
 
+    fn clock(&self, sideband: &perfdata::File<'_>) -> Result<Clock> {
+        let path = self.sideband.unwrap_or(Path::new("sideband"));
+        let clock = clock::of(sideband).map_err(unusable(path))?;
+        let clock = clock.ok_or_else(|| {
+            Error::Other(
+                "the guest's perf has no clock that goes by TSC: its kernel does not trust TSC"
+                    .to_owned(),
+            )
+        })?;
+        Clock::new(clock, self.traces)
+    }
+
     /// Writes what a host would have recorded. `process`: QEMU's.
     pub(in crate::trace) fn write_host(&self, path: &Path, process: u32) -> Result<()> {
         let Some(sideband) = self.sideband else {
@@ -64,13 +78,7 @@ impl Recording<'_> {
         };
         let bytes = fs::read(sideband).on("read", sideband)?;
         let sideband = perfdata::File::parse(&bytes).map_err(unusable(sideband))?;
-        let clock = clock_of(&sideband).map_err(unusable(path))?;
-        let clock = clock.ok_or_else(|| {
-            Error::Other(
-                "the guest's perf has no clock that goes by TSC: its kernel does not trust TSC"
-                    .to_owned(),
-            )
-        })?;
+        let clock = self.clock(&sideband)?;
         let failed = unusable(path);
         let mut attr = event(Some(&sideband));
         attr.flags |= Flags::CONTEXT_SWITCH;
