@@ -7,6 +7,7 @@ use std::cell::Cell;
 use std::ffi::{c_int, c_void, CStr};
 use std::marker::PhantomData;
 use std::ptr;
+use std::sync::atomic::{AtomicI32, Ordering};
 
 #[repr(C)]
 struct Cpu(u8);
@@ -17,6 +18,7 @@ type GetCpu = unsafe extern "C" fn(c_int) -> *mut Cpu;
 type Flush = unsafe extern "C" fn();
 type Ticks = unsafe extern "C" fn() -> i64;
 type Clock = unsafe extern "C" fn(c_int) -> i64;
+type ToNanoseconds = unsafe extern "C" fn(i64) -> i64;
 
 /// `QEMU_CLOCK_VIRTUAL`: it runs when the guest does.
 const VIRTUAL: c_int = 1;
@@ -26,6 +28,9 @@ const VIRTUAL: c_int = 1;
 pub struct Inside {
     ticks: Ticks,
     clock: Clock,
+    /// Whether `-icount` was given: not 0.
+    counts: &'static AtomicI32,
+    takes: ToNanoseconds,
     get_cpu: GetCpu,
     run: RunOnCpu,
     flush: Flush,
@@ -40,6 +45,8 @@ impl Inside {
     pub fn find() -> Result<Self, String> {
         let ticks = symbol(c"cpus_get_elapsed_ticks")?;
         let clock = symbol(c"qemu_clock_get_ns")?;
+        let counts = symbol(c"use_icount")?;
+        let takes = symbol(c"icount_to_ns")?;
         let get_cpu = symbol(c"qemu_get_cpu")?;
         let run = symbol(c"async_safe_run_on_cpu")?;
         let flush = symbol(c"tb_flush__exclusive_or_serial")?;
@@ -48,6 +55,11 @@ impl Inside {
         // SAFETY: QEMU's function of this name takes an enumeration, which is an integer to C, and returns
         // a 64-bit integer.
         let clock = unsafe { std::mem::transmute::<*mut c_void, Clock>(clock) };
+        // SAFETY: QEMU's variable of this name is an enumeration, which is as large as this and lives as long as
+        // QEMU. QEMU writes it while it starts, on the thread on which plugins are loaded.
+        let counts = unsafe { &*counts.cast::<AtomicI32>() };
+        // SAFETY: QEMU's function of this name takes and returns a 64-bit integer.
+        let takes = unsafe { std::mem::transmute::<*mut c_void, ToNanoseconds>(takes) };
         // SAFETY: QEMU's function of this name takes an integer, and returns a pointer.
         let get_cpu = unsafe { std::mem::transmute::<*mut c_void, GetCpu>(get_cpu) };
         // SAFETY: QEMU's function of this name takes a CPU, a function, and a union as large as a
@@ -58,6 +70,8 @@ impl Inside {
         Ok(Self {
             ticks,
             clock,
+            counts,
+            takes,
             get_cpu,
             run,
             flush,
@@ -70,6 +84,20 @@ impl Inside {
         // SAFETY: It reads the clock under a lock of its own, on any thread.
         let ticks = unsafe { (self.ticks)() };
         u64::from_ne_bytes(ticks.to_ne_bytes())
+    }
+
+    /// With `-icount`, the ticks that so many instructions take; else 0.
+    #[must_use]
+    #[inline]
+    pub fn ticks_of(&self, instructions: usize) -> u64 {
+        if self.counts.load(Ordering::Relaxed) == 0 {
+            return 0;
+        }
+        let instructions = i64::try_from(instructions).unwrap_or(0);
+        // SAFETY: It reads how long an instruction takes, which is not changed while the guest runs, or is changed
+        // atomically.
+        let ticks = unsafe { (self.takes)(instructions) };
+        u64::try_from(ticks).unwrap_or(0)
     }
 
     /// Nanoseconds for which the guest has run.

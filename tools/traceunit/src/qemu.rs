@@ -90,6 +90,10 @@ impl Clock for Ticks {
         self.0.ticks()
     }
 
+    fn ticks_of(&self, instructions: usize) -> u64 {
+        self.0.ticks_of(instructions)
+    }
+
     fn ratio(&self) -> Option<u8> {
         // Both count while the guest runs.
         let (ticks, passed) = (self.0.ticks(), self.0.nanoseconds());

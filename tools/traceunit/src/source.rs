@@ -78,6 +78,11 @@ pub trait Clock: Send + Sync {
     /// What it is at.
     fn ticks(&self) -> u64;
 
+    /// If it counts instructions, the ticks of so many; else 0.
+    fn ticks_of(&self, _instructions: usize) -> u64 {
+        0
+    }
+
     /// Ticks in 10 nanoseconds, if they are known: its frequency in units of 100 MHz, as `CBR` has it.
     fn ratio(&self) -> Option<u8> {
         None
@@ -113,6 +118,8 @@ struct Changes {
 struct Timed<'a> {
     packets: &'a mut Packets,
     clock: &'a dyn Clock,
+    /// Ticks by which the clock is ahead of what was executed.
+    ahead: u64,
 }
 
 impl Output for Timed<'_> {
@@ -124,7 +131,7 @@ impl Output for Timed<'_> {
     }
 
     fn tsc(&mut self) -> u64 {
-        self.clock.ticks()
+        self.clock.ticks().wrapping_sub(self.ahead)
     }
 
     fn ratio(&mut self) -> Option<u8> {
@@ -265,7 +272,15 @@ impl<G: DerefMut<Target = Cpu>> Held<'_, G> {
         };
         let clock = self.clock;
         // `Timed` has place for everything.
-        let _ = flow.ends(whole, &mut Timed { packets, clock });
+        let ahead = 0;
+        let _ = flow.ends(
+            whole,
+            &mut Timed {
+                packets,
+                clock,
+                ahead,
+            },
+        );
         if let Some(log) = log {
             complain(log.stops(whole));
         }
@@ -296,13 +311,20 @@ impl<G: DerefMut<Target = Cpu>> Held<'_, G> {
             let pc = state.pc().unwrap_or(block.first);
             log.shift = pc.wrapping_sub(block.first);
         }
+        // QEMU counts a block when it is entered.
         let clock = self.clock;
-        let _ = flow.executes(block, whole, state, &mut Timed { packets, clock });
+        let ahead = clock.ticks_of(block.others.len() + 1);
+        let mut timed = Timed {
+            packets,
+            clock,
+            ahead,
+        };
+        let _ = flow.executes(block, whole, state, &mut timed);
         let count = self.changes.count.load(Ordering::Acquire);
         if count != *seen && flow.traces(block.first) {
             *seen = count;
             let at = self.changes.newest.load(Ordering::Relaxed);
-            let _ = flow.message(at, &mut Timed { packets, clock });
+            let _ = flow.message(at, &mut timed);
         }
     }
 
@@ -344,7 +366,13 @@ impl<G: DerefMut<Target = Cpu>> Held<'_, G> {
             complain(log.block());
         }
         let clock = self.clock;
-        let _ = flow.discontinuity(kind, from, to, whole, &mut Timed { packets, clock });
+        let ahead = 0;
+        let mut timed = Timed {
+            packets,
+            clock,
+            ahead,
+        };
+        let _ = flow.discontinuity(kind, from, to, whole, &mut timed);
     }
 
     /// Passes the packets on if they are many.

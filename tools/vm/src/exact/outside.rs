@@ -3,7 +3,7 @@
 //! Whether stock perf shows of a whole guest what it executed, from the kernel's first instruction on: recorded from outside, while the
 //! kernel patches its code.
 //!
-//! The first instructions of each CPU are compared with the log, one by one. In the rest perf has to find no error, and the programs' names. With
+//! The first instructions of each of two CPUs are compared with the log, one by one. In the rest perf has to find no error, and the programs' names. With
 //! the guest as a virtual machine of a host perf knows no changes of code: there the trace has errors until perf begins to record in
 //! the guest, and none behind it.
 
@@ -54,7 +54,7 @@ pub(super) fn run(cache: &Cache, dir: &Path, kernel: &Kernel) -> Result<Case> {
         cyc: false,
     };
     let recorded = trace::record(cache, &dir.join("exact-outside"), guest, WORK, plan, |_| {})?;
-    let cases = match recorded.outcome.faults().first() {
+    let mut cases = match recorded.outcome.faults().first() {
         Some(fault) => vec![Case::fail(
             "the guest",
             &format!("{}: {}", fault.name, fault.reason),
@@ -70,6 +70,7 @@ pub(super) fn run(cache: &Cache, dir: &Path, kernel: &Kernel) -> Result<Case> {
         let log = recorded.prefix.with_extension(format!("cpu{cpu}.log"));
         fs::remove_file(&log).on("remove", &log)?;
     }
+    cases.push(case("cycles", on_one_cpu(cache, dir, kernel)?));
     progress.end(&format!("{} cases", cases.len()));
     Ok(Case::suite(NAME, cases))
 }
@@ -139,6 +140,82 @@ fn compared(recorded: &Recorded, cpu: usize) -> Result<std::result::Result<Strin
         None if count < LEAST => Err(format!("the guest has executed {count} instructions")),
         None => Ok(format!("{count} instructions, each of them")),
     }))
+}
+
+/// The clock of a guest with one CPU counts instructions.
+fn on_one_cpu(
+    cache: &Cache,
+    dir: &Path,
+    kernel: &Kernel,
+) -> Result<std::result::Result<String, String>> {
+    let guest = Guest::new(kernel, &[])?
+        .append("kunit.enable=0")
+        .timeout(Duration::from_secs(900));
+    let plan = Plan {
+        cpus: 1,
+        log: None,
+        vm: false,
+        cyc: true,
+    };
+    let recorded = trace::record(
+        cache,
+        &dir.join("exact-cycles"),
+        guest,
+        "true",
+        plan,
+        |_| {},
+    )?;
+    cycles(&recorded.data)
+}
+
+/// How many branches are looked at for cycles.
+const BRANCHES: usize = 1_000_000;
+
+/// perf counts the instructions that it shows, and the cycles of `CYC` packets, which stand in front of
+/// six branches: at a return, which has a packet of its own, there must be as many of both since the return before. Cycles may be more
+/// where an instruction repeats itself, which perf shows once.
+fn cycles(data: &Path) -> Result<std::result::Result<String, String>> {
+    let options = ["--itrace=b", "-F", "ip,ipc,flags"];
+    shown(data, &options, |lines| {
+        let (mut ahead, mut last, mut returns, mut repeated) = (0, 0, 0u64, 0u64);
+        for line in lines.take(BRANCHES) {
+            let line = line.map_err(|error| error.to_string())?;
+            let Some((more, cycles)) = counted(&line) else {
+                continue;
+            };
+            ahead += i128::from(more) - i128::from(cycles);
+            if !line.trim_start().starts_with("return ") {
+                continue;
+            }
+            returns += 1;
+            // The first cycles are those of the first packet.
+            if returns > 1 && ahead > last {
+                return Err(format!(
+                    "there are {} more instructions than cycles since the return before: {line}",
+                    ahead - last
+                ));
+            }
+            repeated += u64::from(ahead != last);
+            last = ahead;
+        }
+        match returns {
+            0..1000 => Err(format!("perf shows {returns} returns with cycles")),
+            _ if repeated > returns / 10 => Err(format!(
+                "at {repeated} of {returns} returns there are more cycles than instructions"
+            )),
+            _ => Ok(format!(
+                "as many cycles as instructions at all but {repeated} of {returns} returns"
+            )),
+        }
+    })
+}
+
+/// The instructions and cycles of a line, as in "return ffffffff81163d57  IPC: 0.75 (18/24)".
+fn counted(line: &str) -> Option<(u64, u64)> {
+    let (_, counts) = line.split_once("IPC:")?;
+    let (_, counts) = counts.split_once('(')?;
+    let (instructions, cycles) = counts.split_once(')')?.0.split_once('/')?;
+    Some((instructions.parse().ok()?, cycles.parse().ok()?))
 }
 
 /// perf decodes all of the trace, and knows who runs.

@@ -10,13 +10,23 @@ pub(super) struct OfGuest {
     /// The packet's length, or 0 if the second byte has it.
     len: usize,
     is_pip: bool,
+    /// It is a `CYC`, and this byte says that there is another.
+    counts: bool,
 }
 
 impl OfGuest {
     /// Sets `NR` in the `PIP` packets of the next part.
     pub(super) fn mark(&mut self, part: &mut [u8]) {
         for byte in part {
+            if self.counts {
+                self.counts = *byte & 1 != 0;
+                continue;
+            }
             match self.at {
+                0 if *byte & 3 == 3 => {
+                    self.counts = *byte & 4 != 0;
+                    continue;
+                }
                 0 => (self.len, self.is_pip) = (len(*byte), false),
                 1 if self.len == 0 => {
                     (self.len, self.is_pip) = (len_extended(*byte), *byte == 0x43);
@@ -36,9 +46,9 @@ impl OfGuest {
 fn len(first: u8) -> usize {
     match first {
         0x02 => 0,
-        // `TSC`, `MODE`.
+        // `TSC`, `MODE`, `MTC`.
         0x19 => 8,
-        0x99 => 2,
+        0x99 | 0x59 => 2,
         // `PAD` and a short `TNT`.
         _ if first & 1 == 0 => 1,
         // `TIP`, `FUP` and the like: how many bytes of an address, by the upper bits.
@@ -55,10 +65,11 @@ fn len(first: u8) -> usize {
 /// The same for the others, by the second byte.
 fn len_extended(second: u8) -> usize {
     match second {
-        // `PSB`, `PTW`, `PIP` and a long `TNT`, `CBR`.
+        // `PSB`, `PTW`, `PIP` and a long `TNT`, `TMA`, `CBR`.
         0x82 => 16,
         0x32 => 10,
         0x43 | 0xa3 => 8,
+        0x73 => 7,
         0x03 => 4,
         _ => 2,
     }
@@ -72,6 +83,8 @@ mod tests {
         2, 0x82, 2, 0x82, 2, 0x82, 2, 0x82, 2, 0x82, 2, 0x82, 2, 0x82, 2, 0x82, // PSB
         0x19, 2, 0x43, 0, 0, 0, 0, 0, // TSC: not a PIP in it
         2, 0x43, 0, 0xcc, 0x22, 0, 0, 0, // PIP
+        0x07, 0x03, 0x43, 0x02, 0x43, 0x04, // CYC of four bytes, CYC of one, TNT
+        0x59, 0x02, 2, 0x73, 2, 0x43, 0, 2, 0, // MTC, TMA
         2, 0x23, // PSBEND
         0x99, 1, 0x71, 0x49, 2, 0x43, 0, 0xff, 0xff, // MODE.Exec, TIP.PGE
         2, 0xa3, 2, 0x43, 0, 0, 0, 0x80, // TNT
