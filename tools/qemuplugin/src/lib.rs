@@ -207,7 +207,7 @@ impl Translation<'_> {
             raw::qemu_plugin_register_vcpu_tb_exec_inline_per_vcpu(
                 self.block,
                 raw::STORE,
-                flag.0,
+                flag.0 .0,
                 0,
             );
         }
@@ -229,19 +229,18 @@ impl Translation<'_> {
     }
 }
 
-/// A flag that each virtual CPU has, which translated code sets and clears.
+/// A number that each virtual CPU has, in a scoreboard that is never freed.
 #[derive(Debug, Clone, Copy)]
-pub struct Flag(raw::U64);
+struct Number(raw::U64);
 
 // SAFETY: A handle of QEMU's, which can be used on any thread.
-unsafe impl Send for Flag {}
+unsafe impl Send for Number {}
 // SAFETY: As a handle it has no state, and QEMU's functions for it can be called at the same time.
-unsafe impl Sync for Flag {}
+unsafe impl Sync for Number {}
 
-impl Flag {
-    /// Clear on each CPU.
-    #[must_use]
-    pub fn new() -> Self {
+impl Number {
+    /// 0 on each CPU.
+    fn new() -> Self {
         Self(raw::U64 {
             // SAFETY: Makes a new one, with place for a number on each CPU.
             score: unsafe { raw::qemu_plugin_scoreboard_new(size_of::<u64>()) },
@@ -249,14 +248,53 @@ impl Flag {
         })
     }
 
-    /// Whether it is set on this CPU.
-    #[must_use]
-    pub fn is_set(self, cpu: usize) -> bool {
+    fn get(self, cpu: usize) -> u64 {
         let cpu = c_uint::try_from(cpu).unwrap_or(0);
         // SAFETY: A scoreboard that is never freed, with a number at this offset; QEMU gives the
         // indices of its CPUs.
-        let value = unsafe { raw::qemu_plugin_u64_get(self.0, cpu) };
-        value != 0
+        unsafe { raw::qemu_plugin_u64_get(self.0, cpu) }
+    }
+}
+
+/// A flag that each virtual CPU has, which translated code sets and clears.
+#[derive(Debug, Clone, Copy)]
+pub struct Flag(Number);
+
+impl Flag {
+    /// Clear on each CPU.
+    #[must_use]
+    pub fn new() -> Self {
+        Self(Number::new())
+    }
+
+    /// Whether it is set on this CPU.
+    #[must_use]
+    pub fn is_set(self, cpu: usize) -> bool {
+        self.0.get(cpu) != 0
+    }
+}
+
+/// A counter that each virtual CPU has, to which translated code adds.
+#[derive(Debug, Clone, Copy)]
+pub struct Counter(Number);
+
+impl Counter {
+    /// 0 on each CPU.
+    #[must_use]
+    pub fn new() -> Self {
+        Self(Number::new())
+    }
+
+    /// Its value on this CPU.
+    #[must_use]
+    pub fn get(self, cpu: usize) -> u64 {
+        self.0.get(cpu)
+    }
+}
+
+impl Default for Counter {
+    fn default() -> Self {
+        Self::new()
     }
 }
 
@@ -309,17 +347,37 @@ impl Instruction<'_> {
         }
     }
 
+    /// As [`Self::on_execution()`], with the registers.
+    pub fn on_execution_with_registers<S: Sees>(&self, what: &'static S) {
+        let user = std::ptr::from_ref(what).cast_mut().cast();
+        // SAFETY: QEMU's instruction, valid during the callback, to which `self` is bound; `sees()`
+        // gets what it takes, which is never freed.
+        unsafe {
+            raw::qemu_plugin_register_vcpu_insn_exec_cb(
+                self.raw,
+                sees::<S>,
+                raw::READS_REGISTERS,
+                user,
+            );
+        }
+    }
+
     /// Sets `flag` each time that the instruction is about to execute.
     pub fn sets(&self, flag: Flag) {
+        self.inline(raw::STORE, flag.0);
+    }
+
+    /// Adds 1 to `counter` each time that the instruction is about to execute: behind the callbacks of
+    /// its block.
+    pub fn counts(&self, counter: Counter) {
+        self.inline(raw::ADD, counter.0);
+    }
+
+    fn inline(&self, op: c_int, number: Number) {
         // SAFETY: QEMU's instruction, valid during the callback, to which `self` is bound; a
         // scoreboard that is never freed, with a number at this offset.
         unsafe {
-            raw::qemu_plugin_register_vcpu_insn_exec_inline_per_vcpu(
-                self.raw,
-                raw::STORE,
-                flag.0,
-                1,
-            );
+            raw::qemu_plugin_register_vcpu_insn_exec_inline_per_vcpu(self.raw, op, number.0, 1);
         }
     }
 
@@ -371,7 +429,7 @@ extern "C" fn executes<E: Executes>(cpu: c_uint, user: *mut c_void) {
 }
 
 extern "C" fn sees<S: Sees>(cpu: c_uint, user: *mut c_void) {
-    // SAFETY: `on_execution_with_registers()` has given QEMU an `S` that is never freed.
+    // SAFETY: One of the two `on_execution_with_registers()` has given QEMU an `S` that is never freed.
     let what: &'static S = unsafe { &*user.cast::<S>() };
     // SAFETY: QEMU calls this with `READS_REGISTERS`.
     let registers = unsafe { Registers::new() };

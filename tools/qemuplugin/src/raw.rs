@@ -8,6 +8,8 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 pub(crate) const NO_REGISTERS: c_int = 0;
 /// Callbacks that read registers.
 pub(crate) const READS_REGISTERS: c_int = 1;
+/// `QEMU_PLUGIN_INLINE_ADD_U64`.
+pub(crate) const ADD: c_int = 0;
 /// `QEMU_PLUGIN_INLINE_STORE_U64`.
 pub(crate) const STORE: c_int = 1;
 /// Stores.
