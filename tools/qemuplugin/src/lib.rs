@@ -248,10 +248,16 @@ impl Number {
         })
     }
 
+    /// 0 for a CPU that QEMU has not started: QEMU ends if it is asked for that CPU.
     fn get(self, cpu: usize) -> u64 {
+        // SAFETY: No requirements.
+        let started = unsafe { raw::qemu_plugin_num_vcpus() };
+        if usize::try_from(started).unwrap_or(0) <= cpu {
+            return 0;
+        }
         let cpu = c_uint::try_from(cpu).unwrap_or(0);
-        // SAFETY: A scoreboard that is never freed, with a number at this offset; QEMU gives the
-        // indices of its CPUs.
+        // SAFETY: A scoreboard that is never freed, with a number at this offset; the index is that of a
+        // CPU that QEMU has started.
         unsafe { raw::qemu_plugin_u64_get(self.0, cpu) }
     }
 }

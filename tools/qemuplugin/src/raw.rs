@@ -126,6 +126,7 @@ extern "C" {
         entry: U64,
         value: u64,
     );
+    pub(crate) fn qemu_plugin_num_vcpus() -> c_int;
     pub(crate) fn qemu_plugin_u64_get(entry: U64, cpu: c_uint) -> u64;
     pub(crate) fn qemu_plugin_get_registers() -> *mut Array<RegisterDescriptor>;
     pub(crate) fn qemu_plugin_read_register(register: *mut Register, to: *mut Array<u8>);
