@@ -5,6 +5,7 @@
 //!
 //! ```text
 //! qemu-system-x86_64 … -plugin libbench_plugin.so,out=FILE,from=ADDRESS,to=ADDRESS
+//! qemu-system-x86_64 … -plugin libbench_plugin.so,out=FILE,what=interrupts
 //! ```
 //!
 //! The guest opens a window by executing one marker instruction, and closes it by another: see
@@ -14,11 +15,18 @@
 //! - each cache line, by its physical address, that code between `from` and `to` writes, with the
 //!   CPU and the instruction.
 //!
-//! At the end of a window both go to `FILE`; [`record::Recorder::report`] has the format.
+//! With `what=interrupts` it records how many instructions each call of a function takes, such as the
+//! handler of an interrupt, and how often the call calls a second function. The guest has the
+//! addresses of both in `rdi` and `rsi` when it opens the window.
 //!
-//! - [`record`]: what is recorded. Nothing of QEMU.
+//! At the end of a window all of this goes to `FILE`; [`record::Recorder::report`] and
+//! [`calls::Calls::mark`] have the formats.
+//!
+//! - [`record`]: blocks and lines. Nothing of QEMU.
+//! - [`calls`]: calls. Nothing of QEMU.
 //! - `qemu`: what QEMU calls.
 
+pub mod calls;
 pub mod record;
 
 // Its functions are in QEMU, which a test is not.
