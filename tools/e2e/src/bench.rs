@@ -21,7 +21,7 @@ use crate::hostile::{software, DUMMY};
 use crate::probe::{bytes, Probe};
 use crate::steps;
 use crate::workload::pin;
-use crate::{module, parallel, recorders, twins};
+use crate::{module, parallel, recorders, restarts, twins};
 
 /// What to measure.
 #[derive(clap::Args, Debug)]
@@ -44,6 +44,8 @@ enum What {
     Commit,
     /// The rate from which on each sink loses something.
     Loss,
+    /// Interrupts of units that restart a transaction, with a mark before and behind those of each unit for the same plugin.
+    Restarts,
     /// The recorder's work, and stock perf's.
     Record,
     /// Of these only what a MiB costs.
@@ -74,6 +76,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         What::Windows => twins::windows(args.times)?,
         What::Commit => commits()?,
         What::Loss => losses()?,
+        What::Restarts => restarts::run(args.times)?,
         What::Record => recorders::run()?,
         What::Cost => recorders::cost_of_all()?,
         What::Parallel => parallel::run()?,

@@ -39,6 +39,7 @@ mod recorders;
 mod recording;
 mod redirect;
 mod restart;
+mod restarts;
 mod sampling;
 mod share;
 mod siblings;

@@ -172,10 +172,10 @@ fn window(work: Work, times: u32, open: impl Fn(i32) -> Result<Subject> + Sync) 
         let spawn = |cpu| scope.spawn(move || on_cpu(cpu));
         let threads: Vec<_> = (0..cpus).map(spawn).collect();
         opened.wait();
-        let first = mark("begin");
+        let first = mark(&["begin"]);
         begun.wait();
         done.wait();
-        let second = mark("end");
+        let second = mark(&["end"]);
         marked.wait();
         for thread in threads {
             match thread.join() {
@@ -212,9 +212,13 @@ fn rounds(work: Work, times: u32, subject: &Subject) -> Result<()> {
     Ok(())
 }
 
-fn mark(which: &str) -> Result<()> {
-    let status = Command::new("mark").arg(which).status();
+/// Makes a mark for the plugin.
+///
+/// # Errors
+/// If it cannot.
+pub fn mark(arguments: &[&str]) -> Result<()> {
+    let status = Command::new("mark").args(arguments).status();
     let status = status.context("cannot run mark")?;
-    ensure!(status.success(), "mark {which} has failed: {status}");
+    ensure!(status.success(), "mark {arguments:?} has failed: {status}");
     Ok(())
 }
