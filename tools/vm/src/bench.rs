@@ -13,7 +13,7 @@ use crate::guest::Guest;
 use crate::kernel::{Kernel, Kind};
 use crate::modules::{self, Mode};
 use crate::step::Progress;
-use crate::{bounce, recorders, slowdown, steps, tools, twins, windows};
+use crate::{bounce, recorders, restarts, slowdown, steps, tools, twins, windows};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -30,6 +30,8 @@ pub enum Part {
     Steps,
     /// What it costs to trace a guest with the trace unit.
     Tracing,
+    /// What drivers execute from an interrupt until the unit runs again.
+    Restart,
 }
 
 /// What was measured.
@@ -83,6 +85,12 @@ pub fn run(cache: &Cache, part: Option<Part>) -> Result<Report> {
     if wanted(Part::Tracing) {
         let progress = Progress::begin("timing guests that are traced");
         let figures = slowdown::run(cache)?;
+        progress.end("done");
+        report.add(figures.lines(), figures.figures());
+    }
+    if wanted(Part::Restart) {
+        let progress = Progress::begin("counting instructions of restarts");
+        let figures = restarts::run(cache)?;
         progress.end("done");
         report.add(figures.lines(), figures.figures());
     }

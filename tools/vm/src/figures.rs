@@ -16,7 +16,7 @@ use std::path::PathBuf;
 const HEAD: &str = "name\tvalue\tunit\ttarget\tverdict";
 
 /// The groups: name, title, and the command that measures it.
-const GROUPS: [(&str, &str, &str); 6] = [
+const GROUPS: [(&str, &str, &str); 7] = [
     (
         "bounce",
         "Commits with data, by sink of `pattern`",
@@ -36,6 +36,11 @@ const GROUPS: [(&str, &str, &str); 6] = [
         "recorder",
         "The recorder beside perf record",
         "make bench PART=recorder",
+    ),
+    (
+        "restart",
+        "Instructions of the driver from interrupt to restart, beside `pattern`",
+        "make bench PART=restart",
     ),
     ("steps", "Single steps", "make bench PART=steps"),
     (

@@ -35,6 +35,7 @@ pub mod plugin;
 pub mod readers;
 pub mod recorders;
 pub mod release;
+pub mod restarts;
 pub mod slowdown;
 pub mod splat;
 pub mod step;

@@ -93,7 +93,12 @@ pub fn run(
     Ok(observed)
 }
 
-fn mark(cache: &Cache) -> Result<PathBuf> {
+/// Builds the program that opens and closes a window of the plugin.
+///
+/// # Errors
+///
+/// When it does not compile.
+pub fn mark(cache: &Cache) -> Result<PathBuf> {
     let log = Log::create(&cache.build().join("bench/mark.log"))?;
     let path = cache.build().join("bench/mark");
     let mut gcc = Command::new("gcc");
