@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 
 mod machine;
 mod outcome;
+mod process;
 mod shell;
 
 pub use machine::Devices;
@@ -415,7 +416,7 @@ impl<'a> Guest<'a> {
         if text.is_empty() && said.is_empty() && !complaint.trim().is_empty() {
             return Err(Error::Other(format!(
                 "QEMU cannot start the guest: {}. Its log is {}.",
-                complaint.trim(),
+                process::ended(&complaint),
                 errors.display()
             )));
         }
@@ -440,6 +441,7 @@ impl<'a> Guest<'a> {
             status,
             timed_out,
             cut,
+            failed: process::failed(&complaint),
             splats: splat::scan(&text),
             console,
             files,

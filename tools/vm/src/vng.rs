@@ -118,6 +118,7 @@ pub fn run(
         status,
         timed_out,
         cut: false,
+        failed: None,
         splats: splat::scan(&text),
         console,
         files,

@@ -19,6 +19,8 @@ pub struct Outcome {
     pub timed_out: bool,
     /// Whether it lost its power, as was asked for.
     pub cut: bool,
+    /// Why a plugin failed in QEMU, if one did.
+    pub failed: Option<String>,
     /// What the kernel complained of.
     pub splats: Vec<Splat>,
     /// The console's log.
@@ -46,7 +48,9 @@ impl Outcome {
             );
             faults.push(case);
         }
-        if self.timed_out {
+        if let Some(why) = &self.failed {
+            faults.push(Case::fail("plugin", why).with_log(self.console_tail()));
+        } else if self.timed_out {
             let reason = format!(
                 "ended after {} s; the console is {console}",
                 self.elapsed.as_secs()

@@ -10,6 +10,7 @@ fn outcome(said: &str, status: Option<i32>, console: &str, timed_out: bool) -> O
         status,
         timed_out,
         cut: false,
+        failed: None,
         splats: splat::scan(console),
         console: "/nonexistent/console.log".into(),
         files: PathBuf::new(),
@@ -73,4 +74,12 @@ fn verdicts() {
             );
         });
     }
+}
+
+#[test]
+fn a_plugin_that_fails_fails_the_guest() {
+    let mut good = outcome("", Some(0), "", false);
+    assert!(good.faults().is_empty());
+    good.failed = Some("why".to_owned());
+    assert_eq!(good.faults().len(), 1);
 }

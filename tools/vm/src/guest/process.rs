@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Why QEMU failed, in a sentence.
+
+/// What QEMU or a plugin prints, and what it means.
+const KNOWN: [(&str, &str); 9] = [
+    (
+        "plugin interface not enabled",
+        "this QEMU has no plugins: install one built with --enable-plugins, such as Debian's qemu-system-x86 11",
+    ),
+    (
+        "-plugin: invalid option",
+        "this QEMU has no plugins: install one built with --enable-plugins, such as Debian's qemu-system-x86 11",
+    ),
+    (
+        "plugin requires API version",
+        "the plugin and this QEMU have different plugin APIs: install QEMU 11.1",
+    ),
+    (
+        "undefined symbol: qemu_plugin",
+        "this QEMU lacks a function that the plugin calls: install QEMU 11.1",
+    ),
+    (
+        "it is another version than 11.1",
+        "this QEMU lacks a function that the plugin calls: install QEMU 11.1",
+    ),
+    (
+        "'vfio-user-pci' is not a valid device model name",
+        "this QEMU has no vfio-user-pci device, which the trace unit needs: install QEMU 11.1",
+    ),
+    (
+        "UNIX socket path",
+        "the path of the trace unit's socket is too long: set TMPDIR to a shorter path",
+    ),
+    (
+        "traceunit: cannot serve",
+        "the trace unit cannot make its socket: check that TMPDIR is a writable directory",
+    ),
+    (
+        "unable to map backing store for guest RAM",
+        "the host has too little memory for the guest: free some",
+    ),
+];
+
+/// How many lines of an unknown message are shown.
+const LINES: usize = 3;
+
+/// Why QEMU ended early, by what it printed.
+pub(super) fn ended(said: &str) -> String {
+    for line in said.lines() {
+        if let Some((_, sentence)) = KNOWN.iter().find(|(what, _)| line.contains(what)) {
+            return format!("{sentence} ({})", line.trim());
+        }
+    }
+    let lines: Vec<_> = said.lines().map(str::trim).collect();
+    let lines: Vec<_> = lines.into_iter().filter(|line| !line.is_empty()).collect();
+    lines[lines.len().saturating_sub(LINES)..].join("; ")
+}
+
+/// Why the trace unit failed while the guest ran, by what QEMU printed.
+pub(super) fn failed(said: &str) -> Option<String> {
+    let mut lines = said.lines();
+    while let Some(line) = lines.next() {
+        if line.contains("traceunit: QEMU cannot be served any more") {
+            return Some(format!("the trace unit lost its connection: {line}"));
+        }
+        if line.starts_with("thread '") && line.contains("panicked at") {
+            let message = lines.next().unwrap_or_default();
+            return Some(format!("a plugin in QEMU panicked: {line} {message}"));
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn known_messages_become_sentences() {
+        let table = [
+            ("qemu-system-x86_64: plugin interface not enabled", "--enable-plugins"),
+            ("qemu-system-x86_64: -plugin: invalid option", "--enable-plugins"),
+            ("qemu-system-x86_64: Could not load plugin ./v.so: plugin requires API version 99, but this QEMU supports only up to version 7", "different plugin APIs"),
+            ("qemu-system-x86_64: Could not load plugin ./z.so: plugin requires API version 4, but this QEMU supports only a minimum version of 7", "different plugin APIs"),
+            ("qemu-system-x86_64: Could not load plugin ./w.so: ./w.so: undefined symbol: qemu_plugin_nonesuch", "lacks a function"),
+            ("traceunit: this QEMU has no qemu_get_cpu: it is another version than 11.1", "lacks a function"),
+            ("qemu-system-x86_64: -device {}: 'vfio-user-pci' is not a valid device model name", "no vfio-user-pci device"),
+            ("qemu-system-x86_64: -device {}: UNIX socket path '/tmp/a' is too long\nPath must be less than 108 bytes", "too long: set TMPDIR"),
+            ("traceunit: cannot serve /tmp/a: No such file or directory", "cannot make its socket"),
+            ("qemu-system-x86_64: unable to map backing store for guest RAM: Cannot allocate memory", "too little memory"),
+        ];
+        for (said, want) in table {
+            assert!(ended(said).contains(want), "{said}: {}", ended(said));
+            assert!(ended(&format!("warning: a\n{said}\n")).contains(want));
+        }
+    }
+
+    #[test]
+    fn unknown_messages_pass() {
+        assert_eq!(ended("a\nb\n\nc\nd\n"), "b; c; d");
+        assert_eq!(ended(""), "");
+    }
+
+    #[test]
+    fn a_dead_device_is_noticed() {
+        let panic = "thread 'traceunit' panicked at traceunit/src/serve.rs:1:2:\nwhy\nnote: a\n";
+        assert!(failed(panic).is_some_and(|said| said.ends_with(": why")));
+        let lost = "traceunit: QEMU cannot be served any more: closed\n";
+        assert!(failed(lost).is_some());
+        assert_eq!(failed("traceunit: 261 instructions have changed\n"), None);
+    }
+}
