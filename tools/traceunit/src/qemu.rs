@@ -150,6 +150,15 @@ fn create(prefix: &str, what: &str) -> Result<File, String> {
     File::create(&path).map_err(|error| format!("cannot create {path}: {error}"))
 }
 
+/// A panic ends QEMU: a guest would wait for ever for a device without its thread.
+fn abort_on_panic() {
+    let say = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        say(panic);
+        std::process::abort();
+    }));
+}
+
 fn flag(options: &Options, name: &str, value: &str) -> Result<bool, String> {
     match options.get(name) {
         None => Ok(false),
@@ -200,6 +209,7 @@ impl Plugin for TraceUnit {
             .collect::<Result<_, String>>()?;
         biased::prepare()?;
         let inside = Inside::find()?;
+        abort_on_panic();
         let source = Arc::new(Source::new(Box::new(Ticks(inside)), logs));
         let engine = Arc::new(Qemu {
             inside,
