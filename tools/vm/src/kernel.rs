@@ -14,7 +14,11 @@ use crate::step::{Log, Progress};
 use maker::Maker;
 use std::fmt;
 use std::fs;
+use std::io::Read;
 use std::path::{Path, PathBuf};
+
+/// Bytes of a bzImage up to the end of its magic number.
+const HEAD: u64 = 0x206;
 
 /// The options of the lean kernel.
 const LEAN_CONFIG: &str = include_str!("../lean.config");
@@ -159,6 +163,15 @@ impl Kernel {
         if !image.is_file() {
             return Err(Error::Other(format!(
                 "there is no kernel {}: give the bzImage of your build",
+                image.display()
+            )));
+        }
+        let mut head = Vec::new();
+        let file = fs::File::open(image).on("read", image)?;
+        file.take(HEAD).read_to_end(&mut head).on("read", image)?;
+        if !head.ends_with(b"HdrS") {
+            return Err(Error::Other(format!(
+                "{} is no bzImage: give arch/x86/boot/bzImage of your build, not vmlinux",
                 image.display()
             )));
         }
@@ -345,6 +358,25 @@ fn archive(cache: &Cache) -> Result<Archive> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_bzimage_is_a_kernel() {
+        let path = std::env::temp_dir().join(format!("auxvm-bzimage-{}", std::process::id()));
+        let said = |bytes: &[u8]| {
+            fs::write(&path, bytes).expect("the directory is writable");
+            Kernel::given(&path).err().map(|error| error.to_string())
+        };
+        let bzimage = [&[0; 0x202][..], b"HdrS", &[0; 16]].concat();
+        assert_eq!(said(&bzimage), None);
+        for other in [&b"text"[..], b"\x7fELF", &[0; 0x300]] {
+            assert!(said(other).is_some_and(|said| said.contains("is no bzImage")));
+        }
+        fs::remove_file(&path).expect("the file is there");
+        for missing in [path, std::env::temp_dir()] {
+            let error = Kernel::given(&missing).err().map(|error| error.to_string());
+            assert!(error.is_some_and(|said| said.contains("there is no kernel")));
+        }
+    }
 
     #[test]
     fn kinds_have_names() {
