@@ -30,11 +30,11 @@ const KNOWN: [(&str, &str); 9] = [
     ),
     (
         "UNIX socket path",
-        "the path of the trace unit's socket is too long: set TMPDIR to a shorter path",
+        "the path of the trace unit's socket is too long: it must have less than 108 bytes",
     ),
     (
         "traceunit: cannot serve",
-        "the trace unit cannot make its socket: check that TMPDIR is a writable directory",
+        "the trace unit cannot make its socket: check that /tmp is writable",
     ),
     (
         "unable to map backing store for guest RAM",
@@ -86,7 +86,7 @@ mod tests {
             ("qemu-system-x86_64: Could not load plugin ./w.so: ./w.so: undefined symbol: qemu_plugin_nonesuch", "lacks a function"),
             ("traceunit: this QEMU has no qemu_get_cpu: it is another version than 11.1", "lacks a function"),
             ("qemu-system-x86_64: -device {}: 'vfio-user-pci' is not a valid device model name", "no vfio-user-pci device"),
-            ("qemu-system-x86_64: -device {}: UNIX socket path '/tmp/a' is too long\nPath must be less than 108 bytes", "too long: set TMPDIR"),
+            ("qemu-system-x86_64: -device {}: UNIX socket path '/tmp/a' is too long\nPath must be less than 108 bytes", "too long: it must"),
             ("traceunit: cannot serve /tmp/a: No such file or directory", "cannot make its socket"),
             ("qemu-system-x86_64: unable to map backing store for guest RAM: Cannot allocate memory", "too little memory"),
         ];
