@@ -158,9 +158,14 @@ fn record() -> Result<String> {
         }
     });
     let mut bytes = 0;
-    // It may come before anything was traced: then it leaves no trace.
-    commander.ask("snapshot")?;
-    for snapshots in 1.. {
+    // The first ones may come before anything was traced: then they leave no trace.
+    let mut first = 0;
+    wait_for("a snapshot with trace", || {
+        commander.ask("snapshot")?;
+        first = there(Path::new(SNAPSHOTS))?;
+        Ok(first > 0)
+    })?;
+    for snapshots in first + 1.. {
         thread::sleep(Duration::from_millis(30));
         commander.ask("snapshot")?;
         bytes = safe.try_iter().last().unwrap_or(bytes);
@@ -186,6 +191,11 @@ fn recovered(path: &str) -> Result<(Seen, u64)> {
     Ok((seen, ends.max().unwrap_or(0).max(last)))
 }
 
+/// How many snapshots a file has.
+fn there(file: &Path) -> Result<usize> {
+    Ok(pieces(file)?.iter().map(Vec::len).sum())
+}
+
 fn verify(stream: u64, snapshots: usize) -> Result<String> {
     ensure!(
         size(Path::new(STREAM)) >= stream,
@@ -198,7 +208,7 @@ fn verify(stream: u64, snapshots: usize) -> Result<String> {
         "records to {end:#x}, and {stream:#x} were said to be on the disk: {seen}"
     );
     let (_, _) = recovered(SNAPSHOTS)?;
-    let there: usize = pieces(Path::new(SNAPSHOTS))?.iter().map(Vec::len).sum();
+    let there = there(Path::new(SNAPSHOTS))?;
     ensure!(
         there >= snapshots,
         "{snapshots} snapshots were answered, and {there} are there"
