@@ -334,6 +334,10 @@ fn traced(
     for fault in &faults {
         eprintln!("error: {}: {}", fault.name, fault.reason);
     }
+    match recorded.outcome.status {
+        Some(0) | None => {}
+        Some(status) => eprintln!("The command ended with status {status}."),
+    }
     eprintln!(
         "The guest ran {:.1} s. To see what it executed:",
         recorded.outcome.elapsed.as_secs_f64()

@@ -3,7 +3,7 @@
 //! Why QEMU failed, in a sentence.
 
 /// What QEMU or a plugin prints, and what it means.
-const KNOWN: [(&str, &str); 8] = [
+const KNOWN: [(&str, &str); 9] = [
     (
         "plugin interface not enabled",
         "this QEMU has no plugins: install one built with --enable-plugins, such as Debian's qemu-system-x86 11",
@@ -31,6 +31,10 @@ const KNOWN: [(&str, &str); 8] = [
     (
         "traceunit: cannot serve",
         "the trace unit cannot make its socket: check that /tmp is writable",
+    ),
+    (
+        "invalid object type: memory-backend-memfd",
+        "this machine's kernel has no memfd_create(), and the trace unit needs the guest's memory in one: it is in Linux since 3.17",
     ),
     (
         "unable to map backing store for guest RAM",
@@ -83,6 +87,7 @@ mod tests {
             ("qemu-system-x86_64: -device {}: 'vfio-user-pci' is not a valid device model name", "no vfio-user-pci device"),
             ("qemu-system-x86_64: -device {}: UNIX socket path '/tmp/a' is too long\nPath must be less than 108 bytes", "too long: it must"),
             ("traceunit: cannot serve /tmp/a: No such file or directory", "cannot make its socket"),
+            ("qemu-system-x86_64: invalid object type: memory-backend-memfd", "has no memfd_create()"),
             ("qemu-system-x86_64: unable to map backing store for guest RAM: Cannot allocate memory", "too little memory"),
         ];
         for (said, want) in table {
