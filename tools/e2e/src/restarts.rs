@@ -21,24 +21,40 @@ use crate::twins::mark;
 struct Unit {
     /// Its PMU, and its module.
     name: &'static str,
+    /// Its name as a window.
+    window: &'static str,
     /// What it is to do.
     terms: &'static str,
+    /// Pages of trace for each wakeup.
+    pages: usize,
     /// The function that its interrupt enters, in its module.
     handler: &'static str,
 }
 
-/// A wakeup is due each 16 KiB of trace. The clock of `pattern` writes 4 KiB at each tick; it stores
-/// nothing, as a device does not have the processor store anything.
-const UNITS: [Unit; 2] = [
+/// A wakeup is due each 16 KiB of trace, and each 64 KiB: if the processor copied trace, the latter would
+/// take it longer. The clock of `pattern` writes 4 KiB at each tick; it stores nothing, as a device does
+/// not have the processor store anything.
+const UNITS: [Unit; 3] = [
     Unit {
         name: "pattern",
+        window: "pattern",
+        pages: 4,
         terms: "dry=1,packet=64,burst=1,rate=32768",
         handler: "<perf::aux::cpu::CpuState<pattern::Pattern>>::expired",
     },
     Unit {
         name: "trace_unit",
+        window: "trace_unit",
+        pages: 4,
         // The pattern has no time stamps, which are the default.
         terms: "source=1,tsc=0,rate=200",
+        handler: "perf::interrupt::pci::handle::<trace_unit::Handler>",
+    },
+    Unit {
+        name: "trace_unit",
+        window: "trace_unit.64KiB",
+        pages: 16,
+        terms: "source=1,tsc=0,rate=50",
         handler: "perf::interrupt::pci::handle::<trace_unit::Handler>",
     },
 ];
@@ -48,8 +64,6 @@ const BEGIN: &str = "perf_aux_output_begin";
 
 /// Pages of the AUX area.
 const PAGES: usize = 512;
-/// Pages of trace for each wakeup.
-const WAKEUP_PAGES: usize = 4;
 
 /// So long the unit may take. The guest's clock counts instructions.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -67,8 +81,8 @@ pub fn run(times: u32) -> Result<()> {
         let handler = function(&symbols, unit.handler, Some(unit.name))?;
         let begin = function(&symbols, BEGIN, None)?;
         restarts(unit, times.into(), [&handler, &begin])
-            .with_context(|| format!("restarts of {}", unit.name))?;
-        println!("window {}", unit.name);
+            .with_context(|| format!("restarts of {}", unit.window))?;
+        println!("window {}", unit.window);
     }
     Ok(())
 }
@@ -81,7 +95,7 @@ fn restarts(unit: &Unit, times: u64, [handler, begin]: [&str; 2]) -> Result<()> 
     attr.sample_period = 1;
     attr.read_format = Read::FORMAT;
     attr.flags |= Flags::DISABLED;
-    attr.aux_watermark = u32::try_from(bytes(WAKEUP_PAGES))?;
+    attr.aux_watermark = u32::try_from(bytes(unit.pages))?;
     let mut probe = Probe::open(&attr, -1, 0, PAGES, false)?;
     let begins = || counter(unit.name, "begins");
     let before = begins()?;
@@ -144,7 +158,7 @@ mod tests {
 
     #[test]
     fn functions_are_found_by_their_names() {
-        let [pattern, trace_unit] = &UNITS;
+        let [pattern, trace_unit, _] = &UNITS;
         let find = |unit: &Unit| function(KALLSYMS, unit.handler, Some(unit.name)).unwrap();
         assert_eq!(find(pattern), "ffffffffc0004640");
         assert_eq!(find(trace_unit), "ffffffffc0001010");
@@ -153,7 +167,7 @@ mod tests {
 
     #[test]
     fn a_function_that_is_not_there_once_is_refused() {
-        let [pattern, trace_unit] = &UNITS;
+        let [pattern, trace_unit, _] = &UNITS;
         for (name, module) in [
             (BEGIN, Some("pattern")),
             (pattern.handler, Some("trace_unit")),

@@ -20,8 +20,11 @@ use std::time::Duration;
 /// So often each unit is restarted.
 const TIMES: u64 = 500;
 
-/// The units, in the order of the windows.
-const UNITS: [&str; 2] = ["pattern", "trace_unit"];
+/// The units, in the order of the windows. The last has 48 KiB of trace more for each restart than the one before.
+const UNITS: [&str; 3] = ["pattern", "trace_unit", "trace_unit.64KiB"];
+
+/// So many bytes more.
+const MORE: u64 = 48 << 10;
 
 /// Measures.
 ///
@@ -138,7 +141,14 @@ impl Figures {
                 )
             })
         };
-        self.0.iter().flat_map(figures).collect()
+        let mut all: Vec<_> = self.0.iter().flat_map(figures).collect();
+        if let [_, less, more] = self.0.as_slice() {
+            let instructions = more.median.saturating_sub(less.median);
+            let each = instructions.saturating_mul(100) / MORE;
+            let name = "restart.trace_unit.each-byte";
+            all.push(Figure::hundredths(name, each, "instructions").at_most(0));
+        }
+        all
     }
 
     /// The same in words.
@@ -188,11 +198,11 @@ fn windows_of(report: &str) -> Result<Vec<Restarts>, String> {
 mod tests {
     use super::*;
 
-    const SAID: &str = "window pattern\nwindow trace_unit\n";
+    const SAID: &str = "window pattern\nwindow trace_unit\nwindow trace_unit.64KiB\n";
 
     /// `pattern` has 500 restarts: half take more than 3000 instructions. `trace_unit` has 501.
     const REPORT: &str = "window 1\ncall 400 0 9000\ncall 2500 1 1\ncall 3000 1 249\ncall 3300 1 100\ncall 3300 2 100\n\
-        call 9000 1 50\ninterrupted 3\nend 1\nwindow 2\ncall 90 0 1\ncall 3752 1 501\ninterrupted 0\nend 2\n";
+        call 9000 1 50\ninterrupted 3\nend 1\nwindow 2\ncall 90 0 1\ncall 3752 1 501\ninterrupted 0\nend 2\nwindow 3\ncall 8668 1 500\nend 3\n";
 
     #[test]
     fn calls_that_begin_nothing_are_no_restarts() {
@@ -207,7 +217,8 @@ mod tests {
             figures.0,
             [
                 unit("pattern", 2500, 3300, 500),
-                unit("trace_unit", 3752, 3752, 501)
+                unit("trace_unit", 3752, 3752, 501),
+                unit("trace_unit.64KiB", 8668, 8668, 500),
             ]
         );
         assert_eq!(
@@ -221,6 +232,10 @@ mod tests {
                 Figure::count("restart.pattern.median", 3300, "instructions"),
                 Figure::count("restart.trace_unit.least", 3752, "instructions"),
                 Figure::count("restart.trace_unit.median", 3752, "instructions"),
+                Figure::count("restart.trace_unit.64KiB.least", 8668, "instructions"),
+                Figure::count("restart.trace_unit.64KiB.median", 8668, "instructions"),
+                // 4916 of 49152 bytes.
+                Figure::hundredths("restart.trace_unit.each-byte", 10, "instructions").at_most(0),
             ]
         );
     }
@@ -246,10 +261,13 @@ mod tests {
                 "{what}"
             );
         }
-        let more = format!("{REPORT}window 3\nend 3\n");
+        let more = format!("{REPORT}window 4\nend 4\n");
         for (said, report) in [
             ("window pattern\n", REPORT),
-            ("window trace_unit\nwindow pattern\n", REPORT),
+            (
+                "window trace_unit\nwindow pattern\nwindow trace_unit.64KiB\n",
+                REPORT,
+            ),
             (SAID, &more),
         ] {
             assert!(Figures::parse(said, report).is_err(), "{said}");
