@@ -14,7 +14,6 @@ use crate::ktap::Case;
 use crate::modules::{self, Mode};
 use crate::step::Progress;
 use recordings::{Machine, Recording, MACHINES};
-use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Lines};
 use std::path::{Path, PathBuf};
@@ -129,7 +128,7 @@ fn recorded(
         .installed(Path::new("/usr/bin/perf"))?;
     // perf reads their code where they were in the guest.
     let programs = programs(cache)?;
-    for program in programs.iter().filter(|path| is_traced(path)) {
+    for program in programs.iter().filter(|path| machine.has(path)) {
         guest = guest.installed(program)?;
     }
     let place = programs.first().and_then(|program| program.parent());
@@ -144,12 +143,6 @@ fn recorded(
         command += &recording.command();
     }
     guest.run(cache, &dir.join("guest"), &command, |_| {})
-}
-
-/// Whether a recording has the program.
-fn is_traced(program: &Path) -> bool {
-    let name = program.file_name().and_then(OsStr::to_str);
-    name.is_some_and(|name| ["filtered", "threads"].contains(&name))
 }
 
 impl Executed {

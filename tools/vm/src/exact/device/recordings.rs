@@ -3,6 +3,8 @@
 //! What is recorded, on which CPUs, and which calls it must show.
 
 use super::calls::Call;
+use std::ffi::OsStr;
+use std::path::Path;
 
 /// A guest, and what stock perf records in it.
 pub(super) struct Machine {
@@ -14,6 +16,18 @@ pub(super) struct Machine {
     pub append: &'static str,
     /// In this order.
     pub recordings: &'static [Recording],
+}
+
+impl Machine {
+    /// Whether a recording has the program.
+    pub fn has(&self, program: &Path) -> bool {
+        let name = program.file_name().and_then(OsStr::to_str);
+        let in_work = |recording: &Recording| {
+            let mut words = recording.work.split([' ', ';']);
+            words.any(|word| Some(word) == name)
+        };
+        self.recordings.iter().any(in_work)
+    }
 }
 
 /// What `perf record` traces.
@@ -145,6 +159,7 @@ pub(super) const MACHINES: [Machine; 3] = [
             PROCESSES,
             SIGNALS,
             NETWORK,
+            PROGRAMS,
             one(
                 "two ranges",
                 "--filter 'filter do_sys_openat2 filter vfs_read'",
@@ -240,6 +255,7 @@ pub(super) const MACHINES: [Machine; 3] = [
             PROCESSES,
             SIGNALS,
             NETWORK,
+            PROGRAMS,
             by_libipt("--all-kernel", "kernel code alone", READS),
             by_libipt("", "kernel and busybox", READS),
             with("intel_pt/cyc/", "cycles", READS),
@@ -250,6 +266,12 @@ pub(super) const MACHINES: [Machine; 3] = [
         ],
     },
 ];
+
+/// All code that they execute is in files.
+const PROGRAMS: Recording = all(
+    "programs",
+    "again; calls-static; children; flags; indirect; jumps; sequences; signals; stepper; strings; twice",
+);
 
 const READS: &str = "cat /proc/version | md5sum";
 
