@@ -31,7 +31,7 @@ mod block;
 mod wanted;
 
 pub use block::Block;
-use block::{is_software_interrupt, Here};
+use block::Here;
 use wanted::Does;
 pub use wanted::{Range, Wanted, RANGES};
 
@@ -202,6 +202,12 @@ impl Flow {
         }
     }
 
+    /// Whether a discontinuity at `from` is what the instruction there does.
+    #[must_use]
+    pub fn is_executed(&self, kind: Discontinuity, from: u64) -> bool {
+        matches!(self.place, Place::In(block) if block.interrupts(kind, from))
+    }
+
     /// A discontinuity takes the CPU from `from` to `to`. `whole`: it has reached the last instruction of
     /// the block.
     ///
@@ -218,9 +224,7 @@ impl Flow {
     ) -> Result<(), Full> {
         match (self.place, kind) {
             (Place::Nowhere, _) => return Ok(()),
-            (Place::In(block), Discontinuity::Exception)
-                if from == block.last() && is_software_interrupt(block.block.insn) =>
-            {
+            (Place::In(block), kind) if block.interrupts(kind, from) => {
                 self.leaves(block, to, output)?;
             }
             // An exception at another instruction than the last is at the one behind it, which could

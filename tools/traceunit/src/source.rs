@@ -310,6 +310,8 @@ impl<G: DerefMut<Target = Cpu>> Held<'_, G> {
             // Not what the flow makes of it.
             let pc = state.pc().unwrap_or(block.first);
             log.shift = pc.wrapping_sub(block.first);
+            let last = pc.wrapping_add(u64::from(block.last));
+            log.branch = block.insn.kind.is_branch().then_some(last);
         }
         // QEMU counts a block when it is entered.
         let clock = self.clock;
@@ -362,7 +364,9 @@ impl<G: DerefMut<Target = Cpu>> Held<'_, G> {
             false => kind,
         };
         if let Some(log) = log {
-            log.not_executed(from);
+            if !flow.is_executed(kind, from) {
+                log.not_executed(from);
+            }
             complain(log.block());
         }
         let clock = self.clock;
@@ -403,8 +407,12 @@ impl<G: DerefMut<Target = Cpu>> Held<'_, G> {
 /// What was executed while the trace was on.
 pub struct Log {
     file: BufWriter<Box<dyn Write + Send>>,
-    /// The last instruction of the block before. It may be repeated, which counts once.
+    /// The last instruction of the block before.
     last: Option<u64>,
+    /// Whether it can be repeated, which counts once: a branch to itself is executed each time.
+    repeats: bool,
+    /// The branch at the end of the block.
+    branch: Option<u64>,
     /// The instructions of the block that were begun.
     begun: Vec<u64>,
     /// From the address that the block was translated for to where it is executed.
@@ -420,6 +428,8 @@ impl Log {
         Self {
             file: BufWriter::with_capacity(1 << 18, file),
             last: None,
+            repeats: false,
+            branch: None,
             begun: Vec::new(),
             shift: 0,
             left: most,
@@ -428,9 +438,7 @@ impl Log {
 
     /// An instruction begins.
     fn begins(&mut self, address: u64) {
-        if self.begun.is_empty() && self.last == Some(address) {
-            self.last = None;
-        }
+        self.begins_again(address);
         if self.begun.last() != Some(&address) {
             self.begun.push(address);
         }
@@ -440,7 +448,14 @@ impl Log {
     fn not_executed(&mut self, address: u64) {
         if self.begun.last() == Some(&address) {
             self.begun.pop();
-        } else if self.begun.is_empty() && self.last == Some(address) {
+        } else {
+            self.begins_again(address);
+        }
+    }
+
+    /// The last instruction of the block before has not ended, if it is this.
+    fn begins_again(&mut self, address: u64) {
+        if self.repeats && self.begun.is_empty() && self.last == Some(address) {
             self.last = None;
         }
     }
@@ -449,6 +464,7 @@ impl Log {
     fn block(&mut self) -> io::Result<()> {
         if let Some(newest) = self.begun.pop() {
             let before = self.last.replace(newest);
+            self.repeats = self.branch != Some(newest);
             self.write(before)?;
         }
         Ok(())

@@ -3,6 +3,7 @@
 //! Blocks of guest code, and where they are executed.
 
 use intel_pt::insn::{Far, Insn, Kind};
+use qemuplugin::Discontinuity;
 
 /// A block of guest code, by the address that it was translated for.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -45,10 +46,14 @@ impl Here {
         let at = |offset: &u16| self.first.wrapping_add(u64::from(*offset));
         self.block.others.iter().map(at)
     }
-}
 
-/// Whether it is `int` with a number. A breakpoint is none, as a decoder may not know of it: the kernel
-/// puts it where it patches code.
-pub(super) fn is_software_interrupt(insn: Insn) -> bool {
-    matches!(insn.kind, Kind::Far(Far::Interrupt(_))) && insn.len > 1
+    /// Whether a discontinuity at `from` is an `int` with a number, the last instruction. A breakpoint is
+    /// none, as a decoder may not know of it: the kernel puts it where it patches code.
+    pub(super) fn interrupts(&self, kind: Discontinuity, from: u64) -> bool {
+        let insn = self.block.insn;
+        kind == Discontinuity::Exception
+            && from == self.last()
+            && matches!(insn.kind, Kind::Far(Far::Interrupt(_)))
+            && insn.len > 1
+    }
 }

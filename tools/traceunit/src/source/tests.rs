@@ -35,11 +35,15 @@ impl State for At {
 }
 
 fn block(first: u64) -> &'static Block {
+    block_with(first, &[0xc3])
+}
+
+fn block_with(first: u64, last: &[u8]) -> &'static Block {
     Box::leak(Box::new(Block {
         first,
         others: [1, 2].into(),
         last: 2,
-        insn: intel_pt::insn::Insn::decode(&[0xc3], intel_pt::insn::Mode::Bits64).unwrap(),
+        insn: intel_pt::insn::Insn::decode(last, intel_pt::insn::Mode::Bits64).unwrap(),
         writes_cr3: false,
     }))
 }
@@ -184,6 +188,57 @@ fn what_is_shown_is_logged() {
             .map(|offset| format!("{:x}", at(*offset)))
             .collect();
         assert_eq!(logged, want, "{n}");
+    }
+}
+
+#[test]
+fn an_instruction_that_interrupts_is_logged() {
+    // `int $0x80`, `int3`, `ret`.
+    let table: [(&[u8], &str); 3] = [(&[0xcd, 0x80], "2"), (&[0xcc], "1"), (&[0xc3], "1")];
+    for (last, want) in table {
+        let file = File::default();
+        let source = source(Some(Log::new(Box::new(file.clone()), u64::MAX)));
+        let mut cpu = source.cpu(0).unwrap();
+        cpu.start(&request());
+        cpu.executes(block_with(KERNEL, last), || true, &At(KERNEL));
+        (0..3).for_each(|offset| cpu.begins(KERNEL + offset));
+        // As QEMU reports an exception.
+        cpu.discontinuity(Discontinuity::Exception, KERNEL, KERNEL, true);
+        cpu.discontinuity(Discontinuity::Interrupt, KERNEL + 2, KERNEL + 0x100, true);
+        cpu.stop(true);
+        cpu.flush_log();
+        let logged = String::from_utf8(file.0.lock().unwrap().clone()).unwrap();
+        let newest = logged.lines().last().and_then(|line| line.chars().last());
+        assert_eq!(newest, want.chars().next(), "{last:?}: {logged}");
+    }
+}
+
+#[test]
+fn a_branch_to_itself_is_logged_each_time() {
+    // `loop`, `rep movsb`.
+    let table: [(&[u8], usize); 2] = [(&[0xe2, 0xfe], 5), (&[0xf3, 0xa4], 3)];
+    for (last, want) in table {
+        let file = File::default();
+        let source = source(Some(Log::new(Box::new(file.clone()), u64::MAX)));
+        let mut cpu = source.cpu(0).unwrap();
+        cpu.start(&request());
+        let again: &'static Block = Box::leak(Box::new(Block {
+            first: KERNEL + 2,
+            others: [].into(),
+            last: 0,
+            ..block_with(KERNEL, last).clone()
+        }));
+        cpu.executes(block_with(KERNEL, last), || true, &At(KERNEL));
+        (0..3).for_each(|offset| cpu.begins(KERNEL + offset));
+        for _ in 0..2 {
+            cpu.executes(again, || true, &At(KERNEL + 2));
+            cpu.begins(KERNEL + 2);
+        }
+        cpu.executes(block(KERNEL + 4), || true, &At(KERNEL + 4));
+        cpu.stop(false);
+        cpu.flush_log();
+        let logged = String::from_utf8(file.0.lock().unwrap().clone()).unwrap();
+        assert_eq!(logged.lines().count(), want, "{last:?}: {logged}");
     }
 }
 
