@@ -104,7 +104,7 @@ pub fn record(
 /// What the guest does: the command, while perf records who runs where; and then it says what its symbols are.
 const INSIDE: &str = "\
 echo 0 >/proc/sys/kernel/kptr_restrict
-perf record -q -a --sample-identifier --switch-events --no-bpf-event -e dummy:u -o /out/sideband -- /bin/traced
+perf record -q -a --proc-map-timeout 60000 --sample-identifier --switch-events --no-bpf-event -e dummy:u -o /out/sideband -- /bin/traced
 status=$?
 cat /proc/kallsyms >/out/kallsyms
 cat /proc/modules >/out/modules

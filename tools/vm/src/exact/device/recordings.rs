@@ -81,8 +81,9 @@ impl Recording {
             Which::One => ("taskset 1 ", "-C 1", "taskset 2 "),
         };
         let file = self.file();
+        // perf reads half of its own mappings where that takes longer than half a second.
         let mut command = format!(
-            "{perf}perf record -q --kcore {which} -m 1M,16M -e {event} {filter} -o /out/{file} -- {work}{file} >/dev/null 2>&1 || echo '# {name} ended badly'\n"
+            "{perf}perf record -q --proc-map-timeout 60000 --kcore {which} -m 1M,16M -e {event} {filter} -o /out/{file} -- {work}{file} >/dev/null 2>&1 || echo '# {name} ended badly'\n"
         );
         if let Some(later) = self.later() {
             command += &format!("perf record -q --kcore -e dummy -o /out/{later} -- true\n");
