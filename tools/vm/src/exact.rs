@@ -19,6 +19,7 @@ use std::fs;
 use std::io::{self, BufRead, BufReader, Lines};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::thread;
 use std::time::Duration;
 
 mod device;
@@ -131,6 +132,20 @@ impl Drop for Decoder {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Does both at once.
+fn both<A, B: Send>(
+    one: impl FnOnce() -> Result<A>,
+    other: impl FnOnce() -> Result<B> + Send,
+) -> Result<(A, B)> {
+    thread::scope(|scope| {
+        let other = scope.spawn(other);
+        let one = one();
+        let died = |_| Error::Other("a thread died".to_owned());
+        let other = other.join().map_err(died)?;
+        Ok((one?, other?))
+    })
 }
 
 /// Takes as much of what was executed as is shown, which must be the same: how many instructions.

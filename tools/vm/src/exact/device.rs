@@ -5,14 +5,16 @@
 //! In the guest stock perf records with `trace_unit` under the name `intel_pt`; outside, the same perf decodes. The plugin that is the
 //! device logs each instruction while the unit traces.
 
-use super::{end, follow, programs, Decoder};
+use super::{both, end, follow, programs, Decoder};
 use crate::cache::{self, Cache};
 use crate::error::{Error, OnFile, Result};
 use crate::guest::{Devices, Guest, Outcome};
 use crate::kernel::Kernel;
 use crate::ktap::Case;
 use crate::modules::{self, Mode};
+use crate::plugin;
 use crate::step::Progress;
+use crate::tools;
 use recordings::{Machine, Recording, MACHINES};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Lines};
@@ -52,11 +54,26 @@ pub(super) fn run(
     asked: impl Fn(&str) -> bool,
 ) -> Result<Case> {
     let machines = MACHINES.iter().filter(|machine| asked(machine.name));
-    let machines = machines.map(|machine| on(cache, dir, kernel, machine));
-    let mut cases = machines.collect::<Result<Vec<_>>>()?;
-    if asked(steps::NAME) {
-        cases.push(steps::run(cache, dir, kernel)?);
-    }
+    let (small, large): (Vec<_>, Vec<_>) = machines.partition(|machine| machine.cpus == 1);
+    let each = |machines: Vec<&Machine>| {
+        let machines = machines.into_iter();
+        let cases = machines.map(|machine| on(cache, dir, kernel, machine));
+        cases.collect::<Result<Vec<_>>>()
+    };
+    let steps = asked(steps::NAME);
+    // Both need them, and are not to make them at the same time.
+    modules::build(cache, kernel, Mode::Plain)?;
+    tools::build(cache)?;
+    programs(cache)?;
+    plugin::build(cache, "traceunit")?;
+    let mut cases = each(large)?;
+    // A guest with one CPU leaves time to another one.
+    let (small, steps) = both(
+        || each(small),
+        || steps.then(|| steps::run(cache, dir, kernel)).transpose(),
+    )?;
+    cases.extend(small);
+    cases.extend(steps);
     Ok(Case::suite(NAME, cases))
 }
 

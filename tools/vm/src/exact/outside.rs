@@ -7,7 +7,7 @@
 //! the guest as a virtual machine of a host perf knows no changes of code: there the trace has errors until perf begins to record in
 //! the guest, and none behind it.
 
-use super::{end, follow};
+use super::{both, end, follow};
 use crate::cache::Cache;
 use crate::error::{Error, OnFile, Result};
 use crate::guest::Guest;
@@ -59,12 +59,17 @@ pub(super) fn run(cache: &Cache, dir: &Path, kernel: &Kernel) -> Result<Case> {
             "the guest",
             &format!("{}: {}", fault.name, fault.reason),
         )],
-        None => vec![
-            case("each instruction of CPU 0", compared(&recorded, 0)?),
-            case("each instruction of CPU 1", compared(&recorded, 1)?),
-            case("the whole trace", whole(&recorded.data)?),
-            case("a virtual machine", as_vm(&recorded)?),
-        ],
+        None => {
+            let first = || compared(&recorded, 0);
+            let (first, second) = both(first, || compared(&recorded, 1))?;
+            let (whole, vm) = both(|| whole(&recorded.data), || as_vm(&recorded))?;
+            vec![
+                case("each instruction of CPU 0", first),
+                case("each instruction of CPU 1", second),
+                case("the whole trace", whole),
+                case("a virtual machine", vm),
+            ]
+        }
     };
     for cpu in 0..plan.cpus {
         let log = recorded.prefix.with_extension(format!("cpu{cpu}.log"));
