@@ -103,6 +103,26 @@ pub struct Step {
     pub mode: Mode,
 }
 
+/// A near branch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Branch {
+    /// Jcc, JCXZ, JECXZ, JRCXZ, LOOP, LOOPE, LOOPNE.
+    Conditional {
+        /// Whether it led to its target.
+        taken: bool,
+    },
+    /// Direct JMP.
+    Jump,
+    /// Direct CALL.
+    Call,
+    /// JMP to an address in a register or in memory.
+    IndirectJump,
+    /// CALL of an address in a register or in memory.
+    IndirectCall,
+    /// RET.
+    Return,
+}
+
 /// Why a thread is at an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Cause {
@@ -281,57 +301,80 @@ impl Encoder {
         if !self.state.on {
             return Ok(Cause::Instruction);
         }
-        match insn.kind {
+        let branch = match insn.kind {
             Kind::Conditional { .. } if insn.target(from) == Some(to) => {
-                self.branch(true, to, output)
+                Branch::Conditional { taken: true }
             }
-            Kind::Conditional { .. } if to == next => self.branch(false, to, output),
-            Kind::Jump { .. } if insn.target(from) == Some(to) => Ok(Cause::Instruction),
-            Kind::Call { .. } if insn.target(from) == Some(to) => {
+            Kind::Conditional { .. } if to == next => Branch::Conditional { taken: false },
+            Kind::Jump { .. } if insn.target(from) == Some(to) => Branch::Jump,
+            Kind::Call { .. } if insn.target(from) == Some(to) => Branch::Call,
+            Kind::IndirectJump => Branch::IndirectJump,
+            Kind::IndirectCall => Branch::IndirectCall,
+            Kind::Return => Branch::Return,
+            Kind::Far(_) => {
+                self.tip(to, step.mode, output)?;
+                self.calls.clear();
+                return Ok(Cause::Instruction);
+            }
+            Kind::String if to == from || to == next => return Ok(Cause::Instruction),
+            Kind::Unknown if (1..=LEN_MAX).contains(&to.wrapping_sub(from)) => {
+                return Ok(Cause::Instruction)
+            }
+            kind if !kind.is_branch() && to == next => return Ok(Cause::Instruction),
+            _ => {
+                self.interrupt(from, to, step.mode, output)?;
+                return Ok(Cause::Elsewhere);
+            }
+        };
+        self.branch(branch, next, to, step.mode, output)?;
+        Ok(Cause::Instruction)
+    }
+
+    /// A near branch in front of `next` was executed, and has led to `to`, in `mode`. Does nothing if
+    /// tracing is off.
+    #[inline]
+    pub fn branch(
+        &mut self,
+        branch: Branch,
+        next: u64,
+        to: u64,
+        mode: Mode,
+        output: &mut impl Output,
+    ) -> Result<(), Full> {
+        if !self.state.on {
+            return Ok(());
+        }
+        match branch {
+            Branch::Conditional { taken } => self.bit(taken, to, output)?,
+            Branch::Jump => {}
+            Branch::Call => {
                 // "Call the next instruction" is how code finds its own address.
                 if to != next {
                     self.calls.push(next);
                 }
-                Ok(Cause::Instruction)
             }
-            Kind::IndirectJump => {
-                self.tip(to, step.mode, output)?;
-                Ok(Cause::Instruction)
+            Branch::IndirectJump => {
+                self.tip(to, mode, output)?;
             }
-            Kind::IndirectCall => {
-                let forgotten = self.tip(to, step.mode, output)?;
+            Branch::IndirectCall => {
+                let forgotten = self.tip(to, mode, output)?;
                 // A `PSB` behind the packet makes a decoder forget this call too.
                 if !forgotten {
                     self.calls.push(next);
                 }
-                Ok(Cause::Instruction)
             }
-            Kind::Return => {
+            Branch::Return => {
                 if self.config.ret_compression && self.calls.last() == Some(to) {
-                    self.branch(true, to, output)?;
+                    self.bit(true, to, output)?;
                     self.calls.pop();
                 } else {
-                    self.tip(to, step.mode, output)?;
+                    self.tip(to, mode, output)?;
                     // Decoders differ: perf drops the address of the call here, libipt keeps it.
                     self.calls.clear();
                 }
-                Ok(Cause::Instruction)
-            }
-            Kind::Far(_) => {
-                self.tip(to, step.mode, output)?;
-                self.calls.clear();
-                Ok(Cause::Instruction)
-            }
-            Kind::String if to == from || to == next => Ok(Cause::Instruction),
-            Kind::Unknown if (1..=LEN_MAX).contains(&to.wrapping_sub(from)) => {
-                Ok(Cause::Instruction)
-            }
-            kind if !kind.is_branch() && to == next => Ok(Cause::Instruction),
-            _ => {
-                self.interrupt(from, to, step.mode, output)?;
-                Ok(Cause::Elsewhere)
             }
         }
+        Ok(())
     }
 
     /// An asynchronous event took the thread from `from`, whose instruction was not executed, to
@@ -454,7 +497,7 @@ impl Encoder {
 
     /// Adds the bit of a branch.
     #[inline]
-    fn branch(&mut self, taken: bool, to: u64, output: &mut impl Output) -> Result<Cause, Full> {
+    fn bit(&mut self, taken: bool, to: u64, output: &mut impl Output) -> Result<(), Full> {
         let mut tnt = self.state.tnt;
 
         tnt.push(taken);
@@ -477,7 +520,7 @@ impl Encoder {
         } else {
             self.state.tnt = tnt;
         }
-        Ok(Cause::Instruction)
+        Ok(())
     }
 
     /// Writes a `TIP`. Returns what [`finish`](Self::finish) returns.

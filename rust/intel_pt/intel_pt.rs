@@ -15,6 +15,7 @@
 //! | [`step`](Encoder::step): indirect branch, other return, far transfer | `TIP`; `MODE.Exec` in front where the mode changes |
 //! | [`step`](Encoder::step): the instruction does not lead to the next address | `FUP`, `TIP` |
 //! | [`step`](Encoder::step): any other instruction, direct jumps and calls included | none |
+//! | [`branch`](Encoder::branch): as [`step`](Encoder::step), where the caller knows which branch it is | |
 //! | [`disable`](Encoder::disable): tracing stops between two instructions | `FUP`, `TIP.PGD` |
 //! | [`far`](Encoder::far): a far transfer, such as `syscall`, leaves the traced code | `TIP.PGD` |
 //! | [`leave`](Encoder::leave): a branch leaves the traced addresses | `TIP.PGD` with an address |
@@ -45,7 +46,7 @@ pub mod insn;
 mod packet;
 
 pub use self::{
-    encoder::{Cause, Config, Encoder, Full, Mtc, Output, Step, CLOSE_MAX},
+    encoder::{Branch, Cause, Config, Encoder, Full, Mtc, Output, Step, CLOSE_MAX},
     packet::{Group, GROUP_MAX, PSB},
 };
 
