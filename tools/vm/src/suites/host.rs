@@ -13,7 +13,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The crates that kbuild builds into modules, and cargo as members of the tools' workspace.
-const SHARED: [&str; 3] = ["rust/auxcore", "rust/intel_pt", "samples/pattern/codec"];
+const SHARED: [&str; 4] = [
+    "rust/auxcore",
+    "rust/intel_pt",
+    "rust/interpreter",
+    "samples/pattern/codec",
+];
 
 /// What is built for kernels only.
 const KERNEL_SIDE: [&str; 3] = ["rust", "samples", "Documentation/template"];
