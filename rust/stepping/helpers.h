@@ -48,6 +48,33 @@ unsigned long rust_stepping_probe_address(void);
 bool rust_stepping_has_probes(void);
 bool rust_stepping_has_probe_state(void);
 bool rust_stepping_is_forced(struct pt_regs *regs);
+/* Moves of a vector register; the first three write it. */
+enum rust_stepping_move {
+	RUST_STEPPING_LOAD_LEGACY,
+	RUST_STEPPING_LOAD_LOW,
+	RUST_STEPPING_LOAD_WHOLE,
+	RUST_STEPPING_STORE,
+	RUST_STEPPING_STORE_WHOLE,
+};
+
+bool rust_stepping_can_interpret(struct pt_regs *regs);
+void rust_stepping_access_begin(void);
+void rust_stepping_access_end(void);
+bool rust_stepping_load(unsigned long from, unsigned int bytes, u64 *to);
+bool rust_stepping_store(unsigned long to, unsigned int bytes, u64 value);
+bool rust_stepping_can_execute(unsigned long at);
+bool rust_stepping_flushes_without_interrupt(void);
+bool rust_stepping_text(unsigned long from, u64 *to, unsigned int words);
+bool rust_stepping_has_text(unsigned long at, const u64 *words,
+			    unsigned int count, u64 first, u64 last);
+unsigned long rust_stepping_fs_base(void);
+bool rust_stepping_has_popcnt(void);
+bool rust_stepping_vector_user(unsigned int number, unsigned long at,
+			       enum rust_stepping_move what);
+bool rust_stepping_vector_get(unsigned int number, u64 words[4]);
+bool rust_stepping_vector_set(unsigned int number, const u64 words[4],
+			      enum rust_stepping_move what);
+bool rust_stepping_vector_zero_upper(void);
 bool rust_stepping_in_nmi(void);
 bool rust_stepping_may_sleep(void);
 bool rust_stepping_signal_passes(int sig, struct k_sigaction *ka);

@@ -19,7 +19,8 @@
 //! - [`Registration`]: its tracer.
 //! - [`Following`]: a guard. While there is one, the tracer is called, and there is a [`Current`]
 //!   task. Without one, nothing can be had of a task, and no system call costs more than before.
-//! - [`Current`]: the task to which this CPU returns, its registers and its memory.
+//! - [`Current`]: the task to which this CPU returns, its registers and its memory. After a step it can be
+//!   [interpreted](Current::interpret): its next instructions are executed without a trap.
 //!
 //! Safe code in a client can stop a program by what it does to its registers, as a debugger can. It
 //! cannot get at a task that is gone, nor at one that runs, and no callback comes when the tracer or its
@@ -32,7 +33,9 @@ use kernel::prelude::*;
 
 mod bindings;
 mod hooks;
+mod interpret;
 mod pending;
+mod processor;
 mod syscall;
 mod table;
 mod task;
@@ -42,6 +45,13 @@ mod tracer;
 mod transit;
 mod work;
 
+pub use interpreter::{
+    Block,
+    Branch,
+    Ended,
+    Observer,
+    Ran, //
+};
 pub use task::{
     Code,
     Current,

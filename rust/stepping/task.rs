@@ -134,6 +134,16 @@ impl Regs<'_> {
         self.is_in_syscall() || transit::is_in_transit(self.raw)
     }
 
+    /// The frame.
+    pub(crate) fn raw(&mut self) -> NonNull<bindings::pt_regs> {
+        self.raw
+    }
+
+    /// Whether an NMI may have interrupted the kernel where it saves or restores them.
+    pub(crate) fn is_nmi(&self) -> bool {
+        self.nmi
+    }
+
     /// Whether the processor will trap after the next instruction.
     pub fn trap_flag(&self) -> bool {
         // SAFETY: `raw` is live, by the type invariant.

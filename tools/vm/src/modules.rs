@@ -144,10 +144,11 @@ pub fn rust_analyzer(cache: &Cache, kernel: &Kernel) -> Result<PathBuf> {
     Ok(project)
 }
 
-/// The crates that modules link, and their roots. None uses another; the framework uses `auxcore` only.
-const LIBRARIES: [(&str, &str); 3] = [
+/// The crates that modules link, and their roots. None uses another; the framework uses `auxcore` only, and `stepping` uses `interpreter`.
+const LIBRARIES: [(&str, &str); 4] = [
     ("auxcore", "rust/auxcore/auxcore.rs"),
     ("intel_pt", "rust/intel_pt/intel_pt.rs"),
+    ("interpreter", "rust/interpreter/interpreter.rs"),
     ("pattern_codec", "samples/pattern/codec/pattern_codec.rs"),
 ];
 
@@ -189,9 +190,14 @@ fn complete_project(text: &str, checkout: &Path, built: &Path) -> Result<String,
         };
         c["root_module"] = json!(root);
         let is_library = libraries.iter().any(|(library, _)| *library == i);
+        let uses = |name: &str| match name {
+            "auxcore" if i == perf => true,
+            "interpreter" if Some(i) == stepping => true,
+            _ => !is_library && i != perf,
+        };
         let mut deps: Vec<Value> = libraries
             .iter()
-            .filter(|(_, name)| !is_library && (i != perf || *name == "auxcore"))
+            .filter(|(_, name)| uses(name))
             .map(|(library, name)| json!({"crate": library, "name": name}))
             .collect();
         if !is_library && i != perf {
@@ -279,6 +285,7 @@ mod tests {
             {"display_name": "pattern", "root_module": "samples/pattern/pattern.rs", "deps": [], "env": {}},
             {"display_name": "auxcore", "root_module": "rust/auxcore/auxcore.rs", "deps": [], "env": {}},
             {"display_name": "intel_pt", "root_module": "rust/intel_pt/intel_pt.rs", "deps": [], "env": {}},
+            {"display_name": "interpreter", "root_module": "rust/interpreter/interpreter.rs", "deps": [], "env": {}},
             {"display_name": "pattern_codec", "root_module": "samples/pattern/codec/pattern_codec.rs", "deps": [], "env": {}},
             {"display_name": "stepping", "root_module": "rust/stepping/stepping.rs", "deps": [], "env": {}}
         ]}"#;
@@ -294,12 +301,20 @@ mod tests {
         assert_eq!(names(1), ["kernel", "auxcore"]);
         assert_eq!(
             names(2),
-            ["auxcore", "intel_pt", "pattern_codec", "stepping", "perf"]
+            [
+                "auxcore",
+                "intel_pt",
+                "interpreter",
+                "pattern_codec",
+                "stepping",
+                "perf"
+            ]
         );
         assert!(names(3).is_empty());
         assert!(names(4).is_empty());
+        assert_eq!(names(7), ["interpreter"]);
         assert_eq!(
-            done["crates"][6]["env"]["RUST_STEPPING_OBJTREE"],
+            done["crates"][7]["env"]["RUST_STEPPING_OBJTREE"],
             "/c/build/m/rust/stepping"
         );
         assert_eq!(

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * User code that is interpreted: whether it can be, and its memory.
+ */
+
+#include "helpers.h"
+
+#include <linux/entry-common.h>
+#include <linux/pgtable.h>
+#include <linux/ptrace.h>
+#include <linux/sched.h>
+#include <linux/sched/task_stack.h>
+#include <linux/thread_info.h>
+#include <linux/uaccess.h>
+#include <asm/cpufeature.h>
+#include <asm/debugreg.h>
+#include <asm/fsgsbase.h>
+#include <asm/prctl.h>
+
+/*
+ * Whether the task with this frame, in a trap after an instruction, can have
+ * its next instructions executed for it, with interrupts off:
+ *
+ * - It is the current task, in 64-bit code of the kernel's segment.
+ * - Nothing is to be done before it goes back to user mode.
+ * - Accesses to its memory would be all that it does: there are no watchpoints
+ *   on this CPU, no alignment checks, no shadow stack and no probes.
+ */
+bool rust_stepping_can_interpret(struct pt_regs *regs)
+{
+	if (task_pt_regs(current) != regs || regs->cs != __USER_CS)
+		return false;
+	if (regs->flags & X86_EFLAGS_AC || hw_breakpoint_active())
+		return false;
+	if (read_thread_flags() & (EXIT_TO_USER_MODE_WORK | _TIF_FORCED_TF |
+				   _TIF_BLOCKSTEP))
+		return false;
+#ifdef CONFIG_X86_USER_SHADOW_STACK
+	if (current->thread.features & ARCH_SHSTK_SHSTK)
+		return false;
+#endif
+	return !rust_stepping_has_probe_state();
+}
+
+/* Between these two, accesses to user memory do not wait for a page. */
+void rust_stepping_access_begin(void)
+{
+	pagefault_disable();
+}
+
+void rust_stepping_access_end(void)
+{
+	pagefault_enable();
+}
+
+/* Reads a number by one access; false if that faults. */
+bool rust_stepping_load(unsigned long from, unsigned int bytes, u64 *to)
+{
+	const void __user *src = (const void __user *)from;
+	u64 value;
+	u32 v4;
+	u16 v2;
+	u8 v1;
+
+	if (!user_access_begin(src, bytes))
+		return false;
+	switch (bytes) {
+	case 1:
+		unsafe_get_user(v1, (const u8 __user *)src, fault);
+		value = v1;
+		break;
+	case 2:
+		unsafe_get_user(v2, (const u16 __user *)src, fault);
+		value = v2;
+		break;
+	case 4:
+		unsafe_get_user(v4, (const u32 __user *)src, fault);
+		value = v4;
+		break;
+	default:
+		unsafe_get_user(value, (const u64 __user *)src, fault);
+		break;
+	}
+	user_access_end();
+	*to = value;
+	return true;
+fault:
+	user_access_end();
+	return false;
+}
+
+/* Writes a number by one access; false if that faults. */
+bool rust_stepping_store(unsigned long to, unsigned int bytes, u64 value)
+{
+	void __user *dst = (void __user *)to;
+
+	if (!user_access_begin(dst, bytes))
+		return false;
+	switch (bytes) {
+	case 1:
+		unsafe_put_user((u8)value, (u8 __user *)dst, fault);
+		break;
+	case 2:
+		unsafe_put_user((u16)value, (u16 __user *)dst, fault);
+		break;
+	case 4:
+		unsafe_put_user((u32)value, (u32 __user *)dst, fault);
+		break;
+	default:
+		unsafe_put_user(value, (u64 __user *)dst, fault);
+		break;
+	}
+	user_access_end();
+	return true;
+fault:
+	user_access_end();
+	return false;
+}
+
+/*
+ * Whether the current task may execute code in the page at this address, with
+ * interrupts off, which keeps the page tables. The flag is in the last entry
+ * only: with page table isolation the first one has it in the kernel's copy.
+ */
+bool rust_stepping_can_execute(unsigned long at)
+{
+	const unsigned long wanted = _PAGE_PRESENT | _PAGE_USER;
+	unsigned long flags;
+	p4d_t *p4d, p4d_now;
+	pud_t *pud, pud_now;
+	pmd_t *pmd, pmd_now;
+	pgd_t *pgd, pgd_now;
+
+	if (!current->mm || at >= TASK_SIZE_MAX)
+		return false;
+	pgd = pgd_offset(current->mm, at);
+	pgd_now = READ_ONCE(*pgd);
+	if (pgd_none(pgd_now) || pgd_bad(pgd_now))
+		return false;
+	p4d = p4d_offset(pgd, at);
+	p4d_now = READ_ONCE(*p4d);
+	if (!p4d_present(p4d_now) || p4d_bad(p4d_now))
+		return false;
+	pud = pud_offset(p4d, at);
+	pud_now = READ_ONCE(*pud);
+	if (!pud_present(pud_now))
+		return false;
+	if (pud_leaf(pud_now)) {
+		flags = pud_flags(pud_now);
+	} else {
+		pmd = pmd_offset(pud, at);
+		pmd_now = READ_ONCE(*pmd);
+		if (!pmd_present(pmd_now))
+			return false;
+		if (pmd_leaf(pmd_now))
+			flags = pmd_flags(pmd_now);
+		else
+			flags = pte_flags(READ_ONCE(
+				*pte_offset_kernel(&pmd_now, at)));
+	}
+	return (flags & (wanted | _PAGE_NX)) == wanted;
+}
+
+/*
+ * Whether another CPU can take the permission away while this one has
+ * interrupts off: else it waits for this one.
+ */
+bool rust_stepping_flushes_without_interrupt(void)
+{
+	return cpu_feature_enabled(X86_FEATURE_INVLPGB);
+}
+
+/* Reads so many words of text; false if that faults. */
+bool rust_stepping_text(unsigned long from, u64 *to, unsigned int words)
+{
+	const u64 __user *src = (const u64 __user *)from;
+	unsigned int i;
+	u64 value;
+
+	if (!user_access_begin(src, words * sizeof(*src)))
+		return false;
+	for (i = 0; i < words; i++) {
+		unsafe_get_user(value, src + i, fault);
+		to[i] = value;
+	}
+	user_access_end();
+	return true;
+fault:
+	user_access_end();
+	return false;
+}
+
+/*
+ * Whether the text is these words, but for bits that are not in the mask of
+ * the first and in that of the last.
+ */
+bool rust_stepping_has_text(unsigned long at, const u64 *words,
+			    unsigned int count, u64 first, u64 last)
+{
+	const u64 __user *src = (const u64 __user *)at;
+	u64 mask = first;
+	u64 differs = 0;
+	u64 value;
+
+	if (!user_access_begin(src, count * sizeof(*src)))
+		return false;
+	while (count > 1) {
+		unsafe_get_user(value, src++, fault);
+		differs |= (value ^ *words++) & mask;
+		mask = ~0ULL;
+		count--;
+	}
+	unsafe_get_user(value, src, fault);
+	user_access_end();
+	return !(differs | ((value ^ *words) & mask & last));
+fault:
+	user_access_end();
+	return false;
+}
+
+/* Of the current task's user code, with interrupts off. */
+unsigned long rust_stepping_fs_base(void)
+{
+	return x86_fsbase_read_cpu();
+}
+
+bool rust_stepping_has_popcnt(void)
+{
+	return boot_cpu_has(X86_FEATURE_POPCNT);
+}

@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Executes a task's next instructions for it, in its trap.
+//!
+//! The memory is the task's own, with its permissions, and an access that faults is left to the task. So
+//! the kernel sees the faults that it would see, at the instructions where they are.
+
+use crate::{
+    bindings,
+    processor,
+    task::{
+        Current,
+        Regs, //
+    }, //
+};
+use interpreter::{
+    Block,
+    How,
+    Machine,
+    Native,
+    Observer,
+    Ran,
+    Registers,
+    Values,
+    Width,
+    ARITHMETIC,
+    DIRECTION, //
+};
+use kernel::{
+    page::PAGE_SHIFT,
+    prelude::*, //
+};
+
+/// The memory and the processor of the current task, while page faults are not waited for.
+struct Here {
+    fs_base: Option<u64>,
+    /// A page that the task may execute.
+    executable: Option<u64>,
+    /// Whether that may change while interrupts are off.
+    changes: bool,
+}
+
+impl Here {
+    fn new() -> Self {
+        // SAFETY: Undone when this is dropped.
+        unsafe { bindings::rust_stepping_access_begin() };
+        Self {
+            fs_base: None,
+            executable: None,
+            // SAFETY: Reading what the processor has has no requirements.
+            changes: unsafe { bindings::rust_stepping_flushes_without_interrupt() },
+        }
+    }
+
+    /// Whether the task may execute code from `first` to `last`, which is no further than the next page.
+    #[inline]
+    fn can_execute(&mut self, first: u64, last: u64) -> bool {
+        self.can_execute_page(first >> PAGE_SHIFT) && self.can_execute_page(last >> PAGE_SHIFT)
+    }
+
+    #[inline]
+    fn can_execute_page(&mut self, page: u64) -> bool {
+        if self.executable == Some(page) && !self.changes {
+            return true;
+        }
+        let address = page << PAGE_SHIFT;
+        // SAFETY: Interrupts are off. CAST: An address has 64 bits.
+        let can = unsafe { bindings::rust_stepping_can_execute(address as c_ulong) };
+
+        self.executable = can.then_some(page);
+        can
+    }
+}
+
+impl Drop for Here {
+    fn drop(&mut self) {
+        // SAFETY: Undoes what `new()` did.
+        unsafe { bindings::rust_stepping_access_end() };
+    }
+}
+
+impl Machine for Here {
+    #[inline]
+    fn load(&mut self, address: u64, width: Width) -> Option<u64> {
+        let mut value = 0;
+
+        // SAFETY: `value` may be written; the function checks that the address is in user space, and does
+        // not wait for a page, by `new()`. CAST: An address has 64 bits, and a width is 8 at most.
+        unsafe {
+            bindings::rust_stepping_load(address as c_ulong, width.bytes() as u32, &mut value)
+        }
+        .then_some(value)
+    }
+
+    #[inline]
+    fn store(&mut self, address: u64, width: Width, value: u64) -> Option<()> {
+        // SAFETY: The function checks that the address is in user space, and does not wait for a page, by
+        // `new()`. CAST: An address has 64 bits, and a width is 8 at most.
+        unsafe { bindings::rust_stepping_store(address as c_ulong, width.bytes() as u32, value) }
+            .then_some(())
+    }
+
+    fn load_vector(&mut self, number: u8, address: u64, how: How) -> Option<()> {
+        // SAFETY: The task's own register, with interrupts off; the function checks that the address is in
+        // user space, and does not wait for a page, by `new()`. CAST: An address has 64 bits.
+        unsafe { bindings::rust_stepping_vector_user(number.into(), address as c_ulong, load(how)) }
+            .then_some(())
+    }
+
+    fn store_vector(&mut self, number: u8, address: u64, how: How) -> Option<()> {
+        let what = match how {
+            How::Legacy | How::Low => bindings::rust_stepping_move_RUST_STEPPING_STORE,
+            How::Whole => bindings::rust_stepping_move_RUST_STEPPING_STORE_WHOLE,
+        };
+
+        // SAFETY: The task's own register, with interrupts off; the function checks that the address is in
+        // user space, and does not wait for a page, by `new()`. CAST: An address has 64 bits.
+        unsafe { bindings::rust_stepping_vector_user(number.into(), address as c_ulong, what) }
+            .then_some(())
+    }
+
+    fn vector(&mut self, number: u8) -> Option<[u64; 4]> {
+        let mut value = [0; 4];
+
+        // SAFETY: `value` may be written. The task's own register, with interrupts off.
+        unsafe { bindings::rust_stepping_vector_get(number.into(), value.as_mut_ptr()) }
+            .then_some(value)
+    }
+
+    fn set_vector(&mut self, number: u8, value: [u64; 4], how: How) -> Option<()> {
+        // SAFETY: `value` may be read. The task's own register, with interrupts off; the task does not run
+        // user code.
+        unsafe { bindings::rust_stepping_vector_set(number.into(), value.as_ptr(), load(how)) }
+            .then_some(())
+    }
+
+    fn zero_upper(&mut self) -> Option<()> {
+        // SAFETY: The task's own registers, with interrupts off; the task does not run user code.
+        unsafe { bindings::rust_stepping_vector_zero_upper() }.then_some(())
+    }
+
+    #[inline]
+    fn text(&mut self, address: u64, words: &mut [u64]) -> bool {
+        let Ok(len) = u32::try_from(words.len()) else {
+            return false;
+        };
+        if !self.can_execute(address, last_of(address, len)) {
+            return false;
+        }
+
+        // SAFETY: `words` may be written for its length; the function checks that the address is in user
+        // space, and does not wait for a page, by `new()`. CAST: An address has 64 bits.
+        unsafe { bindings::rust_stepping_text(address as c_ulong, words.as_mut_ptr(), len) }
+    }
+
+    #[inline]
+    fn has_text(&mut self, address: u64, words: &[u64], [first, last]: [u64; 2]) -> bool {
+        let Ok(len) = u32::try_from(words.len()) else {
+            return false;
+        };
+        if !self.can_execute(address, last_of(address, len)) {
+            return false;
+        }
+
+        // SAFETY: `words` may be read for its length; the function checks that the address is in user space,
+        // and does not wait for a page, by `new()`. CAST: An address has 64 bits.
+        unsafe {
+            bindings::rust_stepping_has_text(address as c_ulong, words.as_ptr(), len, first, last)
+        }
+    }
+
+    #[inline]
+    fn fs_base(&mut self) -> Option<u64> {
+        // SAFETY: Interrupts are off, so the task stays on this CPU. CAST: An address has 64 bits.
+        let read = || unsafe { bindings::rust_stepping_fs_base() } as u64;
+
+        Some(*self.fs_base.get_or_insert_with(read))
+    }
+
+    fn compute(
+        &mut self,
+        native: Native,
+        width: Width,
+        a: u64,
+        b: u64,
+        c: u64,
+        flags: u64,
+    ) -> Option<Values> {
+        // SAFETY: Reading what the processor has has no requirements.
+        if native == Native::Popcnt && !unsafe { bindings::rust_stepping_has_popcnt() } {
+            return None;
+        }
+        // SAFETY: The interpreter has found that a quotient fits. POPCNT is known, or not asked for.
+        unsafe { processor::compute(native, width, a, b, c, flags) }
+    }
+}
+
+/// Where the last of so many words at `address` is.
+fn last_of(address: u64, words: u32) -> u64 {
+    let bytes = u64::from(words).wrapping_mul(8);
+
+    address.wrapping_add(bytes).wrapping_sub(1)
+}
+
+/// The move to a register that has this part of it.
+fn load(how: How) -> bindings::rust_stepping_move {
+    match how {
+        How::Legacy => bindings::rust_stepping_move_RUST_STEPPING_LOAD_LEGACY,
+        How::Low => bindings::rust_stepping_move_RUST_STEPPING_LOAD_LOW,
+        How::Whole => bindings::rust_stepping_move_RUST_STEPPING_LOAD_WHOLE,
+    }
+}
+
+impl Regs<'_> {
+    /// The registers that the interpreter has.
+    fn registers(&mut self) -> Registers {
+        let raw = self.raw().as_ptr();
+        // SAFETY: Live, by the type invariant; plain numbers are copied.
+        let frame = unsafe { raw.read() };
+
+        Registers {
+            // CAST: Registers have 64 bits.
+            general: [
+                frame.ax, frame.cx, frame.dx, frame.bx, frame.sp, frame.bp, frame.si, frame.di,
+                frame.r8, frame.r9, frame.r10, frame.r11, frame.r12, frame.r13, frame.r14,
+                frame.r15,
+            ]
+            .map(|register| register as u64),
+            ip: frame.ip as u64,
+            flags: frame.flags as u64,
+        }
+    }
+
+    /// Sets the general registers, the address, and the flags that the interpreter changes.
+    fn set_registers(&mut self, registers: &Registers) {
+        let raw = self.raw().as_ptr();
+        // SAFETY: Live, by the type invariant; plain numbers are copied.
+        let mut frame = unsafe { raw.read() };
+        let flags = ARITHMETIC | DIRECTION;
+        // CAST: Registers have 64 bits.
+        let general = registers.general.map(|register| register as c_ulong);
+
+        [
+            frame.ax, frame.cx, frame.dx, frame.bx, frame.sp, frame.bp, frame.si, frame.di,
+            frame.r8, frame.r9, frame.r10, frame.r11, frame.r12, frame.r13, frame.r14, frame.r15,
+        ] = general;
+        // CAST: Registers have 64 bits.
+        frame.ip = registers.ip as c_ulong;
+        frame.flags = (frame.flags as u64 & !flags | registers.flags & flags) as c_ulong;
+        // SAFETY: Live, by the type invariant, and there is no reference to it; the task, which alone
+        // would write to it, does not run user code.
+        unsafe { raw.write(frame) };
+    }
+}
+
+impl Current<'_> {
+    /// Executes the task's next instructions, about `limit` at most, until there is one that is left to the
+    /// processor; [`None`] if that cannot be done now. `blocks` are kept from one call to the next.
+    ///
+    /// Only in [`single_step`](crate::Tracer::single_step), for a trap that is claimed. Interrupts are off
+    /// meanwhile.
+    pub fn interpret(
+        &mut self,
+        blocks: &mut [Block],
+        observer: &mut impl Observer,
+        limit: u32,
+    ) -> Option<Ran> {
+        // SAFETY: Live, by the type invariant of `Regs`.
+        let can = unsafe { bindings::rust_stepping_can_interpret(self.raw().as_ptr()) };
+        if self.is_nmi() || !can {
+            return None;
+        }
+        let mut registers = self.registers();
+        let ran = interpreter::run(blocks, &mut registers, &mut Here::new(), observer, limit);
+
+        self.set_registers(&registers);
+        Some(ran)
+    }
+}
