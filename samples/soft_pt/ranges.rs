@@ -46,6 +46,23 @@ impl Ranges {
         }
     }
 
+    /// Whether all code from `first` to `last` is traced: `Some(false)` if none is, [`None`] if a part of it
+    /// can be.
+    pub(crate) fn have(&self, first: u64, last: u64) -> Option<bool> {
+        let Self::These(ranges) = self else {
+            return Some(true);
+        };
+        let mut some = false;
+
+        for (from, to) in ranges.iter().flatten() {
+            if (*from..=*to).contains(&first) && (*from..=*to).contains(&last) {
+                return Some(true);
+            }
+            some |= first <= *to && last >= *from;
+        }
+        (!some).then_some(false)
+    }
+
     /// Whether code at `ip` is traced.
     pub(crate) fn has(&self, ip: u64) -> bool {
         match self {

@@ -62,6 +62,7 @@ mod unit;
 use ranges::Ranges;
 use ring::Ring;
 use tracer::Tracer;
+use unit::Unit;
 
 module! {
     type: Module,
@@ -157,16 +158,16 @@ impl Pmu for SoftPt {
 
 #[vtable]
 impl AuxPmu for SoftPt {
-    type Buffer = Encoder;
+    type Buffer = Unit;
     type Trace = Tracer;
 
-    fn setup_aux(&self, event: &Event<'_, Self>, _pages: &aux::Pages) -> Result<Encoder> {
-        Ok(Encoder::new(event.config))
+    fn setup_aux(&self, event: &Event<'_, Self>, _pages: &aux::Pages) -> Result<Unit> {
+        Unit::new(event.config)
     }
 
     fn start(&self, transaction: &mut aux::Transaction<'_, Self>) -> Result<Tracer> {
         // The last event that wrote to this AUX area may have had other terms.
-        *transaction.buffer() = Encoder::new(transaction.event().config);
+        transaction.buffer().encoder = Encoder::new(transaction.event().config);
 
         Ok(Tracer::new(Ranges::new(transaction.filters())))
     }
@@ -181,7 +182,12 @@ impl AuxPmu for SoftPt {
         let cpu = transaction.cpu();
         let task = transaction.event().current(cpu);
         let parts = transaction.parts();
-        let stepped = tracer.pause(parts.buffer, &mut Ring(parts.region), task, cpu);
+        let stepped = tracer.pause(
+            &mut parts.buffer.encoder,
+            &mut Ring(parts.region),
+            task,
+            cpu,
+        );
 
         transaction.count(stepped);
     }
@@ -203,7 +209,7 @@ impl AuxPmu for SoftPt {
     ) -> aux::Commit {
         let task = transaction.event().current(transaction.cpu());
         let parts = transaction.parts();
-        let stepped = tracer.leave(parts.buffer, &mut Ring(parts.region), task);
+        let stepped = tracer.leave(&mut parts.buffer.encoder, &mut Ring(parts.region), task);
 
         transaction.count(stepped);
         aux::Commit::written(
@@ -261,7 +267,8 @@ impl stepping::Tracer for Steps {
             .with_transaction(|transaction, tracer: &mut Tracer| {
                 let parts = transaction.parts();
                 let ring = &mut Ring(parts.region);
-                let stepped = tracer.transition(parts.buffer, ring, task, transition);
+                let encoder = &mut parts.buffer.encoder;
+                let stepped = tracer.transition(encoder, ring, task, transition);
 
                 transaction.count(stepped);
                 // A flush here would begin again, and set the flag that a signal's frame must not show:

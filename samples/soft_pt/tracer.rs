@@ -15,6 +15,9 @@
 //!
 //! Where filters leave code out, the task is `Passing` instead of `Inside`: each step is compared with
 //! the ranges, and no more, unless the next instruction can show or load the trap flag.
+//!
+//! In the trap after a step, the task's next instructions are interpreted, and told to the encoder, until
+//! there is one that the processor must execute.
 
 use crate::{
     code::{
@@ -27,7 +30,8 @@ use crate::{
         VSYSCALL, //
     },
     ranges::Ranges,
-    ring::Ring, //
+    ring::Ring,
+    unit::Unit, //
 };
 use intel_pt::{
     insn::{
@@ -46,6 +50,8 @@ use stepping::{
     Regs,
     Transition, //
 };
+
+mod interpret;
 
 /// Where the current task is.
 #[derive(Clone, Copy)]
@@ -176,19 +182,27 @@ impl Tracer {
         }
     }
 
-    /// The task has executed an instruction; how many.
+    /// The task has executed an instruction, and executes more; how many.
     pub(crate) fn step(
         &mut self,
-        encoder: &mut Encoder,
+        unit: &mut Unit,
         ring: &mut Ring<'_>,
         task: &mut Current<'_>,
     ) -> u64 {
-        match self.try_step(encoder, ring, task) {
-            Ok(steps) => steps,
-            Err(Full) => {
-                self.full = true;
-                0
-            }
+        let Ok(steps) = self.try_step(&mut unit.encoder, ring, task) else {
+            self.full = true;
+            return 0;
+        };
+        let more = interpret::interpret(self, unit, ring, task);
+
+        self.read_next(task);
+        steps.saturating_add(more)
+    }
+
+    /// Reads the instruction that is stepped next: what it does can make it unreadable.
+    fn read_next(&mut self, task: &Current<'_>) {
+        if let Place::Inside { ip, insn } = &mut self.place {
+            *insn = insn.or_else(|| read(task, *ip));
         }
     }
 
@@ -279,10 +293,8 @@ impl Tracer {
                 None => Place::Outside,
             }
         } else if traced {
-            Place::Inside {
-                ip: to,
-                insn: read(task, to),
-            }
+            // Read when it is certain that it is stepped.
+            Place::Inside { ip: to, insn: None }
         } else {
             encoder.disable(to, ring)?;
             pass(task, to, mode)
@@ -386,6 +398,7 @@ impl Tracer {
                 self.armed = !task.trap_flag() || probed.kind == Kind::PopFlags;
                 let steps = self.try_step(encoder, ring, task);
 
+                self.read_next(task);
                 if (self.armed || self.is_inside()) && !self.set_trap_flag(task) {
                     self.leave_place(encoder, ring);
                 }

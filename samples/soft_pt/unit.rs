@@ -4,8 +4,30 @@
 //!
 //! C counterpart: `arch/x86/events/intel/pt.c`, `pt_caps` and `PMU_FORMAT_ATTR()`.
 
+use intel_pt::Encoder;
 use kernel::prelude::*;
 use perf::sysfs;
+use stepping::Block;
+
+/// Blocks of decoded instructions that a unit keeps: of programs that execute much code, most of what they
+/// execute often.
+const BLOCKS: usize = 2048;
+
+/// The unit that writes to an AUX area.
+pub(crate) struct Unit {
+    pub(crate) encoder: Encoder,
+    /// Of whatever was executed last.
+    pub(crate) blocks: KVVec<Block>,
+}
+
+impl Unit {
+    pub(crate) fn new(config: intel_pt::Config) -> Result<Self> {
+        Ok(Self {
+            encoder: Encoder::new(config),
+            blocks: KVVec::from_elem(Block::EMPTY, BLOCKS, GFP_KERNEL)?,
+        })
+    }
+}
 
 perf::format! {
     /// What an event asks for: the bits of `IA32_RTIT_CTL`.

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What a task executes without a trap, and its trace.
+
+use super::{
+    pass,
+    Place,
+    Tracer, //
+};
+use crate::{
+    code::mode,
+    ranges::Ranges,
+    ring::Ring,
+    unit::Unit, //
+};
+use core::ops::ControlFlow;
+use intel_pt::{
+    insn::Mode,
+    Encoder, //
+};
+use stepping::{
+    Branch,
+    Current,
+    Ended,
+    Observer, //
+};
+
+/// Instructions in a trap: interrupts are off meanwhile.
+const LIMIT: u32 = 512;
+
+/// Tells the encoder of branches, as long as all code is traced, or none is.
+struct Watch<'a, 'b> {
+    encoder: &'a mut Encoder,
+    ring: &'a mut Ring<'b>,
+    ranges: &'a Ranges,
+    traced: bool,
+}
+
+impl Observer for Watch<'_, '_> {
+    #[inline]
+    fn enters(&mut self, first: u64, end: u64) -> ControlFlow<()> {
+        if self.ranges.have(first, end.wrapping_sub(1)) == Some(self.traced) {
+            ControlFlow::Continue(())
+        } else {
+            ControlFlow::Break(())
+        }
+    }
+
+    #[inline]
+    fn branches(&mut self, branch: Branch, _from: u64, next: u64, to: u64) -> ControlFlow<()> {
+        if !self.traced {
+            return ControlFlow::Continue(());
+        }
+        let branch = match branch {
+            Branch::Conditional { taken } => intel_pt::Branch::Conditional { taken },
+            Branch::Jump => intel_pt::Branch::Jump,
+            Branch::Call => intel_pt::Branch::Call,
+            Branch::IndirectJump => intel_pt::Branch::IndirectJump,
+            Branch::IndirectCall => intel_pt::Branch::IndirectCall,
+            Branch::Return => intel_pt::Branch::Return,
+        };
+
+        match self
+            .encoder
+            .branch(branch, next, to, Mode::Bits64, self.ring)
+        {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(_) => ControlFlow::Break(()),
+        }
+    }
+}
+
+/// The task is where the tracer has placed it after a step, and executes more; how many instructions that
+/// are traced.
+pub(super) fn interpret(
+    tracer: &mut Tracer,
+    unit: &mut Unit,
+    ring: &mut Ring<'_>,
+    task: &mut Current<'_>,
+) -> u64 {
+    let traced = match tracer.place {
+        Place::Inside { insn: None, .. } if unit.encoder.is_on() => true,
+        Place::Passing(_) => false,
+        _ => return 0,
+    };
+
+    // A trap that is the program's or its debugger's must not be missed.
+    if !tracer.armed || tracer.shared || tracer.paused || tracer.full {
+        return 0;
+    }
+    let mut watch = Watch {
+        encoder: &mut unit.encoder,
+        ring,
+        ranges: &tracer.ranges,
+        traced,
+    };
+    let Some(ran) = task.interpret(&mut unit.blocks, &mut watch, LIMIT) else {
+        return 0;
+    };
+
+    if let Ended::Stopped { from } = ran.ended {
+        // The branch found no room: the trace ends in front of it.
+        tracer.full = true;
+        tracer.place = Place::Inside {
+            ip: from,
+            insn: None,
+        };
+        return ran.executed.saturating_sub(1);
+    }
+    let ip = task.ip();
+
+    tracer.place = if tracer.ranges.has(ip) {
+        Place::Inside { ip, insn: None }
+    } else {
+        tracer.full |= unit.encoder.disable(ip, ring).is_err();
+        pass(task, ip, mode(task))
+    };
+    if traced {
+        ran.executed
+    } else {
+        0
+    }
+}
