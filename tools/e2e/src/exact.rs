@@ -121,6 +121,7 @@ const PROGRAMS: &[Program] = &[
     program("strings", true, Same),
     program("generated", true, Same),
     program("signals", true, Same),
+    program("faults", true, Same),
     program("flags", true, Same),
     by_perf("jumps", true),
     program("again", true, Same),
