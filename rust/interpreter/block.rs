@@ -5,10 +5,10 @@
 use crate::{decode::LEN_MAX, op::Op, Machine};
 
 /// Instructions in a block, at most.
-const OPS: usize = 8;
+const OPS: usize = 12;
 
 /// Words of text that a block can lie in.
-const WORDS: usize = 7;
+const WORDS: usize = 9;
 
 /// Instructions that follow each other in memory: the last one can be a branch.
 ///

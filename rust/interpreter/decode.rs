@@ -128,6 +128,9 @@ impl Decoder<'_> {
         ) {
             self.op.imm = self.op.imm.wrapping_add(next);
         }
+        self.op.target = self.op.place(self.op.to);
+        self.op.source = self.op.place(self.op.from);
+        self.op.specialise();
         Some(self.op)
     }
 

@@ -7,7 +7,7 @@
 
 use crate::{
     flags::{self, Flags, Source},
-    op::{Carry, Native, Op, Operand, Reg, What, Width},
+    op::{Carry, Native, Op, Operand, Place, What, Width, IMMEDIATE},
     Machine, Registers, Values,
 };
 
@@ -26,11 +26,19 @@ pub(crate) enum Then {
     Again,
 }
 
+/// The accumulator.
+const AX: Place = Place {
+    at: 0,
+    shift: 0,
+    is_memory: false,
+};
+const DX: Place = Place { at: 2, ..AX };
+
 /// The stack pointer.
-const SP: usize = 4;
-const BP: usize = 5;
-const SI: usize = 6;
-const DI: usize = 7;
+const SP: u8 = 4;
+const BP: u8 = 5;
+const SI: u8 = 6;
+const DI: u8 = 7;
 
 /// The number of a string's elements after which something else can come in between.
 pub(crate) const STRING_MAX: u64 = 64;
@@ -40,7 +48,9 @@ const STORE_MAX: u64 = 32;
 
 /// A task that is interpreted.
 pub(crate) struct Task<'a, M> {
-    pub(crate) general: [u64; 16],
+    /// The general registers; then 0, for addresses without one; then the immediate. The others are not
+    /// used: an index of five bits is always one.
+    pub(crate) general: [u64; 32],
     pub(crate) ip: u64,
     pub(crate) flags: Flags,
     pub(crate) machine: &'a mut M,
@@ -52,8 +62,13 @@ pub(crate) struct Task<'a, M> {
 
 impl<'a, M: Machine> Task<'a, M> {
     pub(crate) fn new(registers: &Registers, machine: &'a mut M) -> Self {
+        let mut general = [0; 32];
+
+        for (to, from) in general.iter_mut().zip(registers.general) {
+            *to = from;
+        }
         Self {
-            general: registers.general,
+            general,
             ip: registers.ip,
             flags: Flags::new(registers.flags),
             machine,
@@ -63,8 +78,13 @@ impl<'a, M: Machine> Task<'a, M> {
     }
 
     pub(crate) fn registers(&mut self) -> Registers {
+        let mut general = [0; 16];
+
+        for (to, from) in general.iter_mut().zip(self.general) {
+            *to = from;
+        }
         Registers {
-            general: self.general,
+            general,
             ip: self.ip,
             flags: self.flags.get(),
         }
@@ -72,43 +92,52 @@ impl<'a, M: Machine> Task<'a, M> {
 
     /// A general register.
     #[inline]
-    fn at(&self, number: usize) -> u64 {
-        self.general.get(number).copied().unwrap_or(0)
+    fn at(&self, number: u8) -> u64 {
+        self.general
+            .get(usize::from(number & 31))
+            .copied()
+            .unwrap_or(0)
     }
 
     #[inline]
-    fn set(&mut self, number: usize, value: u64) {
-        if let Some(register) = self.general.get_mut(number) {
+    fn set(&mut self, number: u8, value: u64) {
+        if let Some(register) = self.general.get_mut(usize::from(number & 15)) {
             *register = value;
         }
     }
 
     #[inline]
-    fn get(&self, reg: Reg, width: Width) -> u64 {
-        let value = self.at(usize::from(reg.number()));
-
-        if reg.is_high() {
-            value >> 8 & 0xff
-        } else {
-            value & width.mask()
-        }
+    fn get(&self, place: Place, width: Width) -> u64 {
+        self.at(place.at).wrapping_shr(place.shift.into()) & width.mask()
     }
 
     /// Writes a register: the upper half becomes 0 with 4 bytes, and stays with fewer.
     #[inline]
-    pub(crate) fn put(&mut self, reg: Reg, width: Width, value: u64) {
-        let number = usize::from(reg.number());
-        let value = match width {
-            Width::B4 | Width::B8 => value,
-            _ if reg.is_high() => self.at(number) & !0xff00 | value << 8,
-            _ => self.at(number) & !width.mask() | value,
-        };
+    pub(crate) fn put(&mut self, place: Place, width: Width, value: u64) {
+        if width.bytes() >= 4 {
+            self.set(place.at, value);
+        } else {
+            let shift = u32::from(place.shift);
+            let mask = width.mask().wrapping_shl(shift);
+            let old = self.at(place.at) & !mask;
 
-        self.set(number, value);
+            self.set(place.at, old | value.wrapping_shl(shift));
+        }
     }
 
+    /// The address of the memory operand, without the base of a segment.
+    #[inline]
+    fn effective(&self, op: &Op) -> u64 {
+        let index = self.at(op.index).wrapping_shl(op.scale.into());
+
+        op.displacement
+            .wrapping_add(self.at(op.base))
+            .wrapping_add(index)
+    }
+
+    #[inline]
     pub(crate) fn address(&mut self, op: &Op) -> Result<u64, Leave> {
-        let address = op.address(&self.general);
+        let address = self.effective(op);
 
         if op.fs {
             Ok(address.wrapping_add(self.machine.fs_base().ok_or(Leave)?))
@@ -142,43 +171,34 @@ impl<'a, M: Machine> Task<'a, M> {
     /// The operand that is read.
     #[inline]
     pub(crate) fn source(&mut self, op: &Op, width: Width) -> Result<u64, Leave> {
-        match op.from {
-            Operand::Reg => Ok(self.get(op.reg, width)),
-            Operand::Rm => Ok(self.get(op.rm, width)),
-            Operand::Immediate => Ok(op.imm & width.mask()),
-            Operand::Memory => {
-                let address = self.address(op)?;
-                self.load(address, width)
-            }
+        if op.source.is_memory {
+            let address = self.address(op)?;
+            self.load(address, width)
+        } else {
+            Ok(self.get(op.source, width))
         }
     }
 
     /// Writes the operand that is only written.
     #[inline]
     pub(crate) fn write(&mut self, op: &Op, width: Width, value: u64) -> Result<(), Leave> {
-        match op.to {
-            Operand::Reg => self.put(op.reg, width, value),
-            Operand::Rm => self.put(op.rm, width, value),
-            Operand::Memory => {
-                let address = self.address(op)?;
-                self.store(address, width, value)?;
-            }
-            Operand::Immediate => return Err(Leave),
+        if op.target.is_memory {
+            let address = self.address(op)?;
+            self.store(address, width, value)
+        } else {
+            self.put(op.target, width, value);
+            Ok(())
         }
-        Ok(())
     }
 
     /// The operand that is read first.
     #[inline]
     fn target(&mut self, op: &Op) -> Result<u64, Leave> {
-        match op.to {
-            Operand::Reg => Ok(self.get(op.reg, op.width)),
-            Operand::Rm => Ok(self.get(op.rm, op.width)),
-            Operand::Immediate => Ok(op.imm & op.width.mask()),
-            Operand::Memory => {
-                let address = self.address(op)?;
-                self.load(address, op.width)
-            }
+        if op.target.is_memory {
+            let address = self.address(op)?;
+            self.load(address, op.width)
+        } else {
+            Ok(self.get(op.target, op.width))
         }
     }
 
@@ -243,6 +263,94 @@ impl<'a, M: Machine> Task<'a, M> {
     /// Executes an instruction that lies before `next`.
     #[inline]
     pub(crate) fn execute(&mut self, op: &Op, next: u64) -> Result<Then, Leave> {
+        if let Some(place) = self.general.get_mut(usize::from(IMMEDIATE)) {
+            *place = op.imm;
+        }
+        match op.what {
+            What::Copy => {
+                let value = self.at(op.source.at) & op.width.mask();
+                self.set(op.target.at, value);
+            }
+            What::Load => {
+                let value = self.load(self.effective(op), op.width)?;
+                self.set(op.target.at, value);
+            }
+            What::Store => {
+                let value = self.at(op.source.at) & op.width.mask();
+                self.store(self.effective(op), op.width, value)?;
+            }
+            What::AddReg => self.registers_only(op, Source::Add, u64::wrapping_add),
+            What::SubReg => self.registers_only(op, Source::Sub, u64::wrapping_sub),
+            What::AndReg => self.registers_only(op, Source::Logic, |a, b| a & b),
+            What::OrReg => self.registers_only(op, Source::Logic, |a, b| a | b),
+            What::XorReg => self.registers_only(op, Source::Logic, |a, b| a ^ b),
+            What::CmpReg => {
+                self.compared(op, Source::Sub, u64::wrapping_sub);
+            }
+            What::TestReg => {
+                self.compared(op, Source::Logic, |a, b| a & b);
+            }
+            What::Lea => {
+                let address = self.effective(op) & op.width.mask();
+                self.put(op.target, op.width, address);
+            }
+            What::Push => {
+                let value = self.source(op, Width::B8)?;
+                self.push(value)?;
+            }
+            What::Pop => {
+                let sp = self.at(SP);
+                let value = self.load(sp, Width::B8)?;
+                self.set(SP, sp.wrapping_add(8));
+                self.put(op.target, Width::B8, value);
+            }
+            What::Jump => return to(op.imm),
+            What::JumpIf(condition) => {
+                return to(if self.flags.has(condition) {
+                    op.imm
+                } else {
+                    next
+                })
+            }
+            What::Call => {
+                let target = to(op.imm)?;
+                self.push(next)?;
+                return Ok(target);
+            }
+            What::Return => {
+                let sp = self.at(SP);
+                let target = to(self.load(sp, Width::B8)?)?;
+                self.set(SP, sp.wrapping_add(8).wrapping_add(op.imm));
+                return Ok(target);
+            }
+            _ => return self.execute_rare(op, next),
+        }
+        Ok(Then::Next)
+    }
+
+    /// What `f` makes of two registers, or of a register and the immediate, of 4 or 8 bytes, and its flags.
+    #[inline]
+    fn compared(&mut self, op: &Op, source: Source, f: impl FnOnce(u64, u64) -> u64) -> u64 {
+        let mask = op.width.mask();
+        let a = self.at(op.target.at) & mask;
+        let b = self.at(op.source.at) & mask;
+        let result = f(a, b) & mask;
+
+        self.flags.lazy(source, op.width, a, b, result);
+        result
+    }
+
+    /// As [`compared`](Self::compared), into the first register.
+    #[inline]
+    fn registers_only(&mut self, op: &Op, source: Source, f: impl FnOnce(u64, u64) -> u64) {
+        let result = self.compared(op, source, f);
+
+        self.set(op.target.at, result);
+    }
+
+    /// Executes an instruction that [`execute`](Self::execute) does not.
+    #[inline(never)]
+    fn execute_rare(&mut self, op: &Op, next: u64) -> Result<Then, Leave> {
         match op.what {
             What::Nop => {}
             What::Mov => {
@@ -251,15 +359,11 @@ impl<'a, M: Machine> Task<'a, M> {
             }
             What::Movzx(from) => {
                 let value = self.source(op, from)?;
-                self.put(op.reg, op.width, value);
+                self.put(op.target, op.width, value);
             }
             What::Movsx(from) => {
                 let value = from.extend(self.source(op, from)?) & op.width.mask();
-                self.put(op.reg, op.width, value);
-            }
-            What::Lea => {
-                let address = op.address(&self.general) & op.width.mask();
-                self.put(op.reg, op.width, address);
+                self.put(op.target, op.width, value);
             }
             What::Add => return self.both(op, Source::Add, u64::wrapping_add),
             What::Sub => return self.both(op, Source::Sub, u64::wrapping_sub),
@@ -284,25 +388,25 @@ impl<'a, M: Machine> Task<'a, M> {
             What::Inc => return self.one(op, Flags::inc),
             What::Dec => return self.one(op, Flags::dec),
             What::Xchg => {
-                let (a, b) = (self.get(op.rm, op.width), self.get(op.reg, op.width));
-                self.put(op.rm, op.width, b);
-                self.put(op.reg, op.width, a);
+                let (a, b) = (self.get(op.target, op.width), self.get(op.source, op.width));
+                self.put(op.target, op.width, b);
+                self.put(op.source, op.width, a);
             }
             What::Bswap => {
-                let value = self.get(op.reg, op.width).swap_bytes();
+                let value = self.get(op.target, op.width).swap_bytes();
                 let unused = 64_u32.wrapping_sub(op.width.bits());
-                self.put(op.reg, op.width, value.wrapping_shr(unused));
+                self.put(op.target, op.width, value.wrapping_shr(unused));
             }
             What::Cmov(condition) => {
                 // The source is read in any case, and the upper half becomes 0.
                 let value = self.source(op, op.width)?;
-                let old = self.get(op.reg, op.width);
+                let old = self.get(op.target, op.width);
                 let new = if self.flags.has(condition) {
                     value
                 } else {
                     old
                 };
-                self.put(op.reg, op.width, new);
+                self.put(op.target, op.width, new);
             }
             What::Set(condition) => {
                 let holds = self.flags.has(condition);
@@ -315,26 +419,16 @@ impl<'a, M: Machine> Task<'a, M> {
                     _ => Width::B1,
                 };
                 let value = half.extend(self.at(0)) & op.width.mask();
-                self.put(Reg::AX, op.width, value);
+                self.put(AX, op.width, value);
             }
             What::ExtendD => {
                 let is_negative = self.at(0) & op.width.sign() != 0;
                 let value = if is_negative { op.width.mask() } else { 0 };
-                self.put(Reg::DX, op.width, value);
+                self.put(DX, op.width, value);
             }
             What::Native(native) => return self.native(op, native),
             What::Multiply(native) => return self.multiply(op, native),
             What::Divide(native) => return self.divide(op, native),
-            What::Push => {
-                let value = self.source(op, Width::B8)?;
-                self.push(value)?;
-            }
-            What::Pop => {
-                let sp = self.at(SP);
-                let value = self.load(sp, Width::B8)?;
-                self.set(SP, sp.wrapping_add(8));
-                self.put(op.reg, Width::B8, value);
-            }
             What::Leave => {
                 let bp = self.at(BP);
                 let value = self.load(bp, Width::B8)?;
@@ -360,32 +454,15 @@ impl<'a, M: Machine> Task<'a, M> {
             What::Vector(what, how) => return self.vector(op, what, how),
             What::Stos(repeated) => return self.string(op, repeated, false),
             What::Movs(repeated) => return self.string(op, repeated, true),
-            What::Jump => return to(op.imm),
-            What::JumpIf(condition) => {
-                return to(if self.flags.has(condition) {
-                    op.imm
-                } else {
-                    next
-                })
-            }
             What::JumpIfCx => return to(if self.at(1) == 0 { op.imm } else { next }),
-            What::Call => {
-                let target = to(op.imm)?;
-                self.push(next)?;
-                return Ok(target);
-            }
             What::IndirectJump => return to(self.source(op, Width::B8)?),
             What::IndirectCall => {
                 let target = to(self.source(op, Width::B8)?)?;
                 self.push(next)?;
                 return Ok(target);
             }
-            What::Return => {
-                let sp = self.at(SP);
-                let target = to(self.load(sp, Width::B8)?)?;
-                self.set(SP, sp.wrapping_add(8).wrapping_add(op.imm));
-                return Ok(target);
-            }
+            // The others are not rare.
+            _ => return Err(Leave),
         }
         Ok(Then::Next)
     }
@@ -424,7 +501,9 @@ impl<'a, M: Machine> Task<'a, M> {
             _ => self.source(op, op.width)?,
         };
         let a = self.target(op)?;
-        let c = self.get(op.reg, op.width);
+        // The register that a double shift takes from, and the only target of a multiplication.
+        let reg = op.place(Operand::Reg);
+        let c = self.get(reg, op.width);
         // With 16 bits the result of a double shift by more is undefined.
         if matches!(native, Native::Shld | Native::Shrd) && op.width == Width::B2 {
             return Err(Leave);
@@ -433,7 +512,7 @@ impl<'a, M: Machine> Task<'a, M> {
 
         match native {
             Native::Bt => {}
-            Native::ImulTwo => self.put(op.reg, op.width, values.low),
+            Native::ImulTwo => self.put(reg, op.width, values.low),
             // A count of 0 writes nothing to memory that a debugger could see; the register's upper
             // half becomes 0 in any case.
             _ => self.write(op, op.width, values.low)?,
@@ -444,26 +523,26 @@ impl<'a, M: Machine> Task<'a, M> {
 
     fn multiply(&mut self, op: &Op, native: Native) -> Result<Then, Leave> {
         let b = self.source(op, op.width)?;
-        let a = self.get(Reg::AX, op.width);
+        let a = self.get(AX, op.width);
         let values = self.compute(native, op.width, (a, b, 0))?;
 
-        self.put(Reg::AX, op.width, values.low);
-        self.put(Reg::DX, op.width, values.high);
+        self.put(AX, op.width, values.low);
+        self.put(DX, op.width, values.high);
         self.flags.set(values.flags);
         Ok(Then::Next)
     }
 
     fn divide(&mut self, op: &Op, native: Native) -> Result<Then, Leave> {
         let b = self.source(op, op.width)?;
-        let (a, c) = (self.get(Reg::AX, op.width), self.get(Reg::DX, op.width));
+        let (a, c) = (self.get(AX, op.width), self.get(DX, op.width));
 
         if !fits(native, op.width, a, b, c) {
             return Err(Leave);
         }
         let values = self.compute(native, op.width, (a, b, c))?;
 
-        self.put(Reg::AX, op.width, values.low);
-        self.put(Reg::DX, op.width, values.high);
+        self.put(AX, op.width, values.low);
+        self.put(DX, op.width, values.high);
         self.flags.set(values.flags);
         Ok(Then::Next)
     }

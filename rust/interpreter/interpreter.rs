@@ -173,71 +173,107 @@ pub fn run(
     limit: u32,
 ) -> Ran {
     let mut task = Task::new(registers, machine);
-    let mut executed = 0;
-    let ended = run_task(blocks, &mut task, observer, limit, &mut executed);
-
-    *registers = task.registers();
-    Ran { executed, ended }
-}
-
-fn run_task<M: Machine>(
-    blocks: &mut [Block],
-    task: &mut Task<'_, M>,
-    observer: &mut impl Observer,
-    limit: u32,
-    executed: &mut u64,
-) -> Ended {
     let limit = u64::from(limit);
-    let mut spent = 0_u64;
+    let mut executed = 0_u64;
+    // Rounds of strings, which are executed many times.
+    let mut rounds = 0_u64;
 
-    while spent < limit {
+    let ended = loop {
+        if executed.wrapping_add(rounds) >= limit {
+            break Ended::Limit;
+        }
         let Some(block) = place(blocks, task.ip) else {
-            return Ended::Left;
+            break Ended::Left;
         };
 
         if !block.is_at(task.ip, task.machine) {
             block.fill(task.ip, task.machine);
         }
         if block.ops().is_empty() {
-            return Ended::Left;
+            break Ended::Left;
         }
-        let end = task.ip.wrapping_add(block.len);
-
-        if observer.enters(task.ip, end).is_break() {
-            return Ended::Refused;
+        if observer
+            .enters(task.ip, task.ip.wrapping_add(block.len))
+            .is_break()
+        {
+            break Ended::Refused;
         }
-        task.code = (block.first, block.len);
-        for op in block.ops() {
-            let from = task.ip;
-            let next = from.wrapping_add(u64::from(op.len));
+        let after = run_block(block, &mut task, observer, &mut executed);
 
-            spent = spent.wrapping_add(1);
-            match task.execute(op, next) {
-                Ok(Then::Next) => task.ip = next,
-                Ok(Then::Again) => {
-                    // As long as many instructions.
-                    spent = spent.wrapping_add(execute::STRING_MAX);
-                    break;
-                }
-                Ok(Then::To(to)) => {
-                    task.ip = to;
-                    *executed = executed.wrapping_add(1);
-                    if let Some(branch) = branch(op, to) {
-                        if observer.branches(branch, from, next, to).is_break() {
-                            return Ended::Stopped { from };
-                        }
-                    }
-                    break;
-                }
-                Err(Leave) => return Ended::Left,
+        match after {
+            After::Next => {}
+            After::Again => rounds = rounds.wrapping_add(execute::STRING_MAX),
+            After::Left => break Ended::Left,
+            After::Stopped { from } => break Ended::Stopped { from },
+        }
+    };
+
+    *registers = task.registers();
+    Ran { executed, ended }
+}
+
+/// What follows a block.
+enum After {
+    /// Another one.
+    Next,
+    /// It once more, as more of a string is left.
+    Again,
+    /// An instruction in it that is left to the processor.
+    Left,
+    /// Nothing, after the branch at this address.
+    Stopped { from: u64 },
+}
+
+#[inline]
+fn run_block<M: Machine>(
+    block: &Block,
+    task: &mut Task<'_, M>,
+    observer: &mut impl Observer,
+    executed: &mut u64,
+) -> After {
+    let mut ip = task.ip;
+    let mut count = 0_u64;
+    let mut after = After::Next;
+
+    task.code = (block.first, block.len);
+    task.rewritten = false;
+    for op in block.ops() {
+        let next = ip.wrapping_add(u64::from(op.len));
+
+        match task.execute(op, next) {
+            Ok(Then::Next) => {
+                ip = next;
+                count = count.wrapping_add(1);
             }
-            *executed = executed.wrapping_add(1);
-            if core::mem::take(&mut task.rewritten) {
+            Ok(Then::To(to)) => {
+                let from = ip;
+
+                ip = to;
+                count = count.wrapping_add(1);
+                if let Some(branch) = branch(op, to) {
+                    if observer.branches(branch, from, next, to).is_break() {
+                        after = After::Stopped { from };
+                        break;
+                    }
+                }
+                // A conditional one leads to the next instruction of the block, or away.
+                if to != next {
+                    break;
+                }
+            }
+            Ok(Then::Again) => after = After::Again,
+            Err(Leave) => {
+                after = After::Left;
                 break;
             }
         }
+        if task.rewritten {
+            break;
+        }
     }
-    Ended::Limit
+    task.ip = ip;
+    *executed = executed.wrapping_add(count);
+    after
 }
 
 /// Where a block at `ip` is kept.

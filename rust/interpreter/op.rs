@@ -9,7 +9,6 @@ pub(crate) struct Reg(pub(crate) u8);
 impl Reg {
     pub(crate) const AX: Self = Self(0);
     pub(crate) const CX: Self = Self(1);
-    pub(crate) const DX: Self = Self(2);
 
     /// Its number, 0 to 15.
     pub(crate) const fn number(self) -> u8 {
@@ -144,8 +143,34 @@ pub enum Native {
 }
 
 /// What an instruction does.
+// With a tag of its own it is decided faster.
+#[repr(u8)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum What {
+    /// MOV from a register or an immediate to a register, of 4 or 8 bytes. These are the most frequent
+    /// instructions, and have names of their own.
+    Copy,
+    /// MOV from memory.
+    Load,
+    /// MOV to memory.
+    Store,
+    /// ADD of a register or an immediate to a register.
+    AddReg,
+    SubReg,
+    AndReg,
+    OrReg,
+    XorReg,
+    CmpReg,
+    TestReg,
+    Lea,
+    Push,
+    Pop,
+    /// To `imm`.
+    Jump,
+    JumpIf(u8),
+    Call,
+    /// Then `imm` more bytes are taken from the stack.
+    Return,
     /// Nothing.
     Nop,
     Mov,
@@ -153,7 +178,6 @@ pub(crate) enum What {
     Movzx(Width),
     /// MOV with sign extension from `from`.
     Movsx(Width),
-    Lea,
     Add,
     Or,
     Adc,
@@ -182,8 +206,6 @@ pub(crate) enum What {
     Multiply(Native),
     /// DIV and IDIV.
     Divide(Native),
-    Push,
-    Pop,
     Leave,
     Carry(Carry),
     Direction(bool),
@@ -192,16 +214,10 @@ pub(crate) enum What {
     /// STOS, LODS, MOVS; with a REP prefix or not.
     Stos(bool),
     Movs(bool),
-    /// To `imm`.
-    Jump,
-    JumpIf(u8),
     /// JRCXZ.
     JumpIfCx,
-    Call,
     IndirectJump,
     IndirectCall,
-    /// Then `imm` more bytes are taken from the stack.
-    Return,
 }
 
 /// The part of a vector register that an instruction has.
@@ -266,14 +282,37 @@ impl What {
         )
     }
 
-    /// Whether it ends a block: a branch, and what can be executed again.
+    /// Whether it ends a block: a branch that does not lead to the next instruction, and what can be executed
+    /// again.
     pub(crate) const fn ends(self) -> bool {
-        self.is_branch() || matches!(self, Self::Stos(_) | Self::Movs(_))
+        self.is_branch() && !matches!(self, Self::JumpIf(_) | Self::JumpIfCx)
+            || matches!(self, Self::Stos(_) | Self::Movs(_))
     }
 }
 
-/// No register.
+/// Where in [`Task::general`](crate::execute::Task::general) no register is, but 0.
 pub(crate) const NONE: u8 = 16;
+
+/// Where the immediate is.
+pub(crate) const IMMEDIATE: u8 = 17;
+
+/// An operand that is executed: where it is in [`Task::general`](crate::execute::Task::general), if it is not
+/// in memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Place {
+    pub(crate) at: u8,
+    /// The lowest of its bits.
+    pub(crate) shift: u8,
+    pub(crate) is_memory: bool,
+}
+
+impl Place {
+    const NONE: Self = Self {
+        at: NONE,
+        shift: 0,
+        is_memory: false,
+    };
+}
 
 /// An instruction that can be interpreted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -282,6 +321,9 @@ pub(crate) struct Op {
     pub(crate) width: Width,
     pub(crate) to: Operand,
     pub(crate) from: Operand,
+    /// Where these two are.
+    pub(crate) target: Place,
+    pub(crate) source: Place,
     /// In bytes.
     pub(crate) len: u8,
     pub(crate) reg: Reg,
@@ -304,6 +346,8 @@ impl Op {
         width: Width::B8,
         to: Operand::Rm,
         from: Operand::Reg,
+        target: Place::NONE,
+        source: Place::NONE,
         len: 0,
         reg: Reg::AX,
         rm: Reg::AX,
@@ -315,12 +359,57 @@ impl Op {
         imm: 0,
     };
 
-    /// The address of its memory operand, without the base of a segment.
-    pub(crate) fn address(&self, registers: &[u64; 16]) -> u64 {
-        let at = |number: u8| registers.get(usize::from(number)).copied().unwrap_or(0);
+    /// Gives what is frequent the name that it has of its own.
+    pub(crate) fn specialise(&mut self) {
+        let is_plain = |place: Place| !place.is_memory && place.shift == 0;
 
-        self.displacement
-            .wrapping_add(at(self.base))
-            .wrapping_add(at(self.index).wrapping_shl(u32::from(self.scale)))
+        if self.width.bytes() < 4 || self.fs {
+            return;
+        }
+        if is_plain(self.source) && is_plain(self.target) {
+            self.what = match self.what {
+                What::Mov => What::Copy,
+                What::Add => What::AddReg,
+                What::Sub => What::SubReg,
+                What::And => What::AndReg,
+                What::Or => What::OrReg,
+                What::Xor => What::XorReg,
+                What::Cmp => What::CmpReg,
+                What::Test => What::TestReg,
+                what => what,
+            };
+        } else if self.what == What::Mov {
+            self.what = if self.source.is_memory {
+                What::Load
+            } else {
+                What::Store
+            };
+        }
+    }
+
+    /// Where an operand is.
+    pub(crate) fn place(&self, operand: Operand) -> Place {
+        let reg = match operand {
+            Operand::Reg => self.reg,
+            Operand::Rm => self.rm,
+            Operand::Memory => {
+                return Place {
+                    is_memory: true,
+                    ..Place::NONE
+                }
+            }
+            Operand::Immediate => {
+                return Place {
+                    at: IMMEDIATE,
+                    ..Place::NONE
+                }
+            }
+        };
+
+        Place {
+            at: reg.number(),
+            shift: if reg.is_high() { 8 } else { 0 },
+            is_memory: false,
+        }
     }
 }

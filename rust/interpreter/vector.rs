@@ -42,7 +42,7 @@ impl<M: Machine> Task<'_, M> {
                     let shift = u32::try_from(at).unwrap_or(0).wrapping_mul(8);
                     mask | mask_of(word).wrapping_shl(shift)
                 });
-                self.put(op.reg, Width::B8, mask);
+                self.put(op.target, Width::B8, mask);
             }
             Vector::ZeroUpper => self.machine.zero_upper().ok_or(Leave)?,
             _ => {

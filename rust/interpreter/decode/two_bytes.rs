@@ -87,9 +87,11 @@ impl Decoder<'_> {
             }
             0xc8..=0xcf => {
                 self.in_opcode(opcode);
-                self.op.what = What::Bswap;
                 // Of 16 bits it is undefined.
-                (self.op.width != Width::B2).then_some(())
+                if self.op.width == Width::B2 {
+                    return None;
+                }
+                self.set(What::Bswap, Operand::Reg, Operand::Reg)
             }
             _ => None,
         }
