@@ -31,11 +31,14 @@ use kernel::{
     prelude::*, //
 };
 
+/// Pages that are remembered: code goes back and forth between a few.
+const PAGES: usize = 8;
+
 /// The memory and the processor of the current task, while page faults are not waited for.
 struct Here {
     fs_base: Option<u64>,
-    /// A page that the task may execute.
-    executable: Option<u64>,
+    /// Pages that the task may execute, each at the place that its lowest bits give; 0 is none.
+    executable: [u64; PAGES],
     /// Whether that may change while interrupts are off.
     changes: bool,
 }
@@ -46,7 +49,7 @@ impl Here {
         unsafe { bindings::rust_stepping_access_begin() };
         Self {
             fs_base: None,
-            executable: None,
+            executable: [0; PAGES],
             // SAFETY: Reading what the processor has has no requirements.
             changes: unsafe { bindings::rust_stepping_flushes_without_interrupt() },
         }
@@ -55,19 +58,25 @@ impl Here {
     /// Whether the task may execute code from `first` to `last`, which is no further than the next page.
     #[inline]
     fn can_execute(&mut self, first: u64, last: u64) -> bool {
-        self.can_execute_page(first >> PAGE_SHIFT) && self.can_execute_page(last >> PAGE_SHIFT)
+        let (first, last) = (first >> PAGE_SHIFT, last >> PAGE_SHIFT);
+
+        self.can_execute_page(first) && (last == first || self.can_execute_page(last))
     }
 
     #[inline]
     fn can_execute_page(&mut self, page: u64) -> bool {
-        if self.executable == Some(page) && !self.changes {
+        // CAST: Less than the number of places.
+        let Some(known) = self.executable.get_mut(page as usize % PAGES) else {
+            return false;
+        };
+        if *known == page && page != 0 && !self.changes {
             return true;
         }
         let address = page << PAGE_SHIFT;
         // SAFETY: Interrupts are off. CAST: An address has 64 bits.
         let can = unsafe { bindings::rust_stepping_can_execute(address as c_ulong) };
 
-        self.executable = can.then_some(page);
+        *known = if can { page } else { 0 };
         can
     }
 }
