@@ -2,7 +2,7 @@
 
 //! What it costs to trace a program instruction by instruction: with `soft_pt`, by ptrace (`steptrace`), and with `record full` of gdb.
 //!
-//! The program is the workload `calls`, from its exec to its end. What it costs by itself is taken off. With a filter for a function that
+//! The program is the workload `calls`, from its exec to its end; and `soft_pt` traces programs that people have. What it costs by itself is taken off. With a filter for a function that
 //! it never calls, each step is one outside of what is to be traced.
 //!
 //! And what the driver costs those whom nobody traces: their system calls.
@@ -22,7 +22,18 @@ use rustix::process::getppid;
 use crate::probe::{bytes, Probe};
 use crate::{module, soft_pt};
 
-const PROGRAM: [&str; 3] = ["/bin/auxe2e", "workload", "calls"];
+const PROGRAM: &[&str] = &["/bin/auxe2e", "workload", "calls"];
+/// Programs that people have: they execute some millions of instructions. Those are traced that are in the guest.
+const PROGRAMS: [(&str, &[&str]); 5] = [
+    ("static", PROGRAM),
+    ("perl", &["/usr/bin/perl", "-e", PERL]),
+    ("gzip", &["/usr/bin/gzip", "-nc", "/usr/bin/gzip"]),
+    ("sqlite3", &["/usr/bin/sqlite3", ":memory:", SQL]),
+    ("python3", &["/usr/bin/python3", "-I", "-S", "-c", PYTHON]),
+];
+const PERL: &str = "for my $i (1..2000) { my $s = 'k' . $i % 97; $h{$s} .= chr(65 + $i % 26); $n++ if $h{$s} =~ /A.*Z/ } print \"$n\\n\"";
+const SQL: &str = "with recursive c(x) as (select 1 union all select x + 1 from c where x < 1000) select sum(x * x), count(distinct x % 97) from c";
+const PYTHON: &str = "print(sorted({str(n * n % 997): n for n in range(2000)}.items())[:3])";
 const GDB: &str = "/usr/bin/gdb";
 
 /// Prints the figures: a name, instructions, time in ns.
@@ -31,14 +42,25 @@ pub fn run() -> Result<()> {
     // The first run reads the program into memory.
     alone()?;
     println!("steps alone 0 {}", alone()?);
-    let (count, trace, time) = traced(None)?;
+    let (count, trace, time) = traced(PROGRAM, None)?;
     println!("steps soft_pt {count} {time}");
     println!("steps bytes {trace}");
     let (offset, size) = soft_pt::place("4spin")?;
     let filter = format!("filter {offset:#x}/{size:#x}@{}", soft_pt::PROGRAM);
-    let (inside, _, time) = traced(Some(&filter))?;
+    let (inside, _, time) = traced(PROGRAM, Some(&filter))?;
     ensure!(inside == 0, "{inside} instructions are in the filter");
     println!("steps outside {count} {time}");
+    for (name, program) in PROGRAMS {
+        if fs::exists(program[0])? {
+            ends(waiting(program)?)?;
+            let alone = ends(waiting(program)?)?;
+            let (count, _, time) = traced(program, None)?;
+            println!(
+                "steps program {name} {count} {}",
+                time.saturating_sub(alone)
+            );
+        }
+    }
     let (count, time) = stepped()?;
     println!("steps ptrace {count} {time}");
     if fs::exists(GDB)? {
@@ -49,8 +71,8 @@ pub fn run() -> Result<()> {
 }
 
 /// A shell that waits, and becomes the program when its input ends.
-fn waiting() -> Result<Child> {
-    let child = shell()?;
+fn waiting(program: &[&str]) -> Result<Child> {
+    let child = shell(program)?;
     let path = format!("/proc/{}/stat", child.id());
 
     // spawn() returns while it is still being executed, which would be the exec that turns an event on.
@@ -63,11 +85,12 @@ fn waiting() -> Result<Child> {
     Ok(child)
 }
 
-fn shell() -> Result<Child> {
+fn shell(program: &[&str]) -> Result<Child> {
     Command::new("/bin/busybox")
         .args(["sh", "-c", "read line; exec \"$@\"", "sh"])
-        .args(PROGRAM)
+        .args(program)
         .stdin(Stdio::piped())
+        .stdout(Stdio::null())
         .spawn()
         .context("cannot start a shell")
 }
@@ -83,7 +106,7 @@ fn ends(mut child: Child) -> Result<u128> {
 }
 
 fn alone() -> Result<u128> {
-    ends(waiting()?)
+    ends(waiting(PROGRAM)?)
 }
 
 /// What a system call takes that does next to nothing, at best.
@@ -123,8 +146,8 @@ fn calls() -> Result<()> {
 }
 
 /// Instructions, bytes of trace, time.
-fn traced(filter: Option<&str>) -> Result<(u64, u64, u128)> {
-    let child = waiting()?;
+fn traced(program: &[&str], filter: Option<&str>) -> Result<(u64, u64, u128)> {
+    let child = waiting(program)?;
     let mut attr = soft_pt::traced()?;
     attr.flags |= Flags::ENABLE_ON_EXEC;
     let probe = Probe::open(&attr, i32::try_from(child.id())?, -1, 1024, false)?;

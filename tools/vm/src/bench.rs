@@ -7,13 +7,14 @@
 //! [`figures`].
 
 use crate::cache::Cache;
-use crate::error::{Error, Result};
+use crate::error::{Error, OnFile, Result};
 use crate::figures::{self, Figure};
 use crate::guest::Guest;
 use crate::kernel::{Kernel, Kind};
 use crate::modules::{self, Mode};
 use crate::step::Progress;
 use crate::{bounce, recorders, restarts, slowdown, steps, tools, twins, windows};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -115,6 +116,12 @@ fn steps(cache: &Cache, report: &mut Report) -> Result<()> {
         .append("kunit.enable=0")
         .installed(Path::new("/usr/bin/gdb"))?
         .timeout(Duration::from_secs(900));
+    for program in ["perl", "gzip", "sqlite3", "python3"] {
+        guest = guest.installed(&Path::new("/usr/bin").join(program))?;
+    }
+    for file in python_files()? {
+        guest = guest.installed(&file)?;
+    }
     for (name, path) in &programs {
         guest = guest.program(name, path)?;
     }
@@ -123,6 +130,27 @@ fn steps(cache: &Cache, report: &mut Report) -> Result<()> {
     progress.end("done");
     report.add(figures.lines(), figures.figures());
     Ok(())
+}
+
+/// What Python reads when it begins.
+fn python_files() -> Result<Vec<PathBuf>> {
+    let library = Path::new("/usr/lib");
+    let entries = fs::read_dir(library).on("read", library)?;
+    let mut files = Vec::new();
+    for entry in entries {
+        let place = entry.on("read", library)?.path();
+        // By the first of them it knows the place.
+        let names = [
+            "os.py",
+            "encodings/__init__.py",
+            "encodings/aliases.py",
+            "encodings/utf_8.py",
+            "encodings/ascii.py",
+        ];
+        files.extend(names.map(|name| place.join(name)));
+    }
+    files.retain(|file: &PathBuf| file.exists());
+    Ok(files)
 }
 
 fn recorder(cache: &Cache, report: &mut Report) -> Result<()> {

@@ -46,6 +46,8 @@ pub struct Figures {
     outside: Way,
     /// A system call: without the driver, with it, while somebody else is traced, and after that.
     calls: [u64; 4],
+    /// Programs that people have, by name.
+    programs: Vec<(String, Way)>,
     ptrace: Way,
     gdb: Way,
     /// In the first and in the last second.
@@ -75,6 +77,7 @@ impl Figures {
                 number(said, "steps call others")?,
                 number(said, "steps call after")?,
             ],
+            programs: programs(said)?,
             ptrace: Way::parse(said, "ptrace ", alone)?,
             // It was measured against itself.
             gdb: Way::parse(said, "gdb ", 0)?,
@@ -110,6 +113,11 @@ impl Figures {
             .map(figure("instructions"))
             .collect();
         figures.extend(kib.into_iter().map(figure("KiB")));
+        let program = |(name, way): &(String, Way)| {
+            Figure::count(format!("steps.program.{name}"), way.each(), "instructions").at_most(250)
+        };
+        figures.extend(self.programs.iter().map(program));
+        figures.push(Figure::count("steps.program.mean", self.mean(), "instructions").at_most(100));
         figures.push(Figure::count(
             "steps.memory.trace",
             last.saturating_sub(first),
@@ -122,6 +130,30 @@ impl Figures {
             "bits an instruction",
         ));
         figures
+    }
+
+    fn programs_line(&self) -> String {
+        let one = |(name, way): &(String, Way)| {
+            format!("{name} {} ({} instructions)", way.each(), way.steps)
+        };
+        let each: Vec<_> = self.programs.iter().map(one).collect();
+        format!(
+            "an instruction of programs that people have: {}; on average {}",
+            each.join(", "),
+            self.mean()
+        )
+    }
+
+    /// The geometric mean of what an instruction of a program costs.
+    fn mean(&self) -> u64 {
+        let count = u32::try_from(self.programs.len()).unwrap_or(1);
+        let product: u128 = self
+            .programs
+            .iter()
+            .map(|(_, way)| u128::from(way.each()))
+            .product();
+        let root = (1_u64..).take_while(|n| u128::from(*n).pow(count) <= product);
+        root.last().unwrap_or(0)
     }
 
     /// The lines to print.
@@ -151,6 +183,7 @@ impl Figures {
                 self.soft_pt.steps,
                 self.bytes
             ),
+            self.programs_line(),
             format!(
                 "by steptrace (ptrace): {} instructions, {} times that; by gdb's `record full`: {}, {} times",
                 self.ptrace.each(),
@@ -166,13 +199,27 @@ impl Figures {
     }
 }
 
+/// The programs that were traced; their cost is what tracing adds.
+fn programs(said: &str) -> Option<Vec<(String, Way)>> {
+    let lines = said
+        .lines()
+        .filter_map(|line| line.strip_prefix("steps program "));
+    let programs = lines.map(|line| {
+        let (name, _) = line.split_once(' ')?;
+        let way = Way::parse(said, &format!("program {name} "), 0)?;
+        Some((name.to_owned(), way))
+    });
+    let programs: Option<Vec<_>> = programs.collect();
+    programs.filter(|programs| !programs.is_empty())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn what_the_guest_says_is_understood() {
-        let said = "steps call absent 100\nsteps call idle 101\nsteps call others 300\nsteps call after 102\nsteps alone 0 1000\nsteps outside 100 101000\nsteps soft_pt 100 201000\nsteps bytes 6\nsteps ptrace 100 1201000\nsteps gdb 10 500000\n\
+        let said = "steps call absent 100\nsteps call idle 101\nsteps call others 300\nsteps call after 102\nsteps alone 0 1000\nsteps outside 100 101000\nsteps soft_pt 100 201000\nsteps bytes 6\nsteps program perl 100 6400\nsteps program gzip 10 2500\nsteps ptrace 100 1201000\nsteps gdb 10 500000\n\
                     memory 1000 60 20 500\nmemory 2000 120 21 499\nmemory 9000 540 22 498\n";
         let lines = Figures::parse(said).unwrap().lines();
         assert!(lines[0].contains("100 instructions without soft_pt, 101 with it, 300 while another program is traced, 102 after"), "{lines:?}");
@@ -182,12 +229,18 @@ mod tests {
             "{lines:?}"
         );
         assert!(
-            lines[3].contains("12000 instructions, 6.0 times"),
+            lines[3].ends_with(
+                "perl 64 (100 instructions), gzip 250 (10 instructions); on average 126"
+            ),
             "{lines:?}"
         );
-        assert!(lines[3].contains("50000, 25.0 times"), "{lines:?}");
         assert!(
-            lines[4].contains("8000 instructions are traced, in 480 bytes: slabs from 20 to 22 KiB, available from 500 to 498"),
+            lines[4].contains("12000 instructions, 6.0 times"),
+            "{lines:?}"
+        );
+        assert!(lines[4].contains("50000, 25.0 times"), "{lines:?}");
+        assert!(
+            lines[5].contains("8000 instructions are traced, in 480 bytes: slabs from 20 to 22 KiB, available from 500 to 498"),
             "{lines:?}"
         );
         assert_eq!(Figures::parse("steps alone 0 1\n"), None);
