@@ -34,7 +34,7 @@ impl Events {
             let setup = Setup {
                 config: [burst, 0, 0, 0],
                 pages,
-                cpu: Some(n % nr_cpu_ids()),
+                cpu: Some(n.checked_rem(nr_cpu_ids()).ok_or(EINVAL)?),
                 ..Setup::default()
             };
             let driver = SharedSink { sink: sink.clone() };
