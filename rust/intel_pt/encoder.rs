@@ -155,6 +155,7 @@ impl Calls {
         len: 0,
     };
 
+    #[inline]
     fn push(&mut self, address: u64) {
         if let Some(place) = self.addresses.get_mut(self.top) {
             *place = address;
@@ -164,6 +165,7 @@ impl Calls {
         self.len = self.len.saturating_add(1).min(Self::MAX);
     }
 
+    #[inline]
     fn last(&self) -> Option<u64> {
         if self.len == 0 {
             return None;
@@ -171,6 +173,7 @@ impl Calls {
         self.addresses.get(self.newest()).copied()
     }
 
+    #[inline]
     fn pop(&mut self) {
         if self.len > 0 {
             // INVARIANT: As in `push()`.
@@ -398,7 +401,7 @@ impl Encoder {
         group.address(Address::Fup, from, &mut state.last_ip);
         mode_exec(&mut group, &mut state, mode);
         group.address(Address::Tip, to, &mut state.last_ip);
-        self.finish(group, state, to, output)?;
+        self.finish(&mut group, state, to, output)?;
         self.calls.clear();
         Ok(())
     }
@@ -502,24 +505,30 @@ impl Encoder {
 
         tnt.push(taken);
         if tnt.is_full() || self.config.cyc && tnt.fills_short() {
-            let mut group = Group::new();
-            let mut state = self.state;
-
-            if self.config.cyc || self.config.mtc.is_some() {
-                let now = output.tsc();
-
-                self.cycles(&mut group, &mut state, now);
-                group.tnt(&mut tnt);
-                // Behind the branches, which were before it.
-                self.coarse(&mut group, &mut state, now);
-            } else {
-                group.tnt(&mut tnt);
-            }
-            state.tnt = tnt;
-            self.finish(group, state, to, output)?;
-        } else {
-            self.state.tnt = tnt;
+            return self.bits(tnt, to, output);
         }
+        self.state.tnt = tnt;
+        Ok(())
+    }
+
+    /// Writes the bits of branches, the last of which led to `to`.
+    #[inline(never)]
+    fn bits(&mut self, mut tnt: Tnt, to: u64, output: &mut impl Output) -> Result<(), Full> {
+        let mut group = Group::new();
+        let mut state = self.state;
+
+        if self.config.cyc || self.config.mtc.is_some() {
+            let now = output.tsc();
+
+            self.cycles(&mut group, &mut state, now);
+            group.tnt(&mut tnt);
+            // Behind the branches, which were before it.
+            self.coarse(&mut group, &mut state, now);
+        } else {
+            group.tnt(&mut tnt);
+        }
+        state.tnt = tnt;
+        self.finish(&mut group, state, to, output)?;
         Ok(())
     }
 
@@ -532,7 +541,7 @@ impl Encoder {
         self.time(&mut group, &mut state, output);
         mode_exec(&mut group, &mut state, mode);
         group.address(Address::Tip, to, &mut state.last_ip);
-        self.finish(group, state, to, output)
+        self.finish(&mut group, state, to, output)
     }
 
     /// Adds a `CYC`, and a `TSC` or an `MTC` if it is due.
@@ -605,7 +614,7 @@ impl Encoder {
     /// `PSB` can follow. Returns whether one does; then decoders forget the calls before it.
     fn finish(
         &mut self,
-        mut group: Group,
+        group: &mut Group,
         mut state: State,
         ip: u64,
         output: &mut impl Output,
@@ -613,9 +622,9 @@ impl Encoder {
         let due = self.psb_due(&state);
 
         if due {
-            self.psb(&mut group, &mut state, Some(ip), output);
+            self.psb(group, &mut state, Some(ip), output);
         }
-        self.write(&group, state, output)?;
+        self.write(group, state, output)?;
         if due {
             self.calls.clear();
         }

@@ -40,17 +40,13 @@ impl Address {
 ///
 /// # Invariants
 ///
-/// At most [`Tnt::MAX`] bits are pending, and `bits` has none above them.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Tnt {
-    /// Bit 0 is the newest branch.
-    bits: u64,
-    len: u32,
-}
+/// The highest bit that is set marks the end; below it are at most [`Tnt::MAX`] branches, the newest in bit 0.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Tnt(u64);
 
 impl Tnt {
     /// No branches.
-    pub const EMPTY: Self = Self { bits: 0, len: 0 };
+    pub const EMPTY: Self = Self(1);
 
     /// The bits in a long packet.
     pub const MAX: u32 = 47;
@@ -59,26 +55,42 @@ impl Tnt {
     const SHORT: u32 = 6;
 
     /// Whether it holds as many branches as a long packet.
+    #[inline]
     pub const fn is_full(self) -> bool {
-        self.len >= Self::MAX
+        self.0 >= bit(Self::MAX)
     }
 
     /// Whether it holds as many branches as a short packet.
+    #[inline]
     pub const fn fills_short(self) -> bool {
-        self.len >= Self::SHORT
+        self.0 >= bit(Self::SHORT)
     }
 
     /// Adds a branch. Drops the oldest one if it is full.
+    #[inline]
     pub const fn push(&mut self, taken: bool) {
         // CAST: Widening; `From` is not const.
         #[allow(clippy::as_conversions, clippy::cast_lossless)]
-        let bit = taken as u64;
+        let newest = taken as u64;
+        let end = bit(Self::MAX);
 
-        // INVARIANT: The mask clears the bits above the `MAX`th, and the length is limited.
-        self.bits = (self.bits << 1 | bit) & mask(Self::MAX);
-        if self.len < Self::MAX {
-            self.len += 1;
-        }
+        // INVARIANT: The end is below the `MAX`th bit, and moves up by one, or it is put there again.
+        self.0 = if self.is_full() {
+            (self.0 << 1 | newest) & mask(Self::MAX) | end
+        } else {
+            self.0 << 1 | newest
+        };
+    }
+
+    /// How many branches it holds.
+    const fn len(self) -> u32 {
+        63_u32.wrapping_sub(self.0.leading_zeros())
+    }
+}
+
+impl Default for Tnt {
+    fn default() -> Self {
+        Self::EMPTY
     }
 }
 
@@ -219,10 +231,11 @@ impl Group {
     /// Moves the branches of `tnt` to packets: short ones, which have more bits a byte, or a long
     /// one for more branches than seven short ones hold.
     pub fn tnt(&mut self, tnt: &mut Tnt) {
-        let Tnt { bits, mut len } = core::mem::take(tnt);
+        let taken = core::mem::take(tnt);
+        let (bits, mut len) = (taken.0, taken.len());
 
         if len > 7 * Tnt::SHORT {
-            let [a, b, c, d, e, f, ..] = (bit(len) | bits).to_le_bytes();
+            let [a, b, c, d, e, f, ..] = bits.to_le_bytes();
 
             self.push(&[0x02, 0xa3, a, b, c, d, e, f]);
             return;
