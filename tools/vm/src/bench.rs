@@ -142,6 +142,7 @@ fn python_files() -> Result<Vec<PathBuf>> {
         // By the first of them it knows the place.
         let names = [
             "os.py",
+            "linecache.py",
             "encodings/__init__.py",
             "encodings/aliases.py",
             "encodings/utf_8.py",
