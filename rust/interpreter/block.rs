@@ -74,14 +74,16 @@ impl Block {
         for place in &mut self.ops {
             let at = u64::try_from(len).unwrap_or(0);
             let rest = text.get(len..).unwrap_or(&[]);
-            let Some(op) = Op::decode(rest, ip.wrapping_add(at)) else {
-                break;
-            };
 
-            *place = op;
+            if place.decode(rest, ip.wrapping_add(at)).is_none() {
+                break;
+            }
             self.count = self.count.wrapping_add(1);
-            len = len.wrapping_add(usize::from(op.len));
-            if op.what.ends() {
+            len = len.wrapping_add(usize::from(place.len));
+            // No more than the words have.
+            place.end = u8::try_from(len).unwrap_or(u8::MAX);
+            place.count = u8::try_from(self.count).unwrap_or(u8::MAX);
+            if place.what.ends() {
                 break;
             }
         }

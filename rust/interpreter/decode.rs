@@ -5,28 +5,51 @@
 //! Only what is decoded here is interpreted. Anything that is not certain, down to a prefix that has no
 //! use, is left to the processor.
 
-use crate::op::{Carry, Native, Op, Operand, Reg, What, Width, NONE};
+use crate::op::{Carry, Native, Op, Place, Two, What, Width, NONE};
 
+/// A function for each byte, which another one chooses.
+macro_rules! table {
+    ($choose:ident) => {{
+        let mut table = [$choose(0); 256];
+        let mut byte = 0_u8;
+
+        while byte < u8::MAX {
+            byte += 1;
+            // CAST: Widening; `From` is not const.
+            #[allow(clippy::as_conversions)]
+            let place = byte as usize;
+            table[place] = $choose(byte);
+        }
+        table
+    }};
+}
+
+mod one_byte;
 mod two_bytes;
+mod vectors;
 
 impl Op {
-    /// The instruction at `ip`; [`None`] if it is left to the processor.
-    pub(crate) fn decode(text: &[u8], ip: u64) -> Option<Self> {
-        let text = text.get(..LEN_MAX).unwrap_or(text);
+    /// Becomes the instruction at `ip`; [`None`] if that is left to the processor.
+    pub(crate) fn decode(&mut self, text: &[u8], ip: u64) -> Option<()> {
+        *self = Self::EMPTY;
         let mut decoder = Decoder {
-            text,
+            text: text.get(..LEN_MAX).unwrap_or(text),
             at: 0,
-            ip,
             small: false,
             repeat: 0,
             rex: 0,
-            op: Self::EMPTY,
+            op: self,
             relative: false,
         };
 
         decoder.insn()?;
-        decoder.end()
+        decoder.end(ip)
     }
+}
+
+/// Whether user code can be at an address.
+pub(crate) const fn is_user(address: u64) -> bool {
+    address >> 47 == 0
 }
 
 /// The longest instruction, in bytes.
@@ -37,15 +60,15 @@ const REX_R: u8 = 4;
 const REX_X: u8 = 2;
 const REX_B: u8 = 1;
 
-const ARITHMETIC: [What; 8] = [
-    What::Add,
-    What::Or,
-    What::Adc,
-    What::Sbb,
-    What::And,
-    What::Sub,
-    What::Xor,
-    What::Cmp,
+const ARITHMETIC: [Two; 8] = [
+    Two::Add,
+    Two::Or,
+    Two::Adc,
+    Two::Sbb,
+    Two::And,
+    Two::Sub,
+    Two::Xor,
+    Two::Cmp,
 ];
 
 /// SAL, in the middle, is SHL.
@@ -62,16 +85,18 @@ const SHIFTS: [Native; 8] = [
 
 const BITS: [Native; 4] = [Native::Bt, Native::Bts, Native::Btr, Native::Btc];
 
+/// Decodes what is behind an opcode.
+type Insn = for<'a, 'b> fn(&'b mut Decoder<'a>, u8) -> Option<()>;
+
 struct Decoder<'a> {
     text: &'a [u8],
     at: usize,
-    ip: u64,
     /// The operand size prefix.
     small: bool,
     /// F2, F3 or 0.
     repeat: u8,
     rex: u8,
-    op: Op,
+    op: &'a mut Op,
     /// Whether the displacement counts from the next instruction.
     relative: bool,
 }
@@ -84,16 +109,21 @@ impl Decoder<'_> {
         Some(byte)
     }
 
+    fn bytes<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let bytes = self.text.get(self.at..)?.first_chunk()?;
+
+        self.at = self.at.wrapping_add(N);
+        Some(*bytes)
+    }
+
     /// A signed number of so many bytes, sign-extended.
     fn number(&mut self, width: Width) -> Option<u64> {
-        let mut number = 0_u64;
-        let mut shift = 0_u32;
-
-        while shift < width.bits() {
-            number |= u64::from(self.byte()?).wrapping_shl(shift);
-            shift = shift.wrapping_add(8);
-        }
-        Some(width.extend(number))
+        Some(match width {
+            Width::B1 => Width::B1.extend(self.byte()?.into()),
+            Width::B2 => Width::B2.extend(u16::from_le_bytes(self.bytes()?).into()),
+            Width::B4 => Width::B4.extend(u32::from_le_bytes(self.bytes()?).into()),
+            Width::B8 => u64::from_le_bytes(self.bytes()?),
+        })
     }
 
     /// Reads the instruction.
@@ -115,61 +145,87 @@ impl Decoder<'_> {
         }
     }
 
-    fn end(mut self) -> Option<Op> {
-        self.op.len = self.at.try_into().ok()?;
-        let next = self.ip.wrapping_add(u64::from(self.op.len));
+    fn end(self, ip: u64) -> Option<()> {
+        let op = self.op;
 
-        if self.relative {
-            self.op.displacement = self.op.displacement.wrapping_add(next);
+        let displacement = op.imm;
+
+        op.len = self.at.try_into().ok()?;
+        if self.relative || op.what.is_direct() {
+            let next = ip.wrapping_add(op.len.into());
+
+            if self.relative {
+                op.displacement = op.displacement.wrapping_add(next);
+            } else {
+                op.imm = op.imm.wrapping_add(next);
+                if !is_user(op.imm) {
+                    return None;
+                }
+            }
         }
-        if matches!(
-            self.op.what,
-            What::Jump | What::JumpIf(_) | What::JumpIfCx | What::Call
-        ) {
-            self.op.imm = self.op.imm.wrapping_add(next);
-        }
-        self.op.target = self.op.place(self.op.to);
-        self.op.source = self.op.place(self.op.from);
-        self.op.specialise();
-        Some(self.op)
+        op.choose(displacement);
+        Some(())
     }
 
     /// Reads prefixes and the opcode behind them. LOCK, `gs` and 32-bit addresses are left to the
     /// processor.
+    #[inline]
     fn prefixes(&mut self) -> Option<u8> {
-        loop {
-            let byte = self.byte()?;
+        let first = self.byte()?;
 
+        if first & 0xf0 == 0x40 {
+            return self.behind_rex(first);
+        }
+        match first {
+            0x26 | 0x2e | 0x36 | 0x3e | 0x64..=0x67 | 0xf0 | 0xf2 | 0xf3 => {
+                self.more_prefixes(first)
+            }
+            opcode => Some(opcode),
+        }
+    }
+
+    /// The opcode, which a REX prefix is right in front of.
+    fn behind_rex(&mut self, rex: u8) -> Option<u8> {
+        let opcode = self.byte()?;
+        let is_prefix = matches!(opcode, 0x26 | 0x2e | 0x36 | 0x3e | 0x40..=0x4f | 0x64..=0x67 | 0xf0 | 0xf2 | 0xf3);
+
+        self.rex = rex;
+        (!is_prefix).then_some(opcode)
+    }
+
+    /// As [`prefixes`](Self::prefixes), with a first one.
+    #[inline(never)]
+    fn more_prefixes(&mut self, first: u8) -> Option<u8> {
+        let mut byte = first;
+
+        loop {
             match byte {
                 0x66 => self.small = true,
                 0xf2 | 0xf3 => self.repeat = byte,
                 // Without a meaning in 64-bit code, but for `fs`, the last of them.
                 0x26 | 0x2e | 0x36 | 0x3e if !self.op.fs => {}
                 0x64 => self.op.fs = true,
-                0x40..=0x4f => {
-                    self.rex = byte;
-                    let opcode = self.byte()?;
-                    // Only right before the opcode.
-                    let is_prefix = matches!(opcode, 0x26 | 0x2e | 0x36 | 0x3e | 0x40..=0x4f | 0x64..=0x67 | 0xf0 | 0xf2 | 0xf3);
-                    return (!is_prefix).then_some(opcode);
-                }
+                0x40..=0x4f => return self.behind_rex(byte),
                 0x26 | 0x2e | 0x36 | 0x3e | 0x65 | 0x67 | 0xf0 => return None,
                 opcode => return Some(opcode),
             }
+            byte = self.byte()?;
         }
     }
 
     /// A register of the operand's width, by its number.
-    fn register(&self, number: u8, width: Width) -> Reg {
-        match (width, number) {
-            // With any REX prefix these are the low bytes of four other registers.
-            (Width::B1, 4..=7) if self.rex == 0 => Reg(number & 3 | 16),
-            _ => Reg(number),
+    #[inline]
+    fn register(&self, number: u8, width: Width) -> Place {
+        // With any REX prefix these are the low bytes of four other registers.
+        if width == Width::B1 && self.rex == 0 && number & 12 == 4 {
+            Place::high(number & 3)
+        } else {
+            Place::register(number)
         }
     }
 
     /// Reads ModRM; the operands are of these widths. Returns the three bits in the middle.
-    fn modrm(&mut self, reg: Width, rm: Width) -> Option<(u8, Operand)> {
+    fn modrm(&mut self, reg: Width, rm: Width) -> Option<(u8, Place)> {
         let modrm = self.byte()?;
         let (form, middle, low) = (modrm >> 6, modrm >> 3 & 7, modrm & 7);
         let extended = |bit, number: u8| {
@@ -182,8 +238,7 @@ impl Decoder<'_> {
 
         self.op.reg = self.register(extended(REX_R, middle), reg);
         if form == 3 {
-            self.op.rm = self.register(extended(REX_B, low), rm);
-            return Some((middle, Operand::Rm));
+            return Some((middle, self.register(extended(REX_B, low), rm)));
         }
         let mut base = extended(REX_B, low);
         let mut has_base = true;
@@ -215,7 +270,7 @@ impl Decoder<'_> {
             _ if !has_base => self.number(Width::B4)?,
             _ => 0,
         };
-        Some((middle, Operand::Memory))
+        Some((middle, Place::MEMORY))
     }
 
     /// An immediate of the operand's width, but 4 bytes at most.
@@ -229,10 +284,10 @@ impl Decoder<'_> {
     }
 
     /// Both operands, and what is done.
-    fn set(&mut self, what: What, to: Operand, from: Operand) -> Option<()> {
+    fn set(&mut self, what: What, target: Place, source: Place) -> Option<()> {
         self.op.what = what;
-        self.op.to = to;
-        self.op.from = from;
+        self.op.target = target;
+        self.op.source = source;
         Some(())
     }
 
@@ -241,9 +296,9 @@ impl Decoder<'_> {
         let (_, rm) = self.modrm(self.op.width, self.op.width)?;
 
         if reversed {
-            self.set(what, Operand::Reg, rm)
+            self.set(what, self.op.reg, rm)
         } else {
-            self.set(what, rm, Operand::Reg)
+            self.set(what, rm, self.op.reg)
         }
     }
 
@@ -284,215 +339,6 @@ impl Decoder<'_> {
         Some(())
     }
 
-    fn one_byte(&mut self, opcode: u8) -> Option<()> {
-        // Where a repeat prefix has no meaning it may get one.
-        let repeated = matches!(opcode, 0x90 | 0xa4 | 0xa5 | 0xaa | 0xab)
-            || matches!(
-                opcode,
-                0x70..=0x7f | 0xc2 | 0xc3 | 0xe3 | 0xe8 | 0xe9 | 0xeb | 0xff
-            );
-        if self.repeat != 0 && !repeated {
-            return None;
-        }
-
-        match opcode {
-            0x00..=0x3f => {
-                let what = *ARITHMETIC.get(usize::from(opcode >> 3))?;
-
-                self.byte_or_more(opcode);
-                match opcode & 7 {
-                    0 | 1 => self.rm_reg(what, false),
-                    2 | 3 => self.rm_reg(what, true),
-                    4 | 5 => {
-                        self.immediate()?;
-                        self.set(what, Operand::Reg, Operand::Immediate)
-                    }
-                    _ => None,
-                }
-            }
-            0x50..=0x57 => {
-                self.on_stack()?;
-                self.in_opcode(opcode);
-                self.set(What::Push, Operand::Memory, Operand::Reg)
-            }
-            0x58..=0x5f => {
-                self.on_stack()?;
-                self.in_opcode(opcode);
-                self.set(What::Pop, Operand::Reg, Operand::Memory)
-            }
-            0x63 => {
-                let (_, rm) = self.modrm(self.op.width, Width::B4)?;
-
-                if self.op.width == Width::B2 {
-                    return None;
-                }
-                self.set(What::Movsx(Width::B4), Operand::Reg, rm)
-            }
-            0x68 | 0x6a => {
-                self.on_stack()?;
-                self.op.imm = self.number(if opcode == 0x68 { Width::B4 } else { Width::B1 })?;
-                self.set(What::Push, Operand::Memory, Operand::Immediate)
-            }
-            0x69 | 0x6b => {
-                let (_, rm) = self.modrm(self.op.width, self.op.width)?;
-
-                if opcode == 0x69 {
-                    self.immediate()?;
-                } else {
-                    self.op.imm = self.number(Width::B1)?;
-                }
-                // The other factor is the immediate.
-                self.set(What::Native(Native::ImulTwo), Operand::Immediate, rm)
-            }
-            0x70..=0x7f => self.branch(What::JumpIf(opcode & 15), Width::B1),
-            0x80 | 0x81 | 0x83 => {
-                self.byte_or_more(opcode);
-                let (middle, rm) = self.modrm(self.op.width, self.op.width)?;
-
-                if opcode == 0x83 {
-                    self.op.imm = self.number(Width::B1)?;
-                } else {
-                    self.immediate()?;
-                }
-                self.set(
-                    *ARITHMETIC.get(usize::from(middle))?,
-                    rm,
-                    Operand::Immediate,
-                )
-            }
-            0x84 | 0x85 => {
-                self.byte_or_more(opcode);
-                self.rm_reg(What::Test, false)
-            }
-            // With memory it is locked.
-            0x86 | 0x87 => {
-                self.byte_or_more(opcode);
-                self.rm_reg(What::Xchg, false)?;
-                (self.op.to == Operand::Rm).then_some(())
-            }
-            0x88 | 0x89 => {
-                self.byte_or_more(opcode);
-                self.rm_reg(What::Mov, false)
-            }
-            0x8a | 0x8b => {
-                self.byte_or_more(opcode);
-                self.rm_reg(What::Mov, true)
-            }
-            0x8d => {
-                self.rm_reg(What::Lea, true)?;
-                (self.op.from == Operand::Memory).then_some(())
-            }
-            0x90..=0x97 => self.exchange(opcode),
-            0x98 => {
-                self.op.what = What::ExtendA;
-                Some(())
-            }
-            0x99 => {
-                self.op.what = What::ExtendD;
-                Some(())
-            }
-            0xa8 | 0xa9 => {
-                self.byte_or_more(opcode);
-                self.immediate()?;
-                self.set(What::Test, Operand::Reg, Operand::Immediate)
-            }
-            0xa4 | 0xa5 | 0xaa | 0xab => {
-                // F2 means nothing here.
-                if self.repeat == 0xf2 || self.op.fs {
-                    return None;
-                }
-                let repeated = self.repeat != 0;
-
-                self.byte_or_more(opcode);
-                self.op.what = if opcode < 0xa8 {
-                    What::Movs(repeated)
-                } else {
-                    What::Stos(repeated)
-                };
-                Some(())
-            }
-            0xb0..=0xb7 => {
-                self.op.width = Width::B1;
-                self.in_opcode(opcode);
-                self.op.imm = self.number(Width::B1)?;
-                self.set(What::Mov, Operand::Reg, Operand::Immediate)
-            }
-            0xb8..=0xbf => {
-                self.in_opcode(opcode);
-                self.op.imm = self.number(self.op.width)?;
-                self.set(What::Mov, Operand::Reg, Operand::Immediate)
-            }
-            0xc0 | 0xc1 | 0xd0..=0xd3 => {
-                self.byte_or_more(opcode);
-                let (middle, rm) = self.modrm(self.op.width, self.op.width)?;
-                let what = What::Native(*SHIFTS.get(usize::from(middle))?);
-
-                match opcode {
-                    0xc0 | 0xc1 => self.op.imm = self.number(Width::B1)?,
-                    0xd0 | 0xd1 => self.op.imm = 1,
-                    _ => {
-                        self.op.reg = Reg::CX;
-                        return self.set(what, rm, Operand::Reg);
-                    }
-                }
-                self.set(what, rm, Operand::Immediate)
-            }
-            0xc2 => {
-                self.near()?;
-                self.op.imm = self.number(Width::B2)? & 0xffff;
-                self.op.what = What::Return;
-                Some(())
-            }
-            0xc3 => {
-                // `rep ret` is what some compilers write.
-                if self.small {
-                    return None;
-                }
-                self.op.what = What::Return;
-                Some(())
-            }
-            0xc4 | 0xc5 => self.vex(opcode),
-            0xc6 | 0xc7 => {
-                self.byte_or_more(opcode);
-                let (middle, rm) = self.modrm(self.op.width, self.op.width)?;
-
-                self.immediate()?;
-                // The others are XABORT and XBEGIN.
-                if middle != 0 {
-                    return None;
-                }
-                self.set(What::Mov, rm, Operand::Immediate)
-            }
-            0xc9 => {
-                self.on_stack()?;
-                self.op.what = What::Leave;
-                Some(())
-            }
-            0xe3 => self.branch(What::JumpIfCx, Width::B1),
-            0xe8 => self.branch(What::Call, Width::B4),
-            0xe9 => self.branch(What::Jump, Width::B4),
-            0xeb => self.branch(What::Jump, Width::B1),
-            0xf5 => self.flag(What::Carry(Carry::Complement)),
-            0xf6 | 0xf7 => self.group_3(opcode),
-            0xf8 => self.flag(What::Carry(Carry::Clear)),
-            0xf9 => self.flag(What::Carry(Carry::Set)),
-            0xfc => self.flag(What::Direction(false)),
-            0xfd => self.flag(What::Direction(true)),
-            0xfe => {
-                self.op.width = Width::B1;
-                let (middle, rm) = self.modrm(Width::B1, Width::B1)?;
-
-                match middle {
-                    0 => self.set(What::Inc, rm, Operand::Immediate),
-                    1 => self.set(What::Dec, rm, Operand::Immediate),
-                    _ => None,
-                }
-            }
-            0xff => self.group_5(),
-            _ => None,
-        }
-    }
-
     fn flag(&mut self, what: What) -> Option<()> {
         self.op.what = what;
         Some(())
@@ -510,10 +356,7 @@ impl Decoder<'_> {
                 self.op.what = What::Nop;
                 Some(())
             }
-            (_, 0) => {
-                self.op.rm = Reg::AX;
-                self.set(What::Xchg, Operand::Rm, Operand::Reg)
-            }
+            (_, 0) => self.set(What::Xchg, Place::register(0), self.op.reg),
             _ => None,
         }
     }
@@ -525,10 +368,10 @@ impl Decoder<'_> {
         let what = match middle {
             0 => {
                 self.immediate()?;
-                return self.set(What::Test, rm, Operand::Immediate);
+                return self.set(What::Two(Two::Test), rm, Place::IMMEDIATE);
             }
-            2 => return self.set(What::Not, rm, Operand::Immediate),
-            3 => return self.set(What::Neg, rm, Operand::Immediate),
+            2 => return self.set(What::Not, rm, Place::IMMEDIATE),
+            3 => return self.set(What::Neg, rm, Place::IMMEDIATE),
             4 => What::Multiply(Native::Mul),
             5 => What::Multiply(Native::Imul),
             6 => What::Divide(Native::Div),
@@ -540,7 +383,7 @@ impl Decoder<'_> {
         if self.op.width == Width::B1 {
             return None;
         }
-        self.set(what, Operand::Reg, rm)
+        self.set(what, self.op.reg, rm)
     }
 
     /// INC, DEC, indirect calls and jumps, PUSH.
@@ -557,11 +400,11 @@ impl Decoder<'_> {
         let (_, rm) = self.modrm(self.op.width, self.op.width)?;
 
         match middle {
-            0 => self.set(What::Inc, rm, Operand::Immediate),
-            1 => self.set(What::Dec, rm, Operand::Immediate),
-            2 => self.set(What::IndirectCall, Operand::Reg, rm),
-            4 => self.set(What::IndirectJump, Operand::Reg, rm),
-            6 => self.set(What::Push, Operand::Memory, rm),
+            0 => self.set(What::Inc, rm, Place::IMMEDIATE),
+            1 => self.set(What::Dec, rm, Place::IMMEDIATE),
+            2 => self.set(What::IndirectCall, self.op.reg, rm),
+            4 => self.set(What::IndirectJump, self.op.reg, rm),
+            6 => self.set(What::Push, Place::MEMORY, rm),
             _ => None,
         }
     }

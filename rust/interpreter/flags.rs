@@ -30,52 +30,55 @@ pub(crate) enum Source {
     Bits,
     /// Of `a + b`.
     Add,
-    /// Of `a - b`.
+    /// Of `a - b`. A bitwise operation has the flags of its result less 0.
     Sub,
-    /// Of a bitwise operation.
-    Logic,
 }
 
 /// The flags register.
+///
+/// Numbers are sign-extended from their width: both orders of them, and whether they are equal, are those of
+/// the numbers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Flags {
     /// The arithmetic ones are old where they come from elsewhere.
     bits: u64,
-    source: Source,
-    width: Width,
     a: u64,
     b: u64,
-    /// Not wider than `width`.
-    result: u64,
+    source: Source,
+    width: Width,
 }
 
 impl Flags {
     pub(crate) const fn new(bits: u64) -> Self {
         Self {
             bits,
-            source: Source::Bits,
-            width: Width::B8,
             a: 0,
             b: 0,
-            result: 0,
+            source: Source::Bits,
+            width: Width::B8,
         }
     }
 
-    /// Those of a result that `source` made of `a` and `b`. No number has more bits than `width`.
+    /// Those of a result that `source` made of `a` and `b`, whose upper bits do not matter.
     #[inline]
-    pub(crate) fn lazy(&mut self, source: Source, width: Width, a: u64, b: u64, result: u64) {
+    pub(crate) fn lazy(&mut self, source: Source, width: Width, a: u64, b: u64) {
+        self.a = width.extend(a);
+        self.b = width.extend(b);
         self.source = source;
         self.width = width;
-        self.a = a;
-        self.b = b;
-        self.result = result;
+    }
+
+    /// Those of the result of a bitwise operation.
+    #[inline]
+    pub(crate) fn logic(&mut self, width: Width, result: u64) {
+        self.lazy(Source::Sub, width, result, 0);
     }
 
     /// `-a`.
     pub(crate) fn neg(&mut self, width: Width, a: u64) -> u64 {
         let result = a.wrapping_neg() & width.mask();
 
-        self.lazy(Source::Sub, width, 0, a, result);
+        self.lazy(Source::Sub, width, 0, a);
         result
     }
 
@@ -120,48 +123,49 @@ impl Flags {
         result
     }
 
-    /// Sets all arithmetic flags. Of `overflow` the highest bit of the width counts, of `adjust` bit 4.
+    /// Sets all arithmetic flags. Of `result` and `overflow` the highest bit of the width counts, of `adjust` bit
+    /// 4.
     fn eager(&mut self, width: Width, result: u64, carry: bool, overflow: u64, adjust: u64) {
+        let highest = width.bits().wrapping_sub(1);
         let mut bits = self.bits & !ARITHMETIC;
 
-        bits |= of_result(width, result) | adjust & ADJUST;
-        if carry {
-            bits |= CARRY;
+        bits |= u64::from(carry);
+        bits |= u64::from(is_even(result)) << 2;
+        bits |= adjust & ADJUST;
+        bits |= u64::from(result & width.mask() == 0) << 6;
+        bits |= (result.wrapping_shr(highest) & 1) << 7;
+        bits |= (overflow.wrapping_shr(highest) & 1) << 11;
+        self.set(bits);
+    }
+
+    /// The result, sign-extended or with one bit more.
+    const fn result(&self) -> u64 {
+        match self.source {
+            Source::Add => self.a.wrapping_add(self.b),
+            _ => self.a.wrapping_sub(self.b),
         }
-        if overflow & width.sign() != 0 {
-            bits |= OVERFLOW;
-        }
-        *self = Self::new(bits);
     }
 
     /// All flags.
     pub(crate) fn get(&mut self) -> u64 {
-        let Self {
-            width,
-            a,
-            b,
-            result,
-            ..
-        } = *self;
+        if self.source != Source::Bits {
+            let Self { a, b, width, .. } = *self;
+            let result = self.result();
+            let overflow = match self.source {
+                Source::Add => (a ^ result) & (b ^ result),
+                _ => (a ^ b) & (a ^ result),
+            };
 
-        match self.source {
-            Source::Bits => {}
-            Source::Add => {
-                let overflow = (a ^ result) & (b ^ result);
-                self.eager(width, result, result < a, overflow, a ^ b ^ result);
-            }
-            Source::Sub => {
-                let overflow = (a ^ b) & (a ^ result);
-                self.eager(width, result, a < b, overflow, a ^ b ^ result);
-            }
-            Source::Logic => self.eager(width, result, false, 0, 0),
+            self.eager(width, result, self.carry(), overflow, a ^ b ^ result);
         }
         self.bits
     }
 
     /// Sets all flags.
+    #[inline]
     pub(crate) fn set(&mut self, bits: u64) {
-        *self = Self::new(bits);
+        self.bits = bits;
+        self.source = Source::Bits;
     }
 
     /// DF.
@@ -172,77 +176,61 @@ impl Flags {
     fn carry(&self) -> bool {
         match self.source {
             Source::Bits => self.bits & CARRY != 0,
-            Source::Add => self.result < self.a,
+            Source::Add => self.result() & self.width.mask() < self.a & self.width.mask(),
             Source::Sub => self.a < self.b,
-            Source::Logic => false,
         }
     }
 
-    fn zero(&self) -> bool {
-        match self.source {
-            Source::Bits => self.bits & ZERO != 0,
-            _ => self.result == 0,
-        }
-    }
-
-    fn sign(&self) -> bool {
-        match self.source {
-            Source::Bits => self.bits & SIGN != 0,
-            _ => self.result & self.width.sign() != 0,
-        }
-    }
-
-    fn overflow(&self) -> bool {
-        let Self { a, b, result, .. } = *self;
-        let bits = match self.source {
-            Source::Bits => return self.bits & OVERFLOW != 0,
-            Source::Add => (a ^ result) & (b ^ result),
-            Source::Sub => (a ^ b) & (a ^ result),
-            Source::Logic => 0,
-        };
-
-        bits & self.width.sign() != 0
-    }
-
-    fn parity(&self) -> bool {
-        match self.source {
-            Source::Bits => self.bits & PARITY != 0,
-            _ => is_even(self.result),
-        }
+    /// Whether they are those of a comparison that has not been computed.
+    #[inline]
+    pub(crate) fn is_comparison(&self) -> bool {
+        self.source == Source::Sub
     }
 
     /// Whether a condition holds, by the four bits that opcodes have for it.
     #[inline]
     pub(crate) fn has(&self, condition: u8) -> bool {
+        if !self.is_comparison() {
+            return self.has_other(condition);
+        }
+        let Self { a, b, .. } = *self;
         let holds = match condition >> 1 & 7 {
-            0 => self.overflow(),
-            1 => self.carry(),
-            2 => self.zero(),
-            3 => self.carry() || self.zero(),
-            4 => self.sign(),
-            5 => self.parity(),
-            6 => self.sign() != self.overflow(),
-            _ => self.zero() || self.sign() != self.overflow(),
+            1 => a < b,
+            2 => a == b,
+            3 => a <= b,
+            4 => self.result() & self.width.sign() != 0,
+            6 => signed(a) < signed(b),
+            7 => signed(a) <= signed(b),
+            _ => return self.has_other(condition),
+        };
+
+        holds == (condition & 1 == 0)
+    }
+
+    /// As [`has`](Self::has), where the flags are not those of a comparison.
+    #[inline(never)]
+    fn has_other(&self, condition: u8) -> bool {
+        let mut flags = *self;
+        let bits = flags.get();
+        let is_less = (bits & SIGN != 0) != (bits & OVERFLOW != 0);
+        let holds = match condition >> 1 & 7 {
+            0 => bits & OVERFLOW != 0,
+            1 => bits & CARRY != 0,
+            2 => bits & ZERO != 0,
+            3 => bits & (CARRY | ZERO) != 0,
+            4 => bits & SIGN != 0,
+            5 => bits & PARITY != 0,
+            6 => is_less,
+            _ => bits & ZERO != 0 || is_less,
         };
 
         holds == (condition & 1 == 0)
     }
 }
 
-/// ZF, SF and PF.
-fn of_result(width: Width, result: u64) -> u64 {
-    let mut bits = 0;
-
-    if result == 0 {
-        bits |= ZERO;
-    }
-    if result & width.sign() != 0 {
-        bits |= SIGN;
-    }
-    if is_even(result) {
-        bits |= PARITY;
-    }
-    bits
+/// A number whose order among others is that of signed numbers.
+const fn signed(number: u64) -> u64 {
+    number ^ 1 << 63
 }
 
 /// Whether the lowest byte has an even number of bits.

@@ -26,16 +26,17 @@ mod block;
 mod decode;
 mod execute;
 mod flags;
+mod frequent;
 mod op;
+mod rare;
 mod vector;
 
 use core::ops::ControlFlow;
-use execute::{Leave, Task, Then};
-use op::{Op, What};
+use execute::{Stop, Task};
 
 pub use block::Block;
 pub use flags::{ADJUST, ARITHMETIC, CARRY, DIRECTION, OVERFLOW, PARITY, SIGN, ZERO};
-pub use op::{How, Native, Width};
+pub use op::{Float, How, Native, Width};
 
 /// The registers of user code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -105,6 +106,12 @@ pub trait Machine {
         c: u64,
         flags: u64,
     ) -> Option<Values>;
+
+    /// Has the processor compute a floating-point instruction on the lowest 64 bits of two vectors, of which 4
+    /// or 8 bytes are used, or on a vector and an integer of this width. Sets the flags of all conditions that
+    /// occur. [`None`] if the instruction could fault.
+    fn float(&mut self, float: Float, double: bool, width: Width, a: u64, b: u64)
+        -> Option<Values>;
 }
 
 /// A branch that was executed.
@@ -164,7 +171,8 @@ pub struct Ran {
 }
 
 /// Executes from `registers` on, about `limit` instructions at most. `blocks` are kept from one call to
-/// the next, for the same program or another; their number is best a power of 2.
+/// the next, for the same program or another; so many are used as are a power of 2.
+#[inline(never)]
 pub fn run(
     blocks: &mut [Block],
     registers: &mut Registers,
@@ -172,39 +180,38 @@ pub fn run(
     observer: &mut impl Observer,
     limit: u32,
 ) -> Ran {
-    let mut task = Task::new(registers, machine);
+    let mut task = Task::new(registers, machine, observer);
     let limit = u64::from(limit);
     let mut executed = 0_u64;
     // Rounds of strings, which are executed many times.
     let mut rounds = 0_u64;
+    let mask = mask(blocks.len());
 
     let ended = loop {
         if executed.wrapping_add(rounds) >= limit {
             break Ended::Limit;
         }
-        let Some(block) = place(blocks, task.ip) else {
+        let ip = task.ip;
+        let Some(block) = blocks.get_mut(place(ip) & mask) else {
             break Ended::Left;
         };
 
-        if !block.is_at(task.ip, task.machine) {
-            block.fill(task.ip, task.machine);
+        if !block.is_at(ip, task.machine) {
+            block.fill(ip, task.machine);
         }
         if block.ops().is_empty() {
             break Ended::Left;
         }
-        if observer
-            .enters(task.ip, task.ip.wrapping_add(block.len))
-            .is_break()
-        {
+        let end = ip.wrapping_add(block.len);
+
+        if task.observer.enters(ip, end).is_break() {
             break Ended::Refused;
         }
-        let after = run_block(block, &mut task, observer, &mut executed);
-
-        match after {
-            After::Next => {}
-            After::Again => rounds = rounds.wrapping_add(execute::STRING_MAX),
-            After::Left => break Ended::Left,
-            After::Stopped { from } => break Ended::Stopped { from },
+        match task.execute(block, &mut executed) {
+            Ok(()) | Err((Stop::Branched | Stop::Rewritten, _)) => {}
+            Err((Stop::Again, _)) => rounds = rounds.wrapping_add(rare::STRING_MAX),
+            Err((Stop::Left, _)) => break Ended::Left,
+            Err((Stop::Enough | Stop::Passed, from)) => break Ended::Stopped { from },
         }
     };
 
@@ -212,95 +219,21 @@ pub fn run(
     Ran { executed, ended }
 }
 
-/// What follows a block.
-enum After {
-    /// Another one.
-    Next,
-    /// It once more, as more of a string is left.
-    Again,
-    /// An instruction in it that is left to the processor.
-    Left,
-    /// Nothing, after the branch at this address.
-    Stopped { from: u64 },
+/// The places for blocks that are used: a power of 2, less 1.
+fn mask(blocks: usize) -> usize {
+    1_usize
+        .wrapping_shl(blocks.checked_ilog2().unwrap_or(0))
+        .wrapping_sub(1)
 }
 
+/// Where a block at `ip` is kept, in its lowest bits.
 #[inline]
-fn run_block<M: Machine>(
-    block: &Block,
-    task: &mut Task<'_, M>,
-    observer: &mut impl Observer,
-    executed: &mut u64,
-) -> After {
-    let mut ip = task.ip;
-    let mut count = 0_u64;
-    let mut after = After::Next;
-
-    task.code = (block.first, block.len);
-    task.rewritten = false;
-    for op in block.ops() {
-        let next = ip.wrapping_add(u64::from(op.len));
-
-        match task.execute(op, next) {
-            Ok(Then::Next) => {
-                ip = next;
-                count = count.wrapping_add(1);
-            }
-            Ok(Then::To(to)) => {
-                let from = ip;
-
-                ip = to;
-                count = count.wrapping_add(1);
-                if let Some(branch) = branch(op, to) {
-                    if observer.branches(branch, from, next, to).is_break() {
-                        after = After::Stopped { from };
-                        break;
-                    }
-                }
-                // A conditional one leads to the next instruction of the block, or away.
-                if to != next {
-                    break;
-                }
-            }
-            Ok(Then::Again) => after = After::Again,
-            Err(Leave) => {
-                after = After::Left;
-                break;
-            }
-        }
-        if task.rewritten {
-            break;
-        }
-    }
-    task.ip = ip;
-    *executed = executed.wrapping_add(count);
-    after
-}
-
-/// Where a block at `ip` is kept.
-#[inline]
-fn place(blocks: &mut [Block], ip: u64) -> Option<&mut Block> {
-    let len = u64::try_from(blocks.len()).ok()?;
+fn place(ip: u64) -> usize {
     let hash = ip ^ ip >> 11;
-    let at = if len.is_power_of_two() {
-        hash & len.wrapping_sub(1)
-    } else {
-        hash.checked_rem(len)?
-    };
 
-    blocks.get_mut(usize::try_from(at).ok()?)
-}
+    // CAST: An address fits.
+    #[allow(clippy::as_conversions, clippy::cast_possible_truncation)]
+    let place = hash as usize;
 
-fn branch(op: &Op, to: u64) -> Option<Branch> {
-    Some(match op.what {
-        // One whose target is the next instruction is taken in any case.
-        What::JumpIf(_) | What::JumpIfCx => Branch::Conditional {
-            taken: to == op.imm,
-        },
-        What::Jump => Branch::Jump,
-        What::Call => Branch::Call,
-        What::IndirectJump => Branch::IndirectJump,
-        What::IndirectCall => Branch::IndirectCall,
-        What::Return => Branch::Return,
-        _ => return None,
-    })
+    place
 }

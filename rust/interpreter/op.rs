@@ -2,25 +2,6 @@
 
 //! What the interpreter knows of an instruction.
 
-/// A general register, or one of the bytes `ah`, `ch`, `dh`, `bh`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Reg(pub(crate) u8);
-
-impl Reg {
-    pub(crate) const AX: Self = Self(0);
-    pub(crate) const CX: Self = Self(1);
-
-    /// Its number, 0 to 15.
-    pub(crate) const fn number(self) -> u8 {
-        self.0 & 15
-    }
-
-    /// Whether it is the second byte of that register.
-    pub(crate) const fn is_high(self) -> bool {
-        self.0 & 16 != 0
-    }
-}
-
 /// The size of an operand.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Width {
@@ -77,19 +58,6 @@ impl Width {
     }
 }
 
-/// Where an operand comes from.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Operand {
-    /// The register in `reg`.
-    Reg,
-    /// The register in `rm`.
-    Rm,
-    /// Memory.
-    Memory,
-    /// `imm`.
-    Immediate,
-}
-
 /// Instructions whose flags are not all defined, or that are long to write down: the processor computes
 /// them on values.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -140,28 +108,60 @@ pub enum Native {
     Lzcnt,
     /// POPCNT.
     Popcnt,
+    /// ANDN: not `a`, and `b`. Of BMI1, as the next three.
+    Andn,
+    /// BLSR of `b`.
+    Blsr,
+    /// BLSMSK of `b`.
+    Blsmsk,
+    /// BLSI of `b`.
+    Blsi,
+    /// BZHI of `b` from bit `a` on. Of BMI2, as the next three.
+    Bzhi,
+    /// SHLX of `b` by `a`.
+    Shlx,
+    /// SHRX.
+    Shrx,
+    /// SARX.
+    Sarx,
+    /// MOVBE of `a`.
+    Movbe,
+}
+
+/// What floating-point instructions do to the lowest elements `a` and `b` of vectors. The rest of `a` stays.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Float {
+    /// ADDSS, ADDSD.
+    Add,
+    /// MULSS, MULSD.
+    Mul,
+    /// SUBSS, SUBSD.
+    Sub,
+    /// MINSS, MINSD.
+    Min,
+    /// DIVSS, DIVSD.
+    Div,
+    /// MAXSS, MAXSD.
+    Max,
+    /// SQRTSS, SQRTSD of `b`.
+    Sqrt,
+    /// CVTSS2SD, CVTSD2SS of `b`.
+    Convert,
+    /// CVTSI2SS, CVTSI2SD of an integer `b`.
+    FromInteger,
+    /// CVTTSS2SI, CVTTSD2SI of `b`: an integer.
+    Truncate,
+    /// CVTSS2SI, CVTSD2SI.
+    Round,
+    /// UCOMISS, UCOMISD: flags.
+    Compare,
+    /// COMISS, COMISD.
+    CompareOrdered,
 }
 
 /// What an instruction does.
-// With a tag of its own it is decided faster.
-#[repr(u8)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum What {
-    /// MOV from a register or an immediate to a register, of 4 or 8 bytes. These are the most frequent
-    /// instructions, and have names of their own.
-    Copy,
-    /// MOV from memory.
-    Load,
-    /// MOV to memory.
-    Store,
-    /// ADD of a register or an immediate to a register.
-    AddReg,
-    SubReg,
-    AndReg,
-    OrReg,
-    XorReg,
-    CmpReg,
-    TestReg,
     Lea,
     Push,
     Pop,
@@ -173,20 +173,12 @@ pub(crate) enum What {
     Return,
     /// Nothing.
     Nop,
-    Mov,
+    /// Of two operands.
+    Two(Two),
     /// MOV with zero extension from `from`.
     Movzx(Width),
     /// MOV with sign extension from `from`.
     Movsx(Width),
-    Add,
-    Or,
-    Adc,
-    Sbb,
-    And,
-    Sub,
-    Xor,
-    Cmp,
-    Test,
     Not,
     Neg,
     Inc,
@@ -194,6 +186,8 @@ pub(crate) enum What {
     /// Two registers.
     Xchg,
     Bswap,
+    /// MOVBE.
+    Swapped,
     Cmov(u8),
     Set(u8),
     /// CBW, CWDE, CDQE.
@@ -202,6 +196,8 @@ pub(crate) enum What {
     ExtendD,
     /// On the destination and the source.
     Native(Native),
+    /// On `reg` and the source.
+    Three(Native),
     /// MUL and IMUL of the accumulator.
     Multiply(Native),
     /// DIV and IDIV.
@@ -218,6 +214,23 @@ pub(crate) enum What {
     JumpIfCx,
     IndirectJump,
     IndirectCall,
+}
+
+/// What becomes of two operands, each of any kind. Most instructions are these.
+// With a number of its own it is found in a table.
+#[repr(u8)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Two {
+    Mov,
+    Add,
+    Or,
+    Adc,
+    Sbb,
+    And,
+    Sub,
+    Xor,
+    Cmp,
+    Test,
 }
 
 /// The part of a vector register that an instruction has.
@@ -242,6 +255,16 @@ pub(crate) enum Vector {
     ToGeneral,
     /// 64 bits; the others become 0.
     MoveLow,
+    /// As many as the width has; the others become 0 if they come from memory, else they stay.
+    MoveScalar,
+    /// The upper 64 bits, or the lower ones; the others stay.
+    LoadHalf(bool),
+    StoreHalf(bool),
+    HighToLow,
+    /// To all elements of this width.
+    Broadcast(Width),
+    /// Of the lowest element, of 8 bytes or 4.
+    Float(Float, bool),
     /// A bit of each byte.
     Mask,
     ZeroUpper,
@@ -253,10 +276,43 @@ pub(crate) enum Vector {
     Equal(Width),
     Add(Width),
     Sub(Width),
+    Greater(Width),
     /// Of bytes without a sign.
     Min,
-    /// The low halves of two.
-    UnpackLow,
+    Max,
+    /// The elements of two low halves in turn.
+    UnpackLow(Width),
+    UnpackHigh(Width),
+    /// 4-byte elements, by the immediate.
+    Shuffle,
+    /// Of elements, by the immediate.
+    ShiftRight(Width),
+    ShiftLeft(Width),
+    BytesRight,
+    BytesLeft,
+}
+
+impl Vector {
+    /// Whether VEX has no third operand for it.
+    pub(crate) const fn has_two_operands(self, in_memory: bool) -> bool {
+        match self {
+            Self::Move(_)
+            | Self::FromGeneral
+            | Self::ToGeneral
+            | Self::MoveLow
+            | Self::Mask
+            | Self::ZeroUpper
+            | Self::StoreHalf(_)
+            | Self::Broadcast(_)
+            | Self::Shuffle
+            | Self::Float(
+                Float::Compare | Float::CompareOrdered | Float::Truncate | Float::Round,
+                _,
+            ) => true,
+            Self::MoveScalar => in_memory,
+            _ => false,
+        }
+    }
 }
 
 /// What becomes of the carry flag.
@@ -282,6 +338,14 @@ impl What {
         )
     }
 
+    /// Whether `imm` is relative to the next instruction until that is known.
+    pub(crate) const fn is_direct(self) -> bool {
+        matches!(
+            self,
+            Self::Jump | Self::JumpIf(_) | Self::JumpIfCx | Self::Call
+        )
+    }
+
     /// Whether it ends a block: a branch that does not lead to the next instruction, and what can be executed
     /// again.
     pub(crate) const fn ends(self) -> bool {
@@ -296,120 +360,95 @@ pub(crate) const NONE: u8 = 16;
 /// Where the immediate is.
 pub(crate) const IMMEDIATE: u8 = 17;
 
-/// An operand that is executed: where it is in [`Task::general`](crate::execute::Task::general), if it is not
+/// An operand that is executed: where it is in [`Task::general`](crate::execute::Task::general), or that it is
 /// in memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Place {
-    pub(crate) at: u8,
-    /// The lowest of its bits.
-    pub(crate) shift: u8,
-    pub(crate) is_memory: bool,
-}
+pub(crate) struct Place(u8);
 
 impl Place {
-    const NONE: Self = Self {
-        at: NONE,
-        shift: 0,
-        is_memory: false,
-    };
+    pub(crate) const MEMORY: Self = Self(0x80);
+    pub(crate) const IMMEDIATE: Self = Self(IMMEDIATE);
+    const HIGH: u8 = 0x20;
+
+    /// The whole of a register, or its lowest part.
+    pub(crate) const fn register(number: u8) -> Self {
+        Self(number & 15)
+    }
+
+    /// The second byte of a register.
+    pub(crate) const fn high(number: u8) -> Self {
+        Self(number & 15 | Self::HIGH)
+    }
+
+    pub(crate) const fn is_memory(self) -> bool {
+        self.0 == Self::MEMORY.0
+    }
+
+    pub(crate) const fn is_immediate(self) -> bool {
+        self.0 == Self::IMMEDIATE.0
+    }
+
+    /// Whether it is the second byte of a register.
+    pub(crate) const fn is_high(self) -> bool {
+        self.0 & Self::HIGH != 0
+    }
+
+    /// Its lowest bit.
+    pub(crate) const fn shift(self) -> u8 {
+        (self.0 & Self::HIGH) >> 2
+    }
+
+    /// An index.
+    pub(crate) const fn at(self) -> u8 {
+        self.0 & 31
+    }
 }
 
 /// An instruction that can be interpreted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Op {
+    /// Of the address; with that of the next instruction where it is relative to that.
+    pub(crate) displacement: u64,
+    /// Sign-extended; the target of a direct branch.
+    pub(crate) imm: u64,
     pub(crate) what: What,
     pub(crate) width: Width,
-    pub(crate) to: Operand,
-    pub(crate) from: Operand,
-    /// Where these two are.
+    /// What is written, and what is only read.
     pub(crate) target: Place,
     pub(crate) source: Place,
-    /// In bytes.
-    pub(crate) len: u8,
-    pub(crate) reg: Reg,
-    pub(crate) rm: Reg,
+    /// The register in the middle of ModRM, or that in the opcode.
+    pub(crate) reg: Place,
     pub(crate) base: u8,
     pub(crate) index: u8,
     pub(crate) scale: u8,
     /// Whether the address is relative to `fs`.
     pub(crate) fs: bool,
-    /// Of the address; with that of the next instruction where it is relative to that.
-    pub(crate) displacement: u64,
-    /// Sign-extended; the target of a direct branch.
-    pub(crate) imm: u64,
+    /// In bytes.
+    pub(crate) len: u8,
+    /// Where it ends in its block, and how many instructions of the block end there.
+    pub(crate) end: u8,
+    pub(crate) count: u8,
+    /// The function that executes it; see [`crate::frequent`].
+    pub(crate) run: u8,
 }
 
 impl Op {
     /// Does nothing, and has no length.
     pub(crate) const EMPTY: Self = Self {
+        displacement: 0,
+        imm: 0,
         what: What::Nop,
         width: Width::B8,
-        to: Operand::Rm,
-        from: Operand::Reg,
-        target: Place::NONE,
-        source: Place::NONE,
-        len: 0,
-        reg: Reg::AX,
-        rm: Reg::AX,
+        target: Place::register(0),
+        source: Place::register(0),
+        reg: Place::register(0),
         base: NONE,
         index: NONE,
         scale: 0,
         fs: false,
-        displacement: 0,
-        imm: 0,
+        len: 0,
+        end: 0,
+        count: 0,
+        run: 0,
     };
-
-    /// Gives what is frequent the name that it has of its own.
-    pub(crate) fn specialise(&mut self) {
-        let is_plain = |place: Place| !place.is_memory && place.shift == 0;
-
-        if self.width.bytes() < 4 || self.fs {
-            return;
-        }
-        if is_plain(self.source) && is_plain(self.target) {
-            self.what = match self.what {
-                What::Mov => What::Copy,
-                What::Add => What::AddReg,
-                What::Sub => What::SubReg,
-                What::And => What::AndReg,
-                What::Or => What::OrReg,
-                What::Xor => What::XorReg,
-                What::Cmp => What::CmpReg,
-                What::Test => What::TestReg,
-                what => what,
-            };
-        } else if self.what == What::Mov {
-            self.what = if self.source.is_memory {
-                What::Load
-            } else {
-                What::Store
-            };
-        }
-    }
-
-    /// Where an operand is.
-    pub(crate) fn place(&self, operand: Operand) -> Place {
-        let reg = match operand {
-            Operand::Reg => self.reg,
-            Operand::Rm => self.rm,
-            Operand::Memory => {
-                return Place {
-                    is_memory: true,
-                    ..Place::NONE
-                }
-            }
-            Operand::Immediate => {
-                return Place {
-                    at: IMMEDIATE,
-                    ..Place::NONE
-                }
-            }
-        };
-
-        Place {
-            at: reg.number(),
-            shift: if reg.is_high() { 8 } else { 0 },
-            is_memory: false,
-        }
-    }
 }

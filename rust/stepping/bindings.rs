@@ -23,6 +23,7 @@ mod raw {
     pub(crate) use kernel::bindings::*;
 
     use kernel::ffi;
+    use pin_init::MaybeZeroable;
 
     include!(concat!(
         env!("RUST_STEPPING_OBJTREE"),

@@ -48,32 +48,50 @@ unsigned long rust_stepping_probe_address(void);
 bool rust_stepping_has_probes(void);
 bool rust_stepping_has_probe_state(void);
 bool rust_stepping_is_forced(struct pt_regs *regs);
-/* Moves of a vector register; the first three write it. */
-enum rust_stepping_move {
-	RUST_STEPPING_LOAD_LEGACY,
-	RUST_STEPPING_LOAD_LOW,
-	RUST_STEPPING_LOAD_WHOLE,
-	RUST_STEPPING_STORE,
-	RUST_STEPPING_STORE_WHOLE,
+
+/* Instructions that not each processor knows. */
+enum rust_stepping_feature {
+	RUST_STEPPING_POPCNT,
+	RUST_STEPPING_BMI1,
+	RUST_STEPPING_BMI2,
+	RUST_STEPPING_MOVBE,
 };
 
 bool rust_stepping_can_interpret(struct pt_regs *regs);
 void rust_stepping_access_begin(void);
 void rust_stepping_access_end(void);
-bool rust_stepping_load(unsigned long from, unsigned int bytes, u64 *to);
-bool rust_stepping_store(unsigned long to, unsigned int bytes, u64 value);
+/* A number, or that the access to it faults. */
+struct rust_stepping_loaded {
+	u64 value;
+	bool is_there;
+};
+
+struct rust_stepping_loaded rust_stepping_load_1(unsigned long from);
+struct rust_stepping_loaded rust_stepping_load_2(unsigned long from);
+struct rust_stepping_loaded rust_stepping_load_4(unsigned long from);
+struct rust_stepping_loaded rust_stepping_load_8(unsigned long from);
+bool rust_stepping_store_1(unsigned long to, u64 value);
+bool rust_stepping_store_2(unsigned long to, u64 value);
+bool rust_stepping_store_4(unsigned long to, u64 value);
+bool rust_stepping_store_8(unsigned long to, u64 value);
 bool rust_stepping_can_execute(unsigned long at);
 bool rust_stepping_flushes_without_interrupt(void);
 bool rust_stepping_text(unsigned long from, u64 *to, unsigned int words);
 bool rust_stepping_has_text(unsigned long at, const u64 *words,
 			    unsigned int count, u64 first, u64 last);
 unsigned long rust_stepping_fs_base(void);
-bool rust_stepping_has_popcnt(void);
-bool rust_stepping_vector_user(unsigned int number, unsigned long at,
-			       enum rust_stepping_move what);
+bool rust_stepping_has(enum rust_stepping_feature feature);
+/* Between a register, or its lower half, and user memory. */
+bool rust_stepping_vector_load_legacy(unsigned int number, unsigned long at);
+bool rust_stepping_vector_load_low(unsigned int number, unsigned long at);
+bool rust_stepping_vector_load_whole(unsigned int number, unsigned long at);
+bool rust_stepping_vector_store(unsigned int number, unsigned long at);
+bool rust_stepping_vector_store_whole(unsigned int number, unsigned long at);
 bool rust_stepping_vector_get(unsigned int number, u64 words[4]);
-bool rust_stepping_vector_set(unsigned int number, const u64 words[4],
-			      enum rust_stepping_move what);
+bool rust_stepping_vector_set_legacy(unsigned int number, const u64 words[4]);
+bool rust_stepping_vector_set_low(unsigned int number, const u64 words[4]);
+bool rust_stepping_vector_set_whole(unsigned int number, const u64 words[4]);
+bool rust_stepping_vector_are_there(void);
 bool rust_stepping_vector_zero_upper(void);
 bool rust_stepping_in_nmi(void);
 bool rust_stepping_may_sleep(void);

@@ -53,69 +53,49 @@ void rust_stepping_access_end(void)
 	pagefault_enable();
 }
 
-/* Reads a number by one access; false if that faults. */
-bool rust_stepping_load(unsigned long from, unsigned int bytes, u64 *to)
-{
-	const void __user *src = (const void __user *)from;
-	u64 value;
-	u32 v4;
-	u16 v2;
-	u8 v1;
-
-	if (!user_access_begin(src, bytes))
-		return false;
-	switch (bytes) {
-	case 1:
-		unsafe_get_user(v1, (const u8 __user *)src, fault);
-		value = v1;
-		break;
-	case 2:
-		unsafe_get_user(v2, (const u16 __user *)src, fault);
-		value = v2;
-		break;
-	case 4:
-		unsafe_get_user(v4, (const u32 __user *)src, fault);
-		value = v4;
-		break;
-	default:
-		unsafe_get_user(value, (const u64 __user *)src, fault);
-		break;
-	}
-	user_access_end();
-	*to = value;
-	return true;
-fault:
-	user_access_end();
-	return false;
+/*
+ * Reads a number by one access. An address that is not in user space faults:
+ * it becomes that of a page that is never mapped.
+ */
+#define RUST_STEPPING_LOAD(bytes, type)					\
+struct rust_stepping_loaded rust_stepping_load_##bytes(unsigned long from) \
+{									\
+	const type __user *src = (const type __user *)from;		\
+	type value;							\
+									\
+	src = masked_user_access_begin(src);				\
+	unsafe_get_user(value, src, fault);				\
+	user_access_end();						\
+	return (struct rust_stepping_loaded){ value, true };		\
+fault:									\
+	user_access_end();						\
+	return (struct rust_stepping_loaded){ 0, false };		\
 }
+
+RUST_STEPPING_LOAD(1, u8)
+RUST_STEPPING_LOAD(2, u16)
+RUST_STEPPING_LOAD(4, u32)
+RUST_STEPPING_LOAD(8, u64)
 
 /* Writes a number by one access; false if that faults. */
-bool rust_stepping_store(unsigned long to, unsigned int bytes, u64 value)
-{
-	void __user *dst = (void __user *)to;
-
-	if (!user_access_begin(dst, bytes))
-		return false;
-	switch (bytes) {
-	case 1:
-		unsafe_put_user((u8)value, (u8 __user *)dst, fault);
-		break;
-	case 2:
-		unsafe_put_user((u16)value, (u16 __user *)dst, fault);
-		break;
-	case 4:
-		unsafe_put_user((u32)value, (u32 __user *)dst, fault);
-		break;
-	default:
-		unsafe_put_user(value, (u64 __user *)dst, fault);
-		break;
-	}
-	user_access_end();
-	return true;
-fault:
-	user_access_end();
-	return false;
+#define RUST_STEPPING_STORE(bytes, type)				\
+bool rust_stepping_store_##bytes(unsigned long to, u64 value)		\
+{									\
+	type __user *dst = (type __user *)to;				\
+									\
+	dst = masked_user_access_begin(dst);				\
+	unsafe_put_user((type)value, dst, fault);			\
+	user_access_end();						\
+	return true;							\
+fault:									\
+	user_access_end();						\
+	return false;							\
 }
+
+RUST_STEPPING_STORE(1, u8)
+RUST_STEPPING_STORE(2, u16)
+RUST_STEPPING_STORE(4, u32)
+RUST_STEPPING_STORE(8, u64)
 
 /*
  * Whether the current task may execute code in the page at this address, with
@@ -191,28 +171,27 @@ fault:
 }
 
 /*
- * Whether the text is these words, but for bits that are not in the mask of
- * the first and in that of the last.
+ * Whether the text is these words, one at least, but for bits that are not in
+ * the mask of the first and in that of the last.
  */
 bool rust_stepping_has_text(unsigned long at, const u64 *words,
 			    unsigned int count, u64 first, u64 last)
 {
 	const u64 __user *src = (const u64 __user *)at;
-	u64 mask = first;
 	u64 differs = 0;
+	unsigned int i;
 	u64 value;
 
-	if (!user_access_begin(src, count * sizeof(*src)))
-		return false;
-	while (count > 1) {
-		unsafe_get_user(value, src++, fault);
-		differs |= (value ^ *words++) & mask;
-		mask = ~0ULL;
-		count--;
-	}
+	src = masked_user_access_begin(src);
 	unsafe_get_user(value, src, fault);
+	value = (value ^ words[0]) & first;
+	for (i = 1; i < count; i++) {
+		differs |= value;
+		unsafe_get_user(value, src + i, fault);
+		value ^= words[i];
+	}
 	user_access_end();
-	return !(differs | ((value ^ *words) & mask & last));
+	return !(differs | (value & last));
 fault:
 	user_access_end();
 	return false;
@@ -224,7 +203,17 @@ unsigned long rust_stepping_fs_base(void)
 	return x86_fsbase_read_cpu();
 }
 
-bool rust_stepping_has_popcnt(void)
+bool rust_stepping_has(enum rust_stepping_feature feature)
 {
-	return boot_cpu_has(X86_FEATURE_POPCNT);
+	switch (feature) {
+	case RUST_STEPPING_POPCNT:
+		return boot_cpu_has(X86_FEATURE_POPCNT);
+	case RUST_STEPPING_BMI1:
+		return boot_cpu_has(X86_FEATURE_BMI1);
+	case RUST_STEPPING_BMI2:
+		return boot_cpu_has(X86_FEATURE_BMI2);
+	case RUST_STEPPING_MOVBE:
+		return boot_cpu_has(X86_FEATURE_MOVBE);
+	}
+	return false;
 }

@@ -15,6 +15,7 @@ use crate::{
 };
 use interpreter::{
     Block,
+    Float,
     How,
     Machine,
     Native,
@@ -55,10 +56,13 @@ impl Here {
         }
     }
 
-    /// Whether the task may execute code from `first` to `last`, which is no further than the next page.
+    /// Whether the task may execute code in so many words at `address`, which are not more than a page.
     #[inline]
-    fn can_execute(&mut self, first: u64, last: u64) -> bool {
-        let (first, last) = (first >> PAGE_SHIFT, last >> PAGE_SHIFT);
+    fn can_execute(&mut self, address: u64, words: u32) -> bool {
+        let last = address
+            .wrapping_add(u64::from(words).wrapping_mul(8))
+            .wrapping_sub(1);
+        let (first, last) = (address >> PAGE_SHIFT, last >> PAGE_SHIFT);
 
         self.can_execute_page(first) && (last == first || self.can_execute_page(last))
     }
@@ -66,17 +70,22 @@ impl Here {
     #[inline]
     fn can_execute_page(&mut self, page: u64) -> bool {
         // CAST: Less than the number of places.
-        let Some(known) = self.executable.get_mut(page as usize % PAGES) else {
-            return false;
-        };
-        if *known == page && page != 0 && !self.changes {
-            return true;
+        match self.executable.get(page as usize % PAGES) {
+            Some(known) if *known == page && page != 0 => true,
+            _ => self.look(page),
         }
+    }
+
+    #[inline(never)]
+    fn look(&mut self, page: u64) -> bool {
         let address = page << PAGE_SHIFT;
         // SAFETY: Interrupts are off. CAST: An address has 64 bits.
         let can = unsafe { bindings::rust_stepping_can_execute(address as c_ulong) };
 
-        *known = if can { page } else { 0 };
+        // CAST: Less than the number of places.
+        if let Some(known) = self.executable.get_mut(page as usize % PAGES) {
+            *known = if can && !self.changes { page } else { 0 };
+        }
         can
     }
 }
@@ -91,41 +100,56 @@ impl Drop for Here {
 impl Machine for Here {
     #[inline]
     fn load(&mut self, address: u64, width: Width) -> Option<u64> {
-        let mut value = 0;
+        let load = match width {
+            Width::B1 => bindings::rust_stepping_load_1,
+            Width::B2 => bindings::rust_stepping_load_2,
+            Width::B4 => bindings::rust_stepping_load_4,
+            Width::B8 => bindings::rust_stepping_load_8,
+        };
+        // SAFETY: The function keeps to user space, and does not wait for a page, by `new()`. CAST: An
+        // address has 64 bits.
+        let loaded = unsafe { load(address as c_ulong) };
 
-        // SAFETY: `value` may be written; the function checks that the address is in user space, and does
-        // not wait for a page, by `new()`. CAST: An address has 64 bits, and a width is 8 at most.
-        unsafe {
-            bindings::rust_stepping_load(address as c_ulong, width.bytes() as u32, &mut value)
-        }
-        .then_some(value)
+        loaded.is_there.then_some(loaded.value)
     }
 
     #[inline]
     fn store(&mut self, address: u64, width: Width, value: u64) -> Option<()> {
-        // SAFETY: The function checks that the address is in user space, and does not wait for a page, by
-        // `new()`. CAST: An address has 64 bits, and a width is 8 at most.
-        unsafe { bindings::rust_stepping_store(address as c_ulong, width.bytes() as u32, value) }
-            .then_some(())
-    }
-
-    fn load_vector(&mut self, number: u8, address: u64, how: How) -> Option<()> {
-        // SAFETY: The task's own register, with interrupts off; the function checks that the address is in
-        // user space, and does not wait for a page, by `new()`. CAST: An address has 64 bits.
-        unsafe { bindings::rust_stepping_vector_user(number.into(), address as c_ulong, load(how)) }
-            .then_some(())
-    }
-
-    fn store_vector(&mut self, number: u8, address: u64, how: How) -> Option<()> {
-        let what = match how {
-            How::Legacy | How::Low => bindings::rust_stepping_move_RUST_STEPPING_STORE,
-            How::Whole => bindings::rust_stepping_move_RUST_STEPPING_STORE_WHOLE,
+        let store = match width {
+            Width::B1 => bindings::rust_stepping_store_1,
+            Width::B2 => bindings::rust_stepping_store_2,
+            Width::B4 => bindings::rust_stepping_store_4,
+            Width::B8 => bindings::rust_stepping_store_8,
         };
 
-        // SAFETY: The task's own register, with interrupts off; the function checks that the address is in
-        // user space, and does not wait for a page, by `new()`. CAST: An address has 64 bits.
-        unsafe { bindings::rust_stepping_vector_user(number.into(), address as c_ulong, what) }
-            .then_some(())
+        // SAFETY: The function keeps to user space, and does not wait for a page, by `new()`. CAST: An
+        // address has 64 bits.
+        unsafe { store(address as c_ulong, value) }.then_some(())
+    }
+
+    #[inline]
+    fn load_vector(&mut self, number: u8, address: u64, how: How) -> Option<()> {
+        let load = match how {
+            How::Legacy => bindings::rust_stepping_vector_load_legacy,
+            How::Low => bindings::rust_stepping_vector_load_low,
+            How::Whole => bindings::rust_stepping_vector_load_whole,
+        };
+
+        // SAFETY: The task's own register, with interrupts off, while it does not run user code; the function
+        // keeps to user space, and does not wait for a page, by `new()`. CAST: An address has 64 bits.
+        unsafe { load(number.into(), address as c_ulong) }.then_some(())
+    }
+
+    #[inline]
+    fn store_vector(&mut self, number: u8, address: u64, how: How) -> Option<()> {
+        let store = match how {
+            How::Legacy | How::Low => bindings::rust_stepping_vector_store,
+            How::Whole => bindings::rust_stepping_vector_store_whole,
+        };
+
+        // SAFETY: The task's own register, with interrupts off; the function keeps to user space, and does not
+        // wait for a page, by `new()`. CAST: An address has 64 bits.
+        unsafe { store(number.into(), address as c_ulong) }.then_some(())
     }
 
     fn vector(&mut self, number: u8) -> Option<[u64; 4]> {
@@ -137,10 +161,15 @@ impl Machine for Here {
     }
 
     fn set_vector(&mut self, number: u8, value: [u64; 4], how: How) -> Option<()> {
+        let set = match how {
+            How::Legacy => bindings::rust_stepping_vector_set_legacy,
+            How::Low => bindings::rust_stepping_vector_set_low,
+            How::Whole => bindings::rust_stepping_vector_set_whole,
+        };
+
         // SAFETY: `value` may be read. The task's own register, with interrupts off; the task does not run
         // user code.
-        unsafe { bindings::rust_stepping_vector_set(number.into(), value.as_ptr(), load(how)) }
-            .then_some(())
+        unsafe { set(number.into(), value.as_ptr()) }.then_some(())
     }
 
     fn zero_upper(&mut self) -> Option<()> {
@@ -153,7 +182,7 @@ impl Machine for Here {
         let Ok(len) = u32::try_from(words.len()) else {
             return false;
         };
-        if !self.can_execute(address, last_of(address, len)) {
+        if !self.can_execute(address, len) {
             return false;
         }
 
@@ -167,7 +196,7 @@ impl Machine for Here {
         let Ok(len) = u32::try_from(words.len()) else {
             return false;
         };
-        if !self.can_execute(address, last_of(address, len)) {
+        if !self.can_execute(address, len) {
             return false;
         }
 
@@ -186,6 +215,7 @@ impl Machine for Here {
         Some(*self.fs_base.get_or_insert_with(read))
     }
 
+    #[inline]
     fn compute(
         &mut self,
         native: Native,
@@ -195,28 +225,42 @@ impl Machine for Here {
         c: u64,
         flags: u64,
     ) -> Option<Values> {
+        let feature = match native {
+            Native::Popcnt => Some(bindings::rust_stepping_feature_RUST_STEPPING_POPCNT),
+            Native::Andn | Native::Blsr | Native::Blsmsk | Native::Blsi => {
+                Some(bindings::rust_stepping_feature_RUST_STEPPING_BMI1)
+            }
+            Native::Bzhi | Native::Shlx | Native::Shrx | Native::Sarx => {
+                Some(bindings::rust_stepping_feature_RUST_STEPPING_BMI2)
+            }
+            Native::Movbe => Some(bindings::rust_stepping_feature_RUST_STEPPING_MOVBE),
+            _ => None,
+        };
         // SAFETY: Reading what the processor has has no requirements.
-        if native == Native::Popcnt && !unsafe { bindings::rust_stepping_has_popcnt() } {
+        let lacks = |feature| !unsafe { bindings::rust_stepping_has(feature) };
+
+        if feature.is_some_and(lacks) {
             return None;
         }
-        // SAFETY: The interpreter has found that a quotient fits. POPCNT is known, or not asked for.
+        // SAFETY: The interpreter has found that a quotient fits. The instruction is known.
         unsafe { processor::compute(native, width, a, b, c, flags) }
     }
-}
 
-/// Where the last of so many words at `address` is.
-fn last_of(address: u64, words: u32) -> u64 {
-    let bytes = u64::from(words).wrapping_mul(8);
-
-    address.wrapping_add(bytes).wrapping_sub(1)
-}
-
-/// The move to a register that has this part of it.
-fn load(how: How) -> bindings::rust_stepping_move {
-    match how {
-        How::Legacy => bindings::rust_stepping_move_RUST_STEPPING_LOAD_LEGACY,
-        How::Low => bindings::rust_stepping_move_RUST_STEPPING_LOAD_LOW,
-        How::Whole => bindings::rust_stepping_move_RUST_STEPPING_LOAD_WHOLE,
+    fn float(
+        &mut self,
+        float: Float,
+        double: bool,
+        width: Width,
+        a: u64,
+        b: u64,
+    ) -> Option<Values> {
+        // SAFETY: Interrupts are off, so it stays as it is.
+        if !unsafe { bindings::rust_stepping_vector_are_there() } {
+            return None;
+        }
+        // SAFETY: The registers are the task's, which does not run user code; interrupts are off, so nothing
+        // else uses them.
+        unsafe { processor::float(float, double, width, a, b) }
     }
 }
 

@@ -6,6 +6,7 @@
 
 use core::arch::asm;
 use interpreter::{
+    Float,
     Native,
     Values,
     Width,
@@ -91,6 +92,17 @@ macro_rules! one {
     };
 }
 
+/// Three operands, of 32 and 64 bits.
+macro_rules! three {
+    ($width:ident, $ops:tt, $o4:literal, $o8:literal) => {
+        match $width {
+            Width::B4 => Some(apply!($ops, $o4)),
+            Width::B8 => Some(apply!($ops, $o8)),
+            _ => None,
+        }
+    };
+}
+
 /// The accumulator from `rdx` by `cl`.
 macro_rules! double {
     ($width:ident, $ops:tt, $op:literal) => {
@@ -111,7 +123,8 @@ macro_rules! double {
 /// # Safety
 ///
 /// - A quotient must fit into the width.
-/// - The processor must know POPCNT if that is asked for.
+/// - The processor must know POPCNT, BMI1 or BMI2 if such an instruction is asked for.
+#[inline]
 pub(crate) unsafe fn compute(
     native: Native,
     width: Width,
@@ -145,5 +158,146 @@ pub(crate) unsafe fn compute(
         Native::Tzcnt => two!(width, (a, b, c, flags), "tzcnt"),
         Native::Lzcnt => two!(width, (a, b, c, flags), "lzcnt"),
         Native::Popcnt => two!(width, (a, b, c, flags), "popcnt"),
+        Native::Movbe => Some(Values {
+            low: a.swap_bytes() >> (64 - width.bits()),
+            high: 0,
+            flags,
+        }),
+        Native::Andn => three!(
+            width,
+            (a, b, c, flags),
+            "andn eax, eax, ecx",
+            "andn rax, rax, rcx"
+        ),
+        Native::Blsr => three!(width, (a, b, c, flags), "blsr eax, ecx", "blsr rax, rcx"),
+        Native::Blsmsk => three!(
+            width,
+            (a, b, c, flags),
+            "blsmsk eax, ecx",
+            "blsmsk rax, rcx"
+        ),
+        Native::Blsi => three!(width, (a, b, c, flags), "blsi eax, ecx", "blsi rax, rcx"),
+        Native::Bzhi => three!(
+            width,
+            (a, b, c, flags),
+            "bzhi eax, ecx, eax",
+            "bzhi rax, rcx, rax"
+        ),
+        Native::Shlx => three!(
+            width,
+            (a, b, c, flags),
+            "shlx eax, ecx, eax",
+            "shlx rax, rcx, rax"
+        ),
+        Native::Shrx => three!(
+            width,
+            (a, b, c, flags),
+            "shrx eax, ecx, eax",
+            "shrx rax, rcx, rax"
+        ),
+        Native::Sarx => three!(
+            width,
+            (a, b, c, flags),
+            "sarx eax, ecx, eax",
+            "sarx rax, rcx, rax"
+        ),
     }
+}
+
+/// An instruction on the lowest 64 bits of `xmm0` and `xmm1`, or on one of them and the accumulator or `rcx`;
+/// `$result` brings the result into the accumulator.
+macro_rules! float {
+    ($a:ident, $b:ident, $operands:literal, $result:literal) => {{
+        let mut saved = [0_u64; 4];
+        let mut low = $a;
+        let flags: u64;
+
+        // SAFETY: The instruction computes on registers: general ones that are operands, and two vector
+        // registers, which are as before afterwards: `saved` has room for both. It does not fault: the caller
+        // has found all exceptions masked. The stack is as before.
+        unsafe {
+            asm!(
+                "movups [{saved}], xmm0",
+                "movups [{saved} + 16], xmm1",
+                "movq xmm0, rax",
+                "movq xmm1, rcx",
+                $operands,
+                "pushfq",
+                "pop {flags}",
+                $result,
+                "movups xmm0, [{saved}]",
+                "movups xmm1, [{saved} + 16]",
+                saved = in(reg) saved.as_mut_ptr(),
+                flags = out(reg) flags,
+                inout("rax") low,
+                in("rcx") $b,
+            )
+        };
+        Values { low, high: 0, flags }
+    }};
+}
+
+/// [`float!`] for elements of 4 and 8 bytes.
+macro_rules! scalar {
+    ($double:ident, $a:ident, $b:ident, $single:literal, $other:literal) => {
+        if $double {
+            float!($a, $b, $other, "movq rax, xmm0")
+        } else {
+            float!($a, $b, $single, "movq rax, xmm0")
+        }
+    };
+}
+
+/// The exceptions that are masked, in MXCSR.
+const MASKED: u32 = 0x1f80;
+
+/// What the processor makes of the lowest elements of two vectors, or of one and an integer of this width.
+/// [`None`] if an exception is not masked.
+///
+/// # Safety
+///
+/// The vector registers, and MXCSR, must be those of the user code, and nothing else may use them meanwhile.
+pub(crate) unsafe fn float(
+    float: Float,
+    double: bool,
+    width: Width,
+    a: u64,
+    b: u64,
+) -> Option<Values> {
+    let mut state = 0_u32;
+    let is_wide = width == Width::B8;
+
+    // SAFETY: The instruction writes to `state`.
+    unsafe { asm!("stmxcsr [{}]", in(reg) &raw mut state) };
+    if state & MASKED != MASKED {
+        return None;
+    }
+    Some(match float {
+        Float::Add => scalar!(double, a, b, "addss xmm0, xmm1", "addsd xmm0, xmm1"),
+        Float::Mul => scalar!(double, a, b, "mulss xmm0, xmm1", "mulsd xmm0, xmm1"),
+        Float::Sub => scalar!(double, a, b, "subss xmm0, xmm1", "subsd xmm0, xmm1"),
+        Float::Min => scalar!(double, a, b, "minss xmm0, xmm1", "minsd xmm0, xmm1"),
+        Float::Div => scalar!(double, a, b, "divss xmm0, xmm1", "divsd xmm0, xmm1"),
+        Float::Max => scalar!(double, a, b, "maxss xmm0, xmm1", "maxsd xmm0, xmm1"),
+        Float::Sqrt => scalar!(double, a, b, "sqrtss xmm0, xmm1", "sqrtsd xmm0, xmm1"),
+        Float::Convert => scalar!(double, a, b, "cvtss2sd xmm0, xmm1", "cvtsd2ss xmm0, xmm1"),
+        Float::FromInteger if is_wide => {
+            scalar!(double, a, b, "cvtsi2ss xmm0, rcx", "cvtsi2sd xmm0, rcx")
+        }
+        Float::FromInteger => scalar!(double, a, b, "cvtsi2ss xmm0, ecx", "cvtsi2sd xmm0, ecx"),
+        Float::Truncate => match (double, is_wide) {
+            (false, false) => float!(a, b, "cvttss2si eax, xmm1", ""),
+            (false, true) => float!(a, b, "cvttss2si rax, xmm1", ""),
+            (true, false) => float!(a, b, "cvttsd2si eax, xmm1", ""),
+            (true, true) => float!(a, b, "cvttsd2si rax, xmm1", ""),
+        },
+        Float::Round => match (double, is_wide) {
+            (false, false) => float!(a, b, "cvtss2si eax, xmm1", ""),
+            (false, true) => float!(a, b, "cvtss2si rax, xmm1", ""),
+            (true, false) => float!(a, b, "cvtsd2si eax, xmm1", ""),
+            (true, true) => float!(a, b, "cvtsd2si rax, xmm1", ""),
+        },
+        Float::Compare => scalar!(double, a, b, "ucomiss xmm0, xmm1", "ucomisd xmm0, xmm1"),
+        Float::CompareOrdered => scalar!(double, a, b, "comiss xmm0, xmm1", "comisd xmm0, xmm1"),
+    })
 }

@@ -12,7 +12,7 @@ use iced_x86::code_asm::{
     registers::ymm::*, rsi, rsp, AsmRegister64, CodeAssembler,
 };
 use interpreter::{
-    run, Block, Branch, Ended, How, Machine, Native, Observer, Registers, Values, Width,
+    run, Block, Branch, Ended, Float, How, Machine, Native, Observer, Registers, Values, Width,
     ARITHMETIC, DIRECTION,
 };
 use rustix::mm::{mmap_anonymous, MapFlags, ProtFlags};
@@ -279,11 +279,34 @@ impl Machine for Memory<'_> {
         c: u64,
         flags: u64,
     ) -> Option<Values> {
-        if native == Native::Popcnt && !std::is_x86_feature_detected!("popcnt") {
+        let known = match native {
+            Native::Popcnt => std::is_x86_feature_detected!("popcnt"),
+            Native::Andn | Native::Blsr | Native::Blsmsk | Native::Blsi => {
+                std::is_x86_feature_detected!("bmi1")
+            }
+            Native::Movbe => std::is_x86_feature_detected!("movbe"),
+            Native::Bzhi | Native::Shlx | Native::Shrx | Native::Sarx => {
+                std::is_x86_feature_detected!("bmi2")
+            }
+            _ => true,
+        };
+        if !known {
             return None;
         }
-        // SAFETY: The interpreter asks for no quotient that does not fit; POPCNT is known.
+        // SAFETY: The interpreter asks for no quotient that does not fit; the instruction is known.
         unsafe { stepping_processor::compute(native, width, a, b, c, flags) }
+    }
+
+    fn float(
+        &mut self,
+        float: Float,
+        double: bool,
+        width: Width,
+        a: u64,
+        b: u64,
+    ) -> Option<Values> {
+        // SAFETY: The registers are this thread's, and are as before afterwards.
+        unsafe { stepping_processor::float(float, double, width, a, b) }
     }
 }
 
@@ -353,27 +376,44 @@ impl Numbers {
             at += 1;
         };
         let choice = self.next();
+        let mut second = false;
+        let three = if choice >> 60 & 1 == 0 { 0x78 } else { 0 };
         if choice & 7 == 0 {
             put(0x66);
         }
-        if choice >> 8 & 31 == 0 {
-            put(0xf3);
+        match choice >> 8 & 31 {
+            0..3 => put(0xf3),
+            3..5 => put(0xf2),
+            _ => {}
         }
         if choice >> 3 & 1 == 0 {
             put(0x40 | choice.to_le_bytes()[2] & 15);
         }
         match choice >> 4 & 15 {
-            0..4 => put(0x0f),
+            0..3 => put(0x0f),
+            3 => {
+                put(0x0f);
+                put(0x38);
+                second = true;
+            }
+            // Often without a third operand.
             4 => {
                 put(0xc5);
-                put(choice.to_le_bytes()[3]);
+                put(choice.to_le_bytes()[3] | three);
             }
             5 => {
                 put(0xc4);
-                put(choice.to_le_bytes()[3] & 0xe0 | 1);
-                put(choice.to_le_bytes()[4]);
+                let map = 1 << (choice >> 40 & 1);
+                put(choice.to_le_bytes()[3] & 0xe0 | map);
+                put(choice.to_le_bytes()[4] | three);
+                second = map == 2;
             }
             _ => {}
+        }
+        // Of the opcodes behind 0F 38 most are left.
+        if second && choice >> 41 & 3 != 0 {
+            let known = [0x58, 0x59, 0x78, 0x79, 0xf0, 0xf1, 0xf2, 0xf3, 0xf5, 0xf7];
+            text[at] = known[index(choice >> 43) % known.len()];
         }
         // Registers for operands, or a base without a displacement.
         let modrm = self.next().to_le_bytes();

@@ -12,10 +12,6 @@
 #include <asm/asm.h>
 #include <asm/cpufeature.h>
 
-struct vector {
-	u64 words[4];
-};
-
 #define FOR_EACH_REGISTER(f, ...)					\
 	f(0, __VA_ARGS__) f(1, __VA_ARGS__) f(2, __VA_ARGS__)		\
 	f(3, __VA_ARGS__) f(4, __VA_ARGS__) f(5, __VA_ARGS__)		\
@@ -31,103 +27,102 @@ struct vector {
 			 : : "r" (at) : "memory" : fault);		\
 		break;
 
+/* Between register `number` and `at`, by one access. */
 #define MOVES(before, after)						\
 	switch (number) {						\
 	FOR_EACH_REGISTER(MOVE, before, after)				\
-	default:							\
-		return false;						\
 	}
 
+#define LOAD_LEGACY	MOVES("movdqu (%0), %%xmm", "\n")
+#define LOAD_LOW	MOVES("vmovdqu (%0), %%xmm", "\n")
+#define LOAD_WHOLE	MOVES("vmovdqu (%0), %%ymm", "\n")
+#define STORE		MOVES("movdqu %%xmm", ", (%0)\n")
+#define STORE_WHOLE	MOVES("vmovdqu %%ymm", ", (%0)\n")
+
 /*
- * Between register `number` and memory, by one access; false if that faults.
- * The caller may access the memory.
+ * With interrupts off, in a trap: whether the registers are in the processor.
  */
-static __always_inline bool move(unsigned int number, const void *at,
-				 enum rust_stepping_move what)
+static __always_inline bool are_there(void)
 {
-	switch (what) {
-	case RUST_STEPPING_LOAD_LEGACY:
-		MOVES("movdqu (%0), %%xmm", "\n");
-		break;
-	case RUST_STEPPING_LOAD_LOW:
-		MOVES("vmovdqu (%0), %%xmm", "\n");
-		break;
-	case RUST_STEPPING_LOAD_WHOLE:
-		MOVES("vmovdqu (%0), %%ymm", "\n");
-		break;
-	case RUST_STEPPING_STORE:
-		MOVES("movdqu %%xmm", ", (%0)\n");
-		break;
-	case RUST_STEPPING_STORE_WHOLE:
-		MOVES("vmovdqu %%ymm", ", (%0)\n");
-		break;
-	default:
-		return false;
+	return !test_thread_flag(TIF_NEED_FPU_LOAD);
+}
+
+/* AVX alone lacks some of the instructions that are interpreted. */
+static __always_inline bool have_avx(void)
+{
+	return are_there() && boot_cpu_has(X86_FEATURE_AVX2);
+}
+
+/* Between a register and user memory; false if that faults. */
+#define USER(name, can, moves)						\
+bool rust_stepping_vector_##name(unsigned int number, unsigned long to)	\
+{									\
+	void __user *at = (void __user *)to;				\
+									\
+	if (!can)							\
+		return false;						\
+	at = masked_user_access_begin(at);				\
+	moves								\
+	user_access_end();						\
+	return true;							\
+fault:									\
+	user_access_end();						\
+	return false;							\
+}
+
+USER(load_legacy, are_there(), LOAD_LEGACY)
+USER(load_low, have_avx(), LOAD_LOW)
+USER(load_whole, have_avx(), LOAD_WHOLE)
+USER(store, are_there(), STORE)
+USER(store_whole, have_avx(), STORE_WHOLE)
+
+/* From a register: what is above 128 bits is 0 if the processor has none. */
+bool rust_stepping_vector_get(unsigned int number, u64 words[4])
+{
+	u64 *at = words;
+
+	if (have_avx()) {
+		STORE_WHOLE
+		return true;
 	}
+	if (!are_there())
+		return false;
+	words[2] = 0;
+	words[3] = 0;
+	STORE
 	return true;
 fault:
 	return false;
 }
 
-static bool has_avx(void)
-{
-	return boot_cpu_has(X86_FEATURE_AVX);
-}
-
-/*
- * With interrupts off, in a trap: whether the registers are in the processor,
- * and whether it knows what is asked for.
- */
-static bool can_move(enum rust_stepping_move what)
-{
-	if (test_thread_flag(TIF_NEED_FPU_LOAD))
-		return false;
-	return what == RUST_STEPPING_LOAD_LEGACY ||
-	       what == RUST_STEPPING_STORE || has_avx();
-}
-
-/* Between a register and user memory. */
-bool rust_stepping_vector_user(unsigned int number, unsigned long at,
-			       enum rust_stepping_move what)
-{
-	void __user *user = (void __user *)at;
-	unsigned int bytes = 16;
-	bool moved;
-
-	if (what == RUST_STEPPING_LOAD_WHOLE ||
-	    what == RUST_STEPPING_STORE_WHOLE)
-		bytes = 32;
-	if (!can_move(what) || !user_access_begin(user, bytes))
-		return false;
-	moved = move(number, (__force const void *)user, what);
-	user_access_end();
-	return moved;
-}
-
-/* From a register: what is above 128 bits is 0 if the processor has none. */
-bool rust_stepping_vector_get(unsigned int number, u64 words[4])
-{
-	struct vector value = {};
-
-	if (!can_move(RUST_STEPPING_STORE) ||
-	    !move(number, &value, has_avx() ? RUST_STEPPING_STORE_WHOLE :
-					      RUST_STEPPING_STORE))
-		return false;
-	memcpy(words, value.words, sizeof(value));
-	return true;
-}
-
 /* To a register. */
-bool rust_stepping_vector_set(unsigned int number, const u64 words[4],
-			      enum rust_stepping_move what)
-{
-	return can_move(what) && move(number, words, what);
+#define SET(name, can, moves)						\
+bool rust_stepping_vector_set_##name(unsigned int number, const u64 words[4]) \
+{									\
+	const u64 *at = words;						\
+									\
+	if (!can)							\
+		return false;						\
+	moves								\
+	return true;							\
+fault:									\
+	return false;							\
 }
+
+SET(legacy, are_there(), LOAD_LEGACY)
+SET(low, have_avx(), LOAD_LOW)
+SET(whole, have_avx(), LOAD_WHOLE)
 
 bool rust_stepping_vector_zero_upper(void)
 {
-	if (!can_move(RUST_STEPPING_LOAD_LOW))
+	if (!have_avx())
 		return false;
 	asm volatile("vzeroupper" : : : "memory");
 	return true;
+}
+
+/* Whether the registers are in the processor, so that it can compute. */
+bool rust_stepping_vector_are_there(void)
+{
+	return are_there();
 }

@@ -46,21 +46,25 @@ impl Ranges {
         }
     }
 
-    /// Whether all code from `first` to `last` is traced: `Some(false)` if none is, [`None`] if a part of it
-    /// can be.
-    pub(crate) fn have(&self, first: u64, last: u64) -> Option<bool> {
+    /// The first and the last address of code around `ip` that is traced as a whole, or not at all; and
+    /// whether it is.
+    pub(crate) fn around(&self, ip: u64) -> (u64, u64, bool) {
+        let (mut first, mut last) = (0, u64::MAX);
         let Self::These(ranges) = self else {
-            return Some(true);
+            return (first, last, true);
         };
-        let mut some = false;
 
         for (from, to) in ranges.iter().flatten() {
-            if (*from..=*to).contains(&first) && (*from..=*to).contains(&last) {
-                return Some(true);
+            if (*from..=*to).contains(&ip) {
+                return (*from, *to, true);
             }
-            some |= first <= *to && last >= *from;
+            if *from > ip {
+                last = last.min(from.saturating_sub(1));
+            } else {
+                first = first.max(to.saturating_add(1));
+            }
         }
-        (!some).then_some(false)
+        (first, last, false)
     }
 
     /// Whether code at `ip` is traced.

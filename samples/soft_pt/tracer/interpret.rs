@@ -34,12 +34,27 @@ struct Watch<'a, 'b> {
     ring: &'a mut Ring<'b>,
     ranges: &'a Ranges,
     traced: bool,
+    /// Where code is that is known to be traced, or not: first and last address.
+    known: (u64, u64),
+}
+
+impl Watch<'_, '_> {
+    /// Whether all code from `first` to `last` is traced, or none.
+    fn look(&mut self, first: u64, last: u64) -> bool {
+        let (from, to, traced) = self.ranges.around(first);
+
+        self.known = (from, to);
+        traced == self.traced && last <= to
+    }
 }
 
 impl Observer for Watch<'_, '_> {
     #[inline]
     fn enters(&mut self, first: u64, end: u64) -> ControlFlow<()> {
-        if self.ranges.have(first, end.wrapping_sub(1)) == Some(self.traced) {
+        let (from, to) = self.known;
+        let last = end.wrapping_sub(1);
+
+        if first >= from && last <= to || self.look(first, last) {
             ControlFlow::Continue(())
         } else {
             ControlFlow::Break(())
@@ -93,6 +108,8 @@ pub(super) fn interpret(
         ring,
         ranges: &tracer.ranges,
         traced,
+        // Nothing.
+        known: (u64::MAX, 0),
     };
     let Some(ran) = task.interpret(&mut unit.blocks, &mut watch, LIMIT) else {
         return 0;

@@ -1,0 +1,482 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The most frequent forms of instructions have functions of their own, which the decoder chooses.
+
+use crate::{
+    execute::{to, Done, Stop, Task, SP},
+    flags::{Flags, Source, ARITHMETIC},
+    op::{How, Native, Op, Place, Vector, What, Width},
+    Branch, Machine, Observer,
+};
+
+mod table;
+
+use table::Functions;
+
+type Function<M, O> = for<'a, 'b, 'c> fn(&'b mut Task<'a, M, O>, &'c Op) -> Done;
+
+/// Executes an instruction of the block that the task is in.
+#[inline]
+pub(crate) fn run<M: Machine, O: Observer>(task: &mut Task<'_, M, O>, op: &Op) -> Done {
+    match Functions::<M, O>::TABLE.get(usize::from(op.run)) {
+        Some(function) => function(task, op),
+        None => Err(Stop::Left),
+    }
+}
+
+/// A width that the compiler knows.
+trait Wide {
+    const WIDTH: Width;
+}
+
+struct W1;
+struct W2;
+struct W4;
+struct W8;
+
+impl Wide for W1 {
+    const WIDTH: Width = Width::B1;
+}
+
+impl Wide for W2 {
+    const WIDTH: Width = Width::B2;
+}
+
+impl Wide for W4 {
+    const WIDTH: Width = Width::B4;
+}
+
+impl Wide for W8 {
+    const WIDTH: Width = Width::B8;
+}
+
+/// A shift that the compiler knows.
+trait Shift {
+    const NATIVE: Native;
+}
+
+struct Shl;
+struct Shr;
+struct Sar;
+
+impl Shift for Shl {
+    const NATIVE: Native = Native::Shl;
+}
+
+impl Shift for Shr {
+    const NATIVE: Native = Native::Shr;
+}
+
+impl Shift for Sar {
+    const NATIVE: Native = Native::Sar;
+}
+
+/// What is made of two operands.
+trait Compute {
+    /// Whether the first one is read.
+    const READS: bool = true;
+    /// Whether it is written.
+    const WRITES: bool = true;
+
+    /// Upper bits do not matter.
+    fn result(a: u64, b: u64) -> u64;
+
+    fn flags(flags: &mut Flags, width: Width, a: u64, b: u64, result: u64);
+}
+
+macro_rules! bitwise {
+    ($name:ident, $writes:literal, $result:expr) => {
+        struct $name;
+
+        impl Compute for $name {
+            const WRITES: bool = $writes;
+
+            #[inline]
+            fn result(a: u64, b: u64) -> u64 {
+                let result: fn(u64, u64) -> u64 = $result;
+
+                result(a, b)
+            }
+
+            #[inline]
+            fn flags(flags: &mut Flags, width: Width, _a: u64, _b: u64, result: u64) {
+                flags.logic(width, result);
+            }
+        }
+    };
+}
+
+bitwise!(And, true, |a, b| a & b);
+bitwise!(Or, true, |a, b| a | b);
+bitwise!(Xor, true, |a, b| a ^ b);
+bitwise!(Test, false, |a, b| a & b);
+
+macro_rules! arithmetic {
+    ($name:ident, $writes:literal, $source:expr, $result:expr) => {
+        struct $name;
+
+        impl Compute for $name {
+            const WRITES: bool = $writes;
+
+            #[inline]
+            fn result(a: u64, b: u64) -> u64 {
+                $result(a, b)
+            }
+
+            #[inline]
+            fn flags(flags: &mut Flags, width: Width, a: u64, b: u64, _result: u64) {
+                flags.lazy($source, width, a, b);
+            }
+        }
+    };
+}
+
+arithmetic!(Add, true, Source::Add, u64::wrapping_add);
+arithmetic!(Sub, true, Source::Sub, u64::wrapping_sub);
+arithmetic!(Cmp, false, Source::Sub, u64::wrapping_sub);
+
+struct Mov;
+
+impl Compute for Mov {
+    const READS: bool = false;
+
+    #[inline]
+    fn result(_a: u64, b: u64) -> u64 {
+        b
+    }
+
+    #[inline]
+    fn flags(_flags: &mut Flags, _width: Width, _a: u64, _b: u64, _result: u64) {}
+}
+
+/// Writes a register, of which the bits above a byte stay, and those above 4 bytes become 0.
+#[inline]
+fn put<W: Wide, M: Machine, O: Observer>(task: &mut Task<'_, M, O>, number: u8, value: u64) {
+    let mask = W::WIDTH.mask();
+    let kept = if W::WIDTH.bytes() < 4 {
+        task.at(number) & !mask
+    } else {
+        0
+    };
+
+    task.set(number, kept | value & mask);
+}
+
+/// Of a register and `b`.
+#[inline]
+fn to_register<C: Compute, W: Wide, M: Machine, O: Observer>(
+    task: &mut Task<'_, M, O>,
+    op: &Op,
+    b: u64,
+) -> Done {
+    let a = if C::READS { task.at(op.target.at()) } else { 0 };
+    let result = C::result(a, b);
+
+    if C::WRITES {
+        put::<W, M, O>(task, op.target.at(), result);
+    }
+    C::flags(&mut task.flags, W::WIDTH, a, b, result);
+    Ok(())
+}
+
+/// Of memory and `b`.
+#[inline]
+fn to_memory<C: Compute, W: Wide, M: Machine, O: Observer>(
+    task: &mut Task<'_, M, O>,
+    op: &Op,
+    b: u64,
+) -> Done {
+    let address = task.effective(op);
+    let a = if C::READS {
+        task.load(address, W::WIDTH)?
+    } else {
+        0
+    };
+    let result = C::result(a, b);
+
+    if C::WRITES {
+        task.store(address, W::WIDTH, result)?;
+    }
+    C::flags(&mut task.flags, W::WIDTH, a, b, result);
+    if C::WRITES {
+        task.stored()
+    } else {
+        Ok(())
+    }
+}
+
+fn reg_reg<C: Compute, W: Wide, M: Machine, O: Observer>(
+    task: &mut Task<'_, M, O>,
+    op: &Op,
+) -> Done {
+    let b = task.at(op.source.at());
+
+    to_register::<C, W, M, O>(task, op, b)
+}
+
+fn reg_imm<C: Compute, W: Wide, M: Machine, O: Observer>(
+    task: &mut Task<'_, M, O>,
+    op: &Op,
+) -> Done {
+    to_register::<C, W, M, O>(task, op, op.imm)
+}
+
+fn reg_mem<C: Compute, W: Wide, M: Machine, O: Observer>(
+    task: &mut Task<'_, M, O>,
+    op: &Op,
+) -> Done {
+    let b = task.load(task.effective(op), W::WIDTH)?;
+
+    to_register::<C, W, M, O>(task, op, b)
+}
+
+fn mem_reg<C: Compute, W: Wide, M: Machine, O: Observer>(
+    task: &mut Task<'_, M, O>,
+    op: &Op,
+) -> Done {
+    let b = task.at(op.source.at());
+
+    to_memory::<C, W, M, O>(task, op, b)
+}
+
+fn mem_imm<C: Compute, W: Wide, M: Machine, O: Observer>(
+    task: &mut Task<'_, M, O>,
+    op: &Op,
+) -> Done {
+    to_memory::<C, W, M, O>(task, op, op.imm)
+}
+
+/// MOVZX, of `F` to any width from 4 bytes on.
+fn zero_reg<F: Wide, M: Machine, O: Observer>(task: &mut Task<'_, M, O>, op: &Op) -> Done {
+    task.set(op.target.at(), task.at(op.source.at()) & F::WIDTH.mask());
+    Ok(())
+}
+
+fn zero_mem<F: Wide, M: Machine, O: Observer>(task: &mut Task<'_, M, O>, op: &Op) -> Done {
+    let value = task.load(task.effective(op), F::WIDTH)?;
+
+    task.set(op.target.at(), value);
+    Ok(())
+}
+
+/// MOVSXD to 8 bytes.
+fn sign_reg<M: Machine, O: Observer>(task: &mut Task<'_, M, O>, op: &Op) -> Done {
+    task.set(op.target.at(), Width::B4.extend(task.at(op.source.at())));
+    Ok(())
+}
+
+fn sign_mem<M: Machine, O: Observer>(task: &mut Task<'_, M, O>, op: &Op) -> Done {
+    let value = task.load(task.effective(op), Width::B4)?;
+
+    task.set(op.target.at(), Width::B4.extend(value));
+    Ok(())
+}
+
+fn lea<W: Wide, M: Machine, O: Observer>(task: &mut Task<'_, M, O>, op: &Op) -> Done {
+    task.set(op.target.at(), task.effective(op) & W::WIDTH.mask());
+    Ok(())
+}
+
+fn cmov_reg<W: Wide, M: Machine, O: Observer>(task: &mut Task<'_, M, O>, op: &Op) -> Done {
+    let What::Cmov(condition) = op.what else {
+        return Err(Stop::Left);
+    };
+    let from = if task.flags.has(condition) {
+        op.source.at()
+    } else {
+        op.target.at()
+    };
+
+    // The upper half becomes 0 in any case.
+    task.set(op.target.at(), task.at(from) & W::WIDTH.mask());
+    Ok(())
+}
+
+/// The address of the vector in memory. [`Err`] if it must be aligned, and is not.
+#[inline]
+fn vector_address<M: Machine, O: Observer>(
+    task: &Task<'_, M, O>,
+    op: &Op,
+) -> Result<(u64, How), Stop> {
+    let What::Vector(Vector::Move(aligned), how) = op.what else {
+        return Err(Stop::Left);
+    };
+    let address = task.effective(op);
+
+    if aligned && address & how.bytes().wrapping_sub(1) != 0 {
+        return Err(Stop::Left);
+    }
+    Ok((address, how))
+}
+
+fn vector_load<M: Machine, O: Observer>(task: &mut Task<'_, M, O>, op: &Op) -> Done {
+    let (address, how) = vector_address(task, op)?;
+
+    task.machine
+        .load_vector(op.target.at(), address, how)
+        .ok_or(Stop::Left)
+}
+
+fn vector_store<M: Machine, O: Observer>(task: &mut Task<'_, M, O>, op: &Op) -> Done {
+    let (address, how) = vector_address(task, op)?;
+
+    task.stores_at(address);
+    task.machine
+        .store_vector(op.source.at(), address, how)
+        .ok_or(Stop::Left)?;
+    task.stored()
+}
+
+/// A shift of a register by an immediate or `cl`.
+fn shift<N: Shift, W: Wide, M: Machine, O: Observer>(task: &mut Task<'_, M, O>, op: &Op) -> Done {
+    let count = if op.source.is_immediate() {
+        op.imm
+    } else {
+        task.at(op.source.at())
+    };
+    let a = task.at(op.target.at()) & W::WIDTH.mask();
+    let low = native::<W, M, O>(task, N::NATIVE, a, count)?;
+
+    task.set(op.target.at(), low);
+    Ok(())
+}
+
+/// IMUL of a register, with itself or an immediate.
+fn multiply<W: Wide, M: Machine, O: Observer>(task: &mut Task<'_, M, O>, op: &Op) -> Done {
+    let a = if op.target.is_immediate() {
+        op.imm
+    } else {
+        task.at(op.target.at())
+    };
+    let b = if op.source.is_memory() {
+        task.load(task.effective(op), W::WIDTH)?
+    } else {
+        task.at(op.source.at())
+    };
+    let low = native::<W, M, O>(task, Native::ImulTwo, a, b)?;
+
+    task.set(op.reg.at(), low);
+    Ok(())
+}
+
+/// What the processor makes of two numbers, and its flags.
+#[inline(always)]
+fn native<W: Wide, M: Machine, O: Observer>(
+    task: &mut Task<'_, M, O>,
+    native: Native,
+    a: u64,
+    b: u64,
+) -> Result<u64, Stop> {
+    let flags = task.flags.get();
+    let values = task
+        .machine
+        .compute(native, W::WIDTH, a, b, 0, flags & ARITHMETIC)
+        .ok_or(Stop::Left)?;
+
+    task.flags
+        .set(flags & !ARITHMETIC | values.flags & ARITHMETIC);
+    Ok(values.low & W::WIDTH.mask())
+}
+
+/// SETcc of a register.
+fn set_if<M: Machine, O: Observer>(task: &mut Task<'_, M, O>, op: &Op) -> Done {
+    let What::Set(condition) = op.what else {
+        return Err(Stop::Left);
+    };
+    let holds = task.flags.has(condition);
+
+    put::<W1, M, O>(task, op.target.at(), holds.into());
+    Ok(())
+}
+
+/// INC and DEC of a register.
+fn count<W: Wide, M: Machine, O: Observer>(task: &mut Task<'_, M, O>, op: &Op) -> Done {
+    let a = task.at(op.target.at()) & W::WIDTH.mask();
+    let result = if op.what == What::Inc {
+        task.flags.inc(W::WIDTH, a)
+    } else {
+        task.flags.dec(W::WIDTH, a)
+    };
+
+    task.set(op.target.at(), result);
+    Ok(())
+}
+
+fn any<M: Machine, O: Observer>(task: &mut Task<'_, M, O>, op: &Op) -> Done {
+    task.any(op)
+}
+
+fn nop<M: Machine, O: Observer>(_task: &mut Task<'_, M, O>, _op: &Op) -> Done {
+    Ok(())
+}
+
+fn push<M: Machine, O: Observer>(task: &mut Task<'_, M, O>, op: &Op) -> Done {
+    task.push(task.at(op.source.at()))?;
+    task.stored()
+}
+
+fn pop<M: Machine, O: Observer>(task: &mut Task<'_, M, O>, op: &Op) -> Done {
+    let sp = task.at(SP);
+    let value = task.load(sp, Width::B8)?;
+
+    task.set(SP, sp.wrapping_add(8));
+    task.set(op.target.at(), value);
+    Ok(())
+}
+
+fn jump<M: Machine, O: Observer>(task: &mut Task<'_, M, O>, op: &Op) -> Done {
+    task.branch(Branch::Jump, op, op.imm)
+}
+
+/// The target is not the next instruction.
+fn jump_if<const CONDITION: u8, M: Machine, O: Observer>(
+    task: &mut Task<'_, M, O>,
+    op: &Op,
+) -> Done {
+    if task.flags.is_comparison() {
+        let holds = task.flags.has(CONDITION);
+
+        task.jump_if(op, holds)
+    } else {
+        any(task, op)
+    }
+}
+
+fn call<M: Machine, O: Observer>(task: &mut Task<'_, M, O>, op: &Op) -> Done {
+    task.push(task.next(op))?;
+    task.branch(Branch::Call, op, op.imm)
+}
+
+fn ret<M: Machine, O: Observer>(task: &mut Task<'_, M, O>, op: &Op) -> Done {
+    let sp = task.at(SP);
+    let target = to(task.load(sp, Width::B8)?)?;
+
+    task.set(SP, sp.wrapping_add(8));
+    task.branch(Branch::Return, op, target)
+}
+
+fn jump_reg<M: Machine, O: Observer>(task: &mut Task<'_, M, O>, op: &Op) -> Done {
+    let target = to(task.at(op.source.at()))?;
+
+    task.branch(Branch::IndirectJump, op, target)
+}
+
+fn call_reg<M: Machine, O: Observer>(task: &mut Task<'_, M, O>, op: &Op) -> Done {
+    let target = to(task.at(op.source.at()))?;
+
+    task.push(task.next(op))?;
+    task.branch(Branch::IndirectCall, op, target)
+}
+
+fn call_mem<M: Machine, O: Observer>(task: &mut Task<'_, M, O>, op: &Op) -> Done {
+    let target = to(task.load(task.effective(op), Width::B8)?)?;
+
+    task.push(task.next(op))?;
+    task.branch(Branch::IndirectCall, op, target)
+}
+
+fn jump_mem<M: Machine, O: Observer>(task: &mut Task<'_, M, O>, op: &Op) -> Done {
+    let target = to(task.load(task.effective(op), Width::B8)?)?;
+
+    task.branch(Branch::IndirectJump, op, target)
+}

@@ -1,0 +1,428 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Instructions in all of their forms.
+
+use crate::{
+    execute::{to, Done, Stop, Task, SP},
+    flags::{self, Flags, Source},
+    op::{Carry, Native, Op, Place, Two, What, Width},
+    Branch, Machine, Observer, Values,
+};
+
+/// The accumulator.
+const AX: Place = Place::register(0);
+const DX: Place = Place::register(2);
+
+const BP: u8 = 5;
+const SI: u8 = 6;
+const DI: u8 = 7;
+
+/// The number of a string's elements after which something else can come in between.
+pub(crate) const STRING_MAX: u64 = 64;
+
+impl<M: Machine, O: Observer> Task<'_, M, O> {
+    /// The operand that is read.
+    #[inline]
+    pub(crate) fn source(&mut self, op: &Op, width: Width) -> Result<u64, Stop> {
+        if op.source.is_memory() {
+            let address = self.address(op)?;
+            self.load(address, width)
+        } else {
+            Ok(self.get(op.source, width))
+        }
+    }
+
+    /// Writes the operand that is only written.
+    #[inline]
+    pub(crate) fn write(&mut self, op: &Op, width: Width, value: u64) -> Done {
+        if op.target.is_memory() {
+            let address = self.address(op)?;
+            self.store(address, width, value)
+        } else {
+            self.put(op.target, width, value);
+            Ok(())
+        }
+    }
+
+    /// The operand that is read first.
+    #[inline]
+    fn target(&mut self, op: &Op) -> Result<u64, Stop> {
+        if op.target.is_memory() {
+            let address = self.address(op)?;
+            self.load(address, op.width)
+        } else {
+            Ok(self.get(op.target, op.width))
+        }
+    }
+
+    /// Reads both operands, and writes what `f` makes of them.
+    #[inline]
+    fn both(&mut self, op: &Op, source: Source, f: impl FnOnce(u64, u64) -> u64) -> Done {
+        let width = op.width;
+        let b = self.source(op, width)?;
+        let a = self.target(op)?;
+        let result = f(a, b) & width.mask();
+
+        self.write(op, width, result)?;
+        self.flags.lazy(source, width, a, b);
+        Ok(())
+    }
+
+    /// As [`both`](Self::both), bitwise.
+    #[inline]
+    fn bitwise(&mut self, op: &Op, f: impl FnOnce(u64, u64) -> u64) -> Done {
+        let b = self.source(op, op.width)?;
+        let a = self.target(op)?;
+        let result = f(a, b) & op.width.mask();
+
+        self.write(op, op.width, result)?;
+        self.flags.logic(op.width, result);
+        Ok(())
+    }
+
+    /// As [`both`](Self::both), with the carry. The flags are as before if the write fails.
+    fn carried(&mut self, op: &Op, f: impl FnOnce(&mut Flags, Width, u64, u64) -> u64) -> Done {
+        let b = self.source(op, op.width)?;
+        let a = self.target(op)?;
+        let mut flags = self.flags;
+        let result = f(&mut flags, op.width, a, b);
+
+        self.write(op, op.width, result)?;
+        self.flags = flags;
+        Ok(())
+    }
+
+    /// As [`both`](Self::both), with one operand.
+    #[inline]
+    fn one(&mut self, op: &Op, f: impl FnOnce(&mut Flags, Width, u64) -> u64) -> Done {
+        let a = self.target(op)?;
+        let mut flags = self.flags;
+        let result = f(&mut flags, op.width, a);
+
+        self.write(op, op.width, result)?;
+        self.flags = flags;
+        Ok(())
+    }
+
+    /// Executes any instruction.
+    pub(crate) fn any(&mut self, op: &Op) -> Done {
+        self.set_immediate(op);
+        match op.what {
+            What::Nop => {}
+            What::Two(Two::Mov) => {
+                let value = self.source(op, op.width)?;
+                self.write(op, op.width, value)?;
+            }
+            What::Movzx(from) => {
+                let value = self.source(op, from)?;
+                self.put(op.target, op.width, value);
+            }
+            What::Movsx(from) => {
+                let value = from.extend(self.source(op, from)?) & op.width.mask();
+                self.put(op.target, op.width, value);
+            }
+            What::Two(Two::Add) => self.both(op, Source::Add, u64::wrapping_add)?,
+            What::Two(Two::Sub) => self.both(op, Source::Sub, u64::wrapping_sub)?,
+            What::Two(Two::And) => self.bitwise(op, |a, b| a & b)?,
+            What::Two(Two::Or) => self.bitwise(op, |a, b| a | b)?,
+            What::Two(Two::Xor) => self.bitwise(op, |a, b| a ^ b)?,
+            What::Two(Two::Adc) => self.carried(op, Flags::adc)?,
+            What::Two(Two::Sbb) => self.carried(op, Flags::sbb)?,
+            What::Two(Two::Cmp) => {
+                let b = self.source(op, op.width)?;
+                let a = self.target(op)?;
+                self.flags.lazy(Source::Sub, op.width, a, b);
+            }
+            What::Two(Two::Test) => {
+                let b = self.source(op, op.width)?;
+                let a = self.target(op)?;
+                self.flags.logic(op.width, a & b);
+            }
+            What::Not => self.one(op, |_, width, a| !a & width.mask())?,
+            What::Neg => self.one(op, Flags::neg)?,
+            What::Inc => self.one(op, Flags::inc)?,
+            What::Dec => self.one(op, Flags::dec)?,
+            What::Xchg => {
+                let (a, b) = (self.get(op.target, op.width), self.get(op.source, op.width));
+                self.put(op.target, op.width, b);
+                self.put(op.source, op.width, a);
+            }
+            What::Bswap => {
+                let value = self.get(op.target, op.width).swap_bytes();
+                let unused = 64_u32.wrapping_sub(op.width.bits());
+                self.put(op.target, op.width, value.wrapping_shr(unused));
+            }
+            What::Swapped => {
+                let a = self.source(op, op.width)?;
+                let values = self.compute(Native::Movbe, op.width, (a, 0, 0))?;
+                self.write(op, op.width, values.low)?;
+            }
+            What::Three(native) => {
+                let b = self.source(op, op.width)?;
+                let a = self.get(op.reg, op.width);
+                let values = self.compute(native, op.width, (a, b, 0))?;
+                self.put(op.target, op.width, values.low);
+                self.flags.set(values.flags);
+            }
+            What::Cmov(condition) => {
+                // The source is read in any case, and the upper half becomes 0.
+                let value = self.source(op, op.width)?;
+                let old = self.get(op.target, op.width);
+                let new = if self.flags.has(condition) {
+                    value
+                } else {
+                    old
+                };
+                self.put(op.target, op.width, new);
+            }
+            What::Set(condition) => {
+                let holds = self.flags.has(condition);
+                self.write(op, Width::B1, u64::from(holds))?;
+            }
+            What::ExtendA => {
+                let half = match op.width {
+                    Width::B8 => Width::B4,
+                    Width::B4 => Width::B2,
+                    _ => Width::B1,
+                };
+                let value = half.extend(self.at(0)) & op.width.mask();
+                self.put(AX, op.width, value);
+            }
+            What::ExtendD => {
+                let is_negative = self.at(0) & op.width.sign() != 0;
+                let value = if is_negative { op.width.mask() } else { 0 };
+                self.put(DX, op.width, value);
+            }
+            What::Native(native) => self.native(op, native)?,
+            What::Multiply(native) => self.multiply(op, native)?,
+            What::Divide(native) => self.divide(op, native)?,
+            What::Leave => {
+                let bp = self.at(BP);
+                let value = self.load(bp, Width::B8)?;
+                self.set(SP, bp.wrapping_add(8));
+                self.set(BP, value);
+            }
+            What::Carry(carry) => {
+                let flags = self.flags.get();
+                self.flags.set(match carry {
+                    Carry::Clear => flags & !flags::CARRY,
+                    Carry::Set => flags | flags::CARRY,
+                    Carry::Complement => flags ^ flags::CARRY,
+                });
+            }
+            What::Direction(down) => {
+                let flags = self.flags.get();
+                self.flags.set(if down {
+                    flags | flags::DIRECTION
+                } else {
+                    flags & !flags::DIRECTION
+                });
+            }
+            What::Vector(what, how) => self.vector(op, what, how)?,
+            What::Stos(repeated) => self.string(op, repeated, false)?,
+            What::Movs(repeated) => self.string(op, repeated, true)?,
+            What::Lea => {
+                let address = self.effective(op) & op.width.mask();
+                self.put(op.target, op.width, address);
+            }
+            What::Push => {
+                let value = self.source(op, Width::B8)?;
+                self.push(value)?;
+            }
+            What::Pop => {
+                let sp = self.at(SP);
+                let value = self.load(sp, Width::B8)?;
+                self.set(SP, sp.wrapping_add(8));
+                self.put(op.target, Width::B8, value);
+            }
+            What::JumpIf(condition) => {
+                // One whose target is the next instruction is taken in any case.
+                let holds = self.flags.has(condition) || op.imm == self.next(op);
+                return self.jump_if(op, holds);
+            }
+            What::JumpIfCx => {
+                let holds = self.at(1) == 0 || op.imm == self.next(op);
+                return self.jump_if(op, holds);
+            }
+            What::Jump => return self.branch(Branch::Jump, op, op.imm),
+            What::Call => {
+                self.push(self.next(op))?;
+                return self.branch(Branch::Call, op, op.imm);
+            }
+            What::Return => {
+                let sp = self.at(SP);
+                let target = to(self.load(sp, Width::B8)?)?;
+                self.set(SP, sp.wrapping_add(8).wrapping_add(op.imm));
+                return self.branch(Branch::Return, op, target);
+            }
+            What::IndirectJump => {
+                let target = to(self.source(op, Width::B8)?)?;
+                return self.branch(Branch::IndirectJump, op, target);
+            }
+            What::IndirectCall => {
+                let target = to(self.source(op, Width::B8)?)?;
+                self.push(self.next(op))?;
+                return self.branch(Branch::IndirectCall, op, target);
+            }
+        }
+        self.stored()
+    }
+
+    /// A branch that leads to its target if the condition holds.
+    #[inline(always)]
+    pub(crate) fn jump_if(&mut self, op: &Op, holds: bool) -> Done {
+        if holds {
+            self.branch(Branch::Conditional { taken: true }, op, op.imm)
+        } else {
+            self.pass(op)
+        }
+    }
+
+    fn compute(
+        &mut self,
+        native: Native,
+        width: Width,
+        (a, b, c): (u64, u64, u64),
+    ) -> Result<Values, Stop> {
+        let flags = self.flags.get();
+        let old = flags & flags::ARITHMETIC;
+        let mut values = self
+            .machine
+            .compute(native, width, a, b, c, old)
+            .ok_or(Stop::Left)?;
+
+        values.low &= width.mask();
+        values.high &= width.mask();
+        values.flags = flags & !flags::ARITHMETIC | values.flags & flags::ARITHMETIC;
+        Ok(values)
+    }
+
+    fn native(&mut self, op: &Op, native: Native) -> Done {
+        // The count of a shift is a byte.
+        let b = match native {
+            Native::Rol
+            | Native::Ror
+            | Native::Rcl
+            | Native::Rcr
+            | Native::Shl
+            | Native::Shr
+            | Native::Sar
+            | Native::Shld
+            | Native::Shrd => self.source(op, Width::B1)?,
+            _ => self.source(op, op.width)?,
+        };
+        let a = self.target(op)?;
+        // The register that a double shift takes from, and the only target of a multiplication.
+        let reg = op.reg;
+        let c = self.get(reg, op.width);
+        // With 16 bits the result of a double shift by more is undefined.
+        if matches!(native, Native::Shld | Native::Shrd) && op.width == Width::B2 {
+            return Err(Stop::Left);
+        }
+        let values = self.compute(native, op.width, (a, b, c))?;
+
+        match native {
+            Native::Bt => {}
+            Native::ImulTwo => self.put(reg, op.width, values.low),
+            // A count of 0 writes nothing to memory that a debugger could see; the register's upper
+            // half becomes 0 in any case.
+            _ => self.write(op, op.width, values.low)?,
+        }
+        self.flags.set(values.flags);
+        Ok(())
+    }
+
+    fn multiply(&mut self, op: &Op, native: Native) -> Done {
+        let b = self.source(op, op.width)?;
+        let a = self.get(AX, op.width);
+        let values = self.compute(native, op.width, (a, b, 0))?;
+
+        self.put(AX, op.width, values.low);
+        self.put(DX, op.width, values.high);
+        self.flags.set(values.flags);
+        Ok(())
+    }
+
+    fn divide(&mut self, op: &Op, native: Native) -> Done {
+        let b = self.source(op, op.width)?;
+        let (a, c) = (self.get(AX, op.width), self.get(DX, op.width));
+
+        if !fits(native, op.width, a, b, c) {
+            return Err(Stop::Left);
+        }
+        let values = self.compute(native, op.width, (a, b, c))?;
+
+        self.put(AX, op.width, values.low);
+        self.put(DX, op.width, values.high);
+        self.flags.set(values.flags);
+        Ok(())
+    }
+
+    /// STOS and MOVS. With a REP prefix up to [`STRING_MAX`] elements.
+    fn string(&mut self, op: &Op, repeated: bool, moves: bool) -> Done {
+        let mut done = 0;
+
+        loop {
+            let left = if repeated { self.at(1) } else { 1 };
+
+            if left == 0 {
+                return Ok(());
+            }
+            if done == STRING_MAX {
+                return Err(Stop::Again);
+            }
+            match self.element(op.width, moves) {
+                Ok(()) => {}
+                // What is done is done: the processor goes on from there.
+                Err(_) if done > 0 => return Err(Stop::Again),
+                Err(stop) => return Err(stop),
+            }
+            done = done.wrapping_add(1);
+            if !repeated {
+                return Ok(());
+            }
+            self.set(1, left.wrapping_sub(1));
+        }
+    }
+
+    /// An element of a string.
+    fn element(&mut self, width: Width, moves: bool) -> Done {
+        let (from, to) = (self.at(SI), self.at(DI));
+        let value = if moves {
+            self.load(from, width)?
+        } else {
+            self.at(0) & width.mask()
+        };
+        let step = if self.flags.direction() {
+            width.bytes().wrapping_neg()
+        } else {
+            width.bytes()
+        };
+
+        self.store(to, width, value)?;
+        self.set(DI, to.wrapping_add(step));
+        if moves {
+            self.set(SI, from.wrapping_add(step));
+        }
+        Ok(())
+    }
+}
+
+/// Whether the quotient of `c`:`a` by `b` fits into the width. The dividends that programs have are
+/// extended ones.
+fn fits(native: Native, width: Width, a: u64, b: u64, c: u64) -> bool {
+    match native {
+        Native::Div => c < b,
+        _ => {
+            let is_extended = c
+                == if a & width.sign() != 0 {
+                    width.mask()
+                } else {
+                    0
+                };
+            let overflows = a == width.sign() && b == width.mask();
+
+            b != 0 && is_extended && !overflows
+        }
+    }
+}
