@@ -5,9 +5,9 @@
 //!
 //! [`run`] executes instructions until there is one that it leaves to the processor, which then executes
 //! that one. An instruction is executed whole or left: one that faults changes nothing here, and faults on
-//! the processor. What is left: all but integer code on general registers, and moves and comparisons of
-//! vectors; instructions with LOCK, `gs` or 32-bit addresses; exchanges with memory; what asks for or changes
-//! the state of the processor.
+//! the processor. What is left: floating point of whole vectors, and most of what computes on vectors;
+//! instructions with LOCK, `gs` or 32-bit addresses; exchanges with memory; what asks for or changes the state
+//! of the processor.
 //!
 //! Each access to memory is one access of the instruction's width, in the order of the program. Code is
 //! compared with the memory each time before it is executed, block by block, so that code may change.
