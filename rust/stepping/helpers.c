@@ -317,6 +317,7 @@ struct hook {
 	}
 
 #define rust_stepping_rseq_ip_fixup rust_stepping_rseq_abort
+#define rust_stepping_emulate_vsyscall rust_stepping_vsyscall
 
 /* Tasks are followed by these. */
 static struct hook hooks[] = {
@@ -324,6 +325,8 @@ static struct hook hooks[] = {
 	HOOK(sys_exit, false),
 	HOOK(sched_switch, false),
 	HOOK(rseq_ip_fixup, true),
+	/* Its header, arch/x86/entry/vsyscall/vsyscall_trace.h, is not installed. */
+	HOOK(emulate_vsyscall, true),
 };
 
 /* A signal may be on its way when the first task is followed. */

@@ -31,6 +31,7 @@ void rust_stepping_signal_deliver(void *data, int signal,
 void rust_stepping_rseq_abort(void *data, unsigned long ip,
 			      unsigned long start_ip, unsigned long offset,
 			      unsigned long abort_ip);
+void rust_stepping_vsyscall(void *data, int nr);
 bool rust_stepping_idle(void);
 
 struct pt_regs *rust_stepping_user_regs(struct task_struct *task);

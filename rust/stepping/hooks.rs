@@ -166,6 +166,7 @@ const _: () = {
         bindings::rust_stepping_signal_deliver,
     ];
     let _ = [rust_stepping_rseq_abort, bindings::rust_stepping_rseq_abort];
+    let _ = [rust_stepping_vsyscall, bindings::rust_stepping_vsyscall];
 };
 
 /// # Safety
@@ -324,6 +325,15 @@ unsafe extern "C" fn rust_stepping_rseq_abort(
     _abort_ip: c_ulong,
 ) {
     tracer::dispatch(Transition::Redirected);
+}
+
+/// # Safety
+///
+/// Called by the tracepoint, in the task for which the kernel makes the call.
+#[no_mangle]
+unsafe extern "C" fn rust_stepping_vsyscall(_data: *mut c_void, _number: c_int) {
+    // This is a page fault, or a general protection fault, of the task's user code.
+    work::queue(Reason::Vsyscall);
 }
 
 /// Clears the running task's trap flag if that is pending.

@@ -127,8 +127,8 @@ impl Regs<'_> {
     }
 
     /// Whether a transition follows before the task goes back to user code:
-    /// [`Return`](crate::Transition::Return), [`Handler`](crate::Transition::Handler) or
-    /// [`Probed`](crate::Transition::Probed). Until then the kernel may copy the registers to where
+    /// [`Return`](crate::Transition::Return), [`Handler`](crate::Transition::Handler),
+    /// [`Probed`](crate::Transition::Probed) or [`Emulated`](crate::Transition::Emulated). Until then the kernel may copy the registers to where
     /// the program sees them, and must not find a trap flag that is not the program's.
     pub fn will_transition(&self) -> bool {
         self.is_in_syscall() || transit::is_in_transit(self.raw)

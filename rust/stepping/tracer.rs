@@ -64,6 +64,9 @@ pub enum Transition<'a> {
     },
     /// The kernel has changed where the task continues: a restartable sequence is aborted.
     Redirected,
+    /// The task is about to return to user code from a call of the vsyscall page, which the kernel has
+    /// made for it.
+    Emulated,
     /// The task gets off the CPU.
     SwitchOut,
     /// The next task gets on the CPU, and is [`Current`].
@@ -95,7 +98,7 @@ pub trait Tracer: Sized + Send + Sync + 'static {
     /// The task leaves user code, or goes back to it. [`None`] if it has none.
     ///
     /// C counterpart: probes of the tracepoints `sys_enter`, `sys_exit`, `signal_deliver`,
-    /// `sched_switch` and `rseq_ip_fixup`, `DIE_INT3`, and `task_work_add()`.
+    /// `sched_switch`, `rseq_ip_fixup` and `emulate_vsyscall`, `DIE_INT3`, and `task_work_add()`.
     fn transition(
         &self,
         task: Option<Current<'_>>,

@@ -6,6 +6,8 @@
 //!   memory, which may fault and sleep.
 //! - From a breakpoint of a uprobe until the probed instruction is done, the kernel executes that in
 //!   the task's place, and sends the task a `SIGTRAP` if its trap flag is set.
+//! - While the kernel makes a call of the vsyscall page, the registers look like those of a system
+//!   call, and say where the task goes on only in the end.
 //!
 //! A trap flag that is set meanwhile, when the task gets on a CPU again, would be seen. A work of the
 //! task's ends each, with a transition.

@@ -29,6 +29,8 @@ pub(crate) enum Reason {
     Breakpoint(c_ulong),
     /// It has executed the copy of the probed instruction at this address.
     Copy(c_ulong),
+    /// The kernel makes a call of the vsyscall page for it.
+    Vsyscall,
 }
 
 /// A work that is queued. It holds this module, and may run long after the tracers are gone: the
@@ -107,6 +109,12 @@ impl Work {
                 // The frame is complete.
                 drop(transit);
                 tracer::dispatch(Transition::Handler);
+                return;
+            }
+            Reason::Vsyscall => {
+                // The call is made.
+                drop(transit);
+                tracer::dispatch(Transition::Emulated);
                 return;
             }
             // SAFETY: There always is a current task.

@@ -15,9 +15,6 @@ use stepping::{
 /// `int3`.
 pub(crate) const BREAKPOINT: u8 = 0xcc;
 
-/// The page of calls that the kernel emulates.
-pub(crate) const VSYSCALL: core::ops::Range<u64> = 0xffff_ffff_ff60_0000..0xffff_ffff_ff60_1000;
-
 /// The mode of this kind of code.
 pub(crate) fn mode_of(code: Code) -> Mode {
     match code {
@@ -37,13 +34,6 @@ pub(crate) fn read(task: &Current<'_>, ip: u64) -> Option<Insn> {
     let len = task.read(ip, &mut text);
 
     Insn::decode(text.get(..len)?, mode(task))
-}
-
-/// Where the task's function returns to, if that can be read now.
-pub(crate) fn return_address(task: &Current<'_>) -> Option<u64> {
-    let mut bytes = [0; 8];
-
-    (task.read(task.sp(), &mut bytes) == bytes.len()).then(|| u64::from_le_bytes(bytes))
 }
 
 /// Takes the trap flag out of the flags that the task has pushed.

@@ -25,9 +25,7 @@ use crate::{
         mode,
         mode_of,
         read,
-        return_address,
-        BREAKPOINT,
-        VSYSCALL, //
+        BREAKPOINT, //
     },
     ranges::Ranges,
     ring::Ring,
@@ -285,14 +283,7 @@ impl Tracer {
             // Not traced; or a round of an instruction, which counts when it is left.
             steps = 0;
         }
-        self.place = if mode == Mode::Bits64 && VSYSCALL.contains(&to) {
-            // Not executed: the kernel makes the call, and returns for the program.
-            encoder.disable(to, ring)?;
-            match return_address(task) {
-                Some(ip) => Place::Entering(ip),
-                None => Place::Outside,
-            }
-        } else if traced {
+        self.place = if traced {
             // Read when it is certain that it is stepped.
             Place::Inside { ip: to, insn: None }
         } else {
@@ -360,6 +351,11 @@ impl Tracer {
 
                 self.full |= probed.is_err();
                 steps = probed.unwrap_or(0);
+            }
+            // It has executed nothing there.
+            (Transition::Emulated, Some(mut task)) => {
+                self.leave_place(encoder, ring);
+                self.arm(&mut task);
             }
             (Transition::Redirected, Some(task)) => {
                 if let Place::Entering(ip) = &mut self.place {

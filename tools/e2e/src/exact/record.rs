@@ -3,11 +3,13 @@
 //! Runs each program in a guest: stepped by `steptrace`, and traced.
 
 use std::fs;
+use std::hint;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
-use std::sync::{Mutex, RwLock};
-use std::thread;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, RwLock};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context, Result};
@@ -135,6 +137,7 @@ pub(super) fn runs(programs: &Path, program: &Program) -> Result<Outcome> {
         "PATH=/bin",
     ];
     let mut note = String::new();
+    let rival = (name == "vsyscalls").then(Rival::start);
     let start = Instant::now();
     let probes = match name {
         "probed" => Some(Probes::put(path)?),
@@ -150,6 +153,7 @@ pub(super) fn runs(programs: &Path, program: &Program) -> Result<Outcome> {
             (String::new(), output(by_auxrec, &command, "")?)
         }
     };
+    drop(rival);
     let mut runs = vec![("auxrec", start.elapsed(), seen)];
     let alone = output(&[], &command, &asked)?;
     if let Some(probes) = probes {
@@ -194,6 +198,36 @@ pub(super) fn runs(programs: &Path, program: &Program) -> Result<Outcome> {
         fs::copy(CODE, "/out/generated.code").context("cannot keep the code")?;
     }
     Ok(Outcome::Good(format!("{note}{}", alone.status)))
+}
+
+/// A thread that wants this thread's CPU all the time, so that a program beside it is preempted wherever it is.
+struct Rival {
+    ended: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Rival {
+    fn start() -> Self {
+        let ended = Arc::new(AtomicBool::new(false));
+        let seen = Arc::clone(&ended);
+        let thread = thread::spawn(move || {
+            while !seen.load(Relaxed) {
+                hint::spin_loop();
+            }
+        });
+        Self {
+            ended,
+            thread: Some(thread),
+        }
+    }
+}
+
+impl Drop for Rival {
+    fn drop(&mut self) {
+        self.ended.store(true, Relaxed);
+        // It does nothing that can fail.
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
 }
 
 /// The kernel's probes of user code, in the functions `on_…` of a program.
