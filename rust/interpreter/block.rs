@@ -2,7 +2,8 @@
 
 //! Decoded instructions, kept by their address and compared with the text each time.
 
-use crate::{decode::LEN_MAX, op::Op, Machine};
+use crate::{decode::LEN_MAX, execute::Task, op::Op, Machine, Observer};
+use core::ops::ControlFlow;
 
 /// Instructions in a block, at most.
 const OPS: usize = 12;
@@ -26,6 +27,8 @@ pub struct Block {
     used: usize,
     /// What belongs to it of the first word, and of the last.
     masks: [u64; 2],
+    /// Whether it was told to an observer.
+    told: bool,
     words: [u64; WORDS],
     ops: [Op; OPS],
 }
@@ -39,6 +42,7 @@ impl Block {
         count: 0,
         used: 0,
         masks: [0; 2],
+        told: false,
         words: [0; WORDS],
         ops: [Op::EMPTY; OPS],
     };
@@ -56,16 +60,45 @@ impl Block {
         }
     }
 
+    /// What was told to an observer is to be told again: by another task, say, whose code is the same.
+    pub fn forget_told(&mut self) {
+        if self.told {
+            *self = Self::EMPTY;
+        }
+    }
+
+    /// Tells the observer of it, if it is generated.
+    #[cold]
+    pub(crate) fn tell<M: Machine, O: Observer>(
+        &mut self,
+        task: &mut Task<'_, M, O>,
+    ) -> ControlFlow<()> {
+        let last = self.first.wrapping_add(self.len).wrapping_sub(1);
+
+        if !task.machine.is_generated(self.first, last) {
+            return ControlFlow::Continue(());
+        }
+        let bytes = bytes_of(&self.words);
+        let start = usize::try_from(self.first & 7).unwrap_or(0);
+        let len = usize::try_from(self.len).unwrap_or(0);
+        let text = bytes.get(start..).and_then(|rest| rest.get(..len));
+        let told = task.observer.code(self.first, text.unwrap_or(&[]));
+
+        if told.is_break() {
+            // It is told the next time.
+            *self = Self::EMPTY;
+        } else {
+            self.told = true;
+        }
+        told
+    }
+
     /// Becomes what the memory has at `ip`.
     #[cold]
     pub(crate) fn fill(&mut self, ip: u64, machine: &mut impl Machine) {
         let mut words = [0; WORDS];
-        let mut bytes = [0; WORDS * 8];
         let read = read(ip & !7, &mut words, machine);
-
-        for (to, word) in bytes.chunks_exact_mut(8).zip(&words) {
-            to.copy_from_slice(&word.to_le_bytes());
-        }
+        let bytes = bytes_of(&words);
         let start = usize::try_from(ip & 7).unwrap_or(0);
         let text = bytes.get(start..read.wrapping_mul(8)).unwrap_or(&[]);
         let mut len = 0_usize;
@@ -103,7 +136,17 @@ impl Block {
         self.used = used;
         self.masks = [u64::MAX.wrapping_shl(before), u64::MAX.wrapping_shr(behind)];
         self.words = words;
+        self.told = false;
     }
+}
+
+fn bytes_of(words: &[u64; WORDS]) -> [u8; WORDS * 8] {
+    let mut bytes = [0; WORDS * 8];
+
+    for (to, word) in bytes.chunks_exact_mut(8).zip(words) {
+        to.copy_from_slice(&word.to_le_bytes());
+    }
+    bytes
 }
 
 /// Reads text, as far as that is possible: it may end with its page. How many words.

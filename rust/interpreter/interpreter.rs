@@ -75,6 +75,9 @@ pub trait Machine {
     /// Whether the text there is these words, but for bits that are not in the first and in the last mask.
     fn has_text(&mut self, address: u64, words: &[u64], masks: [u64; 2]) -> bool;
 
+    /// Whether a decoder needs to be told of the code there, which can be executed.
+    fn is_generated(&mut self, first: u64, last: u64) -> bool;
+
     /// Reads a vector register from memory by one access. [`None`] if that faults, or if the registers cannot
     /// be had; nothing has happened then.
     fn load_vector(&mut self, number: u8, address: u64, how: How) -> Option<()>;
@@ -140,6 +143,10 @@ pub trait Observer {
     /// executed.
     fn enters(&mut self, first: u64, end: u64) -> ControlFlow<()>;
 
+    /// `text`, at `first`, is code that [`Machine::is_generated()`], and is next. It is told when it is new, or
+    /// may be. On [`ControlFlow::Break`] it is not executed.
+    fn code(&mut self, first: u64, text: &[u8]) -> ControlFlow<()>;
+
     /// The branch at `from`, in front of `next`, was executed and has led to `to`. After
     /// [`ControlFlow::Break`] nothing more is executed.
     fn branches(&mut self, branch: Branch, from: u64, next: u64, to: u64) -> ControlFlow<()>;
@@ -196,7 +203,9 @@ pub fn run(
             break Ended::Left;
         };
 
-        if !block.is_at(ip, task.machine) {
+        let is_new = !block.is_at(ip, task.machine);
+
+        if is_new {
             block.fill(ip, task.machine);
         }
         if block.ops().is_empty() {
@@ -205,6 +214,9 @@ pub fn run(
         let end = ip.wrapping_add(block.len);
 
         if task.observer.enters(ip, end).is_break() {
+            break Ended::Refused;
+        }
+        if is_new && block.tell(&mut task).is_break() {
             break Ended::Refused;
         }
         match task.execute(block, &mut executed) {

@@ -76,6 +76,11 @@ bool rust_stepping_store_2(unsigned long to, u64 value);
 bool rust_stepping_store_4(unsigned long to, u64 value);
 bool rust_stepping_store_8(unsigned long to, u64 value);
 bool rust_stepping_can_execute(unsigned long at);
+bool rust_stepping_is_generated(unsigned long at);
+unsigned long long rust_stepping_space(void);
+bool rust_stepping_tells_code(void);
+void rust_stepping_tell_code(unsigned long address, const u8 *text,
+			     unsigned int len);
 bool rust_stepping_flushes_without_interrupt(void);
 bool rust_stepping_text(unsigned long from, u64 *to, unsigned int words);
 bool rust_stepping_has_text(unsigned long at, const u64 *words,

@@ -6,6 +6,9 @@
 #include "helpers.h"
 
 #include <linux/entry-common.h>
+#include <linux/fs.h>
+#include <linux/mm.h>
+#include <linux/pagemap.h>
 #include <linux/pgtable.h>
 #include <linux/ptrace.h>
 #include <linux/sched.h>
@@ -98,11 +101,12 @@ RUST_STEPPING_STORE(4, u32)
 RUST_STEPPING_STORE(8, u64)
 
 /*
- * Whether the current task may execute code in the page at this address, with
- * interrupts off, which keeps the page tables. The flag is in the last entry
- * only: with page table isolation the first one has it in the kernel's copy.
+ * The last entry of the page tables for this address, and the page that it
+ * names, if user code may execute what is there. Interrupts are off, which
+ * keeps the page tables. The flag is in the last entry only: with page table
+ * isolation the first one has it in the kernel's copy.
  */
-bool rust_stepping_can_execute(unsigned long at)
+static bool find_code(unsigned long at, unsigned long *pfn)
 {
 	const unsigned long wanted = _PAGE_PRESENT | _PAGE_USER;
 	unsigned long flags;
@@ -110,6 +114,7 @@ bool rust_stepping_can_execute(unsigned long at)
 	pud_t *pud, pud_now;
 	pmd_t *pmd, pmd_now;
 	pgd_t *pgd, pgd_now;
+	pte_t pte_now;
 
 	if (!current->mm || at >= TASK_SIZE_MAX)
 		return false;
@@ -127,18 +132,65 @@ bool rust_stepping_can_execute(unsigned long at)
 		return false;
 	if (pud_leaf(pud_now)) {
 		flags = pud_flags(pud_now);
-	} else {
-		pmd = pmd_offset(pud, at);
-		pmd_now = READ_ONCE(*pmd);
-		if (!pmd_present(pmd_now))
-			return false;
-		if (pmd_leaf(pmd_now))
-			flags = pmd_flags(pmd_now);
-		else
-			flags = pte_flags(READ_ONCE(
-				*pte_offset_kernel(&pmd_now, at)));
+		*pfn = pud_pfn(pud_now) + ((at & ~PUD_MASK) >> PAGE_SHIFT);
+		goto found;
 	}
+	pmd = pmd_offset(pud, at);
+	pmd_now = READ_ONCE(*pmd);
+	if (!pmd_present(pmd_now))
+		return false;
+	if (pmd_leaf(pmd_now)) {
+		flags = pmd_flags(pmd_now);
+		*pfn = pmd_pfn(pmd_now) + ((at & ~PMD_MASK) >> PAGE_SHIFT);
+		goto found;
+	}
+	pte_now = READ_ONCE(*pte_offset_kernel(&pmd_now, at));
+	flags = pte_flags(pte_now);
+	*pfn = pte_pfn(pte_now);
+found:
 	return (flags & (wanted | _PAGE_NX)) == wanted;
+}
+
+/*
+ * Whether the current task may execute code in the page at this address, with
+ * interrupts off.
+ */
+bool rust_stepping_can_execute(unsigned long at)
+{
+	unsigned long pfn;
+
+	return find_code(at, &pfn);
+}
+
+/*
+ * Whether the current task may execute code in the page at this address that
+ * no file has: memory of its own, or of a file without a name. A page stays
+ * while interrupts are off.
+ */
+bool rust_stepping_is_generated(unsigned long at)
+{
+	struct address_space *mapping;
+	bool is_generated = false;
+	struct folio *folio;
+	unsigned long flags;
+	unsigned long pfn;
+
+	local_irq_save(flags);
+	if (find_code(at, &pfn) && pfn_valid(pfn)) {
+		folio = page_folio(pfn_to_page(pfn));
+		mapping = READ_ONCE(folio->mapping);
+		is_generated = folio_test_anon(folio) ||
+			       (folio_test_swapbacked(folio) && mapping &&
+				mapping->host && !mapping->host->i_nlink);
+	}
+	local_irq_restore(flags);
+	return is_generated;
+}
+
+/* Of the current task; none has the same again. */
+unsigned long long rust_stepping_space(void)
+{
+	return current->mm ? current->mm->context.ctx_id : 0;
 }
 
 /*

@@ -207,6 +207,10 @@ impl Machine for Here {
         }
     }
 
+    fn is_generated(&mut self, first: u64, last: u64) -> bool {
+        is_generated(first, last)
+    }
+
     #[inline]
     fn fs_base(&mut self) -> Option<u64> {
         // SAFETY: Interrupts are off, so the task stays on this CPU. CAST: An address has 64 bits.
@@ -262,6 +266,19 @@ impl Machine for Here {
         // else uses them.
         unsafe { processor::float(float, double, width, a, b) }
     }
+}
+
+/// Whether no file has the code of the current task between these addresses, in one page or two, and
+/// somebody listens to the tracepoint that tells of it.
+fn is_generated(first: u64, last: u64) -> bool {
+    // SAFETY: Reading a static key has no requirements.
+    if !unsafe { bindings::rust_stepping_tells_code() } {
+        return false;
+    }
+    // SAFETY: The function keeps the page tables. CAST: An address has 64 bits.
+    let is = |address: u64| unsafe { bindings::rust_stepping_is_generated(address as c_ulong) };
+
+    is(first) || first >> PAGE_SHIFT != last >> PAGE_SHIFT && is(last)
 }
 
 impl Regs<'_> {
@@ -329,4 +346,34 @@ impl Current<'_> {
         self.set_registers(&registers);
         Some(ran)
     }
+
+    /// A number of the task's address space, which none has again.
+    pub fn space(&self) -> u64 {
+        // SAFETY: The address space is the current task's, which keeps it.
+        unsafe { bindings::rust_stepping_space() }
+    }
+
+    /// Tells who listens to the tracepoint `rust_stepping_code` of `text` at `address`, which the task is about
+    /// to execute, or has executed, if no file has it. Whether that is so.
+    pub fn tell_generated(&self, address: u64, text: &[u8]) -> bool {
+        let len = u64::try_from(text.len()).unwrap_or(0);
+        let last = address.wrapping_add(len).wrapping_sub(1);
+        let told = !text.is_empty() && is_generated(address, last);
+
+        if told {
+            tell(address, text);
+        }
+        told
+    }
+}
+
+/// Tells who listens to the tracepoint `rust_stepping_code` of the current task's code at this address, which no
+/// file has.
+pub fn tell(address: u64, text: &[u8]) {
+    let Ok(len) = u32::try_from(text.len()) else {
+        return;
+    };
+
+    // SAFETY: `text` may be read for its length. CAST: An address has 64 bits.
+    unsafe { bindings::rust_stepping_tell_code(address as c_ulong, text.as_ptr(), len) };
 }

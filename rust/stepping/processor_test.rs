@@ -266,6 +266,10 @@ impl Machine for Memory<'_> {
         self.text(address, &mut now) && !now.iter().zip(words).enumerate().any(differs)
     }
 
+    fn is_generated(&mut self, _first: u64, _last: u64) -> bool {
+        true
+    }
+
     fn fs_base(&mut self) -> Option<u64> {
         None
     }
@@ -310,12 +314,17 @@ impl Machine for Memory<'_> {
     }
 }
 
-/// One instruction.
+/// The branch that was executed, and the code that was told.
 #[derive(Default)]
-struct Once(Option<(Branch, u64)>);
+struct Once(Option<(Branch, u64)>, Vec<u8>);
 
 impl Observer for Once {
     fn enters(&mut self, _first: u64, _end: u64) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
+
+    fn code(&mut self, _first: u64, text: &[u8]) -> ControlFlow<()> {
+        self.1 = text.to_vec();
         ControlFlow::Continue(())
     }
 
@@ -559,6 +568,7 @@ fn one(pages: &Pages, numbers: &mut Numbers, counts: &mut Counts) {
             return;
         }
     }
+    assert_eq!(once.1, text[..len], "what was told of it");
     *counts.forms.entry(decoded.code()).or_default() += 1;
     counts.executed += 1;
 

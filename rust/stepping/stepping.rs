@@ -45,6 +45,7 @@ mod tracer;
 mod transit;
 mod work;
 
+pub use interpret::tell;
 pub use interpreter::{
     Block,
     Branch,

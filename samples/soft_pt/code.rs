@@ -36,6 +36,21 @@ pub(crate) fn read(task: &Current<'_>, ip: u64) -> Option<Insn> {
     Insn::decode(text.get(..len)?, mode(task))
 }
 
+/// As [`read`], of an instruction that the task executes; and whether no file has it, which was told. A breakpoint is
+/// not: where the kernel has put it, the instruction below it is executed.
+pub(crate) fn read_and_tell(task: &Current<'_>, ip: u64) -> (Option<Insn>, bool) {
+    let mut text = [0; LEN_MAX];
+    let len = task.read(ip, &mut text);
+    let text = text.get(..len).unwrap_or(&[]);
+    let insn = Insn::decode(text, mode(task));
+    let told = insn
+        .and_then(|insn| text.get(..insn.len.into()))
+        .filter(|text| text.first() != Some(&BREAKPOINT))
+        .is_some_and(|text| task.tell_generated(ip, text));
+
+    (insn, told)
+}
+
 /// Takes the trap flag out of the flags that the task has pushed.
 pub(crate) fn hide_trap_flag(task: &Current<'_>) {
     let place = task.sp().wrapping_add(1);

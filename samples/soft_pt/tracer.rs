@@ -25,6 +25,7 @@ use crate::{
         mode,
         mode_of,
         read,
+        read_and_tell,
         BREAKPOINT, //
     },
     ranges::Ranges,
@@ -193,15 +194,23 @@ impl Tracer {
         };
         let more = interpret::interpret(self, unit, ring, task);
 
-        self.read_next(task);
+        self.read_next(&mut unit.encoder, ring, task);
         steps.saturating_add(more)
     }
 
     /// Reads the instruction that is stepped next: what it does can make it unreadable.
-    fn read_next(&mut self, task: &Current<'_>) {
-        if let Place::Inside { ip, insn } = &mut self.place {
+    fn read_next(&mut self, encoder: &mut Encoder, ring: &mut Ring<'_>, task: &Current<'_>) {
+        let Place::Inside { ip, insn } = &mut self.place else {
+            return;
+        };
+        if insn.is_some() || !encoder.is_on() {
             *insn = insn.or_else(|| read(task, *ip));
+            return;
         }
+        let (read, told) = read_and_tell(task, *ip);
+
+        *insn = read;
+        self.full |= told && cut(encoder, ring, *ip, mode(task)).is_err();
     }
 
     fn try_step(
@@ -230,7 +239,12 @@ impl Tracer {
                 return Ok(0);
             }
             Place::Entering(ip) => {
-                let insn = read(task, ip);
+                // Its time is that of the trace, which begins behind this.
+                let insn = if self.ranges.has(ip) {
+                    read_and_tell(task, ip).0
+                } else {
+                    read(task, ip)
+                };
 
                 // Some ways back to user code trap before the first instruction.
                 if ip == to && !insn.is_some_and(|insn| can_go_to_itself(&insn, ip)) {
@@ -394,7 +408,7 @@ impl Tracer {
                 self.armed = !task.trap_flag() || probed.kind == Kind::PopFlags;
                 let steps = self.try_step(encoder, ring, task);
 
-                self.read_next(task);
+                self.read_next(encoder, ring, task);
                 if (self.armed || self.is_inside()) && !self.set_trap_flag(task) {
                     self.leave_place(encoder, ring);
                 }
@@ -545,6 +559,12 @@ impl Tracer {
         }
         encoder.enable(ip, mode(task), ring)
     }
+}
+
+/// What is executed from `ip` on has a time of its own: a decoder then knows which code it was.
+fn cut(encoder: &mut Encoder, ring: &mut Ring<'_>, ip: u64, mode: Mode) -> Result<(), Full> {
+    encoder.disable(ip, ring)?;
+    encoder.enable(ip, mode, ring)
 }
 
 /// So many bytes say of nearly all instructions whether they have to do with the trap flag; they are

@@ -18,6 +18,8 @@ pub(crate) struct Unit {
     pub(crate) encoder: Encoder,
     /// Of whatever was executed last.
     pub(crate) blocks: KVVec<Block>,
+    /// The address space in which they were executed.
+    pub(crate) space: u64,
 }
 
 impl Unit {
@@ -25,6 +27,7 @@ impl Unit {
         Ok(Self {
             encoder: Encoder::new(config),
             blocks: KVVec::from_elem(Block::EMPTY, BLOCKS, GFP_KERNEL)?,
+            space: 0,
         })
     }
 }

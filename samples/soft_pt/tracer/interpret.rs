@@ -3,6 +3,7 @@
 //! What a task executes without a trap, and its trace.
 
 use super::{
+    cut,
     pass,
     Place,
     Tracer, //
@@ -16,9 +17,11 @@ use crate::{
 use core::ops::ControlFlow;
 use intel_pt::{
     insn::Mode,
-    Encoder, //
+    Encoder,
+    Full, //
 };
 use stepping::{
+    Block,
     Branch,
     Current,
     Ended,
@@ -34,6 +37,8 @@ struct Watch<'a, 'b> {
     ring: &'a mut Ring<'b>,
     ranges: &'a Ranges,
     traced: bool,
+    /// Whether something found no room, that was no branch.
+    full: bool,
     /// Where code is that is known to be traced, or not: first and last address.
     known: (u64, u64),
 }
@@ -58,6 +63,20 @@ impl Observer for Watch<'_, '_> {
             ControlFlow::Continue(())
         } else {
             ControlFlow::Break(())
+        }
+    }
+
+    fn code(&mut self, first: u64, text: &[u8]) -> ControlFlow<()> {
+        if !self.traced {
+            return ControlFlow::Continue(());
+        }
+        stepping::tell(first, text);
+        match cut(self.encoder, self.ring, first, Mode::Bits64) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(Full) => {
+                self.full = true;
+                ControlFlow::Break(())
+            }
         }
     }
 
@@ -108,13 +127,19 @@ pub(super) fn interpret(
         ring,
         ranges: &tracer.ranges,
         traced,
+        full: false,
         // Nothing.
         known: (u64::MAX, 0),
     };
+    if task.space() != unit.space {
+        unit.space = task.space();
+        unit.blocks.iter_mut().for_each(Block::forget_told);
+    }
     let Some(ran) = task.interpret(&mut unit.blocks, &mut watch, LIMIT) else {
         return 0;
     };
 
+    tracer.full |= watch.full;
     if let Ended::Stopped { from } = ran.ended {
         // The branch found no room: the trace ends in front of it.
         tracer.full = true;

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: GPL-2.0
+
+#define CREATE_TRACE_POINTS
+#include "trace.h"
+
+#include "helpers.h"
+
+bool rust_stepping_tells_code(void)
+{
+	return trace_rust_stepping_code_enabled();
+}
+
+void rust_stepping_tell_code(unsigned long address, const u8 *text,
+			     unsigned int len)
+{
+	trace_rust_stepping_code(address, text, len);
+}
