@@ -13,6 +13,7 @@ use perfdata::{
     Attr, Auxtrace, Event, Flags, Read, RecordType, Records, SampleId, TimePlace, Writer,
 };
 
+use crate::code::Code;
 use crate::error::{Error, Result};
 use crate::live::Gauge;
 use crate::loss::Loss;
@@ -56,6 +57,8 @@ pub enum OnTruncate {
 #[derive(Debug)]
 pub struct Drain {
     attr: Attr,
+    /// Where code goes that a tracer tells of, and the numbers of the event that tells, and of the tracking event.
+    code: Option<(Arc<Code>, [usize; 2])>,
     /// Where records of such have their time.
     time: TimePlace,
     records: Vec<u8>,
@@ -163,6 +166,11 @@ impl Drain {
         Self {
             time: TimePlace::of(&attr),
             attr,
+            code: session
+                .plan()
+                .code
+                .clone()
+                .map(|code| (code, session.plan().numbers_for_code())),
             records: Vec::new(),
             bounce: vec![0; BOUNCE],
             off: false,
@@ -317,8 +325,13 @@ impl Drain {
     }
 
     /// Records, for the file.
-    fn told(&mut self, rings: &Rings, bytes: &mut [u8], file: &mut impl Sink) -> Result<()> {
+    fn told(&mut self, rings: &Rings, bytes: &mut Vec<u8>, file: &mut impl Sink) -> Result<()> {
         rings.rename(bytes)?;
+        if let Some((code, [number, tracking])) = &self.code {
+            if let [tracking, ..] = rings.ids(*tracking)[..] {
+                code.replace(bytes, &rings.ids(*number), tracking, &self.attr)?;
+            }
+        }
         let mut times = None;
         for record in Records::new(bytes, 0) {
             let record = record?;

@@ -109,6 +109,7 @@ mod tests {
         Plan {
             events: vec![(Pmus::at(dir).event(event).unwrap(), Role::Aux)],
             cgroup: None,
+            code: None,
             sideband: Flags::empty(),
             filter: None,
             data: 4096,

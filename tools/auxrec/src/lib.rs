@@ -30,6 +30,7 @@
 
 mod apart;
 pub mod check;
+pub mod code;
 pub mod control;
 pub mod convert;
 pub mod delay;

@@ -139,7 +139,9 @@ impl Session {
         self.rings
             .iter()
             .flat_map(|ring| {
-                ring.known.iter().map(|known| IdIndexEntry {
+                let known = ring.known.iter();
+                let known = known.filter(|known| known.number != self.plan.code_number());
+                known.map(|known| IdIndexEntry {
                     id: known.id,
                     idx: u64::from(ring.idx),
                     cpu: signed(ring.cpu),

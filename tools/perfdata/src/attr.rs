@@ -21,6 +21,8 @@ bitflags::bitflags! {
         const CPU = 1 << 7;
         /// Id of the very event.
         const STREAM_ID = 1 << 9;
+        /// What a tracepoint has.
+        const RAW = 1 << 10;
         /// A piece of the AUX area of the group's leader.
         const AUX = 1 << 20;
         /// Id of the event in a place that does not depend on the other bits.

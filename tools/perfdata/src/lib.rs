@@ -58,7 +58,7 @@ pub use record::{
 };
 pub use recover::{recover, Recovered};
 pub use stream::Stream;
-pub use write::Writer;
+pub use write::{append, Writer};
 
 /// What a file begins with.
 pub const MAGIC: [u8; 8] = *b"PERFILE2";

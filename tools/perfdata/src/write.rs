@@ -42,6 +42,40 @@ pub struct Writer<W> {
     failed: bool,
 }
 
+/// Appends the bytes of a record; a record of the kernel's kind needs the sample id that its event asks for.
+///
+/// # Errors
+/// If the record is longer than a record can be. Nothing was appended then.
+pub fn append<R: Encode>(
+    record: &R,
+    id: Option<(&SampleId, &Attr)>,
+    out: &mut Vec<u8>,
+) -> Result<()> {
+    let start = out.len();
+    out.extend(R::KIND.0.to_le_bytes());
+    out.extend(record.misc().to_le_bytes());
+    out.extend([0; 2]);
+    record.encode(out);
+    if let Some((id, attr)) = id {
+        if !R::KIND.is_user() {
+            id.encode(attr.sample_type, out);
+        }
+    }
+    match u16::try_from(out.len() - start) {
+        Ok(size) if size % 8 == 0 => {
+            out[start + 6..start + 8].copy_from_slice(&size.to_le_bytes());
+            Ok(())
+        }
+        _ => {
+            out.truncate(start);
+            Err(Error::Unwritable {
+                what: "a record",
+                why: "its length is no multiple of 8 below 64 KiB",
+            })
+        }
+    }
+}
+
 impl<W: Write + Seek> Writer<W> {
     /// Begins a file of these events, each with the ids of its file descriptors.
     ///
@@ -176,29 +210,9 @@ impl<W: Write + Seek> Writer<W> {
     /// Encodes a record behind what was collected.
     fn stage<R: Encode>(&mut self, record: &R, id: Option<(&SampleId, &Attr)>) -> Result<()> {
         let start = self.stage.len();
-        self.stage.extend(R::KIND.0.to_le_bytes());
-        self.stage.extend(record.misc().to_le_bytes());
-        self.stage.extend([0; 2]);
-        record.encode(&mut self.stage);
-        if let Some((id, attr)) = id {
-            if !R::KIND.is_user() {
-                id.encode(attr.sample_type, &mut self.stage);
-            }
-        }
-        match u16::try_from(self.stage.len() - start) {
-            Ok(size) if size % 8 == 0 => {
-                self.stage[start + 6..start + 8].copy_from_slice(&size.to_le_bytes());
-                if R::KIND == RecordType::AUXTRACE_ZSTD {
-                    self.parts.push(self.written + to_u64(start));
-                }
-            }
-            _ => {
-                self.stage.truncate(start);
-                return Err(Error::Unwritable {
-                    what: "a record",
-                    why: "its length is no multiple of 8 below 64 KiB",
-                });
-            }
+        append(record, id, &mut self.stage)?;
+        if R::KIND == RecordType::AUXTRACE_ZSTD {
+            self.parts.push(self.written + to_u64(start));
         }
         Ok(())
     }

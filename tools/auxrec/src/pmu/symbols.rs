@@ -54,7 +54,7 @@ impl Pmus {
     }
 
     /// An event that is known by its name.
-    pub(super) fn symbol(text: &str, name: &str) -> Option<EventSpec> {
+    pub(crate) fn symbol(text: &str, name: &str) -> Option<EventSpec> {
         let found = SYMBOLS.iter().find(|(symbol, ..)| *symbol == name);
         let (kind, config, each) = match found {
             Some(&(_, kind, config, each)) => (kind, config, each),

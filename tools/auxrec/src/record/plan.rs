@@ -12,6 +12,7 @@ use std::thread;
 use perfdata::EventDesc;
 
 use super::Options;
+use crate::code::Code;
 use crate::delay::Delay;
 use crate::error::{Error, Result};
 use crate::filter;
@@ -151,9 +152,22 @@ impl Options {
                 .transpose()?
                 .map(Arc::new),
             filter: self.filter.as_deref().map(filter::resolve).transpose()?,
+            code: None,
+        };
+        let plan = Plan {
+            code: self.code(&plan)?,
+            ..plan
         };
         plan.check_overwrite(data)?;
         Ok(plan)
+    }
+
+    /// Where code goes that programs generate: of which a tracer in software tells, that writes Intel PT.
+    fn code(&self, plan: &Plan) -> Result<Option<Arc<Code>>> {
+        if self.output.as_os_str() == "-" || !plan.writes_intel_pt() {
+            return Ok(None);
+        }
+        Ok(Code::beside(&self.output)?.map(Arc::new))
     }
 
     /// The number of threads that drain this number of rings.

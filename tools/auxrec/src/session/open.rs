@@ -87,7 +87,11 @@ impl Rings {
         }
         // One tracking event is enough: it goes with the first event that writes trace.
         let tracking = if plan.aux().next() == Some(number) {
-            each(plan.events.len())?
+            let mut tracking = each(plan.events.len())?;
+            if plan.code.is_some() {
+                tracking.extend(each(plan.code_number())?);
+            }
+            tracking
         } else {
             Vec::new()
         };

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use perfdata::{Attr, Flags, Read, SampleType};
 
+use crate::code::Code;
 use crate::drain::OnTruncate;
 use crate::error::{Error, Result};
 use crate::limits::Limits;
@@ -119,6 +120,8 @@ pub struct Plan {
     pub delayed: bool,
     /// Whether sideband records go into rings of their own in overwrite mode.
     pub overwrite: bool,
+    /// Where code goes that a tracer tells of.
+    pub code: Option<Arc<Code>>,
 }
 
 impl Plan {
@@ -164,7 +167,10 @@ impl Plan {
     #[must_use]
     pub fn attr(&self, number: usize) -> Attr {
         let Some((event, role)) = self.events.get(number) else {
-            return self.tracking_attr();
+            return match &self.code {
+                Some(code) if number == self.code_number() => self.common(code.attr()),
+                _ => self.tracking_attr(),
+            };
         };
         let mut common = self.common(&event.attr());
         if self.delayed {
@@ -225,6 +231,16 @@ impl Plan {
             )));
         }
         Ok(())
+    }
+
+    /// The number of the event that tells of code, behind that of the tracking event. The file does not have it.
+    pub(super) fn code_number(&self) -> usize {
+        self.events.len() + 1
+    }
+
+    /// The numbers of the event that tells of code, and of the tracking event.
+    pub(crate) fn numbers_for_code(&self) -> [usize; 2] {
+        [self.code_number(), self.events.len()]
     }
 
     /// The numbers of the events that write trace.

@@ -109,6 +109,12 @@ impl Rings {
         newest
     }
 
+    /// The ids of the events of this number.
+    pub(crate) fn ids(&self, number: usize) -> Vec<u64> {
+        let all = self.known.iter().filter(|known| known.number == number);
+        all.map(|known| known.id).collect()
+    }
+
     /// The data ring, with its reader.
     pub fn data(&mut self) -> (&mut Reader, DataArea<'_>) {
         let area = DataArea {

@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Code that no file has: that of a JIT, and code that is written over.
+//!
+//! A decoder needs the code as it was. `soft_pt` tells of such code when it is about to be executed, by a tracepoint, and then
+//! gives the trace a time of its own. [`Code`] puts each piece into a file beside the recording, and replaces the sample of the
+//! tracepoint by an MMAP2 record that says: from this time on, that part of the file is mapped there. Stock perf decodes with
+//! that. The kernel's own records of anonymous memory that can be executed would take the pieces away again, so they are left
+//! out: what is executed there is told.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use perfdata::{
+    append, Attr, Event, FileId, Mmap2, Record, RecordType, Records, SampleId, SampleType,
+};
+
+use crate::error::{Error, Result};
+use crate::pmu::Pmus;
+use crate::sys;
+
+/// What the file begins with: nobody else's is overwritten.
+const MAGIC: &[u8; 16] = b"auxrec's code\n\0\0";
+
+/// The tracepoint.
+const TRACEPOINT: &str = "rust_stepping:rust_stepping_code";
+
+const PROT_READ: u32 = 1;
+const PROT_EXEC: u32 = 4;
+const MAP_PRIVATE: u32 = 2;
+
+/// Where code goes that a tracer tells of.
+#[derive(Debug)]
+pub struct Code {
+    attr: Attr,
+    path: PathBuf,
+    store: Mutex<Store>,
+}
+
+#[derive(Debug, Default)]
+struct Store {
+    /// [`None`] until there is something to write.
+    file: Option<File>,
+    len: u64,
+    /// Where in the file each piece is.
+    pieces: HashMap<Vec<u8>, u64>,
+}
+
+/// What of the code was told.
+struct Told<'a> {
+    id: SampleId,
+    address: u64,
+    text: &'a [u8],
+}
+
+impl Code {
+    /// For a recording into this file; [`None`] if the tracepoint is not there, or may not be used.
+    ///
+    /// # Errors
+    /// If a file has the name already, and is none of the recorder's.
+    pub fn beside(output: &Path) -> Result<Option<Self>> {
+        let Some(code) = Self::of(output) else {
+            return Ok(None);
+        };
+        if !is_ours(&code.path) {
+            return Err(Error::usage(format!(
+                "code that the program generates would be written to {}, which is there and is none of the recorder's files: \
+                 move it away, or choose another name with -o",
+                code.path.display()
+            )));
+        }
+        Ok(Some(code))
+    }
+
+    fn of(output: &Path) -> Option<Self> {
+        let event = Pmus::symbol(TRACEPOINT, TRACEPOINT)?;
+        let attr = Attr {
+            sample_type: SampleType::RAW,
+            sample_period: 1,
+            ..event.attr()
+        };
+        let name = output.file_name()?;
+        let mut file = OsString::from(name);
+        file.push(".code");
+        let dir = match output.parent() {
+            Some(dir) if !dir.as_os_str().is_empty() => fs::canonicalize(dir).ok()?,
+            _ => std::env::current_dir().ok()?,
+        };
+
+        sys::Event::open(&attr, 0, -1).ok()?;
+        Some(Self {
+            attr,
+            path: dir.join(file),
+            store: Mutex::default(),
+        })
+    }
+
+    /// The attribute of the tracepoint's event.
+    #[must_use]
+    pub fn attr(&self) -> &Attr {
+        &self.attr
+    }
+
+    /// Replaces the samples of the tracepoint, whose events have the ids `code`, by records that look as if the event `tracking`
+    /// with the attribute `attr` had written them.
+    ///
+    /// # Errors
+    /// If the bytes are no records, or the file cannot be written.
+    pub(crate) fn replace(
+        &self,
+        bytes: &mut Vec<u8>,
+        code: &[u64],
+        tracking: u64,
+        attr: &Attr,
+    ) -> Result<()> {
+        let is_code = |record: &Record<'_>| {
+            record.kind == RecordType::SAMPLE
+                && word(record.body, 0).is_some_and(|id| code.contains(&id))
+        };
+        let mut store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut out = Vec::new();
+        let mut rest = 0;
+        let mut at = 0;
+        for record in Records::new(bytes, 0) {
+            let record = record?;
+            let end = at + 8 + record.body.len();
+            let is_code = is_code(&record);
+            if is_code || is_anonymous(&record, attr)? {
+                out.extend(bytes.get(rest..at).unwrap_or_default());
+                rest = end;
+            }
+            if let Some(told) = Told::parse(record.body, tracking).filter(|_| is_code) {
+                self.tell(&mut store, &told, attr, &mut out)?;
+            }
+            at = end;
+        }
+        if rest != 0 {
+            out.extend(bytes.get(rest..).unwrap_or_default());
+            *bytes = out;
+        }
+        Ok(())
+    }
+
+    fn tell(
+        &self,
+        store: &mut Store,
+        told: &Told<'_>,
+        attr: &Attr,
+        out: &mut Vec<u8>,
+    ) -> Result<()> {
+        let pgoff = match store.pieces.get(told.text) {
+            Some(pgoff) => *pgoff,
+            None => self.write(store, told.text)?,
+        };
+        let map = Mmap2 {
+            pid: told.id.pid.unwrap_or(0),
+            tid: told.id.tid.unwrap_or(0),
+            addr: told.address,
+            len: length(told.text),
+            pgoff,
+            file: FileId::Inode {
+                dev: (0, 0),
+                ino: 0,
+                generation: 0,
+            },
+            prot: PROT_READ | PROT_EXEC,
+            flags: MAP_PRIVATE,
+            filename: self.path.as_os_str().as_bytes(),
+        };
+        Ok(append(&map, Some((&told.id, attr)), out)?)
+    }
+
+    /// Puts a piece into the file: where.
+    fn write(&self, store: &mut Store, text: &[u8]) -> Result<u64> {
+        let failed = |e| {
+            Error::failed(format!(
+                "cannot write the code that a program generates to {}: {e}",
+                self.path.display()
+            ))
+        };
+        let file = match &mut store.file {
+            Some(file) => file,
+            none => {
+                let mut options = File::options();
+                // As the recording: it may hold what is nobody else's business.
+                options.write(true).create(true).truncate(true).mode(0o600);
+                let mut file = options.open(&self.path).map_err(failed)?;
+                file.write_all(MAGIC).map_err(failed)?;
+                store.len = length(MAGIC);
+                none.insert(file)
+            }
+        };
+        let at = store.len;
+        file.write_all(text).map_err(failed)?;
+        store.len += length(text);
+        store.pieces.insert(text.to_vec(), at);
+        Ok(at)
+    }
+}
+
+impl<'a> Told<'a> {
+    /// From the body of a sample: identifier, address, process and thread, time, CPU, and what the tracepoint has.
+    fn parse(body: &'a [u8], tracking: u64) -> Option<Self> {
+        let half = |at| Some(u32::from_le_bytes(*body.get(at..)?.first_chunk()?));
+        let len = usize::try_from(half(40)?).ok()?;
+        let raw = body.get(44..)?.get(..len)?;
+        let place = u32::from_le_bytes(*raw.get(20..)?.first_chunk()?);
+        let (start, len) = (place & 0xffff, place >> 16);
+
+        Some(Self {
+            id: SampleId {
+                pid: Some(half(16)?),
+                tid: Some(half(20)?),
+                time: Some(word(body, 24)?),
+                id: Some(tracking),
+                stream_id: None,
+                cpu: Some(half(32)?),
+            },
+            address: word(raw, 8)?,
+            text: raw
+                .get(usize::try_from(start).ok()?..)?
+                .get(..usize::try_from(len).ok()?)?,
+        })
+    }
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+/// Whether there is no such file, or one of the recorder's.
+fn is_ours(path: &Path) -> bool {
+    let mut magic = [0; MAGIC.len()];
+    match File::open(path) {
+        Ok(mut file) => file.read_exact(&mut magic).is_ok() && magic == *MAGIC,
+        Err(e) => e.kind() == io::ErrorKind::NotFound,
+    }
+}
+
+fn length(bytes: &[u8]) -> u64 {
+    u64::try_from(bytes.len()).unwrap_or(u64::MAX)
+}
+
+/// Whether it is the record of memory that is executed, and that no file has.
+fn is_anonymous(record: &Record<'_>, attr: &Attr) -> Result<bool> {
+    if record.kind != RecordType::MMAP2 {
+        return Ok(false);
+    }
+    Ok(match record.event(attr)? {
+        Event::Mmap2(map) => map.prot & PROT_EXEC != 0 && has_no_file(map.filename),
+        _ => false,
+    })
+}
+
+/// Whether the kernel gives this name to memory without a file that could be read.
+fn has_no_file(name: &[u8]) -> bool {
+    let prefixes = [
+        &b"//anon"[..],
+        b"[heap]",
+        b"[stack",
+        b"[anon",
+        b"/memfd:",
+        b"/dev/zero",
+        b"/anon_hugepage",
+        b"/SYSV",
+    ];
+    prefixes.iter().any(|prefix| name.starts_with(prefix))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)] // A test.
+
+    use super::*;
+
+    #[test]
+    fn no_file_of_another_is_written_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("trace.code");
+        assert!(is_ours(&path));
+        for (content, ours) in [
+            (&b""[..], false),
+            (b"auxrec", false),
+            (b"auxrec's code of mine", false),
+            (b"auxrec's code\n\0\0\x90", true),
+        ] {
+            fs::write(&path, content).unwrap();
+            assert_eq!(is_ours(&path), ours, "{content:?}");
+        }
+        // What cannot be read is not known.
+        fs::remove_file(&path).unwrap();
+        fs::create_dir(&path).unwrap();
+        assert!(!is_ours(&path));
+    }
+
+    #[test]
+    fn anonymous_memory_has_no_file() {
+        let names: [(&[u8], bool); 7] = [
+            (b"//anon\0\0", true),
+            (b"[heap]", true),
+            (b"[vdso]", false),
+            (b"/memfd:doublemapper (deleted)\0", true),
+            (b"/usr/lib/libc.so.6", false),
+            (b"/tmp/gone (deleted)\0\0\0", false),
+            (b"/anonymous", false),
+        ];
+        for (name, expected) in names {
+            let said = String::from_utf8_lossy(name);
+            assert_eq!(has_no_file(name), expected, "{said}");
+        }
+    }
+}
