@@ -17,7 +17,7 @@ PACKAGES="ca-certificates rustc cargo rust-src rustfmt rust-clippy bindgen clang
  xz-utils zstd dwarves busybox-static shellcheck git patch procps qemu-system-x86 qemu-system-data virtiofsd linux-perf
  e2fsprogs g++ gcc-multilib golang-go luajit sqlite3 gdb libipt-dev"
 # What more programs to trace are made with: no kernel is built anew for it.
-PROGRAMS="ocaml"
+PROGRAMS="ocaml pypy3"
 # These are too old in the suite itself: QEMU before 10.1 has no vfio-user-pci, and perf goes with the kernel.
 BACKPORTS="qemu-* seabios linux-perf"
 NEED_MIB=4000

@@ -7,14 +7,13 @@
 //! [`figures`].
 
 use crate::cache::Cache;
-use crate::error::{Error, OnFile, Result};
+use crate::error::{Error, Result};
 use crate::figures::{self, Figure};
 use crate::guest::Guest;
 use crate::kernel::{Kernel, Kind};
 use crate::modules::{self, Mode};
 use crate::step::Progress;
-use crate::{bounce, recorders, restarts, slowdown, steps, tools, twins, windows};
-use std::fs;
+use crate::{bounce, python, recorders, restarts, slowdown, steps, tools, twins, windows};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -119,7 +118,7 @@ fn steps(cache: &Cache, report: &mut Report) -> Result<()> {
     for program in ["perl", "gzip", "sqlite3", "python3"] {
         guest = guest.installed(&Path::new("/usr/bin").join(program))?;
     }
-    for file in python_files()? {
+    for file in python::cpython()? {
         guest = guest.installed(&file)?;
     }
     for (name, path) in &programs {
@@ -130,28 +129,6 @@ fn steps(cache: &Cache, report: &mut Report) -> Result<()> {
     progress.end("done");
     report.add(figures.lines(), figures.figures());
     Ok(())
-}
-
-/// What Python reads when it begins.
-fn python_files() -> Result<Vec<PathBuf>> {
-    let library = Path::new("/usr/lib");
-    let entries = fs::read_dir(library).on("read", library)?;
-    let mut files = Vec::new();
-    for entry in entries {
-        let place = entry.on("read", library)?.path();
-        // By the first of them it knows the place.
-        let names = [
-            "os.py",
-            "linecache.py",
-            "encodings/__init__.py",
-            "encodings/aliases.py",
-            "encodings/utf_8.py",
-            "encodings/ascii.py",
-        ];
-        files.extend(names.map(|name| place.join(name)));
-    }
-    files.retain(|file: &PathBuf| file.exists());
-    Ok(files)
 }
 
 fn recorder(cache: &Cache, report: &mut Report) -> Result<()> {

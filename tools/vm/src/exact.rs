@@ -14,7 +14,7 @@ use crate::kernel::Kernel;
 use crate::ktap::{self, Case, Status};
 use crate::modules::{self, Mode};
 use crate::step::{Log, Progress};
-use crate::tools;
+use crate::{python, tools};
 use std::fs;
 use std::io::{self, BufRead, BufReader, Lines};
 use std::path::{Path, PathBuf};
@@ -46,6 +46,9 @@ pub const FEW: [&str; 17] = [
     "vsyscalls",
     "x32",
 ];
+
+/// A program for PyPy.
+const PYPY: &str = "compiled.py";
 
 /// Programs that are skipped where the kernel lacks what they need, and the option that gives it.
 const NEEDS: [(&str, &str); 2] = [
@@ -202,7 +205,14 @@ fn programs_on(cache: &Cache, dir: &Path, kernel: &Kernel, filters: &[String]) -
         .timeout(Duration::from_secs(5400))
         .intel()
         .installed(Path::new("/usr/bin/perf"))?
-        .installed(Path::new("/usr/bin/env"))?;
+        .installed(Path::new("/usr/bin/env"))?
+        .installed(Path::new("/usr/bin/luajit"))?;
+    // It is large.
+    if filters.is_empty() || filters.iter().any(|filter| PYPY.contains(filter.as_str())) {
+        for file in python::pypy()? {
+            guest = guest.installed(&file)?;
+        }
+    }
     for (name, path) in &tools {
         guest = guest.program(name, path)?;
     }

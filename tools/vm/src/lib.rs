@@ -32,6 +32,7 @@ pub mod litmus;
 pub mod modules;
 pub mod panics;
 pub mod plugin;
+pub mod python;
 pub mod readers;
 pub mod recorders;
 pub mod release;

@@ -4,8 +4,9 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::BufReader;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use anyhow::{ensure, Context, Result};
 use auxrec::trace::Trace;
@@ -69,16 +70,22 @@ pub(super) fn perf(data: &Path) -> Result<Decoded> {
     script
         .args(["script", "--itrace=i1ie", "-F", "tid,ip", "-i"])
         .arg(data);
-    let output = script
+    let mut child = script
         .env("HOME", "/tmp")
-        .output()
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
         .context("cannot start perf")?;
+    let shown = child.stdout.take().context("no way to its output")?;
+    // What it complains of is less than a pipe takes.
+    let decoded = compare::read(BufReader::new(shown));
+    let output = child.wait_with_output().context("cannot wait for perf")?;
     ensure!(
         output.status.success(),
         "{}",
         String::from_utf8_lossy(&output.stderr)
     );
-    compare::read(&output.stdout[..])
+    decoded
 }
 
 /// The instructions of `env`, which perf started and which became the program.
@@ -100,7 +107,8 @@ pub(super) fn counted(data: &Path) -> Result<(u64, u64)> {
     Ok((counts.map(|count| count.value).sum(), losses.sum()))
 }
 
-/// What was mapped to be executed, of files.
+/// What was mapped to be executed, of files. What the recorder has put into a file was there at times, which libipt does not
+/// look at.
 pub(super) fn image(data: &Path) -> Result<Image> {
     let bytes = fs::read(data)?;
     let trace = Trace::read(&bytes)?;
@@ -113,7 +121,8 @@ pub(super) fn image(data: &Path) -> Result<Image> {
                 continue;
             };
             let name = std::str::from_utf8(map.filename)?.trim_end_matches('\0');
-            if map.prot & 4 != 0 && name.starts_with('/') && !name.starts_with("//") {
+            let is_file = name.starts_with('/') && !name.starts_with("//");
+            if map.prot & 4 != 0 && is_file && !name.ends_with(".data.code") {
                 let part = Mapped {
                     file: name.to_owned(),
                     offset: map.pgoff,

@@ -2,7 +2,7 @@
 
 //! Runs each program in a guest: stepped by `steptrace`, and traced.
 
-use std::fs;
+use std::fs::{self, File};
 use std::hint;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -10,7 +10,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, RwLock};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{bail, ensure, Context, Result};
 use rustix::io::Errno;
@@ -21,6 +21,9 @@ use super::decoders::offset;
 use super::{Expect::Losses, Expect::Visits, Expect::X32, Outcome, Program, CODE, HELD};
 use crate::module;
 use crate::probe::PATIENCE;
+
+/// A compiler that works while its program runs.
+const PYPY: &str = "/usr/bin/pypy3";
 
 /// How a program ends that needs what the kernel does not have.
 const ABSENT: i32 = 77;
@@ -93,15 +96,27 @@ pub(super) fn runs(programs: &Path, program: &Program) -> Result<Outcome> {
     if name == "dispatched" && output(&[], &[path], "")?.status.code() == Some(ABSENT) {
         return Ok(Outcome::Skipped("this kernel has no SYSCALL_USER_DISPATCH"));
     }
-    let mut command = vec![path];
-    if name == "generated" {
-        command.push(CODE);
-    }
+    let constant = format!("LD_PRELOAD={}", programs.join("constant.so").display());
+    let command = match name {
+        "generated" => vec![path, CODE],
+        // Its seed decides where it puts what it compiles.
+        "compiled.lua" => vec!["/usr/bin/env", &constant, "/usr/bin/luajit", path],
+        "compiled.py" => {
+            as_compiled()?;
+            // It compiles early, as a long program does.
+            let early = "threshold=53,trace_eagerness=20";
+            vec![PYPY, "--jit", early, "-I", "-S", "-B", path]
+        }
+        _ => vec![path],
+    };
     let log = format!("/out/{name}.log");
-    let data = format!("/out/{name}.data");
+    // Generated code is in a file beside it, by this name.
+    let data = format!("/tmp/{name}.data");
     let theirs = format!("/out/{name}.perf.data");
     let rings = match program.expect {
         Losses => ["-m64,1", "--aux-watermark=4K"],
+        // It is alone with its processor for a long time.
+        _ if name == "compiled.py" => ["-m64,4096", "--aux-watermark=4M"],
         _ => ["-m64,512", "--aux-watermark=512K"],
     };
     let [rings, watermark] = rings;
@@ -197,6 +212,13 @@ pub(super) fn runs(programs: &Path, program: &Program) -> Result<Outcome> {
     if name == "generated" {
         fs::copy(CODE, "/out/generated.code").context("cannot keep the code")?;
     }
+    for (kept, needed) in [("data", true), ("data.code", false)] {
+        let from = format!("/tmp/{name}.{kept}");
+        if needed || fs::exists(&from)? {
+            let to = format!("/out/{name}.{kept}");
+            fs::copy(&from, to).with_context(|| format!("cannot keep {from}"))?;
+        }
+    }
     Ok(Outcome::Good(format!("{note}{}", alone.status)))
 }
 
@@ -267,6 +289,35 @@ impl Probes {
         ensure!(hits >= 2 * Self::FEWEST, "the probes were hit {hits} times");
         Ok(hits)
     }
+}
+
+/// Gives the modules of PyPy the times at which they were changed when they were compiled: else it compiles them again.
+fn as_compiled() -> Result<()> {
+    let mut folders: Vec<_> = fs::read_dir("/usr/lib")?.collect::<Result<_, _>>()?;
+    folders.retain(|entry| entry.file_name().to_string_lossy().starts_with("pypy3"));
+    for folder in folders {
+        for cached in ["__pycache__", "encodings/__pycache__"] {
+            let cached = folder.path().join(cached);
+            for entry in
+                fs::read_dir(&cached).with_context(|| format!("no {}", cached.display()))?
+            {
+                let path = entry?.path();
+                let header = fs::read(&path)?;
+                let time = header.get(8..12).and_then(|time| time.try_into().ok());
+                let time = u32::from_le_bytes(time.context("no compiled module")?);
+                let name = path.file_name().unwrap_or_default().to_string_lossy();
+                let stem = name.split('.').next().unwrap_or_default();
+                let source = cached.with_file_name(format!("{stem}.py"));
+                let time = SystemTime::UNIX_EPOCH + Duration::from_secs(time.into());
+                File::options()
+                    .write(true)
+                    .open(&source)
+                    .and_then(|file| file.set_modified(time))
+                    .with_context(|| format!("cannot change {}", source.display()))?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Whether the kernel knows this kind of programs.

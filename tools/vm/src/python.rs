@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What Python reads when it begins, for a guest.
+
+use crate::error::{OnFile, Result};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// By the first of them it knows the place.
+const CPYTHON: [&str; 6] = [
+    "os",
+    "linecache",
+    "encodings/__init__",
+    "encodings/aliases",
+    "encodings/utf_8",
+    "encodings/ascii",
+];
+
+/// The same.
+const PYPY: [&str; 12] = [
+    "site",
+    "os",
+    "abc",
+    "codecs",
+    "stat",
+    "_collections_abc",
+    "posixpath",
+    "genericpath",
+    "encodings/__init__",
+    "encodings/aliases",
+    "encodings/utf_8",
+    "encodings/latin_1",
+];
+
+/// Modules of Debian's Python.
+///
+/// # Errors
+///
+/// When a folder cannot be read.
+pub fn cpython() -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for place in libraries("python3")? {
+        files.extend(CPYTHON.map(|name| place.join(format!("{name}.py"))));
+    }
+    files.retain(|file: &PathBuf| file.exists());
+    Ok(files)
+}
+
+/// PyPy, and its modules with what they were compiled to.
+///
+/// # Errors
+///
+/// When a folder cannot be read.
+pub fn pypy() -> Result<Vec<PathBuf>> {
+    let mut files = vec![PathBuf::from("/usr/bin/pypy3")];
+    for place in libraries("pypy3.")? {
+        let tag = place.file_name().unwrap_or_default().to_string_lossy();
+        let tag = tag.replace('.', "");
+        for name in PYPY {
+            let source = place.join(format!("{name}.py"));
+            let (folder, stem) = (source.parent(), source.file_stem());
+            if let (Some(folder), Some(stem)) = (folder, stem) {
+                let stem = stem.to_string_lossy();
+                files.push(folder.join(format!("__pycache__/{stem}.{tag}.pyc")));
+            }
+            files.push(source);
+        }
+    }
+    Ok(files)
+}
+
+/// The folders of libraries whose names begin with this.
+fn libraries(name: &str) -> Result<Vec<PathBuf>> {
+    let library = Path::new("/usr/lib");
+    let entries = fs::read_dir(library).on("read", library)?;
+    let mut places = Vec::new();
+    for entry in entries {
+        let entry = entry.on("read", library)?;
+        if entry.file_name().to_string_lossy().starts_with(name) {
+            places.push(entry.path());
+        }
+    }
+    Ok(places)
+}
