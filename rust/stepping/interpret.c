@@ -163,14 +163,15 @@ bool rust_stepping_can_execute(unsigned long at)
 }
 
 /*
- * Whether the current task may execute code in the page at this address that
- * no file has: memory of its own, or of a file without a name. A page stays
- * while interrupts are off.
+ * Whether no file has the code in the page at this address, which the current
+ * task has just read: it is in memory of its own, or of a file without a name.
+ * A page stays while interrupts are off. Nobody knows of one that another
+ * thread has taken away meanwhile, so that it is one.
  */
 bool rust_stepping_is_generated(unsigned long at)
 {
 	struct address_space *mapping;
-	bool is_generated = false;
+	bool is_generated = true;
 	struct folio *folio;
 	unsigned long flags;
 	unsigned long pfn;

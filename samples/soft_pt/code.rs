@@ -2,10 +2,15 @@
 
 //! A task's code and stack.
 
-use intel_pt::insn::{
-    Insn,
-    Mode,
-    LEN_MAX, //
+use crate::ring::Ring;
+use intel_pt::{
+    insn::{
+        Insn,
+        Mode,
+        LEN_MAX, //
+    },
+    Encoder,
+    Full, //
 };
 use stepping::{
     Code,
@@ -49,6 +54,37 @@ pub(crate) fn read_and_tell(task: &Current<'_>, ip: u64) -> (Option<Insn>, bool)
         .is_some_and(|text| task.tell_generated(ip, text));
 
     (insn, told)
+}
+
+/// The instruction at `ip`, which is executed, if it can be read now and was not read before. When it was told, the trace
+/// begins anew.
+pub(crate) fn executed(
+    insn: Option<Insn>,
+    ip: u64,
+    encoder: &mut Encoder,
+    ring: &mut Ring<'_>,
+    task: &Current<'_>,
+) -> Result<Option<Insn>, Full> {
+    if insn.is_some() || !encoder.is_on() {
+        return Ok(insn.or_else(|| read(task, ip)));
+    }
+    let (insn, told) = read_and_tell(task, ip);
+
+    if told {
+        cut(encoder, ring, ip, mode(task))?;
+    }
+    Ok(insn)
+}
+
+/// What is executed from `ip` on has a time of its own: a decoder then knows which code it was.
+pub(crate) fn cut(
+    encoder: &mut Encoder,
+    ring: &mut Ring<'_>,
+    ip: u64,
+    mode: Mode,
+) -> Result<(), Full> {
+    encoder.disable(ip, ring)?;
+    encoder.enable(ip, mode, ring)
 }
 
 /// Takes the trap flag out of the flags that the task has pushed.

@@ -75,6 +75,10 @@ module! {
             default: false,
             description: "Register as intel_pt, the name that perf knows",
         },
+        interpret: u32 {
+            default: 512,
+            description: "Instructions that are interpreted in a trap at most, up to 4096; 0: none",
+        },
     },
 }
 

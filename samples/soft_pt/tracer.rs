@@ -21,6 +21,8 @@
 
 use crate::{
     code::{
+        cut,
+        executed,
         hide_trap_flag,
         mode,
         mode_of,
@@ -203,14 +205,10 @@ impl Tracer {
         let Place::Inside { ip, insn } = &mut self.place else {
             return;
         };
-        if insn.is_some() || !encoder.is_on() {
-            *insn = insn.or_else(|| read(task, *ip));
-            return;
+        match executed(*insn, *ip, encoder, ring, task) {
+            Ok(read) => *insn = read,
+            Err(Full) => self.full = true,
         }
-        let (read, told) = read_and_tell(task, *ip);
-
-        *insn = read;
-        self.full |= told && cut(encoder, ring, *ip, mode(task)).is_err();
     }
 
     fn try_step(
@@ -256,7 +254,7 @@ impl Tracer {
             Place::Passing(ip) => (ip, None),
         };
         self.begin_at(encoder, ring, from, task)?;
-        let insn = insn.or_else(|| read(task, from)).unwrap_or(Insn::UNKNOWN);
+        let insn = executed(insn, from, encoder, ring, task)?.unwrap_or(Insn::UNKNOWN);
         let mut steps = 1;
 
         self.place = Place::Inside {
@@ -502,7 +500,7 @@ impl Tracer {
             }
         };
 
-        match insn.or_else(|| read(task, ip)).map(|insn| insn.kind) {
+        match executed(insn, ip, encoder, ring, task)?.map(|insn| insn.kind) {
             Some(Kind::Far(_)) => {
                 let steps = u64::from(encoder.is_on());
 
@@ -559,12 +557,6 @@ impl Tracer {
         }
         encoder.enable(ip, mode(task), ring)
     }
-}
-
-/// What is executed from `ip` on has a time of its own: a decoder then knows which code it was.
-fn cut(encoder: &mut Encoder, ring: &mut Ring<'_>, ip: u64, mode: Mode) -> Result<(), Full> {
-    encoder.disable(ip, ring)?;
-    encoder.enable(ip, mode, ring)
 }
 
 /// So many bytes say of nearly all instructions whether they have to do with the trap flag; they are

@@ -3,13 +3,16 @@
 //! What a task executes without a trap, and its trace.
 
 use super::{
-    cut,
     pass,
     Place,
     Tracer, //
 };
 use crate::{
-    code::mode,
+    code::{
+        cut,
+        mode, //
+    },
+    module_parameters,
     ranges::Ranges,
     ring::Ring,
     unit::Unit, //
@@ -28,8 +31,8 @@ use stepping::{
     Observer, //
 };
 
-/// Instructions in a trap: interrupts are off meanwhile.
-const LIMIT: u32 = 512;
+/// Instructions in a trap, however many are wanted: interrupts are off meanwhile.
+const LIMIT: u32 = 4096;
 
 /// Tells the encoder of branches, as long as all code is traced, or none is.
 struct Watch<'a, 'b> {
@@ -118,8 +121,10 @@ pub(super) fn interpret(
         _ => return 0,
     };
 
+    let limit = LIMIT.min(module_parameters::interpret.value());
+
     // A trap that is the program's or its debugger's must not be missed.
-    if !tracer.armed || tracer.shared || tracer.paused || tracer.full {
+    if limit == 0 || !tracer.armed || tracer.shared || tracer.paused || tracer.full {
         return 0;
     }
     let mut watch = Watch {
@@ -135,7 +140,7 @@ pub(super) fn interpret(
         unit.space = task.space();
         unit.blocks.iter_mut().for_each(Block::forget_told);
     }
-    let Some(ran) = task.interpret(&mut unit.blocks, &mut watch, LIMIT) else {
+    let Some(ran) = task.interpret(&mut unit.blocks, &mut watch, limit) else {
         return 0;
     };
 
