@@ -7,10 +7,11 @@
 //! runs: nothing is random, the environment is the same, and so is the CPU, of which each has one for itself.
 //!
 //! - This file: the programs, and what is asked of each.
-//! - [`record`], [`judge`]: the two parts, for `soft_pt`; [`unit`]: both for the trace unit, which QEMU has.
+//! - [`record`], [`judge`]: the two parts; [`again`]: both for another [`Way`].
 //! - [`decoders`]: what perf and libipt show of a recording.
 //! - [`packets`]: what libipt needs of one of the kernel's code.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Mutex;
@@ -20,20 +21,20 @@ use clap::Subcommand;
 
 use crate::ktap;
 
+mod again;
 mod decoders;
 mod judge;
 pub mod packets;
 mod record;
-mod unit;
 
 /// What is to be done.
 #[derive(Subcommand, Debug)]
 pub enum Part {
     /// Run and record the programs, in a guest.
     Record {
-        /// By the trace unit, after the same without this.
+        /// In this way, after the same without this.
         #[arg(long)]
-        unit: bool,
+        again: Option<Way>,
         /// Where the programs are.
         programs: PathBuf,
         /// Only programs whose names contain one of these.
@@ -41,9 +42,9 @@ pub enum Part {
     },
     /// Decode what was recorded, and compare.
     Judge {
-        /// What the trace unit traced.
+        /// What was recorded in this way.
         #[arg(long)]
-        unit: bool,
+        again: Option<Way>,
         /// Where the files are.
         files: PathBuf,
         /// The source of `ptwalk`.
@@ -51,6 +52,38 @@ pub enum Part {
         /// Only programs whose names contain one of these.
         filters: Vec<String>,
     },
+}
+
+/// The case that there is where there is no program.
+const NONE: &str = "none";
+
+/// Another way to record than `soft_pt` with what it does by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Way {
+    /// The trace unit, which QEMU has.
+    Unit,
+    /// `soft_pt`, and a trap for each instruction.
+    Steps,
+}
+
+impl Way {
+    /// Its driver.
+    fn driver(way: Option<Self>) -> (&'static str, &'static [&'static str]) {
+        match way {
+            None => ("soft_pt", &["intel_pt=1"]),
+            Some(Self::Unit) => ("trace_unit", &["intel_pt=1"]),
+            Some(Self::Steps) => ("soft_pt", &["intel_pt=1", "interpret=0"]),
+        }
+    }
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Unit => "unit",
+            Self::Steps => "steps",
+        })
+    }
 }
 
 /// A program, and what is known of it.
@@ -106,6 +139,11 @@ const PROGRAMS: &[Program] = &[
         "goroutines",
         false,
         Counted("a thread of its runtime goes by the clock"),
+    ),
+    program(
+        "stress",
+        false,
+        Counted("how often its threads wait goes by the clock"),
     ),
     by_perf("exceptions", true),
     by_perf("fibers", true),
@@ -172,10 +210,14 @@ impl Program {
 
 /// Runs a part.
 pub fn run(part: &Part) -> Result<ExitCode> {
-    let (Part::Record { filters, unit, .. } | Part::Judge { filters, unit, .. }) = part;
-    // All that is said of the unit's trace is that it is the same.
-    let fits = |program: &Program| !unit || matches!(program.expect, Same);
+    let (Part::Record { filters, again, .. } | Part::Judge { filters, again, .. }) = part;
+    // All that is said of it is that it is the same.
+    let fits = |program: &Program| again.is_none() || matches!(program.expect, Same);
     let chosen = || PROGRAMS.iter().filter(|p| p.is_one_of(filters) && fits(p));
+    if chosen().count() == 0 {
+        ktap::Report::begin(1).skip(NONE, "no program of these is compared with a log");
+        return Ok(ExitCode::SUCCESS);
+    }
     let report = Mutex::new(ktap::Report::begin(chosen().count()));
     // Each as soon as it is known.
     let tell = |program: &Program, outcome: Result<Outcome>| {
@@ -190,20 +232,23 @@ pub fn run(part: &Part) -> Result<ExitCode> {
     };
     match part {
         Part::Record { programs, .. } => {
-            let unit = *unit;
-            record::all(unit, chosen(), &|program| {
-                let runs = if unit { unit::runs } else { record::runs };
-                tell(program, runs(programs, program));
+            record::all(*again, chosen(), &|program| {
+                let outcome = match again {
+                    None => record::runs(programs, program),
+                    Some(way) => again::runs(programs, program, *way),
+                };
+                tell(program, outcome);
             })?;
         }
         Part::Judge { files, ptwalk, .. } => {
             let walker = judge::prepare(files, ptwalk)?;
-            let compared = if *unit {
-                unit::compared
-            } else {
-                judge::compared
-            };
-            chosen().for_each(|program| tell(program, compared(files, &walker, program)));
+            chosen().for_each(|program| {
+                let outcome = match again {
+                    None => judge::compared(files, &walker, program),
+                    Some(way) => again::compared(files, &walker, program, *way),
+                };
+                tell(program, outcome);
+            });
         }
     }
     let good = report.into_inner().is_ok_and(|report| report.good());

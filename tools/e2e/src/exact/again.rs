@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The same of the trace unit, which QEMU has: its trace of a program against what `steptrace` logged of it.
+//! The same in another way: a program's trace against what `steptrace` has logged of it.
 
 use std::fs::File;
 use std::io::BufReader;
@@ -13,13 +13,17 @@ use steptrace::log;
 use super::decoders::{image, perf, walk};
 use super::judge::total;
 use super::record::output;
-use super::{Outcome, Program};
+use super::{Outcome, Program, Way, CODE};
 
-/// Records a program that was stepped.
-pub(super) fn runs(programs: &Path, program: &Program) -> Result<Outcome> {
+/// Records a program that was logged.
+pub(super) fn runs(programs: &Path, program: &Program, way: Way) -> Result<Outcome> {
     let path = programs.join(program.name);
-    let command = [path.to_str().context("no plain path")?];
-    let data = format!("/out/{}.unit.data", program.name);
+    let path = path.to_str().context("no plain path")?;
+    let mut command = vec![path];
+    if program.name == "generated" {
+        command.push(CODE);
+    }
+    let data = format!("/out/{}.{way}.data", program.name);
     let seen = output(
         &[
             "auxrec",
@@ -27,6 +31,8 @@ pub(super) fn runs(programs: &Path, program: &Program) -> Result<Outcome> {
             "-q",
             "-e",
             "intel_pt//u",
+            "-m64,512",
+            "--aux-watermark=512K",
             "-o",
             &data,
             "--",
@@ -48,9 +54,14 @@ pub(super) fn runs(programs: &Path, program: &Program) -> Result<Outcome> {
 }
 
 /// Compares what perf and libipt show of it with the log.
-pub(super) fn compared(files: &Path, walker: &Path, program: &Program) -> Result<Outcome> {
+pub(super) fn compared(
+    files: &Path,
+    walker: &Path,
+    program: &Program,
+    way: Way,
+) -> Result<Outcome> {
     let name = program.name;
-    let data = files.join(format!("{name}.unit.data"));
+    let data = files.join(format!("{name}.{way}.data"));
     let path = files.join(format!("{name}.log"));
     let file = File::open(&path).with_context(|| format!("cannot open {}", path.display()))?;
     let logged = log::read(BufReader::new(file))?;

@@ -18,7 +18,7 @@ use rustix::process::{kill_process, Pid, Signal};
 use rustix::thread::{sched_setaffinity, CpuSet};
 
 use super::decoders::offset;
-use super::{Expect::Losses, Expect::Visits, Expect::X32, Outcome, Program, CODE, HELD};
+use super::{Expect::Losses, Expect::Visits, Expect::X32, Outcome, Program, Way, CODE, HELD};
 use crate::module;
 use crate::probe::PATIENCE;
 
@@ -33,14 +33,15 @@ static TRACED: RwLock<()> = RwLock::new(());
 
 /// Has `runs` run each program, two at a time, with a driver loaded.
 pub(super) fn all(
-    unit: bool,
+    way: Option<Way>,
     chosen: impl Iterator<Item = &'static Program> + Send,
     runs: &(impl Fn(&Program) + Sync),
 ) -> Result<()> {
-    let driver = if unit { "trace_unit" } else { "soft_pt" };
+    let (driver, parameters) = Way::driver(way);
     module::load("rust_perf")?;
     module::load("rust_stepping")?;
-    module::tool("insmod", &[&format!("/modules/{driver}.ko"), "intel_pt=1"])?;
+    let file = format!("/modules/{driver}.ko");
+    module::tool("insmod", &[&[file.as_str()], parameters].concat())?;
     fs::write("/proc/sys/kernel/randomize_va_space", "0")
         .context("cannot turn randomisation off")?;
     same_digits()?;
@@ -115,8 +116,8 @@ pub(super) fn runs(programs: &Path, program: &Program) -> Result<Outcome> {
     let theirs = format!("/out/{name}.perf.data");
     let rings = match program.expect {
         Losses => ["-m64,1", "--aux-watermark=4K"],
-        // It is alone with its processor for a long time.
-        _ if name == "compiled.py" => ["-m64,4096", "--aux-watermark=4M"],
+        // So long that the recorder falls behind.
+        _ if ["compiled.py", "stress"].contains(&name) => ["-m64,4096", "--aux-watermark=4M"],
         _ => ["-m64,512", "--aux-watermark=512K"],
     };
     let [rings, watermark] = rings;

@@ -49,7 +49,7 @@ pub(super) fn run(cache: &Cache, dir: &Path, kernel: &Kernel) -> Result<Case> {
     let place = cache.build().join("programs");
     let words = format!("{} {}", place.display(), PROGRAMS.join(" "));
     let command = format!(
-        "auxe2e exact record {words}; ended=$?; auxe2e exact record --unit {words} && exit $ended"
+        "auxe2e exact record {words}; ended=$?; auxe2e exact record --again unit {words} && exit $ended"
     );
     let dir = dir.join("exact-device-programs");
     let outcome = guest.run(cache, &dir, &command, |_| {})?;
@@ -57,7 +57,7 @@ pub(super) fn run(cache: &Cache, dir: &Path, kernel: &Kernel) -> Result<Case> {
     let suite = vec![
         outcome.suite("runs"),
         Case::suite("soft_pt", judged(&[])?),
-        Case::suite("trace_unit", judged(&["--unit"])?),
+        Case::suite("trace_unit", judged(&["--again", "unit"])?),
     ];
     let suite = Case::suite(NAME, suite);
     progress.end(&suite.counts().summary());
