@@ -19,9 +19,11 @@ use cap::Cap;
 use perfdata::{Feature, Features, File, IndexEntry, RecordType, Stream};
 
 mod device;
+mod program;
 mod seeds;
 
 pub use device::device;
+pub use program::program;
 pub use seeds::seeds;
 
 /// Counts what is allocated, and lets no input have more than [`allowance`].
@@ -35,13 +37,14 @@ pub type Target = (&'static str, fn(&[u8]));
 const BASE: usize = 4 << 20;
 
 /// All targets.
-pub const TARGETS: [Target; 6] = [
+pub const TARGETS: [Target; 7] = [
     ("file", file),
     ("recover", recover),
     ("check", check),
     ("convert", convert),
     ("text", text),
     ("device", device),
+    ("program", program),
 ];
 
 /// How much memory an input of `len` bytes may take.

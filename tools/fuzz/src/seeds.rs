@@ -4,7 +4,7 @@
 
 use std::io::Cursor;
 
-use crate::device;
+use crate::{device, program};
 
 use pattern_codec::{Header, Kind};
 use perfdata::{
@@ -43,6 +43,9 @@ pub fn seeds(target: &str) -> perfdata::Result<Vec<Vec<u8>>> {
     }
     if target == "device" {
         return Ok(vec![device::seed()]);
+    }
+    if target == "program" {
+        return Ok(vec![program::seed()]);
     }
     let mut out = vec![
         recording(false, true, false)?,
