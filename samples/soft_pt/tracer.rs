@@ -21,7 +21,6 @@
 
 use crate::{
     code::{
-        cut,
         executed,
         hide_trap_flag,
         mode,
