@@ -165,8 +165,10 @@ bool rust_stepping_can_execute(unsigned long at)
 /*
  * Whether no file has the code in the page at this address, which the current
  * task has just read: it is in memory of its own, or of a file without a name.
- * A page stays while interrupts are off. Nobody knows of one that another
- * thread has taken away meanwhile, so that it is one.
+ * Also true of a page that another thread has just taken away: then nobody
+ * knows. As in GUP-fast, the reference counts only if the page is still mapped
+ * after it was taken. An inode is freed after an RCU grace period, which
+ * interrupts that are off delay.
  */
 bool rust_stepping_is_generated(unsigned long at)
 {
@@ -174,16 +176,23 @@ bool rust_stepping_is_generated(unsigned long at)
 	bool is_generated = true;
 	struct folio *folio;
 	unsigned long flags;
-	unsigned long pfn;
+	unsigned long pfn, now;
 
 	local_irq_save(flags);
-	if (find_code(at, &pfn) && pfn_valid(pfn)) {
-		folio = page_folio(pfn_to_page(pfn));
+	if (!find_code(at, &pfn) || !pfn_valid(pfn))
+		goto out;
+	folio = page_folio(pfn_to_page(pfn));
+	if (!folio_try_get(folio))
+		goto out;
+	if (find_code(at, &now) && now == pfn &&
+	    page_folio(pfn_to_page(pfn)) == folio && !folio_test_anon(folio)) {
 		mapping = READ_ONCE(folio->mapping);
-		is_generated = folio_test_anon(folio) ||
-			       (folio_test_swapbacked(folio) && mapping &&
-				mapping->host && !mapping->host->i_nlink);
+		is_generated = folio_test_swapbacked(folio) &&
+			       (!mapping || !mapping->host ||
+				!mapping->host->i_nlink);
 	}
+	folio_put(folio);
+out:
 	local_irq_restore(flags);
 	return is_generated;
 }
