@@ -25,6 +25,9 @@ use crate::probe::PATIENCE;
 /// A compiler that works while its program runs.
 const PYPY: &str = "/usr/bin/pypy3";
 
+/// What `stress` says of a case that it leaves out.
+const LACKS: &str = ": the machine lacks something";
+
 /// How a program ends that needs what the kernel does not have.
 const ABSENT: i32 = 77;
 
@@ -172,6 +175,11 @@ pub(super) fn runs(programs: &Path, program: &Program) -> Result<Outcome> {
     drop(rival);
     let mut runs = vec![("auxrec", start.elapsed(), seen)];
     let alone = output(&[], &command, &asked)?;
+    if name == "stress" {
+        let said = String::from_utf8_lossy(&alone.stdout);
+        let absent: Vec<_> = said.lines().filter_map(|l| l.strip_suffix(LACKS)).collect();
+        note += &format!("left out: {}; ", absent.join(", "));
+    }
     if let Some(probes) = probes {
         note += &format!("{} hits of probes, ", probes.remove()?);
     }
