@@ -27,7 +27,7 @@ pub struct Block {
     used: usize,
     /// What belongs to it of the first word, and of the last.
     masks: [u64; 2],
-    /// Whether it was told to an observer.
+    /// Whether an observer has its text.
     told: bool,
     words: [u64; WORDS],
     ops: [Op; OPS],
@@ -60,14 +60,15 @@ impl Block {
         }
     }
 
-    /// What was told to an observer is to be told again: by another task, say, whose code is the same.
+    /// Forgets the block if an observer has its text, so that the observer gets it again. Needed when another
+    /// address space is next: it may have the same text at the same address.
     pub fn forget_told(&mut self) {
         if self.told {
             *self = Self::EMPTY;
         }
     }
 
-    /// Tells the observer of it, if it is generated.
+    /// Gives its text to the observer if it is generated code.
     #[cold]
     pub(crate) fn tell<M: Machine, O: Observer>(
         &mut self,
@@ -85,7 +86,7 @@ impl Block {
         let told = task.observer.code(self.first, text.unwrap_or(&[]));
 
         if told.is_break() {
-            // It is told the next time.
+            // The observer gets it the next time.
             *self = Self::EMPTY;
         } else {
             self.told = true;

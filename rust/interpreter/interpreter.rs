@@ -75,7 +75,7 @@ pub trait Machine {
     /// Whether the text there is these words, but for bits that are not in the first and in the last mask.
     fn has_text(&mut self, address: u64, words: &[u64], masks: [u64; 2]) -> bool;
 
-    /// Whether a decoder needs to be told of the code there, which can be executed.
+    /// Whether a decoder needs the text of the code there because no file has it.
     fn is_generated(&mut self, first: u64, last: u64) -> bool;
 
     /// Reads a vector register from memory by one access. [`None`] if that faults, or if the registers cannot
@@ -143,8 +143,8 @@ pub trait Observer {
     /// executed.
     fn enters(&mut self, first: u64, end: u64) -> ControlFlow<()>;
 
-    /// `text`, at `first`, is code that [`Machine::is_generated()`], and is next. It is told when it is new, or
-    /// may be. On [`ControlFlow::Break`] it is not executed.
+    /// `text`, at `first`, is next, and is generated: see [`Machine::is_generated()`]. Called before a block is
+    /// executed that was decoded anew. On [`ControlFlow::Break`] it is not executed.
     fn code(&mut self, first: u64, text: &[u8]) -> ControlFlow<()>;
 
     /// The branch at `from`, in front of `next`, was executed and has led to `to`. After

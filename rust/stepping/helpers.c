@@ -325,7 +325,10 @@ static struct hook hooks[] = {
 	HOOK(sys_exit, false),
 	HOOK(sched_switch, false),
 	HOOK(rseq_ip_fixup, true),
-	/* Its header, arch/x86/entry/vsyscall/vsyscall_trace.h, is not installed. */
+	/*
+	 * Not compared: arch/x86/entry/vsyscall/vsyscall_trace.h, which has its
+	 * prototype, is not installed.
+	 */
 	HOOK(emulate_vsyscall, true),
 };
 

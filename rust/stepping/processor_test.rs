@@ -314,7 +314,7 @@ impl Machine for Memory<'_> {
     }
 }
 
-/// The branch that was executed, and the code that was told.
+/// The branch that was executed, and the text that the observer got.
 #[derive(Default)]
 struct Once(Option<(Branch, u64)>, Vec<u8>);
 

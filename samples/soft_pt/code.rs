@@ -41,8 +41,9 @@ pub(crate) fn read(task: &Current<'_>, ip: u64) -> Option<Insn> {
     Insn::decode(text.get(..len)?, mode(task))
 }
 
-/// As [`read`], of an instruction that the task executes; and whether no file has it, which was told. A breakpoint is
-/// not: where the kernel has put it, the instruction below it is executed.
+/// Reads the instruction at `ip`, which the task executes, and writes its text to the tracepoint if no file has
+/// it. Returns whether it has. `int3` is never written: where the kernel has put it, another instruction is
+/// executed.
 pub(crate) fn read_and_tell(task: &Current<'_>, ip: u64) -> (Option<Insn>, bool) {
     let mut text = [0; LEN_MAX];
     let len = task.read(ip, &mut text);
@@ -56,8 +57,8 @@ pub(crate) fn read_and_tell(task: &Current<'_>, ip: u64) -> (Option<Insn>, bool)
     (insn, told)
 }
 
-/// The instruction at `ip`, which is executed, if it can be read now and was not read before. When it was told, the trace
-/// begins anew.
+/// The instruction at `ip`, which the task executes: `insn`, or what can be read now. If its text goes to the
+/// tracepoint, the trace begins anew in front of it.
 pub(crate) fn executed(
     insn: Option<Insn>,
     ip: u64,
@@ -76,7 +77,8 @@ pub(crate) fn executed(
     Ok(insn)
 }
 
-/// What is executed from `ip` on has a time of its own: a decoder then knows which code it was.
+/// Ends the trace at `ip` and begins it anew there, with a new time: the decoder then uses the code that was
+/// written to the tracepoint before.
 pub(crate) fn cut(
     encoder: &mut Encoder,
     ring: &mut Ring<'_>,

@@ -6,7 +6,7 @@
 //! gives the trace a time of its own. [`Code`] puts each piece into a file beside the recording, and replaces the sample of the
 //! tracepoint by an MMAP2 record that says: from this time on, that part of the file is mapped there. Stock perf decodes with
 //! that. The kernel's own records of anonymous memory that can be executed would take the pieces away again, so they are left
-//! out: what is executed there is told.
+//! out: the tracepoint has all that is executed there.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -25,7 +25,7 @@ use crate::error::{Error, Result};
 use crate::pmu::Pmus;
 use crate::sys;
 
-/// What the file begins with: nobody else's is overwritten.
+/// What the file begins with. The recorder does not overwrite a file that begins otherwise.
 const MAGIC: &[u8; 16] = b"auxrec's code\n\0\0";
 
 /// The tracepoint.
@@ -52,7 +52,7 @@ struct Store {
     pieces: HashMap<Vec<u8>, u64>,
 }
 
-/// What of the code was told.
+/// A sample of the tracepoint.
 struct Told<'a> {
     id: SampleId,
     address: u64,
@@ -188,7 +188,7 @@ impl Code {
             Some(file) => file,
             none => {
                 let mut options = File::options();
-                // As the recording: it may hold what is nobody else's business.
+                // Nobody but the user reads the memory of their programs.
                 options.write(true).create(true).truncate(true).mode(0o600);
                 let mut file = options.open(&self.path).map_err(failed)?;
                 file.write_all(MAGIC).map_err(failed)?;

@@ -6,7 +6,7 @@ use crate::error::{OnFile, Result};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// By the first of them it knows the place.
+/// Modules that CPython imports when it begins. It finds its library by the first.
 const CPYTHON: [&str; 6] = [
     "os",
     "linecache",
@@ -16,7 +16,7 @@ const CPYTHON: [&str; 6] = [
     "encodings/ascii",
 ];
 
-/// The same.
+/// Modules that PyPy imports when it begins. It finds its library by the first.
 const PYPY: [&str; 12] = [
     "site",
     "os",
