@@ -199,12 +199,12 @@ impl Drain {
     ) -> Result<Pass> {
         // The head of the area first: then the records of all that is before it are in the data ring.
         let trace = match mode {
-            Mode::Linear => {
+            Mode::Linear if rings.have_aux() => {
                 let (reader, area) = rings.aux();
                 let range = reader.pending(&area)?;
                 Some((reader.is_full(&range), range))
             }
-            Mode::Overwrite => None,
+            Mode::Linear | Mode::Overwrite => None,
         };
         let before = self.loss.cuts();
         self.newest = None;
@@ -369,13 +369,14 @@ impl Drain {
             let (reader, area) = rings.aux();
             let mut at = range.start;
             let step = reader.size() / STRAIGHT;
-            if usize::try_from(step).is_ok_and(|step| step >= BOUNCE) {
+            let large = usize::try_from(step).is_ok_and(|step| step >= BOUNCE);
+            if let Some(aux) = area.aux.filter(|_| large) {
                 for part in steps(range.clone(), step) {
                     let len = usize::try_from(part.end.wrapping_sub(at)).unwrap_or(usize::MAX);
                     // One step never goes over the area's end.
                     let [run, _] = reader.runs(at, len);
                     // It takes all of a piece so, or nothing.
-                    if !file.payload_from(area.aux, run)? {
+                    if !file.payload_from(aux, run)? {
                         break;
                     }
                     reader.release(&area, part.end);

@@ -140,8 +140,17 @@ enum How {
 #[derive(Debug, Args)]
 struct Record {
     /// Events, as pmu/term=value,…/modifiers or name:modifiers, in lists a,b and groups {a,b}
-    #[arg(short, long, value_name = "EVENT", required = true)]
+    #[arg(
+        short,
+        long,
+        value_name = "EVENT",
+        required_unless_present = "sideband"
+    )]
     event: Vec<String>,
+    /// Record no trace, but what its decoder needs to know of this machine: names, mappings and context switches. For trace that is
+    /// recorded elsewhere, as a virtual machine's on its host
+    #[arg(long, conflicts_with_all = ["event", "aux_sample", "filter", "aux_watermark", "snapshot", "delay", "apart"])]
+    sideband: bool,
     /// Put so many bytes of trace into samples of the other events
     #[arg(long, value_name = "BYTES", num_args = 0..=1, default_missing_value = "4096")]
     aux_sample: Option<String>,
@@ -435,6 +444,7 @@ impl Record {
         };
         Ok(Options {
             events: self.event.clone(),
+            sideband: self.sideband,
             aux_sample: self
                 .aux_sample
                 .as_deref()
@@ -506,10 +516,15 @@ impl Record {
             }
         }
         if !self.quiet {
+            let trace = match self.sideband {
+                true => "no trace".to_owned(),
+                false => format!(
+                    "{} bytes of trace in {} AUX records",
+                    total.read, total.records
+                ),
+            };
             eprintln!(
-                "auxrec: {} bytes of trace in {} AUX records, {} wakeups; {} is {} bytes",
-                total.read,
-                total.records,
+                "auxrec: {trace}, {} wakeups; {} is {} bytes",
                 outcome.wakeups,
                 match outcome.files {
                     1 => outcome.path.display().to_string(),

@@ -220,6 +220,9 @@ impl Output {
     /// Writes what comes before the first record of the kernel: the ids of the events, and the names and
     /// mappings of what runs already.
     pub fn begin(&mut self) -> Result<()> {
+        if let (Some(clock), false) = (&self.what.clock, self.is_part()) {
+            self.file.record(clock, None)?;
+        }
         for entries in self.what.index.chunks(IdIndex::MAX) {
             self.file.record(&IdIndex(entries), None)?;
         }

@@ -43,6 +43,8 @@ pub struct Snapshot {
 pub struct Options {
     /// Lists of events, each in the form `pmu/term=value,…/modifiers` or `name[:modifiers]`, and of groups of such in braces.
     pub events: Vec<String>,
+    /// Whether there is to be no trace, only the sideband records. There are no events then.
+    pub sideband: bool,
     /// Length of the trace in samples of other events.
     pub aux_sample: Option<u32>,
     /// The address filter, in perf's syntax: `filter main @ /bin/program`.

@@ -73,8 +73,8 @@ impl Area for DataArea<'_> {
 pub struct AuxArea<'a> {
     /// Control page.
     pub base: &'a Mapping,
-    /// The area.
-    pub aux: &'a Mapping,
+    /// The area, if there is one.
+    pub aux: Option<&'a Mapping>,
 }
 
 impl Area for AuxArea<'_> {
@@ -91,7 +91,7 @@ impl Area for AuxArea<'_> {
     }
 
     fn copy(&self, offset: usize, out: &mut [u8]) {
-        let copied = self.aux.copy_out(offset, out);
+        let copied = self.aux.and_then(|aux| aux.copy_out(offset, out));
         debug_assert!(copied.is_some());
     }
 }

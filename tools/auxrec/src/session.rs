@@ -41,7 +41,7 @@ impl Session {
     pub fn open(plan: Plan, limits: &Limits) -> Result<Self> {
         let plan = Arc::new(plan);
         let pairs = plan.pairs();
-        let all: Vec<usize> = plan.aux().collect();
+        let all: Vec<usize> = plan.owners().collect();
         let each = sys::page_size() + plan.data + plan.aux + plan.beside();
         let count = pairs.len() * all.len();
         limits.preflight(count, u64::try_from(each).unwrap_or(u64::MAX))?;

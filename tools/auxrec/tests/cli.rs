@@ -50,6 +50,15 @@ fn bad_usage() {
         (&["frobnicate"], "unrecognized subcommand"),
         (&["record", "--", "true"], "--event"),
         (
+            &["record", "--sideband", "-e", "pattern//", "--", "true"],
+            "'--sideband' cannot be used with '--event <EVENT>'",
+        ),
+        (
+            &["record", "--sideband", "-S", "-a"],
+            "'--sideband' cannot be used with '--snapshot",
+        ),
+        (&["record", "--sideband"], "nothing to record"),
+        (
             &["record", "-e", "pattern//"],
             "nothing to record: give a command after --, or -a, -C, -p or -t",
         ),

@@ -162,7 +162,7 @@ impl Probe {
     pub fn read_trace(&mut self, most: u64) -> Result<u64> {
         let area = AuxArea {
             base: &self.base,
-            aux: &self.aux,
+            aux: Some(&self.aux),
         };
         let range = self.area.pending(&area)?;
         let end = range.end.min(range.start.saturating_add(most));
@@ -187,7 +187,7 @@ impl Probe {
         ensure!(self.overwrite, "the ring is read in order");
         let area = AuxArea {
             base: &self.base,
-            aux: &self.aux,
+            aux: Some(&self.aux),
         };
         let range = self.area.snapshot(&area, u64::MAX);
         self.trace.clear();
@@ -205,7 +205,7 @@ impl Probe {
     pub fn peek(&self) -> Result<(u64, Vec<u8>)> {
         let area = AuxArea {
             base: &self.base,
-            aux: &self.aux,
+            aux: Some(&self.aux),
         };
         let head = self.head();
         // The tail is another's.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Cases of who is recorded: a control group, lists of threads and of processes.
+//! Cases of who is recorded: a control group, lists of threads and of processes; and with or without a trace.
 
 use std::fs;
 use std::path::Path;
@@ -8,6 +8,7 @@ use std::process::{Child, Command};
 use std::time::Duration;
 
 use anyhow::{bail, ensure, Context, Result};
+use perfdata::{Event, RecordType};
 
 use crate::cases::{released, Seen, PAGE};
 use crate::recorder::{accounted, end, pieces, size, wait_for, with, Commander, Steps};
@@ -15,7 +16,7 @@ use crate::recording::{Reader, Recorder, TraceFile};
 use crate::workload;
 
 /// The cases, by their names.
-pub const ALL: [(&str, Steps); 4] = [
+pub const ALL: [(&str, Steps); 6] = [
     // The kernel lets the other hierarchy steal perf_event from this one, so this one comes first.
     ("control group, unified hierarchy", |name| {
         in_cgroup(name, &["-t", "cgroup2"])
@@ -25,6 +26,8 @@ pub const ALL: [(&str, Steps); 4] = [
     }),
     ("list of threads", |name| listed(name, "-t")),
     ("list of processes", |name| listed(name, "-p")),
+    ("all CPUs, no trace", |name| sideband(name, &["-a"])),
+    ("a command, no trace", |name| sideband(name, &[])),
 ];
 
 /// A program that computes; it ends with the case.
@@ -161,4 +164,61 @@ fn listed(name: &str, option: &str) -> Result<String> {
     accounted(&ended, &seen)?;
     released()?;
     Ok(seen.to_string())
+}
+
+/// Without a trace there is all that its decoder needs beside it: who runs, since when, with which code, and the clock.
+fn sideband(name: &str, more: &[&str]) -> Result<String> {
+    let file = TraceFile::new(name);
+    let command = ["--", "auxe2e", "workload", "spin", "--ms", "50"];
+    let arguments = [&["--sideband"], more, &command].concat();
+    let arguments: Vec<_> = arguments.into_iter().map(String::from).collect();
+    let ended = Recorder::start(file.path(), &arguments)?.wait(Reader::KeepsUp)?;
+    ensure!(
+        ended.status == 0,
+        "exit status {}: {}",
+        ended.status,
+        ended.errors
+    );
+    let bytes = fs::read(file.path())?;
+    let recording = perfdata::File::parse(&bytes)?;
+    let (mut clocks, mut switches, mut mapped, mut last) = (0, 0, false, 0);
+    let mut execed = None;
+    for record in recording.records() {
+        let record = record?;
+        ensure!(
+            ![RecordType::AUX, RecordType::AUXTRACE].contains(&record.kind),
+            "a record of trace"
+        );
+        let (event, id) = recording.decode(&record)?;
+        let id = id.unwrap_or_default();
+        last = last.max(id.time.unwrap_or(0));
+        match event {
+            Event::TimeConv(_) => clocks += 1,
+            Event::Comm(comm) if comm.exec && comm.comm == b"auxe2e" => execed = Some(comm.pid),
+            Event::Mmap2(mmap) if execed == Some(mmap.pid) => {
+                mapped |= mmap.filename.ends_with(b"/auxe2e");
+            }
+            _ if [RecordType::SWITCH, RecordType::SWITCH_CPU_WIDE].contains(&record.kind) => {
+                switches += u64::from(execed.is_some() && id.pid == execed);
+            }
+            _ => {}
+        }
+    }
+    ensure!(clocks == 1, "{clocks} clocks");
+    ensure!(
+        mapped,
+        "where the program of {execed:?} is mapped is missing"
+    );
+    ensure!(switches != 0, "when it runs is missing");
+    ensure!(last != 0, "no record has a time");
+    let check = Command::new("auxrec")
+        .arg("check")
+        .arg(file.path())
+        .output()?;
+    ensure!(
+        check.status.success(),
+        "auxrec check ended with {}",
+        check.status
+    );
+    Ok(format!("{switches} switches of the program"))
 }

@@ -2,7 +2,7 @@
 
 //! Records a whole guest from outside, from the kernel's first instruction on, for stock perf.
 //!
-//! The trace unit is a plugin of QEMU's, and writes files: the guest has no driver. perf records in the guest which process runs
+//! The trace unit is a plugin of QEMU's, and writes files: the guest has no driver. `auxrec` records in the guest which process runs
 //! when, while the command runs. What comes of both is a folder as `perf record --kcore` makes one:
 //!
 //! | file | contents |
@@ -16,6 +16,7 @@ use crate::error::{Error, OnFile, Result};
 use crate::guest::{Guest, Outcome};
 use crate::plugin;
 use crate::step::Log;
+use crate::tools;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -27,8 +28,8 @@ mod data;
 use code::Code;
 use data::Recording;
 
-/// perf, in the guest.
-const PERF: &str = "/usr/bin/perf";
+/// The recorder in the guest.
+const RECORDER: &str = "auxrec";
 
 /// How a guest is recorded.
 #[derive(Debug, Clone, Copy)]
@@ -72,6 +73,11 @@ pub fn record(
     cache::remove(dir)?;
     fs::create_dir_all(dir).on("make", dir)?;
     let unit = plugin::build(cache, "traceunit")?;
+    let tools = tools::build(cache)?;
+    let recorder = tools.iter().find(|(name, _)| name == RECORDER);
+    let (_, recorder) = recorder.ok_or_else(|| {
+        Error::Other("this checkout has no tools/auxrec, which records in the guest".to_owned())
+    })?;
     let prefix = dir.join("unit");
     let mut options = format!("{},out={}", unit.display(), prefix.display());
     if let Some(most) = plan.log {
@@ -82,7 +88,7 @@ pub fn record(
     }
     let guest = guest
         .observed(plan.cpus, &options)
-        .installed(Path::new(PERF))?
+        .program(RECORDER, recorder)?
         .script("traced", &format!("#!/bin/sh\n{command}\n"));
     let outcome = guest.run(cache, &dir.join("guest"), INSIDE, live)?;
     let said = dir.join("guest/qemu.log");
@@ -101,14 +107,15 @@ pub fn record(
     })
 }
 
-/// What the guest does: the command, while perf records who runs where; and then it says what its symbols are.
+/// What the guest does: the command, while it is recorded who runs where, if that can be; and then it says what its symbols are.
 const INSIDE: &str = "\
 echo 0 >/proc/sys/kernel/kptr_restrict
-perf record -q -a --proc-map-timeout 60000 --sample-identifier --switch-events --no-bpf-event -e dummy:u -o /out/sideband -- /bin/traced
-status=$?
+run='/bin/traced; echo $? >/tmp/status'
+auxrec record -q -a --sideband -o /out/sideband -- sh -c \"$run\"
+[ -e /tmp/status ] || eval \"$run\"
 cat /proc/kallsyms >/out/kallsyms
 cat /proc/modules >/out/modules
-exit $status
+exit $(cat /tmp/status)
 ";
 
 fn assemble(

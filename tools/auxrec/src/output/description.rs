@@ -2,7 +2,7 @@
 
 //! The description of a recording, and the features that each of its files gets from it.
 
-use perfdata::{ClockData, EventDesc, Features, IdIndexEntry};
+use perfdata::{ClockData, EventDesc, Features, IdIndexEntry, TimeConv};
 
 use super::Limits;
 use crate::convert::NOTE;
@@ -30,6 +30,8 @@ pub(crate) struct Description {
     pub target: Target,
     /// The process of the command.
     pub workload: Option<u32>,
+    /// How the processor's clock becomes that of the records, if the kernel says so.
+    pub clock: Option<TimeConv>,
     /// The private words for perf's decoder of Intel PT, if the trace is Intel PT.
     pub intel_pt: Option<Vec<u64>>,
     /// If each thread writes a file: the recording, and the thread of this file.

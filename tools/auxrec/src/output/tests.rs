@@ -108,6 +108,7 @@ fn description() -> Description {
         online: 1,
         target: Target::Command,
         workload: None,
+        clock: None,
         intel_pt: None,
         apart: Some(Apart {
             id: "1-2".to_owned(),

@@ -36,7 +36,10 @@ impl Options {
         for events in &self.events {
             groups.extend(pmus.events(events)?);
         }
-        let events = arrange(groups, self.aux_sample)?;
+        let events = match self.sideband {
+            true => Vec::new(),
+            false => arrange(groups, self.aux_sample)?,
+        };
         let samples = events.iter().any(|(event, _)| event.aux_sample.is_some());
         if samples && self.snapshot.is_some() {
             return Err(Error::usage(
@@ -76,7 +79,10 @@ impl Options {
             Some(size) if self.sizes.aux.is_none() => size.max(page).next_power_of_two(),
             _ => aux,
         };
-        let aux = check_ring("AUX area", self.sizes.aux.unwrap_or(aux), page)?;
+        let aux = match self.sideband {
+            true => 0,
+            false => check_ring("AUX area", self.sizes.aux.unwrap_or(aux), page)?,
+        };
         if let Some(size) = self.snapshot.and_then(|snapshot| snapshot.size) {
             if size > aux || size == 0 {
                 return Err(Error::usage(format!(
@@ -186,6 +192,7 @@ impl Options {
         let plan = session.plan();
         let rings = session.rings().len();
         let threads = rings.div_ceil(share(rings, self.drains(rings)));
+        let clock = session.clock();
         let event = |number| EventDesc {
             attr: plan.attr(number),
             ids: session.ids(number),
@@ -194,7 +201,7 @@ impl Options {
         // The number after the last is the tracking event.
         let mut numbers: Vec<usize> = (0..=plan.events.len()).collect();
         // The events that write trace come first: readers look at the first event.
-        numbers.sort_by_key(|number| !plan.aux().any(|aux| aux == *number));
+        numbers.sort_by_key(|number| !plan.owners().any(|owner| owner == *number));
         Description {
             events: numbers.into_iter().map(event).collect(),
             index: session.id_index(),
@@ -202,7 +209,8 @@ impl Options {
             online,
             target: self.target.clone(),
             workload,
-            intel_pt: intel_pt::info(plan, &session.clock()),
+            clock: (clock.cap_zero && !plan.has_own_clock()).then_some(clock),
+            intel_pt: intel_pt::info(plan, &clock),
             apart: (self.apart && threads > 1).then(|| Apart {
                 id: format!("{}-{}", sys::wall(), std::process::id()),
                 threads,

@@ -86,8 +86,11 @@ impl Rings {
             others.extend(each(other)?);
         }
         // One tracking event is enough: it goes with the first event that writes trace.
-        let tracking = if plan.aux().next() == Some(number) {
-            let mut tracking = each(plan.events.len())?;
+        let tracking = if plan.owners().next() == Some(number) {
+            let mut tracking = match number == plan.events.len() {
+                true => Vec::new(),
+                false => each(plan.events.len())?,
+            };
             if plan.code.is_some() {
                 tracking.extend(each(plan.code_number())?);
             }
@@ -105,13 +108,16 @@ impl Rings {
         };
         let base = map(0, page + plan.data, true)
             .map_err(|e| limits.explain_mmap(&e, "data ring", ring(page + plan.data), all))?;
-        // The kernel reads the offset and length of the AUX area from these words, when it is mapped.
-        let aux_at = page + plan.data;
-        base.store(Field::AuxOffset, ring(aux_at), Ordering::Relaxed);
-        base.store(Field::AuxSize, ring(plan.aux), Ordering::Relaxed);
-        // A read-only mapping selects overwrite mode.
-        let aux_map = map(aux_at, plan.aux, plan.mode == Mode::Linear)
-            .map_err(|e| limits.explain_mmap(&e, "AUX area", ring(plan.aux), all))?;
+        let map_aux = || {
+            // The kernel reads the offset and length of the AUX area from these words, when it is mapped.
+            let aux_at = page + plan.data;
+            base.store(Field::AuxOffset, ring(aux_at), Ordering::Relaxed);
+            base.store(Field::AuxSize, ring(plan.aux), Ordering::Relaxed);
+            // A read-only mapping selects overwrite mode.
+            map(aux_at, plan.aux, plan.mode == Mode::Linear)
+                .map_err(|e| limits.explain_mmap(&e, "AUX area", ring(plan.aux), all))
+        };
+        let aux_map = (plan.aux != 0).then(map_aux).transpose()?;
         let join = |opened: &Opened, owner: &Event| {
             let set = opened.event.set_output(owner);
             set.map_err(|e| {
@@ -168,7 +174,7 @@ impl Rings {
         Ok(Self {
             idx,
             number,
-            event: (plan.aux().count() > 1).then(|| plan.name(number).to_owned()),
+            event: (plan.owners().count() > 1).then(|| plan.name(number).to_owned()),
             cpu,
             thread: if cpu.is_none() {
                 threads.first().copied().flatten()
@@ -176,7 +182,8 @@ impl Rings {
                 None
             },
             data: Reader::new(plan.data)?,
-            aux: Reader::new(plan.aux)?,
+            // Where there is no area, its head stays 0.
+            aux: Reader::new(plan.aux.max(1))?,
             aux_map,
             base,
             before: vec![Count::default(); events.len()],

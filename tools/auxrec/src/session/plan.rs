@@ -90,7 +90,7 @@ pub enum Mode {
 /// What a session opens.
 #[derive(Debug, Clone, Default)]
 pub struct Plan {
-    /// The events with their roles. At least one writes trace.
+    /// The events with their roles. At least one writes trace, or there is none, and the tracking event has the rings.
     pub events: Vec<(EventSpec, Role)>,
     /// The control group to record; [`None`]: the events are not limited to one.
     pub cgroup: Option<Arc<OwnedFd>>,
@@ -102,7 +102,7 @@ pub struct Plan {
     pub filter: Option<CString>,
     /// Length of the data ring.
     pub data: usize,
-    /// Length of the AUX area.
+    /// Length of the AUX area; 0: there is none.
     pub aux: usize,
     /// How much trace in the AUX area wakes the recorder, in bytes.
     pub watermark: u32,
@@ -132,10 +132,10 @@ impl Plan {
         .union(SampleType::CPU);
 
     /// Whether the events have the recorder's clock. The time stamps of Intel PT are the processor's,
-    /// and can be converted to perf's own clock only.
+    /// and can be converted to perf's own clock only. Without a trace nobody knows what this file is for.
     #[must_use]
     pub fn has_own_clock(&self) -> bool {
-        !self.writes_intel_pt()
+        !self.writes_intel_pt() && !self.events.is_empty()
     }
 
     /// Whether the trace is Intel PT.
@@ -203,7 +203,7 @@ impl Plan {
     /// If the limits do not allow the smallest rings, or these are too small for the plan.
     pub(crate) fn shrink(&mut self, limits: &Limits) -> Result<bool> {
         let page = sys::page_size();
-        let rings = self.pairs().len() * self.aux().count();
+        let rings = self.pairs().len() * self.owners().count();
         let beside = if self.overwrite { 2 } else { 1 };
         let Some((data, aux)) = limits.fit(rings, beside, self.data, self.aux, page) else {
             // The error of preflight() says why.
@@ -243,11 +243,12 @@ impl Plan {
         [self.code_number(), self.events.len()]
     }
 
-    /// The numbers of the events that write trace.
-    pub fn aux(&self) -> impl Iterator<Item = usize> + '_ {
+    /// The numbers of the events that have rings: those that write trace, or the tracking event if none does.
+    pub fn owners(&self) -> impl Iterator<Item = usize> + '_ {
         let all = self.events.iter().enumerate();
-        all.filter(|(_, (_, role))| *role == Role::Aux)
-            .map(|(number, _)| number)
+        let aux = all.filter(|(_, (_, role))| *role == Role::Aux);
+        let tracking = self.events.is_empty().then_some(0);
+        aux.map(|(number, _)| number).chain(tracking)
     }
 
     /// The name of an event.

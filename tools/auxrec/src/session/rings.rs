@@ -25,9 +25,9 @@ pub struct Rings {
     pub thread: Option<u32>,
     // The mappings stand before the events, so that they are dropped first: unmapping an area stops
     // the trace of its events.
-    pub(super) aux_map: Mapping,
+    pub(super) aux_map: Option<Mapping>,
     pub(super) base: Mapping,
-    /// Number of the event that writes trace into the AUX area.
+    /// Number of the event that has the rings.
     pub(super) number: usize,
     /// Name of that event, if several events write trace.
     pub(super) event: Option<String>,
@@ -124,11 +124,16 @@ impl Rings {
         (&mut self.data, area)
     }
 
+    /// Whether there is an AUX area.
+    pub(crate) fn have_aux(&self) -> bool {
+        self.aux_map.is_some()
+    }
+
     /// The AUX area, with its reader.
     pub fn aux(&mut self) -> (&mut Reader, AuxArea<'_>) {
         let area = AuxArea {
             base: &self.base,
-            aux: &self.aux_map,
+            aux: self.aux_map.as_ref(),
         };
         (&mut self.aux, area)
     }
@@ -137,7 +142,7 @@ impl Rings {
     pub fn area(&self) -> AuxArea<'_> {
         AuxArea {
             base: &self.base,
-            aux: &self.aux_map,
+            aux: self.aux_map.as_ref(),
         }
     }
 

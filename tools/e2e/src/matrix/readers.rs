@@ -150,7 +150,7 @@ pub fn read(args: &Reading) -> Result<ExitCode> {
     let (base, aux) = map(std::io::stdin(), args.pages, false)?;
     let area = AuxArea {
         base: &base,
-        aux: &aux,
+        aux: Some(&aux),
     };
     let mut ring = Ring::new(aux.len())?;
     let mut file = std::fs::File::create(&args.file).context("cannot make the file")?;

@@ -3,9 +3,9 @@
 //! Whether stock perf shows of a whole guest what it executed, from the kernel's first instruction on: recorded from outside, while the
 //! kernel patches its code.
 //!
-//! The first instructions of each of two CPUs are compared with the log, one by one. In the rest perf has to find no error, and the programs' names. With
-//! the guest as a virtual machine of a host perf knows no changes of code: there the trace has errors until perf begins to record in
-//! the guest, and none behind it.
+//! The first instructions of each of two CPUs are compared with the log, one by one. In the rest perf has to find no error, and the
+//! programs' names, which `auxrec` has recorded in the guest. With the guest as a virtual machine of a host perf knows no changes of
+//! code: there the trace has errors until `auxrec` begins to record in the guest, and none behind it.
 
 use super::{both, end, follow};
 use crate::cache::Cache;

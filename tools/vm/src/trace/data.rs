@@ -65,7 +65,7 @@ pub(super) struct Recording<'a> {
     pub(super) traces: &'a [PathBuf],
     /// The changes of the kernel's code.
     pub(super) pokes: &'a [Poke],
-    /// What perf has recorded in the guest, if it did.
+    /// What was recorded in the guest, if anything was.
     pub(super) sideband: Option<&'a Path>,
     /// The kernel's text.
     pub(super) text: (u64, u64),

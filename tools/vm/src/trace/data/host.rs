@@ -17,8 +17,8 @@ use perfdata::{
 use std::fs::{self, File};
 use std::path::Path;
 
-/// The records of the guest's that perf merges. It crashes at others: `guest_session__start()` of `builtin-inject.c` has no functions
-/// for them.
+/// The records of the guest's that perf merges. It crashes at others, TIME_CONV and FINISHED_ROUND too, which are in perf's own
+/// recordings: `guest_session__start()` of `builtin-inject.c` has no functions for them.
 const MERGED: [RecordType; 8] = [
     RecordType::MMAP2,
     RecordType::COMM,
@@ -31,7 +31,7 @@ const MERGED: [RecordType; 8] = [
 ];
 
 impl Recording<'_> {
-    /// Writes what perf has recorded in the guest, as `perf inject --guest-data` takes it.
+    /// Writes what was recorded in the guest, as `perf inject --guest-data` takes it.
     pub(in crate::trace) fn write_guest(&self, path: &Path) -> Result<()> {
         let Some(sideband) = self.sideband else {
             return Err(no_sideband());
@@ -64,7 +64,7 @@ impl Recording<'_> {
         let clock = clock::of(sideband).map_err(unusable(path))?;
         let clock = clock.ok_or_else(|| {
             Error::Other(
-                "the guest's perf has no clock that goes by TSC: its kernel does not trust TSC"
+                "the guest's records have no clock that goes by TSC: its kernel does not trust TSC"
                     .to_owned(),
             )
         })?;
@@ -154,6 +154,6 @@ impl Recording<'_> {
 
 fn no_sideband() -> Error {
     Error::Other(
-        "perf has recorded nothing in the guest, so it cannot be shown as a virtual machine: see what the guest said".to_owned(),
+        "nothing was recorded in the guest, so it cannot be shown as a virtual machine: see what the guest said".to_owned(),
     )
 }
