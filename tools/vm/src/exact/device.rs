@@ -150,7 +150,7 @@ fn recorded(
     }
     let place = programs.first().and_then(|program| program.parent());
     let place = place.map_or(String::new(), |place| place.display().to_string());
-    let mut command = format!("export PATH=$PATH:{place}\n");
+    let mut command = format!("export PROGRAMS={place} PATH=$PATH:{place}\n");
     command +=
         "insmod /modules/rust_perf.ko && insmod /modules/trace_unit.ko intel_pt=1 || exit 1\n";
     command += "echo 0 > /proc/sys/kernel/kptr_restrict\n";
