@@ -34,6 +34,7 @@ const PROGRAMS: [(&str, &[&str]); 5] = [
 const PERL: &str = "for my $i (1..2000) { my $s = 'k' . $i % 97; $h{$s} .= chr(65 + $i % 26); $n++ if $h{$s} =~ /A.*Z/ } print \"$n\\n\"";
 const SQL: &str = "with recursive c(x) as (select 1 union all select x + 1 from c where x < 1000) select sum(x * x), count(distinct x % 97) from c";
 const PYTHON: &str = "print(sorted({str(n * n % 997): n for n in range(2000)}.items())[:3])";
+const LATE: [&str; 5] = ["-f", "1", "/bin/auxe2e", "workload", "late"];
 const GDB: &str = "/usr/bin/gdb";
 
 /// Prints the figures: a name, instructions, time in ns.
@@ -61,6 +62,7 @@ pub fn run() -> Result<()> {
             );
         }
     }
+    delays()?;
     let (count, time) = stepped()?;
     println!("steps ptrace {count} {time}");
     if fs::exists(GDB)? {
@@ -142,6 +144,32 @@ fn calls() -> Result<()> {
     println!("steps call after {}", call());
     child.kill().context("cannot end a program")?;
     child.wait().context("cannot wait for a program")?;
+    Ok(())
+}
+
+/// Prints how late a task is woken up at most that goes before all others, while a program has its CPU: one that nobody traces, and
+/// one that is traced.
+fn delays() -> Result<()> {
+    // Its loop needs nobody but the interpreter.
+    let spin = || waiting(&["/bin/busybox", "sh", "-c", "while :; do :; done"]);
+    let late = |name: &str, mut child: Child| -> Result<()> {
+        drop(child.stdin.take());
+        let output = Command::new("chrt").args(LATE).output();
+        let output = output.context("cannot start chrt")?;
+        let said = String::from_utf8_lossy(&output.stdout);
+        ensure!(output.status.success(), "chrt ended with {}", output.status);
+        println!("steps delay {name} {}", said.trim());
+        child.kill().context("cannot end a program")?;
+        child.wait().context("cannot wait for a program")?;
+        Ok(())
+    };
+    late("alone", spin()?)?;
+    let child = spin()?;
+    let mut attr = soft_pt::traced()?;
+    attr.flags |= Flags::ENABLE_ON_EXEC;
+    let probe = Probe::open(&attr, i32::try_from(child.id())?, -1, 64, true)?;
+    late("traced", child)?;
+    ensure!(probe.generated()? > 100_000, "it was not traced");
     Ok(())
 }
 

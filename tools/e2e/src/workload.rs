@@ -39,7 +39,13 @@ pub enum Kind {
     Fork,
     /// Calls one function from another, [`CALLS`] times.
     Calls,
+    /// Sleeps [`SLEEPS`] times, and says how late it woke up at most, in ns.
+    Late,
 }
+
+/// How often `Late` sleeps, and how long.
+const SLEEPS: u32 = 1000;
+const SLEEP: Duration = Duration::from_micros(100);
 
 /// How long a workload goes on.
 struct Until {
@@ -109,6 +115,14 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         }
         Kind::Calls => {
             black_box(caller(CALLS));
+        }
+        Kind::Late => {
+            let late = |_| {
+                let start = Instant::now();
+                thread::sleep(SLEEP);
+                start.elapsed().saturating_sub(SLEEP).as_nanos()
+            };
+            println!("{}", (0..SLEEPS).map(late).max().unwrap_or(0));
         }
         Kind::Fork => {
             let program = std::env::current_exe().context("cannot find this program")?;

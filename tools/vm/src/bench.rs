@@ -114,6 +114,7 @@ fn steps(cache: &Cache, report: &mut Report) -> Result<()> {
         .counting()
         .append("kunit.enable=0")
         .installed(Path::new("/usr/bin/gdb"))?
+        .installed(Path::new("/usr/bin/chrt"))?
         .timeout(Duration::from_secs(900));
     for program in ["perl", "gzip", "sqlite3", "python3"] {
         guest = guest.installed(&Path::new("/usr/bin").join(program))?;

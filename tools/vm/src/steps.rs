@@ -46,6 +46,8 @@ pub struct Figures {
     outside: Way,
     /// A system call: without the driver, with it, while somebody else is traced, and after that.
     calls: [u64; 4],
+    /// How late a task runs at most that goes before others, beside a program, and beside one that is traced.
+    delays: [u64; 2],
     /// Programs that people have, by name.
     programs: Vec<(String, Way)>,
     ptrace: Way,
@@ -77,6 +79,10 @@ impl Figures {
                 number(said, "steps call others")?,
                 number(said, "steps call after")?,
             ],
+            delays: [
+                number(said, "steps delay alone")?,
+                number(said, "steps delay traced")?,
+            ],
             programs: programs(said)?,
             ptrace: Way::parse(said, "ptrace ", alone)?,
             // It was measured against itself.
@@ -90,12 +96,14 @@ impl Figures {
     pub fn figures(&self) -> Vec<Figure> {
         let [absent, idle, others, after] = self.calls;
         let [(from, first, slab, free), (to, last, slab_after, free_after)] = self.memory;
+        let [beside, delayed] = self.delays;
         let instructions = [
+            ("delay.program", beside),
+            ("delay.program-traced", delayed),
             ("call.driver-absent", absent),
             ("call.driver-idle", idle),
             ("call.another-traced", others),
             ("call.after-that", after),
-            ("filtered-out", self.outside.each()),
             ("soft_pt", self.soft_pt.each()),
             ("steptrace", self.ptrace.each()),
             ("gdb", self.gdb.each()),
@@ -113,6 +121,12 @@ impl Figures {
             .map(figure("instructions"))
             .collect();
         figures.extend(kib.into_iter().map(figure("KiB")));
+        figures.push(figure("instructions")(("filtered-out", self.outside.each())).at_most(60));
+        // Rounded down.
+        let times = self.ptrace.each() * 100 / self.soft_pt.each().max(1);
+        figures.push(
+            Figure::hundredths("steps.steptrace.times", times, "ratio").at_least_hundredths(15_000),
+        );
         let program = |(name, way): &(String, Way)| {
             Figure::count(format!("steps.program.{name}"), way.each(), "instructions").at_most(250)
         };
@@ -124,11 +138,10 @@ impl Figures {
             "bytes",
         ));
         let bits = self.bytes * 800 / self.soft_pt.steps;
-        figures.push(Figure::hundredths(
-            "steps.soft_pt.trace",
-            bits,
-            "bits an instruction",
-        ));
+        figures.push(
+            Figure::hundredths("steps.soft_pt.trace", bits, "bits an instruction")
+                .at_most_hundredths(65),
+        );
         figures
     }
 
@@ -166,6 +179,7 @@ impl Figures {
         };
         let [(from, first, slab, free), (to, last, slab_after, free_after)] = self.memory;
         let bytes = last.saturating_sub(first);
+        let [beside, delayed] = self.delays;
         let [absent, idle, others, after] = self.calls;
         vec![
             format!(
@@ -184,6 +198,9 @@ impl Figures {
                 self.bytes
             ),
             self.programs_line(),
+            format!(
+                "a task that goes before others is {beside} instructions late at most beside a program, {delayed} beside one that is traced"
+            ),
             format!(
                 "by steptrace (ptrace): {} instructions, {} times that; by gdb's `record full`: {}, {} times",
                 self.ptrace.each(),
@@ -219,7 +236,7 @@ mod tests {
 
     #[test]
     fn what_the_guest_says_is_understood() {
-        let said = "steps call absent 100\nsteps call idle 101\nsteps call others 300\nsteps call after 102\nsteps alone 0 1000\nsteps outside 100 101000\nsteps soft_pt 100 201000\nsteps bytes 6\nsteps program perl 100 6400\nsteps program gzip 10 2500\nsteps ptrace 100 1201000\nsteps gdb 10 500000\n\
+        let said = "steps call absent 100\nsteps call idle 101\nsteps call others 300\nsteps call after 102\nsteps alone 0 1000\nsteps outside 100 101000\nsteps delay alone 300\nsteps delay traced 4000\nsteps soft_pt 100 201000\nsteps bytes 6\nsteps program perl 100 6400\nsteps program gzip 10 2500\nsteps ptrace 100 1201000\nsteps gdb 10 500000\n\
                     memory 1000 60 20 500\nmemory 2000 120 21 499\nmemory 9000 540 22 498\n";
         let lines = Figures::parse(said).unwrap().lines();
         assert!(lines[0].contains("100 instructions without soft_pt, 101 with it, 300 while another program is traced, 102 after"), "{lines:?}");
@@ -235,12 +252,16 @@ mod tests {
             "{lines:?}"
         );
         assert!(
-            lines[4].contains("12000 instructions, 6.0 times"),
+            lines[4].contains("300 instructions late at most beside a program, 4000"),
             "{lines:?}"
         );
-        assert!(lines[4].contains("50000, 25.0 times"), "{lines:?}");
         assert!(
-            lines[5].contains("8000 instructions are traced, in 480 bytes: slabs from 20 to 22 KiB, available from 500 to 498"),
+            lines[5].contains("12000 instructions, 6.0 times"),
+            "{lines:?}"
+        );
+        assert!(lines[5].contains("50000, 25.0 times"), "{lines:?}");
+        assert!(
+            lines[6].contains("8000 instructions are traced, in 480 bytes: slabs from 20 to 22 KiB, available from 500 to 498"),
             "{lines:?}"
         );
         assert_eq!(Figures::parse("steps alone 0 1\n"), None);

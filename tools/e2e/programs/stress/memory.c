@@ -181,6 +181,89 @@ static long filled_by_another(void)
 	return sum;
 }
 
+/* A checkpoint of pages while the program goes on: each is kept as it was when all were protected, at the first store to it. */
+#define KEPT 16
+
+static unsigned char *kept;
+
+static void *keeper(void *with)
+{
+	unsigned char *from = with;
+
+	for (int i = 0; i < 6 * KEPT; i++) {
+		struct uffd_msg message;
+		struct uffdio_writeprotect free = { .range.len = PAGE };
+		unsigned long offset;
+
+		CHECK(read(faults, &message, sizeof(message)) == sizeof(message));
+		CHECK(message.event == UFFD_EVENT_PAGEFAULT);
+		CHECK(message.arg.pagefault.flags & UFFD_PAGEFAULT_FLAG_WP);
+		offset = (message.arg.pagefault.address - (unsigned long)from) & -PAGE;
+		memcpy(kept + offset, from + offset, PAGE);
+		free.range.start = (unsigned long)from + offset;
+		CHECK(!ioctl(faults, UFFDIO_WRITEPROTECT, &free));
+	}
+	return NULL;
+}
+
+static long checkpoints(void)
+{
+	unsigned char *at = map(KEPT, PROT_READ | PROT_WRITE), *was = map(KEPT, PROT_READ | PROT_WRITE);
+	struct uffdio_api api = { .api = UFFD_API, .features = UFFD_FEATURE_PAGEFAULT_FLAG_WP };
+	struct uffdio_register range = {
+		.range = { (unsigned long)at, KEPT * PAGE },
+		.mode = UFFDIO_REGISTER_MODE_WP,
+	};
+	struct uffdio_writeprotect protect = { .range = range.range, .mode = UFFDIO_WRITEPROTECT_MODE_WP };
+	pthread_t other;
+	long sum = 0;
+	int pipes[2];
+
+	faults = syscall(SYS_userfaultfd, O_CLOEXEC);
+	if (faults < 0 || ioctl(faults, UFFDIO_API, &api))
+		return ABSENT;
+	kept = map(KEPT, PROT_READ | PROT_WRITE);
+	for (unsigned long i = 0; i < KEPT * PAGE; i++)
+		at[i] = i * 11;
+	CHECK(!ioctl(faults, UFFDIO_REGISTER, &range) && !pipe(pipes));
+	other = thread(keeper, at);
+	for (int round = 0; round < 6; round++) {
+		memcpy(was, at, KEPT * PAGE);
+		CHECK(!ioctl(faults, UFFDIO_WRITEPROTECT, &protect));
+		for (long i = 0; i < KEPT; i++) {
+			unsigned char *page = at + i * PAGE, *end = page + 100;
+			long count = 40, value = i;
+
+			switch ((i + round) % 6) {
+			case 0:
+				page[i] += round;
+				break;
+			case 1:
+				asm volatile("addl $5, %0" : "+m"(*(int *)(page + i)));
+				break;
+			case 2:
+				asm volatile("rep stosb" : "+D"(end), "+c"(count) : "a"(round) : "memory");
+				break;
+			case 3:
+				asm volatile("movq %0, %%xmm1\n\tmovups %%xmm1, (%1)"
+					     : : "r"(i + round), "r"(page + 32) : "xmm1", "memory");
+				break;
+			case 4:
+				asm volatile("lock xaddq %0, (%1)" : "+r"(value) : "r"(page + 8) : "memory");
+				break;
+			default:
+				CHECK(write(pipes[1], "checked", 7) == 7 && read(pipes[0], page + i, 7) == 7);
+				break;
+			}
+		}
+		CHECK(!memcmp(kept, was, KEPT * PAGE));
+		for (unsigned long i = 0; i < KEPT * PAGE; i += 7)
+			sum = mix(sum, at[i]);
+	}
+	pthread_join(other, NULL);
+	return sum;
+}
+
 /* Where data segments begin. */
 static long segments(void)
 {
@@ -308,6 +391,7 @@ const struct stress memory_cases[] = {
 	{ "file that shrinks", file_that_shrinks },
 	{ "protection keys", keys },
 	{ "pages from userfaultfd", filled_by_another },
+	{ "checkpoints by userfaultfd", checkpoints },
 	{ "segments' bases", segments },
 	{ "half a store", half_a_store },
 	{ "pages copied on write", copied_on_write },
