@@ -103,6 +103,7 @@ impl Block {
         let start = usize::try_from(ip & 7).unwrap_or(0);
         let text = bytes.get(start..read.wrapping_mul(8)).unwrap_or(&[]);
         let mut len = 0_usize;
+        let distrusts = machine.distrusts();
 
         self.count = 0;
         for place in &mut self.ops {
@@ -110,6 +111,9 @@ impl Block {
             let rest = text.get(len..).unwrap_or(&[]);
 
             if place.decode(rest, ip.wrapping_add(at)).is_none() {
+                break;
+            }
+            if distrusts && machine.is_distrusted(place.what.form()) {
                 break;
             }
             self.count = self.count.wrapping_add(1);

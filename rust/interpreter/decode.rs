@@ -5,7 +5,7 @@
 //! Only what is decoded here is interpreted. Anything that is not certain, down to a prefix that has no
 //! use, is left to the processor.
 
-use crate::op::{Carry, Native, Op, Place, Two, What, Width, NONE};
+use crate::op::{Carry, Locked, Native, Op, Place, Two, What, Width, NONE};
 
 /// A function for each byte, which another one chooses.
 macro_rules! table {
@@ -40,6 +40,7 @@ impl Op {
             rex: 0,
             op: self,
             relative: false,
+            lock: false,
         };
 
         decoder.insn()?;
@@ -99,6 +100,8 @@ struct Decoder<'a> {
     op: &'a mut Op,
     /// Whether the displacement counts from the next instruction.
     relative: bool,
+    /// Whether there is a LOCK prefix.
+    lock: bool,
 }
 
 impl Decoder<'_> {
@@ -163,12 +166,17 @@ impl Decoder<'_> {
                 }
             }
         }
+        if self.lock {
+            op.what = What::Locked(Locked::of(op.what)?);
+        }
+        if matches!(op.what, What::Locked(_)) && !op.target.is_memory() {
+            return None;
+        }
         op.choose(displacement);
         Some(())
     }
 
-    /// Reads prefixes and the opcode behind them. LOCK, `gs` and 32-bit addresses are left to the
-    /// processor.
+    /// Reads prefixes and the opcode behind them. `gs` and 32-bit addresses are left to the processor.
     #[inline]
     fn prefixes(&mut self) -> Option<u8> {
         let first = self.byte()?;
@@ -205,8 +213,9 @@ impl Decoder<'_> {
                 // Without a meaning in 64-bit code, but for `fs`, the last of them.
                 0x26 | 0x2e | 0x36 | 0x3e if !self.op.fs => {}
                 0x64 => self.op.fs = true,
+                0xf0 => self.lock = true,
                 0x40..=0x4f => return self.behind_rex(byte),
-                0x26 | 0x2e | 0x36 | 0x3e | 0x65 | 0x67 | 0xf0 => return None,
+                0x26 | 0x2e | 0x36 | 0x3e | 0x65 | 0x67 => return None,
                 opcode => return Some(opcode),
             }
             byte = self.byte()?;

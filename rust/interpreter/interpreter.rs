@@ -6,8 +6,8 @@
 //! [`run`] executes instructions until there is one that it leaves to the processor, which then executes
 //! that one. An instruction is executed whole or left: one that faults changes nothing here, and faults on
 //! the processor. What is left: floating point of whole vectors, and most of what computes on vectors;
-//! instructions with LOCK, `gs` or 32-bit addresses; exchanges with memory; what asks for or changes the state
-//! of the processor.
+//! instructions with `gs` or 32-bit addresses; locked ones whose operand is not aligned; what asks for or changes
+//! the state of the processor.
 //!
 //! Each access to memory is one access of the instruction's width, in the order of the program. Code is
 //! compared with the memory each time before it is executed, block by block, so that code may change.
@@ -26,7 +26,9 @@ mod block;
 mod decode;
 mod execute;
 mod flags;
+mod form;
 mod frequent;
+mod locked;
 mod op;
 mod rare;
 mod vector;
@@ -36,6 +38,7 @@ use execute::{Stop, Task};
 
 pub use block::Block;
 pub use flags::{ADJUST, ARITHMETIC, CARRY, DIRECTION, OVERFLOW, PARITY, SIGN, ZERO};
+pub use form::Form;
 pub use op::{Float, How, Native, Width};
 
 /// The registers of user code.
@@ -69,6 +72,10 @@ pub trait Machine {
     /// then.
     fn store(&mut self, address: u64, width: Width, value: u64) -> Option<()>;
 
+    /// Writes the lowest bytes of `new` to an address that is a multiple of the width, if `old` is there, by one
+    /// locked access; whether it was. [`None`] if that faults; nothing has happened then.
+    fn replace(&mut self, address: u64, width: Width, old: u64, new: u64) -> Option<bool>;
+
     /// Reads text from an address that is a multiple of 8; false if that faults.
     fn text(&mut self, address: u64, words: &mut [u64]) -> bool;
 
@@ -77,6 +84,12 @@ pub trait Machine {
 
     /// Whether a decoder needs the text of the code there because no file has it.
     fn is_generated(&mut self, first: u64, last: u64) -> bool;
+
+    /// Whether there are forms of instructions that the interpreter executes otherwise than the processor.
+    fn distrusts(&self) -> bool;
+
+    /// Whether this is such a form. The interpreter leaves such instructions to the processor.
+    fn is_distrusted(&self, form: Form) -> bool;
 
     /// Reads a vector register from memory by one access. [`None`] if that faults, or if the registers cannot
     /// be had; nothing has happened then.

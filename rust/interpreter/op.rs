@@ -214,6 +214,41 @@ pub(crate) enum What {
     JumpIfCx,
     IndirectJump,
     IndirectCall,
+    /// Of memory and the source, as one access.
+    Locked(Locked),
+}
+
+/// What an instruction does to memory that no other CPU writes meanwhile.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Locked {
+    /// With LOCK, as the next four.
+    Two(Two),
+    Not,
+    Neg,
+    Inc,
+    Dec,
+    /// XCHG.
+    Exchange,
+    /// XADD.
+    Add,
+    /// CMPXCHG.
+    Compare,
+}
+
+impl Locked {
+    /// What an instruction does with LOCK; [`None`] if it has no such form.
+    pub(crate) const fn of(what: What) -> Option<Self> {
+        Some(match what {
+            What::Two(Two::Mov | Two::Cmp | Two::Test) => return None,
+            What::Two(two) => Self::Two(two),
+            What::Not => Self::Not,
+            What::Neg => Self::Neg,
+            What::Inc => Self::Inc,
+            What::Dec => Self::Dec,
+            What::Locked(locked) => locked,
+            _ => return None,
+        })
+    }
 }
 
 /// What becomes of two operands, each of any kind. Most instructions are these.

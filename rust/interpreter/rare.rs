@@ -218,6 +218,7 @@ impl<M: Machine, O: Observer> Task<'_, M, O> {
                     flags & !flags::DIRECTION
                 });
             }
+            What::Locked(locked) => self.locked(op, locked)?,
             What::Vector(what, how) => self.vector(op, what, how)?,
             What::Stos(repeated) => self.string(op, repeated, false)?,
             What::Movs(repeated) => self.string(op, repeated, true)?,

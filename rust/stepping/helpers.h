@@ -75,6 +75,15 @@ bool rust_stepping_store_1(unsigned long to, u64 value);
 bool rust_stepping_store_2(unsigned long to, u64 value);
 bool rust_stepping_store_4(unsigned long to, u64 value);
 bool rust_stepping_store_8(unsigned long to, u64 value);
+/* The number is whether it was replaced. */
+struct rust_stepping_loaded rust_stepping_replace_1(unsigned long at, u64 old,
+						    u64 new);
+struct rust_stepping_loaded rust_stepping_replace_2(unsigned long at, u64 old,
+						    u64 new);
+struct rust_stepping_loaded rust_stepping_replace_4(unsigned long at, u64 old,
+						    u64 new);
+struct rust_stepping_loaded rust_stepping_replace_8(unsigned long at, u64 old,
+						    u64 new);
 bool rust_stepping_can_execute(unsigned long at);
 bool rust_stepping_is_generated(unsigned long at);
 unsigned long long rust_stepping_space(void);
@@ -99,6 +108,8 @@ bool rust_stepping_vector_set_low(unsigned int number, const u64 words[4]);
 bool rust_stepping_vector_set_whole(unsigned int number, const u64 words[4]);
 bool rust_stepping_vector_are_there(void);
 bool rust_stepping_vector_zero_upper(void);
+void rust_stepping_vectors_begin(void);
+void rust_stepping_vectors_end(void);
 bool rust_stepping_in_nmi(void);
 bool rust_stepping_may_sleep(void);
 bool rust_stepping_signal_passes(int sig, struct k_sigaction *ka);

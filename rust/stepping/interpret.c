@@ -100,6 +100,30 @@ RUST_STEPPING_STORE(2, u16)
 RUST_STEPPING_STORE(4, u32)
 RUST_STEPPING_STORE(8, u64)
 
+/* Writes a number by one locked access, if the old one is there. */
+#define RUST_STEPPING_REPLACE(bytes, type)				\
+struct rust_stepping_loaded						\
+rust_stepping_replace_##bytes(unsigned long at, u64 old, u64 new)	\
+{									\
+	type __user *dst = (type __user *)at;				\
+	type expected = (type)old;					\
+	bool replaced;							\
+									\
+	dst = masked_user_access_begin(dst);				\
+	replaced = unsafe_try_cmpxchg_user(dst, &expected, (type)new,	\
+					   fault);			\
+	user_access_end();						\
+	return (struct rust_stepping_loaded){ replaced, true };		\
+fault:									\
+	user_access_end();						\
+	return (struct rust_stepping_loaded){ 0, false };		\
+}
+
+RUST_STEPPING_REPLACE(1, u8)
+RUST_STEPPING_REPLACE(2, u16)
+RUST_STEPPING_REPLACE(4, u32)
+RUST_STEPPING_REPLACE(8, u64)
+
 /*
  * The last entry of the page tables for this address, and the page that it
  * names, if user code may execute what is there. Interrupts are off, which

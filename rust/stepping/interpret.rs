@@ -7,6 +7,10 @@
 
 use crate::{
     bindings,
+    check::{
+        self,
+        Outcome, //
+    },
     processor,
     task::{
         Current,
@@ -16,6 +20,7 @@ use crate::{
 use interpreter::{
     Block,
     Float,
+    Form,
     How,
     Machine,
     Native,
@@ -29,7 +34,11 @@ use interpreter::{
 };
 use kernel::{
     page::PAGE_SHIFT,
-    prelude::*, //
+    prelude::*,
+    sync::atomic::{
+        Atomic,
+        Relaxed, //
+    }, //
 };
 
 /// Pages that are remembered: code goes back and forth between a few.
@@ -97,6 +106,25 @@ impl Drop for Here {
     }
 }
 
+/// Whether the processor has the instruction.
+fn knows(native: Native) -> bool {
+    let feature = match native {
+        Native::Popcnt => Some(bindings::rust_stepping_feature_RUST_STEPPING_POPCNT),
+        Native::Andn | Native::Blsr | Native::Blsmsk | Native::Blsi => {
+            Some(bindings::rust_stepping_feature_RUST_STEPPING_BMI1)
+        }
+        Native::Bzhi | Native::Shlx | Native::Shrx | Native::Sarx => {
+            Some(bindings::rust_stepping_feature_RUST_STEPPING_BMI2)
+        }
+        Native::Movbe => Some(bindings::rust_stepping_feature_RUST_STEPPING_MOVBE),
+        _ => None,
+    };
+    // SAFETY: Reading what the processor has has no requirements.
+    let lacks = |feature| !unsafe { bindings::rust_stepping_has(feature) };
+
+    !feature.is_some_and(lacks)
+}
+
 impl Machine for Here {
     #[inline]
     fn load(&mut self, address: u64, width: Width) -> Option<u64> {
@@ -125,6 +153,20 @@ impl Machine for Here {
         // SAFETY: The function keeps to user space, and does not wait for a page, by `new()`. CAST: An
         // address has 64 bits.
         unsafe { store(address as c_ulong, value) }.then_some(())
+    }
+
+    fn replace(&mut self, address: u64, width: Width, old: u64, new: u64) -> Option<bool> {
+        let replace = match width {
+            Width::B1 => bindings::rust_stepping_replace_1,
+            Width::B2 => bindings::rust_stepping_replace_2,
+            Width::B4 => bindings::rust_stepping_replace_4,
+            Width::B8 => bindings::rust_stepping_replace_8,
+        };
+        // SAFETY: The function keeps to user space, and does not wait for a page, by `new()`. CAST: An
+        // address has 64 bits.
+        let replaced = unsafe { replace(address as c_ulong, old, new) };
+
+        replaced.is_there.then_some(replaced.value != 0)
     }
 
     #[inline]
@@ -212,6 +254,17 @@ impl Machine for Here {
     }
 
     #[inline]
+    fn distrusts(&self) -> bool {
+        DISTRUSTED.iter().any(|word| word.load(Relaxed) != 0)
+    }
+
+    fn is_distrusted(&self, form: Form) -> bool {
+        let (word, bit) = bit(form);
+
+        word.is_some_and(|word| word.load(Relaxed) & bit != 0)
+    }
+
+    #[inline]
     fn fs_base(&mut self) -> Option<u64> {
         // SAFETY: Interrupts are off, so the task stays on this CPU. CAST: An address has 64 bits.
         let read = || unsafe { bindings::rust_stepping_fs_base() } as u64;
@@ -229,21 +282,7 @@ impl Machine for Here {
         c: u64,
         flags: u64,
     ) -> Option<Values> {
-        let feature = match native {
-            Native::Popcnt => Some(bindings::rust_stepping_feature_RUST_STEPPING_POPCNT),
-            Native::Andn | Native::Blsr | Native::Blsmsk | Native::Blsi => {
-                Some(bindings::rust_stepping_feature_RUST_STEPPING_BMI1)
-            }
-            Native::Bzhi | Native::Shlx | Native::Shrx | Native::Sarx => {
-                Some(bindings::rust_stepping_feature_RUST_STEPPING_BMI2)
-            }
-            Native::Movbe => Some(bindings::rust_stepping_feature_RUST_STEPPING_MOVBE),
-            _ => None,
-        };
-        // SAFETY: Reading what the processor has has no requirements.
-        let lacks = |feature| !unsafe { bindings::rust_stepping_has(feature) };
-
-        if feature.is_some_and(lacks) {
+        if !knows(native) {
             return None;
         }
         // SAFETY: The interpreter has found that a quotient fits. The instruction is known.
@@ -266,6 +305,58 @@ impl Machine for Here {
         // else uses them.
         unsafe { processor::float(float, double, width, a, b) }
     }
+}
+
+/// The processor of this machine.
+struct This;
+
+// SAFETY: The kernel knows what the processor has. `rust_stepping_vectors_begin()` gives the vector registers to its
+// caller until `rust_stepping_vectors_end()`, and masks all exceptions.
+unsafe impl check::Processor for This {
+    fn knows(&self, native: Native) -> bool {
+        knows(native)
+    }
+
+    fn with_vectors(&self, f: impl FnOnce() -> Outcome) -> Outcome {
+        // SAFETY: Undone below, by the same task: `compare()` is not called in an interrupt.
+        unsafe { bindings::rust_stepping_vectors_begin() };
+        let outcome = f();
+        // SAFETY: Undoes what was done above.
+        unsafe { bindings::rust_stepping_vectors_end() };
+        outcome
+    }
+}
+
+/// Forms that this machine's processor executes otherwise than the interpreter, a bit each.
+static DISTRUSTED: [Atomic<u64>; Form::COUNT / 64] = [Atomic::new(0), Atomic::new(0)];
+
+/// The word and the bit of a form in [`DISTRUSTED`].
+fn bit(form: Form) -> (Option<&'static Atomic<u64>>, u64) {
+    let number = form.number();
+
+    (
+        DISTRUSTED.get(usize::from(number / 64)),
+        1_u64.wrapping_shl(number.into()),
+    )
+}
+
+/// Compares the interpreter with the processor: passes the name of each instruction and what came out to `each`.
+/// Called in a task that may be preempted.
+pub(crate) fn compare(each: impl FnMut(&'static str, Outcome)) {
+    check::all(&This, each);
+}
+
+/// Has the processor execute the instructions that [`compare()`] finds to differ from now on, and names them in the
+/// kernel's log. Called once, before anything is interpreted.
+pub(crate) fn check() {
+    compare(|name, outcome| {
+        if let Outcome::Differs(form) = outcome {
+            pr_warn!("this processor executes `{name}` otherwise than expected: such instructions are stepped\n");
+            if let (Some(word), bit) = bit(form) {
+                word.store(word.load(Relaxed) | bit, Relaxed);
+            }
+        }
+    });
 }
 
 /// Whether no file has the code of the current task between these addresses, in one page or two, and

@@ -13,9 +13,9 @@ use interpreter::{
     OVERFLOW, //
 };
 
-/// `rax` from which [`flags_in!`] sets the arithmetic flags.
-fn packed(flags: u64) -> u64 {
-    (flags & 0xff) << 8 | u64::from(flags & OVERFLOW != 0)
+/// `rax` from which `add al, 0x7f` and `sahf` set the arithmetic flags.
+pub(crate) const fn packed(flags: u64) -> u64 {
+    (flags & 0xff) << 8 | flags / OVERFLOW & 1
 }
 
 /// An instruction, between loading and storing the flags, on `a` in `rax`, `b` in `rcx`, and `c` in `rdx`.

@@ -12,15 +12,17 @@ use iced_x86::code_asm::{
     registers::ymm::*, rsi, rsp, AsmRegister64, CodeAssembler,
 };
 use interpreter::{
-    run, Block, Branch, Ended, Float, How, Machine, Native, Observer, Registers, Values, Width,
-    ARITHMETIC, DIRECTION,
+    run, Block, Branch, Ended, Float, Form, How, Machine, Native, Observer, Registers, Values,
+    Width, ARITHMETIC, DIRECTION,
 };
 use rustix::mm::{mmap_anonymous, MapFlags, ProtFlags};
 use std::arch::asm;
 use std::ops::ControlFlow;
 
+#[path = "check.rs"]
+mod check;
 #[path = "processor.rs"]
-mod stepping_processor;
+mod processor;
 
 /// In the order of their numbers.
 const GENERAL: [AsmRegister64; 16] = [
@@ -172,22 +174,41 @@ impl Pages {
 }
 
 /// The data pages, as the interpreter has them.
-struct Memory<'a> {
-    pages: &'a Pages,
+struct Memory {
+    /// Of the pages.
+    base: u64,
     data: Vec<u8>,
     text: Vec<u8>,
     vectors: [[u64; 4]; 16],
+    /// Random.
+    writes: u64,
+    distrusted: Option<Form>,
 }
 
-impl Memory<'_> {
+impl Memory {
     fn place(&self, address: u64, width: Width) -> Option<std::ops::Range<usize>> {
-        let offset = address.wrapping_sub(self.pages.base + DATA);
+        let offset = address.wrapping_sub(self.base + DATA);
         let end = offset.checked_add(width.bytes())?;
         (end <= DATA_LEN).then(|| index(offset)..index(end))
     }
 }
 
-impl Machine for Memory<'_> {
+/// Whether the processor has the instruction.
+fn knows(native: Native) -> bool {
+    match native {
+        Native::Popcnt => std::is_x86_feature_detected!("popcnt"),
+        Native::Andn | Native::Blsr | Native::Blsmsk | Native::Blsi => {
+            std::is_x86_feature_detected!("bmi1")
+        }
+        Native::Movbe => std::is_x86_feature_detected!("movbe"),
+        Native::Bzhi | Native::Shlx | Native::Shrx | Native::Sarx => {
+            std::is_x86_feature_detected!("bmi2")
+        }
+        _ => true,
+    }
+}
+
+impl Machine for Memory {
     fn load_vector(&mut self, number: u8, address: u64, how: How) -> Option<()> {
         let mut value = [0; 4];
         for (at, word) in (0..how.bytes()).step_by(8).zip(&mut value) {
@@ -243,10 +264,24 @@ impl Machine for Memory<'_> {
         Some(())
     }
 
+    fn replace(&mut self, address: u64, width: Width, old: u64, new: u64) -> Option<bool> {
+        assert_eq!(address % width.bytes(), 0);
+        let is_there = self.load(address, width)? == old;
+        // Another CPU has written in between, now and then.
+        self.writes = self.writes.wrapping_mul(5).wrapping_add(1);
+        if is_there && self.writes % 7 == 0 {
+            return Some(false);
+        }
+        if is_there {
+            self.store(address, width, new)?;
+        }
+        Some(is_there)
+    }
+
     fn text(&mut self, address: u64, words: &mut [u64]) -> bool {
         assert_eq!(address % 8, 0);
         for (at, word) in (0..).step_by(8).zip(words) {
-            let offset = index(address + at - self.pages.base - INSN);
+            let offset = index(address + at - self.base - INSN);
             let Some(bytes) = self.text.get(offset..offset + 8) else {
                 return false;
             };
@@ -270,6 +305,14 @@ impl Machine for Memory<'_> {
         true
     }
 
+    fn distrusts(&self) -> bool {
+        self.distrusted.is_some()
+    }
+
+    fn is_distrusted(&self, form: Form) -> bool {
+        self.distrusted == Some(form)
+    }
+
     fn fs_base(&mut self) -> Option<u64> {
         None
     }
@@ -283,22 +326,11 @@ impl Machine for Memory<'_> {
         c: u64,
         flags: u64,
     ) -> Option<Values> {
-        let known = match native {
-            Native::Popcnt => std::is_x86_feature_detected!("popcnt"),
-            Native::Andn | Native::Blsr | Native::Blsmsk | Native::Blsi => {
-                std::is_x86_feature_detected!("bmi1")
-            }
-            Native::Movbe => std::is_x86_feature_detected!("movbe"),
-            Native::Bzhi | Native::Shlx | Native::Shrx | Native::Sarx => {
-                std::is_x86_feature_detected!("bmi2")
-            }
-            _ => true,
-        };
-        if !known {
+        if !knows(native) {
             return None;
         }
         // SAFETY: The interpreter asks for no quotient that does not fit; the instruction is known.
-        unsafe { stepping_processor::compute(native, width, a, b, c, flags) }
+        unsafe { processor::compute(native, width, a, b, c, flags) }
     }
 
     fn float(
@@ -310,7 +342,7 @@ impl Machine for Memory<'_> {
         b: u64,
     ) -> Option<Values> {
         // SAFETY: The registers are this thread's, and are as before afterwards.
-        unsafe { stepping_processor::float(float, double, width, a, b) }
+        unsafe { processor::float(float, double, width, a, b) }
     }
 }
 
@@ -390,6 +422,9 @@ impl Numbers {
         if choice & 7 == 0 {
             put(0x66);
         }
+        if choice >> 50 & 7 == 0 {
+            put(0xf0);
+        }
         match choice >> 8 & 31 {
             0..3 => put(0xf3),
             3..5 => put(0xf2),
@@ -438,6 +473,7 @@ impl Numbers {
 #[derive(Default)]
 struct Counts {
     executed: u64,
+    locked: u64,
     left: u64,
     forms: std::collections::HashMap<iced_x86::Code, u64>,
 }
@@ -516,10 +552,12 @@ fn one(pages: &Pages, numbers: &mut Numbers, counts: &mut Counts) {
     let len = decoded.len().max(1);
     slot[len..len + 2].copy_from_slice(&[0x0f, 0x0b]);
     let mut memory = Memory {
-        pages,
+        base: pages.base,
         data: data.to_vec(),
         text: slot,
         vectors: std::array::from_fn(|_| std::array::from_fn(|_| numbers.value())),
+        writes: numbers.next(),
+        distrusted: None,
     };
     for (at, word) in (0..).step_by(8).zip(memory.vectors.as_flattened()) {
         pages.set_word(STATE + YMM + at, *word);
@@ -538,10 +576,7 @@ fn one(pages: &Pages, numbers: &mut Numbers, counts: &mut Counts) {
         counts.left += 1;
         return;
     }
-    assert!(
-        !decoded.is_invalid() && !decoded.has_lock_prefix(),
-        "{text:x?}"
-    );
+    assert!(!decoded.is_invalid(), "{text:x?}");
     // A string that is not done goes on until it is.
     while registers.ip == before.ip && once.0.is_none() {
         let ran = run(
@@ -571,6 +606,7 @@ fn one(pages: &Pages, numbers: &mut Numbers, counts: &mut Counts) {
     assert_eq!(once.1, text[..len], "what was told of it");
     *counts.forms.entry(decoded.code()).or_default() += 1;
     counts.executed += 1;
+    counts.locked += u64::from(decoded.has_lock_prefix());
 
     let mut whole = text[..len].to_vec();
     // To what stores the registers, from behind the instruction.
@@ -631,14 +667,16 @@ fn an_instruction_does_what_the_processor_does() {
     }
     let Counts {
         executed,
+        locked,
         left,
         forms,
     } = counts;
     let rare = forms.values().filter(|count| **count < 10).count();
     println!(
-        "{executed} executed in {} forms, {rare} of them rare; {left} left",
+        "{executed} executed in {} forms, {rare} of them rare, {locked} with LOCK; {left} left",
         forms.len()
     );
+    assert!(locked > 0 || cases < 100_000);
     if std::env::var("INTERPRETER_FORMS").is_ok() {
         let mut forms: Vec<_> = forms.into_iter().collect();
         forms.sort_by_key(|(_, count)| *count);
@@ -646,4 +684,33 @@ fn an_instruction_does_what_the_processor_does() {
             println!("{count} {form:?}");
         }
     }
+}
+
+#[test]
+fn a_distrusted_form_is_left_to_the_processor() {
+    // OR, AND, and what no interpreter executes.
+    let text = [0x09, 0xc8, 0x21, 0xc8, 0x0f, 0x0b];
+    let executed = |distrusted| {
+        let mut slot = text.to_vec();
+        slot.resize(index(ELSEWHERE - INSN), 0x90);
+        let mut memory = Memory {
+            base: 0,
+            data: Vec::new(),
+            text: slot,
+            vectors: [[0; 4]; 16],
+            writes: 0,
+            distrusted,
+        };
+        let mut registers = Registers {
+            ip: INSN,
+            ..Registers::default()
+        };
+        let mut once = Once::default();
+        let blocks = &mut [Block::EMPTY];
+        run(blocks, &mut registers, &mut memory, &mut once, 100).executed
+    };
+
+    let [or, and] = [0, 2].map(|at| Form::of(&text[at..]));
+    assert_ne!(or, and);
+    assert_eq!([None, or, and].map(executed), [2, 0, 1]);
 }

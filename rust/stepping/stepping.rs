@@ -32,6 +32,7 @@
 use kernel::prelude::*;
 
 mod bindings;
+mod check;
 mod hooks;
 mod interpret;
 mod pending;
@@ -80,6 +81,7 @@ struct Stepping;
 
 impl kernel::Module for Stepping {
     fn init(_module: &'static ThisModule) -> Result<Self> {
+        interpret::check();
         // SAFETY: Called once, before any client, which depends on this module.
         unsafe { hooks::init()? };
         Ok(Self)

@@ -103,6 +103,27 @@ fn put_module() {
     unsafe { bindings::module_put(this_module::<crate::LocalModule>().as_ptr()) };
 }
 
+#[kunit_tests(rust_stepping_check)]
+mod processor {
+    use crate::{
+        check::Outcome,
+        interpret::compare, //
+    };
+
+    // What differs is the processor's affair.
+    #[test]
+    fn each_instruction_is_executed_by_both() {
+        let (mut both, mut left) = (0, 0);
+
+        compare(|_, outcome| match outcome {
+            Outcome::Left => left += 1,
+            _ => both += 1,
+        });
+        // Processors without BMI lack 16 of them, and POPCNT.
+        assert!(both > 300 && left < 20);
+    }
+}
+
 #[kunit_tests(rust_stepping_tracer)]
 mod registrations {
     use super::*;

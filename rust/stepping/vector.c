@@ -11,6 +11,7 @@
 #include <linux/uaccess.h>
 #include <asm/asm.h>
 #include <asm/cpufeature.h>
+#include <asm/fpu/api.h>
 
 #define FOR_EACH_REGISTER(f, ...)					\
 	f(0, __VA_ARGS__) f(1, __VA_ARGS__) f(2, __VA_ARGS__)		\
@@ -125,4 +126,18 @@ bool rust_stepping_vector_zero_upper(void)
 bool rust_stepping_vector_are_there(void)
 {
 	return are_there();
+}
+
+/*
+ * Between these two the vector registers are the caller's, all exceptions are
+ * masked, and the task is not preempted.
+ */
+void rust_stepping_vectors_begin(void)
+{
+	kernel_fpu_begin();
+}
+
+void rust_stepping_vectors_end(void)
+{
+	kernel_fpu_end();
 }

@@ -106,11 +106,14 @@ const fn one_byte(opcode: u8) -> Insn {
             this.byte_or_more(opcode);
             this.rm_reg(What::Two(Two::Test), false)
         },
-        // With memory it is locked.
         0x86 | 0x87 => |this, opcode| {
             this.byte_or_more(opcode);
             this.rm_reg(What::Xchg, false)?;
-            (!this.op.target.is_memory()).then_some(())
+            // Without LOCK, too.
+            if this.op.target.is_memory() {
+                this.op.what = What::Locked(Locked::Exchange);
+            }
+            Some(())
         },
         0x88 | 0x89 => |this, opcode| {
             this.byte_or_more(opcode);

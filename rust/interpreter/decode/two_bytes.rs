@@ -3,7 +3,7 @@
 //! Opcodes behind 0F.
 
 use super::{vectors::Map, Decoder, Insn, BITS};
-use crate::op::{Native, Place, What, Width};
+use crate::op::{Locked, Native, Place, What, Width};
 
 impl Decoder<'_> {
     pub(super) fn two_bytes(&mut self, opcode: u8) -> Option<()> {
@@ -99,6 +99,16 @@ const fn two_bytes(opcode: u8) -> Insn {
             this.set(What::Native(double), rm, Place::IMMEDIATE)
         },
         0xaf => |this, _| this.rm_reg(What::Native(Native::ImulTwo), true),
+        0xb0 | 0xb1 | 0xc0 | 0xc1 => |this, opcode| {
+            let locked = if opcode < 0xc0 {
+                Locked::Compare
+            } else {
+                Locked::Add
+            };
+
+            this.byte_or_more(opcode);
+            this.rm_reg(What::Locked(locked), false)
+        },
         0xb6 | 0xbe => |this, opcode| this.extended(opcode, Width::B1),
         0xb7 | 0xbf => |this, opcode| this.extended(opcode, Width::B2),
         0xb8 => |this, _| {

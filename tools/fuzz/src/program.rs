@@ -8,8 +8,8 @@ use std::ops::{ControlFlow, Range};
 
 use iced_x86::{Decoder, DecoderOptions};
 use interpreter::{
-    run, Block, Branch, Ended, Float, How, Machine, Native, Observer, Registers, Values, Width,
-    ARITHMETIC, DIRECTION,
+    run, Block, Branch, Ended, Float, Form, How, Machine, Native, Observer, Registers, Values,
+    Width, ARITHMETIC, DIRECTION,
 };
 
 /// Where its memory is, and how much of it.
@@ -73,6 +73,14 @@ impl Machine for Program {
         Some(())
     }
 
+    fn replace(&mut self, address: u64, width: Width, old: u64, new: u64) -> Option<bool> {
+        let is_there = self.load(address, width)? == old;
+        if is_there {
+            self.store(address, width, new)?;
+        }
+        Some(is_there)
+    }
+
     fn text(&mut self, address: u64, words: &mut [u64]) -> bool {
         assert_eq!(address % 8, 0);
         words.iter_mut().zip((0..).step_by(8)).all(|(word, at)| {
@@ -95,6 +103,14 @@ impl Machine for Program {
             self.word(address.wrapping_add(place))
                 .is_some_and(|now| (now ^ word) & mask == 0)
         })
+    }
+
+    fn distrusts(&self) -> bool {
+        false
+    }
+
+    fn is_distrusted(&self, _form: Form) -> bool {
+        false
     }
 
     fn is_generated(&mut self, _first: u64, _last: u64) -> bool {
