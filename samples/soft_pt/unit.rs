@@ -11,7 +11,7 @@ use stepping::Block;
 
 /// Blocks of decoded instructions that a unit keeps: of programs that execute much code, most of what they
 /// execute often.
-const BLOCKS: usize = 4096;
+const BLOCKS: usize = 8192;
 
 /// The unit that writes to an AUX area.
 pub(crate) struct Unit {
