@@ -169,7 +169,7 @@ fn listed(name: &str, option: &str) -> Result<String> {
 /// Without a trace there is all that its decoder needs beside it: who runs, since when, with which code, and the clock.
 fn sideband(name: &str, more: &[&str]) -> Result<String> {
     let file = TraceFile::new(name);
-    let command = ["--", "auxe2e", "workload", "spin", "--ms", "50"];
+    let command = ["--", "auxe2e", "workload", "sleep", "--ms", "50"];
     let arguments = [&["--sideband"], more, &command].concat();
     let arguments: Vec<_> = arguments.into_iter().map(String::from).collect();
     let ended = Recorder::start(file.path(), &arguments)?.wait(Reader::KeepsUp)?;

@@ -202,7 +202,9 @@ fn compared(files: &Path, recording: &Recording, executed: &mut [Executed]) -> R
     Ok(match counts {
         Err(why) => Case::fail(recording.name, &why),
         Ok(counts) if counts.contains(&0) => {
-            Case::fail(recording.name, "nothing was traced on a CPU")
+            let said = said(files, recording)?;
+            let why = format!("nothing was traced on a CPU. {said}");
+            Case::fail(recording.name, &why)
         }
         Ok(counts) => {
             let counts: Vec<_> = counts.iter().map(u64::to_string).collect();
@@ -210,6 +212,22 @@ fn compared(files: &Path, recording: &Recording, executed: &mut [Executed]) -> R
             Case::pass(recording.name).with_log(vec![note])
         }
     })
+}
+
+/// What perf and the work said in the guest, and perf says here, where a recording has no trace.
+fn said(files: &Path, recording: &Recording) -> Result<String> {
+    let there = fs::read_to_string(files.join(recording.said())).unwrap_or_default();
+    let mut perf = perf_script(&files.join(recording.file()));
+    let here = perf.args(["--itrace=e", "-F", "ip"]).output();
+    let here = here.map_err(|source| Error::Spawn {
+        program: "perf".to_owned(),
+        source,
+    })?;
+    let errors = String::from_utf8_lossy(&here.stderr);
+    Ok(format!(
+        "perf record: {there}; perf script: {}, {errors}",
+        here.status
+    ))
 }
 
 /// Gives a recording the copy of the kernel's code that is in another one.

@@ -62,6 +62,11 @@ impl Recording {
         self.name.replace(' ', "-")
     }
 
+    /// That of what perf said, and the work.
+    pub fn said(&self) -> String {
+        format!("{}-said", self.file())
+    }
+
     /// That of a recording that only has a later copy of the kernel's code.
     pub fn later(&self) -> Option<String> {
         let later = || format!("{}-later", self.file());
@@ -80,10 +85,10 @@ impl Recording {
             Which::All => ("", "-a", ""),
             Which::One => ("taskset 1 ", "-C 1", "taskset 2 "),
         };
-        let file = self.file();
+        let (file, said) = (self.file(), self.said());
         // perf reads half of its own mappings where that takes longer than half a second.
         let mut command = format!(
-            "{perf}perf record -q --proc-map-timeout 60000 --kcore {which} -m 1M,16M -e {event} {filter} -o /out/{file} -- {work}{file} >/dev/null 2>&1 || echo '# {name} ended badly'\n"
+            "{perf}perf record -q --proc-map-timeout 60000 --kcore {which} -m 1M,16M -e {event} {filter} -o /out/{file} -- {work}{file} >/tmp/{said} 2>&1 || echo '# {name} ended badly'; mv /tmp/{said} /out\n"
         );
         if let Some(later) = self.later() {
             command += &format!("perf record -q --kcore -e dummy -o /out/{later} -- true\n");
