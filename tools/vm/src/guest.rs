@@ -60,6 +60,8 @@ pub struct Guest<'a> {
     shared: bool,
     power_cut: Option<PowerCut>,
     devices: Devices,
+    /// In MiB.
+    memory: u32,
     trace_log: Option<PathBuf>,
 }
 
@@ -124,6 +126,7 @@ impl<'a> Guest<'a> {
             shared: false,
             power_cut: None,
             devices: Devices::Plain,
+            memory: machine::memory(kernel),
             trace_log: None,
         })
     }
@@ -243,6 +246,13 @@ impl<'a> Guest<'a> {
         self
     }
 
+    /// Gives it so many MiB more than others: half of its memory is for the files in `/out`.
+    #[must_use]
+    pub fn more_memory(mut self, more: u32) -> Self {
+        self.memory = self.memory.saturating_add(more);
+        self
+    }
+
     /// How long it may run.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
@@ -283,6 +293,7 @@ impl<'a> Guest<'a> {
             &format!("{}{}", kernel_line(self.kernel), self.append),
             self.counting.as_ref(),
             self.devices,
+            self.memory,
         )?;
         qemu.arg("-initrd").arg(&initramfs);
         if self.intel || self.by_words {
@@ -338,7 +349,7 @@ impl<'a> Guest<'a> {
         if self.devices.have_trace_unit() {
             let plugin = plugin::build(cache, "traceunit")?;
             let log = self.trace_log.as_deref();
-            qemu.args(shared_memory(self.kernel));
+            qemu.args(shared_memory(self.memory));
             qemu.args(trace_unit(&plugin, &trace_socket, self.devices, log));
         }
         let errors = dir.join("qemu.log");

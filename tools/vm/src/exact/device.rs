@@ -139,6 +139,8 @@ fn recorded(
             machine.cpus, machine.append
         ))
         .timeout(Duration::from_secs(900))
+        // Each recording has a copy of the kernel's code.
+        .more_memory(512)
         .intel()
         .devices(Devices::TraceUnit)
         .logged(prefix)

@@ -10,13 +10,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Memory of a guest; an ordinary machine runs two side by side.
-const MEMORY: &str = "768M";
+/// Memory of a guest, in MiB; an ordinary machine runs two side by side.
+const MEMORY: u32 = 768;
 
 /// The same where the kernel keeps a shadow of all memory, and a note of each piece of it.
-const MEMORY_DEBUG: &str = "2048M";
+const MEMORY_DEBUG: u32 = 2048;
 
-pub(super) fn memory(kernel: &Kernel) -> &'static str {
+/// Memory of a guest, in MiB.
+pub(super) fn memory(kernel: &Kernel) -> u32 {
     match kernel.kind {
         Kind::Stock | Kind::Lean => MEMORY,
         Kind::Debug => MEMORY_DEBUG,
@@ -108,6 +109,7 @@ pub(super) fn qemu(
     line: &str,
     counting: Option<&Counting>,
     devices: Devices,
+    memory: u32,
 ) -> Result<Command> {
     let image = kernel.image();
     let mut qemu = Command::new("setpriv");
@@ -120,7 +122,13 @@ pub(super) fn qemu(
         "-nodefaults",
         "-no-user-config",
     ]);
-    qemu.args(["-display", "none", "-no-reboot", "-m", memory(kernel)]);
+    qemu.args([
+        "-display",
+        "none",
+        "-no-reboot",
+        "-m",
+        &format!("{memory}M"),
+    ]);
     match counting {
         Some(counting) => qemu.args(counting.args()),
         None => qemu
@@ -163,11 +171,10 @@ fn edu(devices: Devices) -> &'static [&'static str] {
 }
 
 /// Memory that the trace unit can map.
-pub(super) fn shared_memory(kernel: &Kernel) -> [String; 4] {
-    let memory = memory(kernel);
+pub(super) fn shared_memory(memory: u32) -> [String; 4] {
     [
         "-object".to_owned(),
-        format!("memory-backend-memfd,id=m,size={memory},share=on"),
+        format!("memory-backend-memfd,id=m,size={memory}M,share=on"),
         "-machine".to_owned(),
         "memory-backend=m".to_owned(),
     ]

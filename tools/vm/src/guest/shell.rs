@@ -111,14 +111,12 @@ pub fn shell(
         false => Devices::Plain,
     };
     let line = kernel_line(kernel);
-    let mut qemu = qemu(cache, kernel, &console, &line, None, devices)?;
+    let memory = memory(kernel);
+    let mut qemu = qemu(cache, kernel, &console, &line, None, devices, memory)?;
     qemu.arg("-initrd").arg(&initramfs);
     qemu.args([
         "-object",
-        &format!(
-            "memory-backend-memfd,id=mem,size={},share=on",
-            memory(kernel)
-        ),
+        &format!("memory-backend-memfd,id=mem,size={memory}M,share=on"),
         "-numa",
         "node,memdev=mem",
     ]);
