@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
  * ptwalk TRACE [mtc=TICKS:SHIFT] FILE:OFFSET:SIZE:ADDRESS...
+ * ptwalk --packets TRACE
  *
  * Follows a program along its Intel PT trace with libipt, and prints each instruction's address, each event, and each
  * error: a decoder that shares nothing with ours. The program's text is parts of files, at addresses (all in hex).
  * With mtc=, times are printed too: a tick of the coarse clock is TICKS of the time stamp counter, and there is an MTC
  * each 1 << SHIFT ticks of it (decimal).
+ *
+ * With --packets it follows no program. It prints each packet from the first byte of the trace on: offset (in hex), name
+ * and bytes, the latter not for packets of time; then where the trace ends.
  *
  *   gcc -O2 -o ptwalk ptwalk.c -lipt
  */
@@ -23,6 +27,28 @@ static const char *const events[] = {
 	[ptev_overflow] = "overflow",
 	[ptev_exec_mode] = "mode",
 	[ptev_stop] = "stop",
+};
+
+static const char *const packets[] = {
+	[ppt_pad] = "PAD",
+	[ppt_psb] = "PSB",
+	[ppt_psbend] = "PSBEND",
+	[ppt_fup] = "FUP",
+	[ppt_tip] = "TIP",
+	[ppt_tip_pge] = "TIP.PGE",
+	[ppt_tip_pgd] = "TIP.PGD",
+	[ppt_tnt_8] = "TNT",
+	[ppt_tnt_64] = "TNT",
+	[ppt_mode] = "MODE",
+	[ppt_pip] = "PIP",
+	[ppt_cbr] = "CBR",
+	[ppt_tsc] = "TSC",
+	[ppt_tma] = "TMA",
+	[ppt_mtc] = "MTC",
+	[ppt_cyc] = "CYC",
+	[ppt_stop] = "TraceStop",
+	[ppt_ovf] = "OVF",
+	[ppt_ptw] = "PTW",
 };
 
 static int fail(const char *what)
@@ -93,28 +119,77 @@ static int walk(struct pt_insn_decoder *decoder, int times)
 	}
 }
 
-int main(int argc, char **argv)
+static int is_time(enum pt_packet_type type)
 {
-	struct pt_config config;
-	struct pt_insn_decoder *decoder;
-	uint8_t *trace;
-	unsigned int ticks, shift;
-	int times, i;
-	long size;
-	FILE *file;
+	return type == ppt_tsc || type == ppt_tma || type == ppt_mtc || type == ppt_cyc || type == ppt_cbr;
+}
 
-	if (argc < 2)
-		return fail("give a trace, and parts of files");
-	file = fopen(argv[1], "rb");
+static int print_packets(const struct pt_config *config)
+{
+	struct pt_packet_decoder *decoder = pt_pkt_alloc_decoder(config);
+	uint64_t at = 0, size = config->end - config->begin;
+	int status;
+
+	if (!decoder)
+		return fail("no decoder");
+	status = pt_pkt_sync_set(decoder, 0);
+	while (status >= 0) {
+		struct pt_packet packet;
+		const char *name = NULL;
+
+		status = pt_pkt_next(decoder, &packet, sizeof(packet));
+		if (status < 0)
+			break;
+		if ((size_t)packet.type < sizeof(packets) / sizeof(*packets))
+			name = packets[packet.type];
+		printf("%" PRIx64 " %s", at, name ? name : "unknown");
+		for (int i = 0; i < status && !is_time(packet.type); i++)
+			printf(" %02x", config->begin[at + i]);
+		putchar('\n');
+		at += status;
+	}
+	/* The last packet can be cut. */
+	if (status == -pte_eos && at == size) {
+		printf("%" PRIx64 " end\n", at);
+		return 0;
+	}
+	printf("%" PRIx64 " error %s\n", at, pt_errstr(pt_errcode(status)));
+	return 1;
+}
+
+/* Reads the trace. It stays where it is. */
+static int read_trace(const char *name, struct pt_config *config)
+{
+	FILE *file = fopen(name, "rb");
+	uint8_t *trace;
+	long size;
+
 	if (!file || fseek(file, 0, SEEK_END) || (size = ftell(file)) < 0 || fseek(file, 0, SEEK_SET))
 		return fail("cannot read the trace");
 	trace = malloc(size + 1);
 	if (!trace || fread(trace, 1, size, file) != (size_t)size)
 		return fail("cannot read the trace");
+	fclose(file);
 
-	pt_config_init(&config);
-	config.begin = trace;
-	config.end = trace + size;
+	pt_config_init(config);
+	config->begin = trace;
+	config->end = trace + size;
+	return 0;
+}
+
+int main(int argc, char **argv)
+{
+	struct pt_config config;
+	struct pt_insn_decoder *decoder;
+	unsigned int ticks, shift;
+	int times, i;
+
+	if (argc == 3 && !strcmp(argv[1], "--packets"))
+		return read_trace(argv[2], &config) || print_packets(&config);
+	if (argc < 2)
+		return fail("give a trace, and parts of files");
+	if (read_trace(argv[1], &config))
+		return 1;
 	times = argc > 2 && sscanf(argv[2], "mtc=%u:%u", &ticks, &shift) == 2;
 	if (times) {
 		config.cpuid_0x15_eax = 1;

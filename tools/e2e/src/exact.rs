@@ -6,6 +6,8 @@
 //! guest that is emulated, so it is done outside, from the files, by perf and by libipt. The programs see the same addresses in all
 //! runs: nothing is random, the environment is the same, and so is the CPU, of which each has one for itself.
 //!
+//! Programs that are recorded in two ways can have the same packets, too, which libipt reads.
+//!
 //! - This file: the programs, and what is asked of each.
 //! - [`record`], [`judge`]: the two parts; [`again`]: both for another [`Way`].
 //! - [`decoders`]: what perf and libipt show of a recording.
@@ -45,6 +47,9 @@ pub enum Part {
         /// What was recorded in this way.
         #[arg(long)]
         again: Option<Way>,
+        /// Compare the packets with those of the recording without `--again`, not the instructions with the log.
+        #[arg(long, requires = "again")]
+        packets: bool,
         /// Where the files are.
         files: PathBuf,
         /// The source of `ptwalk`.
@@ -93,6 +98,9 @@ struct Program {
     perf: bool,
     /// Whether it is one thread from its beginning to its end: ptwalk knows no threads.
     one: bool,
+    /// Whether its packets are the same each time: it waits for nothing on the other CPU and shares no file with it, and files have all
+    /// of its code. So it is recorded without a switch to another task that it has not asked for.
+    packets: bool,
     expect: Expect,
 }
 
@@ -119,6 +127,7 @@ const fn program(name: &'static str, one: bool, expect: Expect) -> Program {
         name,
         perf: false,
         one,
+        packets: false,
         expect,
     }
 }
@@ -129,7 +138,16 @@ const fn by_perf(name: &'static str, one: bool) -> Program {
         name,
         perf: true,
         one,
+        packets: false,
         expect: Same,
+    }
+}
+
+/// The same, and its packets are the same each time.
+const fn packets(program: Program) -> Program {
+    Program {
+        packets: true,
+        ..program
     }
 }
 
@@ -145,8 +163,8 @@ const PROGRAMS: &[Program] = &[
         false,
         Counted("how often its threads wait goes by the clock"),
     ),
-    by_perf("exceptions", true),
-    by_perf("fibers", true),
+    packets(by_perf("exceptions", true)),
+    packets(by_perf("fibers", true)),
     program(
         "compiled.py",
         false,
@@ -155,20 +173,20 @@ const PROGRAMS: &[Program] = &[
     program("losses", true, Losses),
     program("syscalls", true, Same),
     program("calls-32", true, Same),
-    program("threads", false, Same),
-    by_perf("calls-static", true),
-    program("children", false, Same),
+    packets(program("threads", false, Same)),
+    packets(by_perf("calls-static", true)),
+    packets(program("children", false, Same)),
     program("closures", true, Same),
     program("calls", true, Same),
-    by_perf("indirect", true),
-    program("strings", true, Same),
+    packets(by_perf("indirect", true)),
+    packets(program("strings", true, Same)),
     program("generated", true, Same),
-    program("signals", true, Same),
-    program("faults", true, Same),
-    program("flags", true, Same),
-    by_perf("jumps", true),
-    program("again", true, Same),
-    program("twice", true, Same),
+    packets(program("signals", true, Same)),
+    packets(program("faults", true, Same)),
+    packets(program("flags", true, Same)),
+    packets(by_perf("jumps", true)),
+    packets(program("again", true, Same)),
+    packets(program("twice", true, Same)),
     program(
         "stepper",
         true,
@@ -176,7 +194,7 @@ const PROGRAMS: &[Program] = &[
     ),
     program("probed", true, Same),
     program("dispatched", true, Visits("refused")),
-    program("unreadable", true, Same),
+    packets(program("unreadable", true, Same)),
     program("sequences", false, Visits("aborted")),
     program("vsyscalls", true, Visits("returned")),
     program("debugged", false, Visits("stepped")),
@@ -211,11 +229,14 @@ impl Program {
 /// Runs a part.
 pub fn run(part: &Part) -> Result<ExitCode> {
     let (Part::Record { filters, again, .. } | Part::Judge { filters, again, .. }) = part;
+    let packets = matches!(part, Part::Judge { packets: true, .. });
     // All that is said of it is that it is the same.
-    let fits = |program: &Program| again.is_none() || matches!(program.expect, Same);
+    let fits = |program: &Program| {
+        (again.is_none() || matches!(program.expect, Same)) && (program.packets || !packets)
+    };
     let chosen = || PROGRAMS.iter().filter(|p| p.is_one_of(filters) && fits(p));
     if chosen().count() == 0 {
-        ktap::Report::begin(1).skip(NONE, "no program of these is compared with a log");
+        ktap::Report::begin(1).skip(NONE, "no program of these is compared so");
         return Ok(ExitCode::SUCCESS);
     }
     let report = Mutex::new(ktap::Report::begin(chosen().count()));
@@ -245,6 +266,7 @@ pub fn run(part: &Part) -> Result<ExitCode> {
             chosen().for_each(|program| {
                 let outcome = match again {
                     None => judge::compared(files, &walker, program),
+                    Some(way) if packets => again::packets(files, &walker, program, *way),
                     Some(way) => again::compared(files, &walker, program, *way),
                 };
                 tell(program, outcome);

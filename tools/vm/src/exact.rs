@@ -207,6 +207,7 @@ fn programs_on(cache: &Cache, dir: &Path, kernel: &Kernel, filters: &[String]) -
         .intel()
         .installed(Path::new("/usr/bin/perf"))?
         .installed(Path::new("/usr/bin/env"))?
+        .installed(Path::new("/usr/bin/chrt"))?
         .installed(Path::new("/usr/bin/luajit"))?;
     // It is large.
     if filters.is_empty() || filters.iter().any(|filter| PYPY.contains(filter.as_str())) {
@@ -238,18 +239,18 @@ fn programs_on(cache: &Cache, dir: &Path, kernel: &Kernel, filters: &[String]) -
     let runs = refuse_skips(outcome.suite("runs"), &config);
 
     let words: Vec<_> = filters.iter().map(String::as_str).collect();
-    let traces = judged(cache, judge, &dir, &outcome.files, &[], &words)?;
-    let traces = Case::suite("traces", traces);
-    let steps = judged(
-        cache,
-        judge,
-        &dir,
-        &outcome.files,
-        &["--again", "steps"],
-        &words,
-    )?;
-    let steps = Case::suite("traces by steps alone", steps);
-    let suite = Case::suite("programs", vec![runs, traces, steps]);
+    let judged = |name, options: &[&str]| {
+        let cases = judged(cache, judge, &dir, &outcome.files, options, &words)?;
+        Ok(Case::suite(name, cases))
+    };
+    let again = ["--again", "steps", "--packets"];
+    let suite = vec![
+        runs,
+        judged("traces", &[])?,
+        judged("traces by steps alone", &again[..2])?,
+        judged("packets by steps alone", &again)?,
+    ];
+    let suite = Case::suite("programs", suite);
     progress.end(&suite.counts().summary());
     Ok(suite)
 }

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The same in another way: a program's trace against what `steptrace` has logged of it.
+//! The same in another way: a program's trace against what `steptrace` has logged of it, and its packets against those recorded first.
 
 use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
 
-use anyhow::{ensure, Context, Result};
+use anyhow::{bail, ensure, Context, Result};
 use steptrace::compare::{self, Decoded};
 use steptrace::log;
 
-use super::decoders::{image, perf, walk};
+use super::decoders::{self, image, perf, walk};
 use super::judge::total;
-use super::record::output;
+use super::record::{output, recorded};
 use super::{Outcome, Program, Way, CODE};
 
 /// Records a program that was logged.
@@ -24,22 +24,7 @@ pub(super) fn runs(programs: &Path, program: &Program, way: Way) -> Result<Outco
         command.push(CODE);
     }
     let data = format!("/out/{}.{way}.data", program.name);
-    let seen = output(
-        &[
-            "auxrec",
-            "record",
-            "-q",
-            "-e",
-            "intel_pt//u",
-            "-m64,512",
-            "--aux-watermark=512K",
-            "-o",
-            &data,
-            "--",
-        ],
-        &command,
-        "",
-    )?;
+    let seen = recorded(program, &data, &command)?;
     let alone = output(&[], &command, "")?;
     ensure!(
         seen.stdout == alone.stdout && seen.status == alone.status,
@@ -79,4 +64,70 @@ pub(super) fn compared(
         note += ", by libipt as well";
     }
     Ok(Outcome::Good(note))
+}
+
+/// Compares the packets of both recordings of it: all bytes, but for those of times.
+pub(super) fn packets(files: &Path, walker: &Path, program: &Program, way: Way) -> Result<Outcome> {
+    let [first, again] = ["data".to_owned(), format!("{way}.data")].map(|end| {
+        let data = files.join(format!("{}.{end}", program.name));
+        decoders::packets(&data, walker, files)
+            .with_context(|| format!("the packets of {}", data.display()))
+    });
+    let (first, again) = (first?, again?);
+    if let Some(difference) = difference(&first, &again, way) {
+        bail!("{difference}");
+    }
+    let times = first.lines().filter(|line| line.ends_with("TSC")).count();
+    let packets = first.lines().count().saturating_sub(1);
+    let end = first.lines().last().unwrap_or_default();
+    Ok(Outcome::Good(format!(
+        "{packets} packets to {end}, all the same, but for the times in {times} of them"
+    )))
+}
+
+/// The first packet that is another.
+fn difference(first: &str, again: &str, way: Way) -> Option<String> {
+    let both = first.lines().zip(again.lines());
+    let same = both.take_while(|(one, other)| one == other).count();
+    let packets = [first, again].map(|packets| packets.lines().nth(same));
+    if packets == [None, None] {
+        return None;
+    }
+    let [one, other] = packets.map(|packet| {
+        let packet = packet.and_then(|line| line.split_once(' '));
+        packet.map_or_else(
+            || "nothing".to_owned(),
+            |(at, packet)| format!("{packet} at 0x{at}"),
+        )
+    });
+    Some(format!(
+        "after {same} packets that are the same the trace has {one}, and that of the {way} {other}"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_packet_that_differs() {
+        let first = "0 PSB 02 82\n10 TSC\n18 TNT 1c\n19 end\n";
+        let differs = |one: &str, other: &str| difference(one, other, Way::Steps);
+        assert_eq!(differs(first, first), None);
+        for (rest, other) in [
+            ("18 TNT 1e\n19 end\n", "TNT 1e at 0x18"),
+            ("18 TSC\n20 TNT 1c\n", "TSC at 0x18"),
+            ("18 end\n", "end at 0x18"),
+            ("", "nothing"),
+        ] {
+            let again = format!("0 PSB 02 82\n10 TSC\n{rest}");
+            let says = |one: &str, other: &str| {
+                Some(format!(
+                    "after 2 packets that are the same the trace has {one}, and that of the steps {other}"
+                ))
+            };
+            assert_eq!(differs(first, &again), says("TNT 1c at 0x18", other));
+            assert_eq!(differs(&again, first), says(other, "TNT 1c at 0x18"));
+        }
+    }
 }

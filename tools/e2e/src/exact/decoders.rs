@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::BufReader;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{ensure, Context, Result};
@@ -135,8 +135,8 @@ pub(super) fn image(data: &Path) -> Result<Image> {
     Ok(Image(image))
 }
 
-/// What libipt shows of the one ring that has trace.
-pub(super) fn walk(data: &Path, walker: &Path, files: &Path, image: &Image) -> Result<Decoded> {
+/// Writes the trace of the one ring that has any to a file for `ptwalk`.
+fn ring(data: &Path, files: &Path) -> Result<PathBuf> {
     let bytes = fs::read(data)?;
     let trace = Trace::read(&bytes)?;
     ensure!(trace.problems.is_empty(), "{:?}", trace.problems);
@@ -146,7 +146,26 @@ pub(super) fn walk(data: &Path, walker: &Path, files: &Path, image: &Image) -> R
     let raw = files.join("ring");
     let pieces: Vec<_> = ring.pieces.iter().map(|piece| piece.bytes).collect();
     fs::write(&raw, pieces.concat())?;
+    Ok(raw)
+}
 
+/// The packets of the one ring that has trace, as libipt reads them, one a line.
+pub(super) fn packets(data: &Path, walker: &Path, files: &Path) -> Result<String> {
+    let raw = ring(data, files)?;
+    let read = Command::new(walker).arg("--packets").arg(raw).output()?;
+    let packets = String::from_utf8(read.stdout)?;
+    ensure!(
+        read.status.success(),
+        "{} {}",
+        packets.lines().last().unwrap_or_default(),
+        String::from_utf8_lossy(&read.stderr)
+    );
+    Ok(packets)
+}
+
+/// What libipt shows of the one ring that has trace.
+pub(super) fn walk(data: &Path, walker: &Path, files: &Path, image: &Image) -> Result<Decoded> {
+    let raw = ring(data, files)?;
     let parts = image.0.iter().map(|(at, part)| {
         let Mapped { file, offset, len } = part;
         format!("{file}:{offset:x}:{len:x}:{at:x}")

@@ -5,7 +5,7 @@
 use std::fs::{self, File};
 use std::hint;
 use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, RwLock};
@@ -34,6 +34,9 @@ const ABSENT: i32 = 77;
 /// Held while something is traced. The driver counts for all its events, so where its counters are looked at there must be one.
 static TRACED: RwLock<()> = RwLock::new(());
 
+/// Held while a program goes before all other tasks, of the kernel too: they need the other CPU.
+static FIRST: Mutex<()> = Mutex::new(());
+
 /// Has `runs` run each program, two at a time, with a driver loaded.
 pub(super) fn all(
     way: Option<Way>,
@@ -48,6 +51,7 @@ pub(super) fn all(
     fs::write("/proc/sys/kernel/randomize_va_space", "0")
         .context("cannot turn randomisation off")?;
     same_digits()?;
+    leave_alone()?;
     let left = &Mutex::new(chosen);
     let worker = |cpu| -> Result<()> {
         let mut set = CpuSet::new();
@@ -72,6 +76,21 @@ pub(super) fn all(
             })
     })?;
     module::unload(driver).context("somebody holds the driver")
+}
+
+/// Lets a task of the highest priority have its CPU for as long as it wants.
+fn leave_alone() -> Result<()> {
+    // It runs a task that goes before all others every few seconds.
+    let mut files = vec![PathBuf::from("/proc/sys/kernel/watchdog")];
+    // The scheduler keeps some of each second for other tasks.
+    let servers = fs::read_dir("/sys/kernel/debug/sched/fair_server");
+    for cpu in servers.context("the scheduler keeps time for others")? {
+        files.push(cpu?.path().join("runtime"));
+    }
+    for file in files {
+        fs::write(&file, "0").with_context(|| format!("cannot write to {}", file.display()))?;
+    }
+    Ok(())
 }
 
 /// Starts programs until their numbers have four digits: the C library writes a thread's number into the name of its stack, and
@@ -117,26 +136,7 @@ pub(super) fn runs(programs: &Path, program: &Program) -> Result<Outcome> {
     // Generated code is in a file beside it, by this name.
     let data = format!("/tmp/{name}.data");
     let theirs = format!("/out/{name}.perf.data");
-    let rings = match program.expect {
-        Losses => ["-m64,1", "--aux-watermark=4K"],
-        // So long that the recorder falls behind.
-        _ if ["compiled.py", "stress"].contains(&name) => ["-m64,4096", "--aux-watermark=4M"],
-        _ => ["-m64,512", "--aux-watermark=512K"],
-    };
-    let [rings, watermark] = rings;
     let by_steptrace: &[&str] = &["steptrace", "record", "-o", &log, "--"];
-    let by_auxrec: &[&str] = &[
-        "auxrec",
-        "record",
-        "-q",
-        "-e",
-        "intel_pt//u",
-        rings,
-        watermark,
-        "-o",
-        &data,
-        "--",
-    ];
     // perf changes the environment of what it starts.
     let by_perf: &[&str] = &[
         "/usr/bin/perf",
@@ -165,11 +165,11 @@ pub(super) fn runs(programs: &Path, program: &Program) -> Result<Outcome> {
     let (asked, seen) = match program.expect {
         Losses => {
             let _alone = TRACED.write();
-            held(by_auxrec, &command)?
+            held(&by_auxrec(program, &data), &command)?
         }
         _ => {
             let _others = TRACED.read();
-            (String::new(), output(by_auxrec, &command, "")?)
+            (String::new(), recorded(program, &data, &command)?)
         }
     };
     drop(rival);
@@ -231,6 +231,34 @@ pub(super) fn runs(programs: &Path, program: &Program) -> Result<Outcome> {
     Ok(Outcome::Good(format!("{note}{}", alone.status)))
 }
 
+/// Has `auxrec` record a program into a file.
+pub(super) fn recorded(program: &Program, data: &str, command: &[&str]) -> Result<Output> {
+    let _first = program.packets.then(|| FIRST.lock());
+    output(&by_auxrec(program, data), command, "")
+}
+
+/// The command for that.
+fn by_auxrec<'a>(program: &Program, data: &'a str) -> Vec<&'a str> {
+    // Its CPU is for nothing else while it does not sleep.
+    let first: &[&str] = if program.packets {
+        &["/usr/bin/chrt", "--fifo", "99"]
+    } else {
+        &[]
+    };
+    let rings = match program.expect {
+        Losses => ["-m64,1", "--aux-watermark=4K"],
+        // So long that the recorder falls behind.
+        _ if ["compiled.py", "stress"].contains(&program.name) => {
+            ["-m64,4096", "--aux-watermark=4M"]
+        }
+        // A trace that reaches the watermark begins anew, at the next trap.
+        _ if program.packets => ["-m64,512", "--aux-watermark=2M"],
+        _ => ["-m64,512", "--aux-watermark=512K"],
+    };
+    let auxrec: &[&str] = &["auxrec", "record", "-q", "-e", "intel_pt//u"];
+    [first, auxrec, &rings, &["-o", data, "--"]].concat()
+}
+
 /// A thread that wants this thread's CPU all the time, so that a program beside it is preempted wherever it is.
 struct Rival {
     ended: Arc<AtomicBool>,
@@ -272,6 +300,8 @@ impl Probes {
 
     fn put(path: &str) -> Result<Self> {
         let bytes = fs::read(path).with_context(|| format!("cannot read {path}"))?;
+        // A fork waits while probes are put.
+        let _none_first = FIRST.lock();
         let mut events = String::new();
         for name in ["on_nop", "on_lea", "on_push", "on_jump", "on_return"] {
             let offset = offset(&bytes, name)?;
@@ -286,6 +316,7 @@ impl Probes {
 
     /// How often they were hit.
     fn remove(self) -> Result<u64> {
+        let _none_first = FIRST.lock();
         let path = "/sys/kernel/tracing/uprobe_profile";
         let text = fs::read_to_string(path).context("cannot read the profile")?;
         let hits = text

@@ -37,7 +37,8 @@ pub(super) fn run(cache: &Cache, dir: &Path, kernel: &Kernel) -> Result<Case> {
         .intel()
         .devices(Devices::TraceUnit)
         .installed(Path::new("/usr/bin/perf"))?
-        .installed(Path::new("/usr/bin/env"))?;
+        .installed(Path::new("/usr/bin/env"))?
+        .installed(Path::new("/usr/bin/chrt"))?;
     for (name, path) in &tools {
         guest = guest.program(name, path)?;
     }
