@@ -90,6 +90,10 @@ unsigned long long rust_stepping_space(void);
 bool rust_stepping_tells_code(void);
 void rust_stepping_tell_code(unsigned long address, const u8 *text,
 			     unsigned int len);
+bool rust_stepping_reports_steps(void);
+void rust_stepping_report_step(unsigned long address, const u8 *text,
+			       unsigned int len, unsigned int reason,
+			       unsigned int instructions, u64 interpreted);
 bool rust_stepping_flushes_without_interrupt(void);
 bool rust_stepping_text(unsigned long from, u64 *to, unsigned int words);
 bool rust_stepping_has_text(unsigned long at, const u64 *words,

@@ -19,6 +19,7 @@ use crate::{
 };
 use interpreter::{
     Block,
+    Ended,
     Float,
     Form,
     How,
@@ -40,6 +41,9 @@ use kernel::{
         Relaxed, //
     }, //
 };
+
+/// The longest instruction, in bytes.
+const LEN_MAX: usize = 15;
 
 /// Pages that are remembered: code goes back and forth between a few.
 const PAGES: usize = 8;
@@ -359,6 +363,36 @@ pub(crate) fn check() {
     });
 }
 
+/// Why a task executes an instruction itself, by a single step, and is not interpreted there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum Reason {
+    /// It is the task's first one behind the kernel: a step comes before each interpretation.
+    First = 0,
+    /// The interpreter leaves it to the processor.
+    Left = 1,
+    /// The interpreter has executed as much as it was to execute.
+    Limit = 2,
+    /// The client's observer has stopped the interpreter.
+    Refused = 3,
+    /// The task could not be interpreted: see [`Current::interpret`].
+    State = 4,
+    /// The client has not tried.
+    Off = 5,
+}
+
+impl Reason {
+    /// Why the next instruction is stepped after this outcome of [`Current::interpret`].
+    pub fn after(ran: Option<&Ran>) -> Self {
+        match ran.map(|ran| ran.ended) {
+            None => Self::State,
+            Some(Ended::Left) => Self::Left,
+            Some(Ended::Limit) => Self::Limit,
+            Some(Ended::Refused | Ended::Stopped { .. }) => Self::Refused,
+        }
+    }
+}
+
 /// Whether no file has the code of the current task between these addresses, in one page or two, and
 /// somebody listens to the tracepoint that tells of it.
 fn is_generated(first: u64, last: u64) -> bool {
@@ -455,6 +489,35 @@ impl Current<'_> {
             tell(address, text);
         }
         told
+    }
+
+    /// Reports to the tracepoint `rust_stepping_step` that the task has executed the instruction at `address`
+    /// itself: why, how many instructions the client counts for it, and how many the interpreter has executed
+    /// since the last report. Costs next to nothing while the tracepoint is off.
+    pub fn report_step(&self, address: u64, reason: Reason, instructions: u64, interpreted: u64) {
+        // SAFETY: Reading a static key has no requirements.
+        if unsafe { bindings::rust_stepping_reports_steps() } {
+            self.report(address, reason, instructions, interpreted);
+        }
+    }
+
+    #[cold]
+    fn report(&self, address: u64, reason: Reason, instructions: u64, interpreted: u64) {
+        let mut text = [0; LEN_MAX];
+        let len = self.read(address, &mut text);
+
+        // SAFETY: `text` may be read for `len` bytes, which are no more than it has. CAST: An address has 64
+        // bits; the others are small.
+        unsafe {
+            bindings::rust_stepping_report_step(
+                address as c_ulong,
+                text.as_ptr(),
+                len as c_uint,
+                reason as c_uint,
+                instructions as c_uint,
+                interpreted,
+            )
+        };
     }
 }
 

@@ -46,7 +46,10 @@ mod tracer;
 mod transit;
 mod work;
 
-pub use interpret::tell;
+pub use interpret::{
+    tell,
+    Reason, //
+};
 pub use interpreter::{
     Block,
     Branch,

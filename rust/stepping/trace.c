@@ -15,3 +15,16 @@ void rust_stepping_tell_code(unsigned long address, const u8 *text,
 {
 	trace_rust_stepping_code(address, text, len);
 }
+
+bool rust_stepping_reports_steps(void)
+{
+	return trace_rust_stepping_step_enabled();
+}
+
+void rust_stepping_report_step(unsigned long address, const u8 *text,
+			       unsigned int len, unsigned int reason,
+			       unsigned int instructions, u64 interpreted)
+{
+	trace_rust_stepping_step(address, text, len, reason, instructions,
+				 interpreted);
+}

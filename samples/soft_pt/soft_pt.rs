@@ -172,8 +172,9 @@ impl AuxPmu for SoftPt {
     fn start(&self, transaction: &mut aux::Transaction<'_, Self>) -> Result<Tracer> {
         // The last event that wrote to this AUX area may have had other terms.
         transaction.buffer().encoder = Encoder::new(transaction.event().config);
+        let interpreted = transaction.buffer().interpreted;
 
-        Ok(Tracer::new(Ranges::new(transaction.filters())))
+        Ok(Tracer::new(Ranges::new(transaction.filters()), interpreted))
     }
 
     fn resume(&self, transaction: &mut aux::Transaction<'_, Self>, tracer: &mut Tracer) {
@@ -215,6 +216,7 @@ impl AuxPmu for SoftPt {
         let parts = transaction.parts();
         let stepped = tracer.leave(&mut parts.buffer.encoder, &mut Ring(parts.region), task);
 
+        parts.buffer.interpreted = tracer.interpreted;
         transaction.count(stepped);
         aux::Commit::written(
             transaction,

@@ -47,6 +47,7 @@ use intel_pt::{
 use perf::context::Cpu;
 use stepping::{
     Current,
+    Reason,
     Regs,
     Transition, //
 };
@@ -85,11 +86,15 @@ pub(crate) struct Tracer {
     full: bool,
     /// Whether nothing is to be traced for the time being.
     paused: bool,
+    /// Why the task's next instruction is stepped.
+    reason: Reason,
+    /// Instructions that were interpreted, and traced, since a step was last reported.
+    pub(crate) interpreted: u64,
 }
 
 impl Tracer {
-    /// One that is paused.
-    pub(crate) fn new(ranges: Ranges) -> Self {
+    /// One that is paused, after so many instructions that are yet to be reported.
+    pub(crate) fn new(ranges: Ranges, interpreted: u64) -> Self {
         Self {
             ranges,
             place: Place::Outside,
@@ -98,6 +103,8 @@ impl Tracer {
             begun: false,
             full: false,
             paused: true,
+            reason: Reason::First,
+            interpreted,
         }
     }
 
@@ -130,6 +137,7 @@ impl Tracer {
     fn arm(&mut self, regs: &mut Regs<'_>) {
         if self.set_trap_flag(regs) {
             self.place = Place::Entering(regs.ip());
+            self.reason = Reason::First;
         }
     }
 
@@ -195,6 +203,7 @@ impl Tracer {
         };
         let more = interpret::interpret(self, unit, ring, task);
 
+        self.interpreted = self.interpreted.saturating_add(more);
         self.read_next(&mut unit.encoder, ring, task);
         steps.saturating_add(more)
     }
@@ -219,8 +228,9 @@ impl Tracer {
         let to = task.ip();
         let traced = self.ranges.has(to) && !task.is_trampoline(to);
 
-        if let (Place::Passing(_), false) = (self.place, self.paused) {
+        if let (Place::Passing(ip), false) = (self.place, self.paused) {
             if let (false, Some(code)) = (traced, task.code()) {
+                self.report(task, ip, 0);
                 self.place = pass(task, to, mode_of(code));
                 return Ok(0);
             }
@@ -233,6 +243,7 @@ impl Tracer {
             }
             Place::Outside => {
                 self.place = Place::Entering(to);
+                self.reason = Reason::First;
                 return Ok(0);
             }
             Place::Entering(ip) => {
@@ -263,6 +274,7 @@ impl Tracer {
         let Some(mode) = task.code().map(mode_of) else {
             // A segment of the program's own.
             encoder.far(ring)?;
+            self.report(task, from, steps);
             self.disarm(task);
             self.place = Place::Outside;
             return Ok(steps);
@@ -294,6 +306,7 @@ impl Tracer {
             // Not traced; or a round of an instruction, which counts when it is left.
             steps = 0;
         }
+        self.report(task, from, steps);
         self.place = if traced {
             // Read when it is certain that it is stepped.
             Place::Inside { ip: to, insn: None }
@@ -361,6 +374,7 @@ impl Tracer {
                 let probed = self.probed(encoder, ring, &mut task, from, text);
 
                 self.full |= probed.is_err();
+                self.reason = Reason::First;
                 steps = probed.unwrap_or(0);
             }
             // It has executed nothing there.
@@ -503,7 +517,9 @@ impl Tracer {
             Some(Kind::Far(_)) => {
                 let steps = u64::from(encoder.is_on());
 
-                encoder.far(ring).map(|()| steps)
+                encoder.far(ring)?;
+                self.report(task, ip, steps);
+                Ok(steps)
             }
             _ => encoder.disable(ip, ring).map(|()| 0),
         }

@@ -20,6 +20,8 @@ pub(crate) struct Unit {
     pub(crate) blocks: KVVec<Block>,
     /// The address space in which they were executed.
     pub(crate) space: u64,
+    /// Instructions that were interpreted before the last transaction ended, and are yet to be reported.
+    pub(crate) interpreted: u64,
 }
 
 impl Unit {
@@ -28,6 +30,7 @@ impl Unit {
             encoder: Encoder::new(config),
             blocks: KVVec::from_elem(Block::EMPTY, BLOCKS, GFP_KERNEL)?,
             space: 0,
+            interpreted: 0,
         })
     }
 }

@@ -28,7 +28,8 @@ use stepping::{
     Branch,
     Current,
     Ended,
-    Observer, //
+    Observer,
+    Reason, //
 };
 
 /// Instructions in a trap, however many are wanted: interrupts are off meanwhile.
@@ -107,6 +108,15 @@ impl Observer for Watch<'_, '_> {
     }
 }
 
+impl Tracer {
+    /// Reports that the task has executed the instruction at `ip` itself, which counts as so many.
+    #[inline]
+    pub(super) fn report(&mut self, task: &Current<'_>, ip: u64, steps: u64) {
+        task.report_step(ip, self.reason, steps, self.interpreted);
+        self.interpreted = 0;
+    }
+}
+
 /// The task is where the tracer has placed it after a step, and executes more; how many instructions that
 /// are traced.
 pub(super) fn interpret(
@@ -115,6 +125,7 @@ pub(super) fn interpret(
     ring: &mut Ring<'_>,
     task: &mut Current<'_>,
 ) -> u64 {
+    tracer.reason = Reason::Off;
     let traced = match tracer.place {
         Place::Inside { insn: None, .. } if unit.encoder.is_on() => true,
         Place::Passing(_) => false,
@@ -140,7 +151,9 @@ pub(super) fn interpret(
         unit.space = task.space();
         unit.blocks.iter_mut().for_each(Block::forget_told);
     }
-    let Some(ran) = task.interpret(&mut unit.blocks, &mut watch, limit) else {
+    let ran = task.interpret(&mut unit.blocks, &mut watch, limit);
+    tracer.reason = Reason::after(ran.as_ref());
+    let Some(ran) = ran else {
         return 0;
     };
 

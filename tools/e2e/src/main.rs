@@ -45,6 +45,7 @@ mod share;
 mod siblings;
 mod sink;
 mod soft_pt;
+mod stepped;
 mod steps;
 mod stops;
 mod stream;

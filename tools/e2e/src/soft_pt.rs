@@ -6,6 +6,7 @@
 //! programs ended. What the trace says is not looked at here: perf decodes it elsewhere.
 
 mod followed;
+mod reported;
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
@@ -33,7 +34,7 @@ use crate::stops;
 pub type Case = (&'static str, fn() -> Result<String>);
 
 /// All cases.
-pub const ALL: [Case; 18] = [
+pub const ALL: [Case; 20] = [
     ("soft_pt: attached and detached", attach),
     ("soft_pt: closed while it runs", close),
     ("soft_pt: a ring that nobody reads", full),
@@ -52,6 +53,8 @@ pub const ALL: [Case; 18] = [
     ("soft_pt: address filters", filters),
     ("soft_pt: outside of all filters", stops::outside),
     ("soft_pt: a snapshot", snapshot),
+    ("soft_pt: each single step is reported", reported::steps),
+    ("soft_pt: what a reported step does", reported::acts),
 ];
 
 /// Runs a case with the module there, and without it at the end.

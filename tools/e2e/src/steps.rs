@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What it costs to trace a program instruction by instruction: with `soft_pt`, by ptrace (`steptrace`), and with `record full` of gdb.
+//! What it costs to trace a program instruction by instruction: with `soft_pt`, by ptrace (`steptrace`), with `record full` of gdb, and with
+//! valgrind; and how many instructions `soft_pt` interprets.
 //!
 //! The program is the workload `calls`, from its exec to its end; and `soft_pt` traces programs that people have. What it costs by itself is taken off. With a filter for a function that
 //! it never calls, each step is one outside of what is to be traced.
 //!
 //! And what the driver costs those whom nobody traces: their system calls.
 
+use std::collections::BTreeMap;
 use std::ffi::CString;
+use std::fmt::Write as _;
 use std::fs;
 use std::hint::black_box;
 use std::io::Read as _;
@@ -20,6 +23,7 @@ use perfdata::Flags;
 use rustix::process::getppid;
 
 use crate::probe::{bytes, Probe};
+use crate::stepped::Stepped;
 use crate::{module, soft_pt};
 
 const PROGRAM: &[&str] = &["/bin/auxe2e", "workload", "calls"];
@@ -36,6 +40,25 @@ const SQL: &str = "with recursive c(x) as (select 1 union all select x + 1 from 
 const PYTHON: &str = "print(sorted({str(n * n % 997): n for n in range(2000)}.items())[:3])";
 const LATE: [&str; 5] = ["-f", "1", "/bin/auxe2e", "workload", "late"];
 const GDB: &str = "/usr/bin/gdb";
+/// What else executes programs instruction by instruction, by name, and what it is told: valgrind without a tool; with one that writes the
+/// address of each block that is executed, as text; and an emulator.
+const RIVALS: [(&str, &[&str]); 3] = [
+    (
+        "valgrind.none",
+        &["/bin/valgrind", "--tool=none", "--log-file=/dev/null"],
+    ),
+    (
+        "valgrind.lackey",
+        &[
+            "/bin/valgrind",
+            "--tool=lackey",
+            "--basic-counts=no",
+            "--trace-superblocks=yes",
+            "--log-file=/dev/null",
+        ],
+    ),
+    ("qemu-user", &["/bin/qemu-x86_64"]),
+];
 
 /// Prints the figures: a name, instructions, time in ns.
 pub fn run() -> Result<()> {
@@ -60,7 +83,13 @@ pub fn run() -> Result<()> {
                 "steps program {name} {count} {}",
                 time.saturating_sub(alone)
             );
+            interpreted(name, program)?;
         }
+    }
+    for (name, rival) in RIVALS {
+        let program = [rival, PROGRAM].concat();
+        ends(waiting(&program)?)?;
+        println!("steps {name} {count} {}", ends(waiting(&program)?)?);
     }
     delays()?;
     let (count, time) = stepped()?;
@@ -72,8 +101,37 @@ pub fn run() -> Result<()> {
     Ok(())
 }
 
+/// Prints how many of a program's instructions are interpreted, and writes what the processor executes: reason, steps, what these count,
+/// and the text.
+fn interpreted(name: &str, program: &[&str]) -> Result<()> {
+    let mut seen = BTreeMap::<_, (u64, u64)>::new();
+    let stepped = Stepped::run(waiting(program)?, |step| {
+        let text = step.text.get(..step.len).unwrap_or(&step.text);
+        let (steps, instructions) = seen.entry((step.reason, text.to_vec())).or_default();
+        *steps += 1;
+        *instructions += u64::from(step.instructions);
+    })
+    .with_context(|| format!("the steps of {name}"))?;
+    let mut file = String::new();
+    for ((reason, text), (steps, instructions)) in seen {
+        write!(file, "{reason} {steps} {instructions} ")?;
+        for byte in text {
+            write!(file, "{byte:02x}")?;
+        }
+        file.push('\n');
+    }
+    let path = format!("/out/{name}.steps");
+
+    fs::write(&path, file).with_context(|| format!("cannot write {path}"))?;
+    println!(
+        "steps interpreted {name} {} {}",
+        stepped.counted, stepped.interpreted
+    );
+    Ok(())
+}
+
 /// A shell that waits, and becomes the program when its input ends.
-fn waiting(program: &[&str]) -> Result<Child> {
+pub fn waiting(program: &[&str]) -> Result<Child> {
     let child = shell(program)?;
     let path = format!("/proc/{}/stat", child.id());
 

@@ -13,7 +13,7 @@ use crate::guest::Guest;
 use crate::kernel::{Kernel, Kind};
 use crate::modules::{self, Mode};
 use crate::step::Progress;
-use crate::{bounce, python, recorders, restarts, slowdown, steps, tools, twins, windows};
+use crate::{bounce, recorders, restarts, slowdown, steps, tools, twins, windows};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -80,7 +80,10 @@ pub fn run(cache: &Cache, part: Option<Part>) -> Result<Report> {
         driver(cache, &mut report)?;
     }
     if wanted(Part::Steps) {
-        steps(cache, &mut report)?;
+        let progress = Progress::begin("counting instructions of single steps");
+        let figures = steps::run(cache)?;
+        progress.end("done");
+        report.add(figures.lines(), figures.figures());
     }
     if wanted(Part::Tracing) {
         let progress = Progress::begin("timing guests that are traced");
@@ -102,34 +105,6 @@ pub fn run(cache: &Cache, part: Option<Part>) -> Result<Report> {
     }
     figures::save(cache, &report.figures)?;
     Ok(report)
-}
-
-fn steps(cache: &Cache, report: &mut Report) -> Result<()> {
-    let kernel = Kernel::prepare(cache, Kind::Lean)?;
-    let built = modules::build(cache, &kernel, Mode::Plain)?;
-    let programs = tools::build(cache)?;
-    let dir = cache.build().join("bench/steps");
-    let progress = Progress::begin("counting instructions of single steps");
-    let mut guest = Guest::new(&kernel, &built.files)?
-        .counting()
-        .append("kunit.enable=0")
-        .installed(Path::new("/usr/bin/gdb"))?
-        .installed(Path::new("/usr/bin/chrt"))?
-        .timeout(Duration::from_secs(900));
-    for program in ["perl", "gzip", "sqlite3", "python3"] {
-        guest = guest.installed(&Path::new("/usr/bin").join(program))?;
-    }
-    for file in python::cpython()? {
-        guest = guest.installed(&file)?;
-    }
-    for (name, path) in &programs {
-        guest = guest.program(name, path)?;
-    }
-    let outcome = guest.run(cache, &dir, steps::Figures::COMMAND, |_| {})?;
-    let figures = steps::Figures::parse(&outcome.said).ok_or_else(|| unclear(&dir))?;
-    progress.end("done");
-    report.add(figures.lines(), figures.figures());
-    Ok(())
 }
 
 fn recorder(cache: &Cache, report: &mut Report) -> Result<()> {
