@@ -3,13 +3,15 @@
 //! What `make bench` measures: `build/bench/figures.tsv`, and `Documentation/figures.md` made of it.
 //!
 //! A line of the file is a figure: name, value, unit, target, and `met`, `missed` or, where there is no target, `-`. The first
-//! part of a name, up to a full stop, is its group. A run of `make bench` replaces the groups that it measures and keeps the others.
+//! part of a name, up to a full stop, is its group. A run of `make bench` replaces the groups that it measures and keeps the others, and so
+//! does the document.
 
 use crate::cache::Cache;
 use crate::error::{Error, OnFile, Result};
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 use std::fs;
+use std::io;
 use std::path::PathBuf;
 
 /// The first line of the file.
@@ -290,21 +292,24 @@ fn merge(old: &str, new: &[Figure]) -> Result<String, String> {
     Ok(text)
 }
 
-/// The document.
-fn document(text: &str) -> Result<String, String> {
+/// The document. Of a group that was not measured it says what the old document did.
+fn document(text: &str, old: &str) -> Result<String, String> {
     let rows = parse(text)?;
     let mut document = "<!-- SPDX-License-Identifier: GPL-2.0 OR MIT -->\n\n# Figures\n\n\
         `make bench` measures these figures, and `make figures` writes this file. Do not edit it.\n\
         Instructions are those of the guest (QEMU's `-icount shift=0`).\n"
         .to_owned();
     for (group, title, command) in GROUPS {
-        let _ = write!(document, "\n## {title}\n\n`{command}`\n\n");
+        let heading = format!("\n## {title}\n\n`{command}`\n\n");
+        document += &heading;
         let rows: Vec<&Row> = rows
             .values()
             .filter(|row| group_of(&row.name) == group)
             .collect();
         if rows.is_empty() {
-            document += "Not measured.\n";
+            let rest = old.split_once(&heading).map(|(_, rest)| rest);
+            let section = rest.map(|rest| rest.split("\n## ").next().unwrap_or(rest));
+            document += section.unwrap_or("Not measured.\n");
             continue;
         }
         document += "| figure | value | unit | target | |\n|---|---:|---|---|---|\n";
@@ -371,8 +376,12 @@ pub fn write(cache: &Cache) -> Result<PathBuf> {
         )));
     }
     let text = fs::read_to_string(&from).on("read", &from)?;
-    let text = document(&text).map_err(|why| broken(cache, &why))?;
     let to = cache.checkout().join("Documentation/figures.md");
+    let old = match fs::read_to_string(&to) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+        old => old.on("read", &to)?,
+    };
+    let text = document(&text, &old).map_err(|why| broken(cache, &why))?;
     fs::write(&to, text).on("write", &to)?;
     Ok(to)
 }
@@ -477,7 +486,7 @@ mod tests {
             Figure::ratio("driver.stock.minimal.restart.ratio", 3, 2).at_most(1),
             Figure::count("steps.call", 100, "instructions"),
         ];
-        let text = document(&merge("", &figures).unwrap()).unwrap();
+        let text = document(&merge("", &figures).unwrap(), "").unwrap();
         for says in [
             "## The framework beside drivers in C\n\n`make bench PART=driver`\n\n| figure",
             "| `driver.stock.minimal.restart.ratio` | 1.50 | ratio | <= 1.00 | missed |\n",
@@ -486,7 +495,24 @@ mod tests {
         ] {
             assert!(text.contains(says), "{says}\n{text}");
         }
-        assert!(document("nonsense\n").is_err());
+        assert!(document("nonsense\n", "").is_err());
+    }
+
+    #[test]
+    fn a_group_that_is_not_measured_here_stays_in_the_document() {
+        let figures = |name, value| {
+            let figure = Figure::count(name, value, "instructions");
+            merge("", &[figure]).unwrap()
+        };
+        let first = document(&figures("driver.a", 1), "").unwrap();
+        let second = document(&figures("steps.b", 2), &first).unwrap();
+        let third = document(&figures("driver.a", 3), &second).unwrap();
+        assert_eq!(
+            second.replace("| `driver.a` | 1 |", "| `driver.a` | 3 |"),
+            third
+        );
+        assert_ne!(second, third);
+        assert!(third.contains("| `steps.b` | 2 |"), "{third}");
     }
 
     #[test]
