@@ -3,8 +3,8 @@
 //! What it costs to trace a program instruction by instruction: with `soft_pt`, by ptrace (`steptrace`), with `record full` of gdb, and with
 //! valgrind; and how many instructions `soft_pt` interprets.
 //!
-//! The program is the workload `calls`, from its exec to its end; and `soft_pt` traces programs that people have. What it costs by itself is taken off. With a filter for a function that
-//! it never calls, each step is one outside of what is to be traced.
+//! The program is the workload `calls`, from its exec to its end; and `soft_pt` traces programs that people have. What it costs by itself is
+//! taken off. With a filter for a function that it never calls, each step is one outside of what is to be traced.
 //!
 //! And what the driver costs those whom nobody traces: their system calls.
 
@@ -40,8 +40,8 @@ const SQL: &str = "with recursive c(x) as (select 1 union all select x + 1 from 
 const PYTHON: &str = "print(sorted({str(n * n % 997): n for n in range(2000)}.items())[:3])";
 const LATE: [&str; 5] = ["-f", "1", "/bin/auxe2e", "workload", "late"];
 const GDB: &str = "/usr/bin/gdb";
-/// What else executes programs instruction by instruction, by name, and what it is told: valgrind without a tool; with one that writes the
-/// address of each block that is executed, as text; and an emulator.
+/// Other programs that execute each instruction of a program: the name of the figure, and the command. valgrind's tool `none` records nothing.
+/// Its tool `lackey` writes the address of each executed block. `qemu-x86_64` emulates single programs.
 const RIVALS: [(&str, &[&str]); 3] = [
     (
         "valgrind.none",
@@ -101,8 +101,8 @@ pub fn run() -> Result<()> {
     Ok(())
 }
 
-/// Prints how many of a program's instructions are interpreted, and writes what the processor executes: reason, steps, what these count,
-/// and the text.
+/// Prints how many of a program's instructions are interpreted. Writes a file of those that are stepped: a line has the reason, how many
+/// steps, how many instructions these count, and the text.
 fn interpreted(name: &str, program: &[&str]) -> Result<()> {
     let mut seen = BTreeMap::<_, (u64, u64)>::new();
     let stepped = Stepped::run(waiting(program)?, |step| {
