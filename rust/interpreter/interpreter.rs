@@ -64,6 +64,9 @@ pub struct Values {
 }
 
 /// The memory of user code, and the processor.
+///
+/// By default no code is generated, every form is trusted, and there are neither vector registers nor a known
+/// base of `fs`: instructions that need these are left to the processor.
 pub trait Machine {
     /// Reads a number by one access. [`None`] if that faults; nothing has happened then.
     fn load(&mut self, address: u64, width: Width) -> Option<u64>;
@@ -83,32 +86,56 @@ pub trait Machine {
     fn has_text(&mut self, address: u64, words: &[u64], masks: [u64; 2]) -> bool;
 
     /// Whether a decoder needs the text of the code there because no file has it.
-    fn is_generated(&mut self, first: u64, last: u64) -> bool;
+    fn is_generated(&mut self, first: u64, last: u64) -> bool {
+        let _ = (first, last);
+        false
+    }
 
     /// Whether there are forms of instructions that the interpreter executes otherwise than the processor.
-    fn distrusts(&self) -> bool;
+    fn distrusts(&self) -> bool {
+        false
+    }
 
     /// Whether this is such a form. The interpreter leaves such instructions to the processor.
-    fn is_distrusted(&self, form: Form) -> bool;
+    fn is_distrusted(&self, form: Form) -> bool {
+        let _ = form;
+        false
+    }
 
     /// Reads a vector register from memory by one access. [`None`] if that faults, or if the registers cannot
     /// be had; nothing has happened then.
-    fn load_vector(&mut self, number: u8, address: u64, how: How) -> Option<()>;
+    fn load_vector(&mut self, number: u8, address: u64, how: How) -> Option<()> {
+        let _ = (number, address, how);
+        None
+    }
 
     /// Writes a vector register to memory by one access. [`None`] as above.
-    fn store_vector(&mut self, number: u8, address: u64, how: How) -> Option<()>;
+    fn store_vector(&mut self, number: u8, address: u64, how: How) -> Option<()> {
+        let _ = (number, address, how);
+        None
+    }
 
     /// A vector register, the lowest bits first. Where registers have 128 bits, the others do not matter.
-    fn vector(&mut self, number: u8) -> Option<[u64; 4]>;
+    fn vector(&mut self, number: u8) -> Option<[u64; 4]> {
+        let _ = number;
+        None
+    }
 
     /// Writes a vector register.
-    fn set_vector(&mut self, number: u8, value: [u64; 4], how: How) -> Option<()>;
+    fn set_vector(&mut self, number: u8, value: [u64; 4], how: How) -> Option<()> {
+        let _ = (number, value, how);
+        None
+    }
 
     /// Clears all but the lowest 128 bits of all of them.
-    fn zero_upper(&mut self) -> Option<()>;
+    fn zero_upper(&mut self) -> Option<()> {
+        None
+    }
 
     /// The base of `fs`. [`None`] if it is not known.
-    fn fs_base(&mut self) -> Option<u64>;
+    fn fs_base(&mut self) -> Option<u64> {
+        None
+    }
 
     /// Has the processor compute an instruction on numbers that are not wider than `width`, with these
     /// arithmetic flags before. Bits above the width do not matter. [`None`] if it does not know the

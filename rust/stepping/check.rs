@@ -366,6 +366,7 @@ pub(crate) unsafe trait Processor {
     }
 }
 
+// By default every form is trusted: whether that is right is not known yet.
 impl<P: Processor> Machine for Registered<'_, P> {
     fn load(&mut self, _address: u64, _width: Width) -> Option<u64> {
         None
@@ -397,27 +398,6 @@ impl<P: Processor> Machine for Registered<'_, P> {
         false
     }
 
-    fn is_generated(&mut self, _first: u64, _last: u64) -> bool {
-        false
-    }
-
-    // Not known yet.
-    fn distrusts(&self) -> bool {
-        false
-    }
-
-    fn is_distrusted(&self, _form: Form) -> bool {
-        false
-    }
-
-    fn load_vector(&mut self, _number: u8, _address: u64, _how: How) -> Option<()> {
-        None
-    }
-
-    fn store_vector(&mut self, _number: u8, _address: u64, _how: How) -> Option<()> {
-        None
-    }
-
     fn vector(&mut self, number: u8) -> Option<[u64; 4]> {
         let [low, high] = *self.vectors.get(usize::from(number))?;
 
@@ -427,14 +407,6 @@ impl<P: Processor> Machine for Registered<'_, P> {
     fn set_vector(&mut self, number: u8, [low, high, ..]: [u64; 4], _how: How) -> Option<()> {
         *self.vectors.get_mut(usize::from(number))? = [low, high];
         Some(())
-    }
-
-    fn zero_upper(&mut self) -> Option<()> {
-        None
-    }
-
-    fn fs_base(&mut self) -> Option<u64> {
-        None
     }
 
     fn compute(

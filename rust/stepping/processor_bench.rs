@@ -7,8 +7,7 @@
 //! executes it. As in soft_pt's traps, the interpreter is entered anew every [`LIMIT`] instructions.
 
 use interpreter::{
-    run, Block, Branch, Ended, Float, Form, How, Machine, Native, Observer, Registers, Values,
-    Width,
+    run, Block, Branch, Ended, Float, Machine, Native, Observer, Registers, Values, Width,
 };
 use std::hint::black_box;
 use std::ops::ControlFlow;
@@ -159,42 +158,6 @@ impl Machine for Here {
             masks = u64::MAX;
         }
         differs == 0
-    }
-
-    fn distrusts(&self) -> bool {
-        false
-    }
-
-    fn is_distrusted(&self, _form: Form) -> bool {
-        false
-    }
-
-    fn is_generated(&mut self, _first: u64, _last: u64) -> bool {
-        false
-    }
-
-    fn load_vector(&mut self, _number: u8, _address: u64, _how: How) -> Option<()> {
-        None
-    }
-
-    fn store_vector(&mut self, _number: u8, _address: u64, _how: How) -> Option<()> {
-        None
-    }
-
-    fn vector(&mut self, _number: u8) -> Option<[u64; 4]> {
-        None
-    }
-
-    fn set_vector(&mut self, _number: u8, _value: [u64; 4], _how: How) -> Option<()> {
-        None
-    }
-
-    fn zero_upper(&mut self) -> Option<()> {
-        None
-    }
-
-    fn fs_base(&mut self) -> Option<u64> {
-        None
     }
 
     fn compute(

@@ -313,10 +313,6 @@ impl Machine for Memory {
         self.distrusted == Some(form)
     }
 
-    fn fs_base(&mut self) -> Option<u64> {
-        None
-    }
-
     fn compute(
         &mut self,
         native: Native,

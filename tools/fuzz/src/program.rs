@@ -8,8 +8,8 @@ use std::ops::{ControlFlow, Range};
 
 use iced_x86::{Decoder, DecoderOptions};
 use interpreter::{
-    run, Block, Branch, Ended, Float, Form, How, Machine, Native, Observer, Registers, Values,
-    Width, ARITHMETIC, DIRECTION,
+    run, Block, Branch, Ended, Float, How, Machine, Native, Observer, Registers, Values, Width,
+    ARITHMETIC, DIRECTION,
 };
 
 /// Where its memory is, and how much of it.
@@ -103,14 +103,6 @@ impl Machine for Program {
             self.word(address.wrapping_add(place))
                 .is_some_and(|now| (now ^ word) & mask == 0)
         })
-    }
-
-    fn distrusts(&self) -> bool {
-        false
-    }
-
-    fn is_distrusted(&self, _form: Form) -> bool {
-        false
     }
 
     fn is_generated(&mut self, _first: u64, _last: u64) -> bool {
