@@ -322,9 +322,12 @@ impl Trace {
         !self.full && (over || due)
     }
 
-    /// Bytes that the unit could not write. [`None`] as for [`Self::written`].
+    /// Bytes that the unit could not write. [`None`] as for [`Self::written`], or if they are less than none: the
+    /// device computes them from `WRITTEN`.
     fn dropped(&self, registers: regs::UnitRegisters<'_>) -> Option<u64> {
-        registers.read(unit::DROPPED)?.checked_sub(self.dropped)
+        let dropped = registers.read(unit::DROPPED)?.checked_sub(self.dropped)?;
+
+        i64::try_from(dropped).is_ok().then_some(dropped)
     }
 }
 
