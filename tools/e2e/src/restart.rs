@@ -35,6 +35,8 @@ impl Tracing {
         fs::create_dir(dir).context("cannot make a trace buffer")?;
         let tracing = Self(dir.to_owned());
         tracing.write("buffer_size_kb", "8192")?;
+        // The order of what CPUs did: their clocks need not agree.
+        tracing.write("trace_clock", "counter")?;
         for event in events {
             tracing.write(&format!("events/{event}/enable"), "1")?;
         }
