@@ -54,6 +54,7 @@ help:
 
 test:
 	@$(AUXVM) test $(CASES)
+	@$(ROOT) run $(ROOT) keep
 
 check:
 	@$(AUXVM) test --suite host

@@ -6,6 +6,7 @@
 #
 #   root.sh make         make the root if it is not there yet
 #   root.sh run CMD…     make it, then run CMD in it, in the same directory
+#   root.sh run root.sh keep   keep the crates that this checkout has compiled, for other checkouts
 #   root.sh path         print where it is
 #   root.sh remove       remove the whole cache
 set -euo pipefail
@@ -32,6 +33,10 @@ if [ "${RUNNER:-}" = vng ]; then # a root of its own: virtme-ng is large, and fe
 	PACKAGES="$PACKAGES $extra"
 	root=$root-vng-$(echo "$extra" | sha256sum | cut -c1-6)
 fi
+
+# Crates of others that a checkout has compiled: the compiler, their versions and the profiles are in the name.
+compiled=$checkout/build/target
+crates=$cache/crates-$(cat "$checkout"/tools/Cargo.{toml,lock} <(echo "$hash") | sha256sum | cut -c1-12)
 
 die() {
 	echo "error: $*" >&2
@@ -136,6 +141,34 @@ make_root_locked() {
 	echo "[${SECONDS} s] the build root is ready" >&2
 }
 
+# A checkout that has compiled nothing begins with the crates that another one has compiled.
+take_crates() {
+	[ ! -e "$compiled" ] && [ -d "$crates" ] || return 0
+	mkdir -p "$checkout/build"
+	(
+		flock -s 9
+		cp -a "$crates" "$compiled.$$.tmp" && mv -T "$compiled.$$.tmp" "$compiled"
+	) 9>"$cache/crates.lock" 2>/dev/null || as_root rm -rf "$compiled.$$.tmp" # without them it only takes longer
+}
+
+# The workspace's own crates are left out, and programs.
+keep_crates() {
+	[ -d "$compiled" ] && [ ! -e "$crates" ] || return 0
+	local rules=() member
+	for member in $(awk '/^name = /{name = $3} /^source = /{name = ""} /^$/{if (name) print name; name = ""} END {if (name) print name}' "$checkout/tools/Cargo.lock" | tr -d '"'); do
+		rules+=("--exclude=.fingerprint/$member-*" "--exclude=build/$member-*"
+			"--exclude=deps/$(tr - _ <<<"$member")-*" "--exclude=deps/lib$(tr - _ <<<"$member")-*")
+	done
+	(
+		flock 9
+		rm -rf "$cache"/crates-*.tmp
+		rsync -a --exclude=incremental/ "${rules[@]}" --include='*/' --include='deps/*.*' --include='.fingerprint/**' \
+			--include='build/**' --include=.rustc_info.json --exclude='*' "$compiled/" "$crates.tmp"
+		find "$cache" -maxdepth 1 -name 'crates-*' ! -name '*.tmp' -exec rm -rf {} + # of other versions
+		mv -T "$crates.tmp" "$crates"
+	) 9>"$cache/crates.lock"
+}
+
 # Inside the mount namespace: put the host's parts in place and go.
 enter() {
 	local d ca f
@@ -175,10 +208,12 @@ enter() {
 
 case ${1:-} in
 make) make_root ;;
+keep) keep_crates ;;
 path) echo "$root" ;;
 remove) as_root rm -rf "$cache" ;;
 run)
 	make_root
+	take_crates
 	shift
 	mkdir -p "$cache"
 	if [ "$(id -u)" = 0 ]; then
@@ -190,5 +225,5 @@ enter)
 	shift
 	enter "$@"
 	;;
-*) die "usage: ${0##*/} make | path | remove | run COMMAND…" ;;
+*) die "usage: ${0##*/} make | path | keep | remove | run COMMAND…" ;;
 esac
