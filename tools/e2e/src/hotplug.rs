@@ -418,7 +418,7 @@ fn heads() -> Result<String> {
 }
 
 fn head_and_records() -> Result<String> {
-    const TIMES: u32 = 40;
+    const TIMES: u32 = 20;
     let mut bytes = 0;
     for n in 0..TIMES {
         let mut target = Command::new("auxe2e")

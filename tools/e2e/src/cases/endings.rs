@@ -143,7 +143,7 @@ pub fn random() -> impl FnMut(u64) -> u64 {
 
 /// Killed at moments of no choice; what it has written is a recording after `recover`, with every byte right.
 pub(super) fn killed(name: &str) -> Result<String> {
-    const TIMES: u64 = 100;
+    const TIMES: u64 = 40;
     let mut random = random();
     let mut sum = 0;
     for time in 0..TIMES {

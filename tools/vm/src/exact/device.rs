@@ -30,6 +30,9 @@ mod steps;
 
 /// The case's name.
 pub(super) const NAME: &str = "kernel and programs";
+/// Names of its parts: with the first, that of code that changes is meant as well.
+pub(super) const TWO_CPUS: &str = "two CPUs";
+pub(super) const STEPS: &str = steps::NAME;
 
 /// What a CPU executed, an instruction a line.
 struct Executed {

@@ -158,7 +158,7 @@ const fn call(name: &'static str, chain: &'static [&'static str]) -> Call {
 /// code are in the guest's memory.
 pub(super) const MACHINES: [Machine; 3] = [
     Machine {
-        name: "two CPUs",
+        name: super::TWO_CPUS,
         cpus: 2,
         append: "",
         recordings: &[
