@@ -216,6 +216,9 @@ struct Record {
     /// no thread waits for another, but takes the space twice
     #[arg(long)]
     apart: bool,
+    /// Record with this real-time priority (SCHED_FIFO); the command keeps the priority of this shell
+    #[arg(short, long, value_name = "PRIORITY", value_parser = clap::value_parser!(i32).range(1..=99))]
+    realtime: Option<i32>,
     /// Bring the file to its disk every so many seconds, for the case that the power fails; 0: never
     #[arg(long, value_name = "SECONDS", default_value_t = 1)]
     sync: u64,
@@ -491,6 +494,7 @@ impl Record {
                 .map(|bytes| u64::try_from(bytes).unwrap_or(u64::MAX)),
             threads: self.threads,
             apart: self.apart,
+            realtime: self.realtime,
             sync: Duration::from_secs(self.sync),
             compress: self.compression_level,
             live: match self.live {

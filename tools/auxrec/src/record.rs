@@ -18,7 +18,7 @@ use crate::output::{self, Output};
 use crate::session::Session;
 use crate::size::{bytes, RingSizes};
 use crate::snapshot::{Blind, Snapshots};
-use crate::sys::Workload;
+use crate::sys::{self, Workload};
 use crate::target::{online_cpus, Target};
 use crate::watch::Watch;
 
@@ -85,6 +85,8 @@ pub struct Options {
     pub threads: Option<usize>,
     /// Whether each of these threads writes a file of its own. The files are joined at the end.
     pub apart: bool,
+    /// The recorder's priority of `SCHED_FIFO`. The command keeps the priority that its caller has.
+    pub realtime: Option<i32>,
     /// The recording ends when its files together have this number of bytes.
     pub max_size: Option<u64>,
     /// How often the file is synchronised with its disk; zero: never.
@@ -148,6 +150,15 @@ pub fn record(options: &Options) -> Result<Outcome> {
     let pid = workload
         .as_ref()
         .and_then(|workload| u32::try_from(workload.pid()).ok());
+    // The threads of the recorder are started later, and inherit it.
+    if let Some(priority) = options.realtime {
+        sys::set_realtime(priority).map_err(|e| {
+            Error::failed(format!(
+                "cannot record with the real-time priority {priority}: {e}. It takes CAP_SYS_NICE, or a limit RLIMIT_RTPRIO of \
+                 {priority} (ulimit -r)"
+            ))
+        })?;
+    }
     if options.target == Target::Command {
         plan.threads = Some(pid.into_iter().collect());
     }

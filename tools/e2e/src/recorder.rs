@@ -31,7 +31,7 @@ use crate::recording::{Ended, Reader, Recorder, TraceFile};
 pub type Steps = fn(&str) -> Result<String>;
 
 /// The cases, by their names.
-pub const ALL: [(&str, Steps); 15] = [
+pub const ALL: [(&str, Steps); 16] = [
     ("snapshots by signal", snapshots_by_signal),
     ("snapshots by command, queued", snapshots_by_command),
     (
@@ -40,6 +40,7 @@ pub const ALL: [(&str, Steps); 15] = [
     ),
     ("snapshots of threads", snapshots_of_threads),
     ("commands", commands),
+    ("real-time priority", realtime),
     ("delay", delay),
     ("ranges of time", ranges),
     ("files by size", files_by_size),
@@ -60,6 +61,51 @@ pub fn wait_for(what: &str, mut is: impl FnMut() -> Result<bool>) -> Result<()> 
         thread::sleep(Duration::from_millis(5));
     }
     Ok(())
+}
+
+/// All threads of the recorder have the priority that was asked for, and the command has that of its caller.
+fn realtime(case: &str) -> Result<String> {
+    let file = TraceFile::new(case);
+    let stat = file.path().with_extension("stat");
+    let command = format!(
+        "cat /proc/self/stat >{}; exec auxe2e workload spin --ms 60000",
+        stat.display()
+    );
+    let more = ["-r", "7", "-a", "--", "sh", "-c", &command];
+    let recorder = Recorder::start(file.path(), &with("rate=512", 16, &more))?;
+    wait_for("trace", || Ok(size(file.path()) > 16 * PAGE))?;
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", recorder.id()))?;
+    let recorders = tasks
+        .map(|task| scheduled(&task?.path().join("stat")))
+        .collect::<Result<Vec<_>>>()?;
+    let ended = end(recorder)?;
+    let commands = scheduled(&stat);
+    std::fs::remove_file(&stat)?;
+    accounted(&ended, &Seen::of(&file)?)?;
+    released()?;
+    // SCHED_FIFO.
+    ensure!(
+        recorders.len() > 1 && recorders.iter().all(|thread| thread == &["7", "1"]),
+        "priorities and policies of the recorder's threads: {recorders:?}"
+    );
+    // SCHED_OTHER.
+    let commands = commands?;
+    ensure!(
+        commands == ["0", "0"],
+        "priority and policy of the command: {commands:?}"
+    );
+    Ok(format!("{} threads", recorders.len()))
+}
+
+/// Real-time priority and policy, from a thread's `stat` of proc.
+fn scheduled(stat: &Path) -> Result<[String; 2]> {
+    let text = std::fs::read_to_string(stat).context("a thread has no stat")?;
+    // The name, in parentheses, may have spaces. The third word is behind it.
+    let (_, words) = text.rsplit_once(')').context("no name")?;
+    let mut words = words.split_whitespace().skip(40 - 3);
+    let mut word = || words.next().map(str::to_owned).context("too few words");
+
+    Ok([word()?, word()?])
 }
 
 /// No answer takes as long, even on a busy machine.

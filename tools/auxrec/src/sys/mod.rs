@@ -48,6 +48,22 @@ fn nanoseconds(time: rustix::time::Timespec) -> u64 {
         .unwrap_or(0)
 }
 
+/// Gives this thread, and those that it starts from now on, a priority of `SCHED_FIFO`.
+///
+/// # Errors
+/// What the kernel says: it may not be allowed.
+pub fn set_realtime(priority: i32) -> std::io::Result<()> {
+    let parameters = libc::sched_param {
+        sched_priority: priority,
+    };
+
+    // SAFETY: The pointer is to parameters that live until the call has returned; the kernel only reads them.
+    match unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const parameters) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}
+
 /// A number in a file of proc or sysfs.
 pub fn number(path: &str) -> Option<i64> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
