@@ -255,8 +255,11 @@ fn by_auxrec<'a>(program: &Program, data: &'a str) -> Vec<&'a str> {
         _ if program.packets => ["-m64,512", "--aux-watermark=2M"],
         _ => ["-m64,512", "--aux-watermark=512K"],
     };
+    // The recorder wakes up now and then. It runs when no thread of the program can: the trace continues where one thread
+    // follows another, and begins anew behind another task.
+    let behind: &[&str] = if program.packets { &["-r98"] } else { &[] };
     let auxrec: &[&str] = &["auxrec", "record", "-q", "-e", "intel_pt//u"];
-    [first, auxrec, &rings, &["-o", data, "--"]].concat()
+    [first, auxrec, &rings, behind, &["-o", data, "--"]].concat()
 }
 
 /// A thread that wants this thread's CPU all the time, so that a program beside it is preempted wherever it is.
