@@ -26,8 +26,7 @@ use crate::{
         mode,
         mode_of,
         read,
-        read_and_tell,
-        BREAKPOINT, //
+        read_and_tell, //
     },
     ranges::Ranges,
     ring::Ring,
@@ -48,11 +47,11 @@ use perf::context::Cpu;
 use stepping::{
     Current,
     Reason,
-    Regs,
-    Transition, //
+    Regs, //
 };
 
 mod interpret;
+mod transitions;
 
 /// Where the current task is.
 #[derive(Clone, Copy)]
@@ -348,181 +347,8 @@ impl Tracer {
         Ok(())
     }
 
-    /// The current task leaves user code, or goes back to it; how many instructions it has executed.
-    pub(crate) fn transition(
-        &mut self,
-        encoder: &mut Encoder,
-        ring: &mut Ring<'_>,
-        task: Option<Current<'_>>,
-        transition: Transition<'_>,
-    ) -> u64 {
-        let mut steps = 0;
-
-        match (transition, task) {
-            (Transition::Syscall, Some(mut task)) => steps = self.called(encoder, ring, &mut task),
-            (Transition::Return, Some(mut task)) => {
-                // Refused before the kernel tells of calls: by seccomp, or by a debugger.
-                if self.has_executed(&task) {
-                    steps = self.called(encoder, ring, &mut task);
-                }
-                self.arm(&mut task);
-            }
-            (Transition::Handler, Some(mut task)) if !self.is_inside() => self.arm(&mut task),
-            // The place stays: the kernel executes the instruction there.
-            (Transition::Breakpoint, Some(mut task)) => self.disarm(&mut task),
-            (Transition::Probed { from, text }, Some(mut task)) => {
-                let probed = self.probed(encoder, ring, &mut task, from, text);
-
-                self.full |= probed.is_err();
-                self.reason = Reason::First;
-                steps = probed.unwrap_or(0);
-            }
-            // It has executed nothing there.
-            (Transition::Emulated, Some(mut task)) => {
-                self.leave_place(encoder, ring);
-                self.arm(&mut task);
-            }
-            (Transition::Redirected, Some(task)) => {
-                if let Place::Entering(ip) = &mut self.place {
-                    *ip = task.ip();
-                }
-            }
-            (Transition::Signal | Transition::SwitchOut, task) => {
-                steps = self.leave(encoder, ring, task);
-            }
-            (Transition::SwitchIn, Some(mut task)) => self.enter(&mut task),
-            _ => {}
-        }
-        steps
-    }
-
-    /// The kernel has handled a breakpoint of the task's, at `from`; how many instructions it has
-    /// executed there.
-    fn probed(
-        &mut self,
-        encoder: &mut Encoder,
-        ring: &mut Ring<'_>,
-        task: &mut Current<'_>,
-        from: u64,
-        text: &[u8],
-    ) -> Result<u64, Full> {
-        let insn = Insn::decode(text, mode(task)).filter(|_| text.first() != Some(&BREAKPOINT));
-
-        if self.paused {
-            return Ok(0);
-        }
-        match insn {
-            // Executed, instead of the breakpoint, as if the processor had.
-            Some(probed) if task.ip() != from => {
-                self.place = Place::Inside { ip: from, insn };
-                // A flag that is set is the debugger's, unless the program has just loaded it.
-                self.armed = !task.trap_flag() || probed.kind == Kind::PopFlags;
-                let steps = self.try_step(encoder, ring, task);
-
-                self.read_next(encoder, ring, task);
-                if (self.armed || self.is_inside()) && !self.set_trap_flag(task) {
-                    self.leave_place(encoder, ring);
-                }
-                steps
-            }
-            // To be executed again, or a breakpoint of the program's, whose signal is on its way.
-            _ if self.is_inside() && task.ip().wrapping_sub(from) <= 1 => {
-                self.place = Place::Inside {
-                    ip: from,
-                    insn: None,
-                };
-                if !self.set_trap_flag(task) {
-                    self.leave_place(encoder, ring);
-                }
-                Ok(0)
-            }
-            _ => {
-                self.leave_place(encoder, ring);
-                self.arm(task);
-                Ok(0)
-            }
-        }
-    }
-
     fn is_inside(&self) -> bool {
         matches!(self.place, Place::Inside { .. } | Place::Passing(_))
-    }
-
-    /// The task has executed an instruction that makes a system call; whether it is known, as a
-    /// number.
-    fn called(
-        &mut self,
-        encoder: &mut Encoder,
-        ring: &mut Ring<'_>,
-        task: &mut Current<'_>,
-    ) -> u64 {
-        let executed = self.syscall(encoder, ring, task);
-
-        self.full |= executed.is_err();
-        self.place = Place::Outside;
-        if self.armed {
-            task.hide_trap_flag();
-            self.disarm(task);
-        }
-        executed.unwrap_or(0)
-    }
-
-    /// Whether the task has executed such an instruction, and no transition has come for that yet: the
-    /// kernel turns interrupts on before, and there is none for calls that are dispatched to user code.
-    fn has_called(&self, task: &Current<'_>) -> bool {
-        match self.place {
-            Place::Outside => false,
-            Place::Inside { .. } | Place::Passing(_) => task.entered_by_syscall(),
-            // Else its registers may be those of the call that it returns from.
-            Place::Entering(_) => {
-                task.has_no_result() && self.has_executed(task)
-                    || task.entered_by_syscall() && task.shows_trap_flag()
-            }
-        }
-    }
-
-    /// Whether the task has executed an instruction since it was last seen.
-    fn has_executed(&self, task: &Current<'_>) -> bool {
-        match self.place {
-            Place::Outside => false,
-            Place::Inside { .. } | Place::Passing(_) => true,
-            // Else it comes out of a system call that has the result of one that has none.
-            Place::Entering(ip) => task.ip() != ip || task.shows_trap_flag(),
-        }
-    }
-
-    fn syscall(
-        &mut self,
-        encoder: &mut Encoder,
-        ring: &mut Ring<'_>,
-        task: &mut Current<'_>,
-    ) -> Result<u64, Full> {
-        let (ip, insn) = match self.place {
-            Place::Outside | Place::Passing(_) => return Ok(0),
-            Place::Inside { ip, insn } => (ip, insn),
-            Place::Entering(ip) => {
-                let is_far = |insn: &Insn| matches!(insn.kind, Kind::Far(_));
-                // Not where it was about to go on: the same call is made again.
-                let ip = match read(task, ip).filter(is_far) {
-                    Some(_) => ip,
-                    None => task.ip().wrapping_sub(SYSCALL_LEN),
-                };
-
-                self.begin_at(encoder, ring, ip, task)?;
-                (ip, None)
-            }
-        };
-
-        match executed(insn, ip, encoder, ring, task)?.map(|insn| insn.kind) {
-            Some(Kind::Far(_)) => {
-                let steps = u64::from(encoder.is_on());
-
-                encoder.far(ring)?;
-                self.report(task, ip, steps);
-                Ok(steps)
-            }
-            _ => encoder.disable(ip, ring).map(|()| 0),
-        }
     }
 
     /// The task gets out of our hands; how many instructions it has executed.
@@ -577,9 +403,6 @@ impl Tracer {
 /// So many bytes say of nearly all instructions whether they have to do with the trap flag; they are
 /// one load.
 const PEEK: usize = 8;
-
-/// The length of `syscall`, and of `int 0x80`.
-const SYSCALL_LEN: u64 = 2;
 
 /// In user code that is not traced, with the instruction at `ip` the next.
 fn pass(task: &Current<'_>, ip: u64, mode: Mode) -> Place {
