@@ -7,7 +7,8 @@
 
 use perfdata::TimeConv;
 
-use crate::pmu::Pmu;
+use crate::error::{Error, Result};
+use crate::pmu::{EventSpec, Pmu};
 use crate::session::{Mode, Plan};
 
 /// The number of the decoder, `PERF_AUXTRACE_INTEL_PT`.
@@ -59,6 +60,56 @@ pub fn info(plan: &Plan, clock: &TimeConv) -> Option<Vec<u64>> {
     ])
 }
 
+/// Terms that have some values only: the file of `caps/` with a bit for each value, and the one that says whether there are any.
+const VALUES: [(&str, &str, &str); 3] = [
+    ("mtc_period", "mtc_periods", "mtc"),
+    ("cyc_thresh", "cycle_thresholds", "psb_cyc"),
+    ("psb_period", "psb_periods", "psb_cyc"),
+];
+
+/// Whether the unit has the values of an event's terms, as perf's `intel_pt_validate_config()` finds it. 0 is always one.
+///
+/// # Errors
+/// If a value is another. The error lists those that the unit has.
+pub fn validate(event: &EventSpec) -> Result<()> {
+    let EventSpec { pmu, config, .. } = event;
+    let hex = |name: &str| u64::from_str_radix(pmu.caps.get(name)?, 16).ok();
+    for (name, values, flag) in VALUES {
+        let Some(term) = pmu.terms.get(name) else {
+            continue;
+        };
+        let has_any = pmu.caps.get(flag).is_some_and(|text| text != "0");
+        let valid = hex(values).filter(|_| has_any).unwrap_or(0) | 1;
+        let value = config.get(term.word).map_or(0, |word| term.get(*word));
+        let is_valid = u32::try_from(value)
+            .ok()
+            .and_then(|value| valid.checked_shr(value))
+            .is_some_and(|valid| valid & 1 == 1);
+        if !is_valid {
+            return Err(Error::usage(format!(
+                "invalid {name} {value} for {}; valid values are: {}",
+                pmu.name,
+                list(valid)
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// The numbers of the bits that are set, such as `0-3,6`.
+fn list(bits: u64) -> String {
+    let is_set = |bit: &u32| bits >> bit & 1 == 1;
+    let numbers: Vec<u32> = (0..u64::BITS).filter(is_set).collect();
+    let runs = numbers.chunk_by(|one, next| one + 1 == *next);
+    let runs: Vec<_> = runs
+        .filter_map(|run| match (run.first()?, run.last()?) {
+            (first, last) if first == last => Some(first.to_string()),
+            (first, last) => Some(format!("{first}-{last}")),
+        })
+        .collect();
+    runs.join(",")
+}
+
 /// Whether the time stamps in the trace of CPUs cannot be compared with the times of records, which say who ran there.
 #[must_use]
 pub fn lacks_clock(plan: &Plan, clock: &TimeConv) -> bool {
@@ -99,6 +150,7 @@ mod tests {
         ("format/noretcomp", "config:11"),
         ("format/branch", "config:13"),
         ("format/mtc_period", "config:14-17"),
+        ("format/cyc_thresh", "config:19-22"),
         ("format/psb_period", "config:24-27"),
         ("tsc_art_ratio", "168:2"),
         ("caps/psb_cyc", "1"),
@@ -158,6 +210,50 @@ mod tests {
             3 << 10
         );
         assert_eq!(plan(dir.path(), "unit/tsc=0/u").events[0].0.config[0], 0);
+    }
+
+    /// Each value of each term that has some values only, where the unit has them and where it lacks them.
+    #[test]
+    fn values_are_those_in_caps() {
+        let terms = [
+            ("mtc_period", "mtc_periods", "mtc"),
+            ("cyc_thresh", "cycle_thresholds", "psb_cyc"),
+            ("psb_period", "psb_periods", "psb_cyc"),
+        ];
+        let table = [
+            (Some("3f"), "1", 0x3f_u32, "0-5"),
+            (Some("1fff"), "1", 0x1fff, "0-12"),
+            (Some("249"), "1", 0x249, "0,3,6,9"),
+            // 0 is always valid.
+            (Some("e"), "1", 0xf, "0-3"),
+            (Some("0"), "1", 1, "0"),
+            (Some("ffff"), "0", 1, "0"),
+            (None, "1", 1, "0"),
+        ];
+        for ((term, values, flag), (mask, has_any, valid, list)) in terms
+            .iter()
+            .flat_map(|term| table.iter().map(move |row| (*term, *row)))
+        {
+            let dir = tempfile::tempdir().unwrap();
+            write(&dir.path().join("any_name"), UNIT);
+            let caps = dir.path().join("any_name/caps");
+            fs::write(caps.join(flag), has_any).unwrap();
+            if let Some(mask) = mask {
+                fs::write(caps.join(values), mask).unwrap();
+            }
+            for value in 0..16 {
+                let event = format!("any_name/{term}={value}/u");
+                let parsed = Pmus::at(dir.path()).event(&event);
+                if valid >> value & 1 == 1 {
+                    assert!(parsed.is_ok(), "{event} {mask:?}");
+                } else {
+                    let error = parsed.unwrap_err().to_string();
+                    let want =
+                        format!("invalid {term} {value} for any_name; valid values are: {list}");
+                    assert!(error.contains(&want), "{event} {mask:?}: {error}");
+                }
+            }
+        }
     }
 
     /// A PMU that lacks one of the marks, or has it elsewhere, is none.

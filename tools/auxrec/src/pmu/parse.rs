@@ -4,6 +4,7 @@
 
 use super::{EventSpec, Pmus};
 use crate::error::{Error, Result};
+use crate::intel_pt;
 
 /// PMUs of perf's core and of the CPU. They write no trace.
 const WITHOUT_AUX: [&str; 6] = [
@@ -89,6 +90,9 @@ impl Pmus {
         }
         spec.terms(terms, true)?;
         spec.modifiers(modifiers)?;
+        if spec.pmu.writes_intel_pt() {
+            intel_pt::validate(&spec)?;
+        }
         Ok(spec)
     }
 }

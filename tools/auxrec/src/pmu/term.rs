@@ -38,6 +38,20 @@ impl Term {
         u64::MAX >> 64_u32.saturating_sub(width).min(63)
     }
 
+    /// The value in the bits of a word.
+    #[must_use]
+    pub fn get(&self, word: u64) -> u64 {
+        let mut value = 0;
+        let mut at = 0;
+        for &(low, high) in &self.bits {
+            let width = high - low + 1;
+            let mask = u64::MAX >> (64 - width);
+            value |= (word >> low & mask).checked_shl(at).unwrap_or(0);
+            at += width;
+        }
+        value
+    }
+
     /// Puts a value into the bits of a word; [`None`] if it is too large.
     #[must_use]
     pub fn put(&self, word: u64, value: u64) -> Option<u64> {
