@@ -2,7 +2,7 @@
 
 //! Encodes the execution of a thread.
 
-use super::packet::{Address, Group, Tnt};
+use super::packet::{Address, Group, Payload, Tnt};
 use crate::insn::{Insn, Kind, Mode};
 
 /// The longest instruction, in bytes.
@@ -38,6 +38,11 @@ pub trait Output {
     /// The time stamp counter.
     fn tsc(&mut self) -> u64;
 
+    /// The cycles up to now, of instructions that are traced. [`None`]: a tick of the time stamp counter is a cycle.
+    fn cycles(&mut self) -> Option<u64> {
+        None
+    }
+
     /// Its frequency in units of 100 MHz, if it is known: with `CYC`s, what `CBR` says.
     fn ratio(&mut self) -> Option<u8> {
         None
@@ -52,12 +57,20 @@ pub struct Config {
     /// Ticks after which there is another `TSC`, in front of the next packet with an address. 0: only
     /// at a `PSB`, and where tracing begins.
     pub tsc_period: u64,
-    /// Whether each packet of branches and addresses has a `CYC` in front of it that counts ticks of the
-    /// time stamp counter; needs `tsc`. A packet has six branches at most.
+    /// Whether each packet of branches and addresses has a `CYC` in front of it that counts cycles; needs `tsc`
+    /// where these are ticks of the time stamp counter. A packet has six branches at most.
     pub cyc: bool,
+    /// With fewer cycles since the last `CYC` there is none.
+    pub cyc_threshold: u64,
     /// Whether a return to the address behind its call is a bit in a `TNT`. Not every decoder
     /// supports that.
     pub ret_compression: bool,
+    /// Whether there are no `TNT`s. A decoder then sees where indirect branches lead, and cannot follow the thread.
+    pub tnt_disable: bool,
+    /// Whether there is a `PTW` for each PTWRITE.
+    pub ptw: bool,
+    /// Whether a `FUP` with the address of the PTWRITE follows each `PTW`.
+    pub fup_on_ptw: bool,
     /// Bytes between two `PSB`s. 0: only the first one.
     pub psb_period: u64,
     /// Packets of the coarse clock; needs `tsc`. [`None`]: no such packets.
@@ -200,8 +213,10 @@ struct State {
     cr3: Option<u64>,
     /// The newest `TSC`.
     tsc: u64,
-    /// The time up to which `CYC`s count.
+    /// The cycle up to which `CYC`s count.
     counted: u64,
+    /// The cycle of the oldest branch in `tnt`, if [`Output::cycles()`] has any.
+    first: Option<u64>,
     /// The number of the newest `MTC`, or of the one before the newest `TMA`.
     mtc: u64,
     /// Whether there was a `PSB`.
@@ -234,6 +249,7 @@ impl Encoder {
                 cr3: None,
                 tsc: 0,
                 counted: 0,
+                first: None,
                 mtc: 0,
                 begun: false,
                 on: false,
@@ -241,6 +257,11 @@ impl Encoder {
             },
             calls: Calls::EMPTY,
         }
+    }
+
+    /// The contents of the trace.
+    pub const fn config(&self) -> &Config {
+        &self.config
     }
 
     /// Whether tracing is on: after [`enable`](Self::enable), until a call ends it.
@@ -285,7 +306,8 @@ impl Encoder {
         if self.psb_due(&state) {
             self.psb(&mut group, &mut state, None, output);
         } else if self.config.tsc {
-            self.tsc(&mut group, &mut state, output.tsc());
+            let now = output.tsc();
+            self.tsc(&mut group, &mut state, now, output);
         }
         mode_exec(&mut group, &mut state, mode);
         group.address(Address::Pge, ip, &mut state.last_ip);
@@ -436,9 +458,34 @@ impl Encoder {
         if self.state.begun && self.state.cr3 != Some(cr3) {
             group.tnt(&mut state.tnt);
             if self.config.cyc {
-                self.cycles(&mut group, &mut state, output.tsc());
+                let now = output.tsc();
+                self.cycles(&mut group, &mut state, output.cycles().unwrap_or(now));
             }
             group.pip(cr3);
+        }
+        self.write(&group, state, output)
+    }
+
+    /// The PTWRITE at `ip` was executed, with this operand. Call it before [`step`](Self::step). Does nothing if
+    /// tracing is off, or without [`Config::ptw`].
+    pub fn ptwrite(
+        &mut self,
+        ip: u64,
+        operand: Payload,
+        output: &mut impl Output,
+    ) -> Result<(), Full> {
+        if !self.state.on || !self.config.ptw {
+            return Ok(());
+        }
+
+        let mut group = Group::new();
+        let mut state = self.state;
+
+        group.tnt(&mut state.tnt);
+        self.time(&mut group, &mut state, output);
+        group.ptw(operand, self.config.fup_on_ptw);
+        if self.config.fup_on_ptw {
+            group.address(Address::Fup, ip, &mut state.last_ip);
         }
         self.write(&group, state, output)
     }
@@ -455,9 +502,10 @@ impl Encoder {
 
         group.tnt(&mut state.tnt);
         if self.config.tsc {
-            self.tsc(&mut group, &mut state, output.tsc());
+            let now = output.tsc();
+            self.tsc(&mut group, &mut state, now, output);
         }
-        group.ptw(message);
+        group.ptw(Payload::Bits64(message), false);
         self.write(&group, state, output)
     }
 
@@ -481,11 +529,15 @@ impl Encoder {
         }
 
         let mut group = Group::new();
-        let mut state = self.state;
+        let mut state = State {
+            on: false,
+            ..self.state
+        };
 
         group.tnt(&mut state.tnt);
         if self.config.cyc {
-            self.cycles(&mut group, &mut state, output.tsc());
+            let now = output.tsc();
+            self.cycles(&mut group, &mut state, output.cycles().unwrap_or(now));
         }
         if let Some(ip) = at {
             group.address(Address::Fup, ip, &mut state.last_ip);
@@ -494,7 +546,6 @@ impl Encoder {
             Some(ip) => group.address(Address::Pgd, ip, &mut state.last_ip),
             None => group.no_address(Address::Pgd),
         }
-        state.on = false;
         self.write(&group, state, output)
     }
 
@@ -504,7 +555,26 @@ impl Encoder {
         let mut tnt = self.state.tnt;
 
         tnt.push(taken);
-        if tnt.is_full() || self.config.cyc && tnt.fills_short() {
+        if self.config.cyc || self.config.tnt_disable {
+            return self.counted_bit(tnt, to, output);
+        }
+        if tnt.is_full() {
+            return self.bits(tnt, to, output);
+        }
+        self.state.tnt = tnt;
+        Ok(())
+    }
+
+    /// The same where there are `CYC`s, or no `TNT`s: `tnt` has the bit.
+    fn counted_bit(&mut self, tnt: Tnt, to: u64, output: &mut impl Output) -> Result<(), Full> {
+        if self.config.tnt_disable {
+            return Ok(());
+        }
+        // A decoder that has read the `CYC` takes it for the time of the first branch.
+        if tnt.is_one() {
+            self.state.first = output.cycles();
+        }
+        if tnt.fills_short() {
             return self.bits(tnt, to, output);
         }
         self.state.tnt = tnt;
@@ -519,11 +589,12 @@ impl Encoder {
 
         if self.config.cyc || self.config.mtc.is_some() {
             let now = output.tsc();
+            let cycle = state.first.take().unwrap_or(now);
 
-            self.cycles(&mut group, &mut state, now);
+            self.cycles(&mut group, &mut state, cycle);
             group.tnt(&mut tnt);
             // Behind the branches, which were before it.
-            self.coarse(&mut group, &mut state, now);
+            self.coarse(&mut group, &mut state, now, output);
         } else {
             group.tnt(&mut tnt);
         }
@@ -554,21 +625,21 @@ impl Encoder {
             ..
         } = self.config;
 
-        if tsc && (cyc || tsc_period != 0 || mtc.is_some()) {
+        if cyc || tsc && (tsc_period != 0 || mtc.is_some()) {
             let now = output.tsc();
 
-            if tsc_period != 0 && now.wrapping_sub(state.tsc) >= tsc_period {
-                self.tsc(group, state, now);
+            if tsc && tsc_period != 0 && now.wrapping_sub(state.tsc) >= tsc_period {
+                self.tsc(group, state, now, output);
             } else {
-                self.cycles(group, state, now);
-                self.coarse(group, state, now);
+                self.cycles(group, state, output.cycles().unwrap_or(now));
+                self.coarse(group, state, now, output);
             }
         }
     }
 
     /// Adds a `TSC`.
-    fn tsc(&self, group: &mut Group, state: &mut State, now: u64) {
-        self.cycles(group, state, now);
+    fn tsc(&self, group: &mut Group, state: &mut State, now: u64, output: &mut impl Output) {
+        self.cycles(group, state, output.cycles().unwrap_or(now));
         group.tsc(now);
         state.tsc = now;
         if let Some(mtc) = self.config.mtc {
@@ -580,7 +651,7 @@ impl Encoder {
     }
 
     /// Adds an `MTC` if it is due, for which a decoder knows the time up to now.
-    fn coarse(&self, group: &mut Group, state: &mut State, now: u64) {
+    fn coarse(&self, group: &mut Group, state: &mut State, now: u64, output: &mut impl Output) {
         let Some(mtc) = self.config.mtc.filter(|_| self.config.tsc) else {
             return;
         };
@@ -593,21 +664,25 @@ impl Encoder {
                 state.mtc = count;
             }
             // A decoder could not tell how many are missing.
-            _ => self.tsc(group, state, now),
+            _ => self.tsc(group, state, now, output),
         }
     }
 
-    /// Adds a `CYC` up to now, if there are such packets.
-    fn cycles(&self, group: &mut Group, state: &mut State, now: u64) {
-        // Nothing counts before the first `TSC`.
-        if self.config.cyc && self.config.tsc && state.begun {
-            let cycles = now.wrapping_sub(state.counted);
+    /// Adds a `CYC` up to this cycle, if there are such packets, and enough cycles.
+    fn cycles(&self, group: &mut Group, state: &mut State, cycle: u64) {
+        // Nothing counts before the first `PSB`.
+        if self.config.cyc && state.begun {
+            let cycles = cycle.wrapping_sub(state.counted);
 
+            // Those that tracing ends with would be missing.
+            if cycles < self.config.cyc_threshold && state.on {
+                return;
+            }
             if cycles != 0 {
                 group.cyc(cycles);
             }
         }
-        state.counted = now;
+        state.counted = cycle;
     }
 
     /// Writes a group after which a decoder has followed the thread to `ip` exactly, so that a
@@ -637,18 +712,18 @@ impl Encoder {
 
     /// Adds a `PSB` and what comes with it.
     fn psb(&self, group: &mut Group, state: &mut State, ip: Option<u64>, output: &mut impl Output) {
-        let now = self.config.tsc.then(|| output.tsc());
+        let now = (self.config.tsc || self.config.cyc).then(|| output.tsc());
 
         if let Some(now) = now {
-            self.cycles(group, state, now);
+            self.cycles(group, state, output.cycles().unwrap_or(now));
         }
         group.psb();
         state.begun = true;
         state.since_psb = 0;
         state.last_ip = 0;
 
-        if let Some(now) = now {
-            self.tsc(group, state, now);
+        if let Some(now) = now.filter(|_| self.config.tsc) {
+            self.tsc(group, state, now, output);
         }
         let counted = || output.ratio().filter(|_| self.config.cyc);
 

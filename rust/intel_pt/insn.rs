@@ -77,6 +77,8 @@ pub enum Kind {
     PopFlags,
     /// MOV SS or POP SS: its single-step trap comes one instruction late.
     Shadow,
+    /// PTWRITE: its operand is written to the trace.
+    PtWrite,
     /// CPUID: some hypervisors lose its single-step trap.
     Cpuid,
     /// XBEGIN: a single step aborts the transaction, so the fallback follows.

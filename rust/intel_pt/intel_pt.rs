@@ -11,11 +11,12 @@
 //! | [`begin`](Encoder::begin) | `PSB`, `TSC`, `CBR`, `PIP`, `PSBEND`; `OVF` in front after a loss |
 //! | [`address_space`](Encoder::address_space) | `PIP` |
 //! | [`enable`](Encoder::enable) | `TSC`, `MODE.Exec`, `TIP.PGE` |
-//! | [`step`](Encoder::step): conditional branch, and return to the address behind its call | a bit in a `TNT` |
+//! | [`step`](Encoder::step): conditional branch, and return to the address behind its call | a bit in a `TNT`, unless [`tnt_disable`](Config::tnt_disable) |
 //! | [`step`](Encoder::step): indirect branch, other return, far transfer | `TIP`; `MODE.Exec` in front where the mode changes |
 //! | [`step`](Encoder::step): the instruction does not lead to the next address | `FUP`, `TIP` |
 //! | [`step`](Encoder::step): any other instruction, direct jumps and calls included | none |
 //! | [`branch`](Encoder::branch): as [`step`](Encoder::step), where the caller knows which branch it is | |
+//! | [`ptwrite`](Encoder::ptwrite): PTWRITE | `PTW`, and `FUP` with [`fup_on_ptw`](Config::fup_on_ptw) |
 //! | [`disable`](Encoder::disable): tracing stops between two instructions | `FUP`, `TIP.PGD` |
 //! | [`far`](Encoder::far): a far transfer, such as `syscall`, leaves the traced code | `TIP.PGD` |
 //! | [`leave`](Encoder::leave): a branch leaves the traced addresses | `TIP.PGD` with an address |
@@ -47,7 +48,7 @@ mod packet;
 
 pub use self::{
     encoder::{Branch, Cause, Config, Encoder, Full, Mtc, Output, Step, CLOSE_MAX},
-    packet::{Group, GROUP_MAX, PSB},
+    packet::{Group, Payload, GROUP_MAX, PSB},
 };
 
 #[cfg(test)]

@@ -36,6 +36,15 @@ impl Address {
     }
 }
 
+/// The value in a `PTW`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Payload {
+    /// A 32-bit operand.
+    Bits32(u32),
+    /// A 64-bit operand.
+    Bits64(u64),
+}
+
 /// Branches for which the trace has one bit each: whether they were taken.
 ///
 /// # Invariants
@@ -64,6 +73,12 @@ impl Tnt {
     #[inline]
     pub const fn fills_short(self) -> bool {
         self.0 >= bit(Self::SHORT)
+    }
+
+    /// Whether it holds one branch.
+    #[inline]
+    pub const fn is_one(self) -> bool {
+        self.0 >> 1 == 1
     }
 
     /// Adds a branch. Drops the oldest one if it is full.
@@ -204,11 +219,22 @@ impl Group {
         self.push(&[0x02, 0x43, a, b, c, d, e, f]);
     }
 
-    /// `PTW` without an address: a message.
-    pub fn ptw(&mut self, message: u64) {
-        let [a, b, c, d, e, f, g, h] = message.to_le_bytes();
+    /// `PTW`. `address`: a `FUP` with the address of its instruction follows.
+    pub fn ptw(&mut self, payload: Payload, address: bool) {
+        let header = |size: u8| size << 5 | u8::from(address) << 7 | 0x12;
 
-        self.push(&[0x02, 0x32, a, b, c, d, e, f, g, h]);
+        match payload {
+            Payload::Bits32(value) => {
+                let [a, b, c, d] = value.to_le_bytes();
+
+                self.push(&[0x02, header(0), a, b, c, d]);
+            }
+            Payload::Bits64(value) => {
+                let [a, b, c, d, e, f, g, h] = value.to_le_bytes();
+
+                self.push(&[0x02, header(1), a, b, c, d, e, f, g, h]);
+            }
+        }
     }
 
     /// `TraceStop`: an address that ends the trace was reached.

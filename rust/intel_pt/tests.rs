@@ -256,3 +256,115 @@ fn calls_in_front_of_a_psb_are_forgotten() {
         assert_eq!(ring.bytes.len() > before, psb, "{call:?}");
     }
 }
+
+#[test]
+fn ptwrites_have_their_operands_and_addresses() {
+    for (ptw, fup_on_ptw) in [(false, false), (false, true), (true, false), (true, true)] {
+        let mut clock = Clock(Vec::new(), 0);
+        let mut pt = Encoder::new(Config {
+            ptw,
+            fup_on_ptw,
+            ..Config::default()
+        });
+        let jump = Step {
+            insn: Insn::decode(&[0x74, 0x10], Mode::Bits64).unwrap(),
+            from: 0x401000,
+            to: 0x401012,
+            mode: Mode::Bits64,
+        };
+        let (narrow, wide) = (
+            Payload::Bits32(0x1234_5678),
+            Payload::Bits64(0x1122_3344_5566_7788),
+        );
+
+        pt.begin(false, &mut clock).unwrap();
+        // Tracing is off.
+        pt.ptwrite(0x400000, wide, &mut clock).unwrap();
+        pt.enable(0x401000, Mode::Bits64, &mut clock).unwrap();
+        clock.0.clear();
+        pt.step(&jump, &mut clock).unwrap();
+        pt.ptwrite(0x401012, narrow, &mut clock).unwrap();
+        pt.ptwrite(0x401017, wide, &mut clock).unwrap();
+        pt.disable(0x401020, &mut clock).unwrap();
+
+        // The branch, which was before it; IP bit, size and FUP.
+        let bits = |size: u8| size << 5 | u8::from(fup_on_ptw) << 7 | 0x12;
+        let fup = |low| fup_on_ptw.then_some([0x3d, low, 0x10]);
+        let mut want = vec![0b110];
+        if ptw {
+            want.extend([2, bits(0), 0x78, 0x56, 0x34, 0x12]);
+            want.extend(fup(0x12).into_iter().flatten());
+            want.extend([2, bits(1)]);
+            want.extend([0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11]);
+            want.extend(fup(0x17).into_iter().flatten());
+        }
+        want.extend([0x3d, 0x20, 0x10, 1]);
+        assert_eq!(clock.0, want);
+    }
+}
+
+/// Packets, and an instruction counter.
+#[derive(Default)]
+struct Counter(Vec<u8>, u64);
+
+impl Output for Counter {
+    fn write(&mut self, bytes: &[u8], _keep: usize) -> Result<(), Full> {
+        self.0.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn tsc(&mut self) -> u64 {
+        0x1122
+    }
+
+    fn cycles(&mut self) -> Option<u64> {
+        Some(self.1)
+    }
+}
+
+#[test]
+fn cycles_are_those_of_the_output() {
+    for (cyc_threshold, jumps, interrupts) in [
+        (0, Some(0x43), &[Some(&[0x07, 2][..]), Some(&[0x13][..])]),
+        // Six jumps have too few, and so has the second interrupt.
+        (32, None, &[Some(&[0x47, 2][..]), None]),
+    ] {
+        let mut counter = Counter::default();
+        let mut pt = Encoder::new(Config {
+            cyc: true,
+            cyc_threshold,
+            ..Config::default()
+        });
+        let jump = Step {
+            insn: Insn::decode(&[0x74, 0x10], Mode::Bits64).unwrap(),
+            from: 0x401000,
+            to: 0x401012,
+            mode: Mode::Bits64,
+        };
+
+        counter.1 = 100;
+        pt.begin(false, &mut counter).unwrap();
+        pt.enable(0x401000, Mode::Bits64, &mut counter).unwrap();
+        counter.0.clear();
+        // The first of them is the eighth instruction.
+        for cycles in 108..114 {
+            counter.1 = cycles;
+            pt.step(&jump, &mut counter).unwrap();
+        }
+        let mut want = Vec::from_iter(jumps);
+        want.push(0b1111_1110);
+        for (cycles, cyc) in [140, 142].into_iter().zip(interrupts) {
+            counter.1 = cycles;
+            pt.interrupt(0x401000, 0x401000, Mode::Bits64, &mut counter)
+                .unwrap();
+            want.extend(cyc.unwrap_or_default());
+            want.extend([0x3d, 0, 0x10, 0x2d, 0, 0x10]);
+        }
+        // An end has all of them.
+        counter.1 = 145;
+        pt.disable(0x401000, &mut counter).unwrap();
+        want.push(if cyc_threshold == 0 { 0x1b } else { 0x2b });
+        want.extend([0x3d, 0, 0x10, 1]);
+        assert_eq!(counter.0, want);
+    }
+}

@@ -74,6 +74,12 @@ static int take_events(struct pt_insn_decoder *decoder, int status)
 		status = pt_insn_event(decoder, &event, sizeof(event));
 		if (status < 0)
 			break;
+		/* As often as it was written, and with the address. */
+		if (event.type == ptev_ptwrite) {
+			printf("event ptwrite %#" PRIx64 " %#" PRIx64 "\n", event.variant.ptwrite.payload,
+			       event.variant.ptwrite.ip);
+			continue;
+		}
 		if ((size_t)event.type < sizeof(events) / sizeof(*events) && events[event.type])
 			printf("event %s\n", events[event.type]);
 	}

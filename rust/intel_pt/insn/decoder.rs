@@ -248,6 +248,14 @@ impl<'a> Decoder<'a> {
                 displacement: self.near_displacement()?,
             },
             0xa2 => Kind::Cpuid,
+            0xae => {
+                let middle = self.modrm()? >> 3 & 7;
+
+                match (self.repeat, self.operand_prefix, middle) {
+                    (Some(0xf3), false, 4) => Kind::PtWrite,
+                    _ => Kind::Other,
+                }
+            }
             0x38 => {
                 self.byte()?;
                 self.rest(Rest::ModRm(0))?;

@@ -54,6 +54,7 @@ fn other_kind(insn: &Instruction) -> Kind {
         Mnemonic::Pushf | Mnemonic::Pushfd | Mnemonic::Pushfq => return Kind::PushFlags,
         Mnemonic::Popf | Mnemonic::Popfd | Mnemonic::Popfq => return Kind::PopFlags,
         Mnemonic::Cpuid => return Kind::Cpuid,
+        Mnemonic::Ptwrite => return Kind::PtWrite,
         Mnemonic::Xbegin => return Kind::TransactionBegin { displacement },
         Mnemonic::Xabort => return Kind::TransactionAbort,
         Mnemonic::Mov | Mnemonic::Pop if insn.op0_register() == iced_x86::Register::SS => {

@@ -13,7 +13,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use intel_pt::insn::{Far, Insn, Kind, Mode};
-use intel_pt::{Cause, Config, Encoder, Full, Mtc, Output, Step};
+use intel_pt::{Cause, Config, Encoder, Full, Mtc, Output, Payload, Step};
 
 /// A source of numbers: the same seed gives the same walk.
 struct Dice(u64);
@@ -51,6 +51,9 @@ const PLAIN: &[&[u8]] = &[
     &[0x9d],
     &[0x0f, 0xa2],
     &[0xa4],
+    // ptwrite eax, ptwrite [esp+8]
+    &[0xf3, 0x0f, 0xae, 0xe0],
+    &[0xf3, 0x0f, 0xae, 0x64, 0x24, 0x08],
 ];
 
 /// One with a REP prefix, which takes several steps.
@@ -205,6 +208,8 @@ impl Output for Ring<'_> {
 struct Counts {
     overflows: usize,
     full: usize,
+    /// Payloads of PTWRITE, and addresses.
+    writes: Vec<(u64, u64)>,
 }
 
 /// Walks, and gives the trace and what was walked.
@@ -306,6 +311,24 @@ fn walk(
             ip = if dice.one_in(4) { somewhere } else { next };
             continue;
         }
+        if insn.kind == Kind::PtWrite {
+            let wide = dice.one_in(2);
+            let value = dice.word() >> if wide { 0 } else { 32 };
+            let payload = match u32::try_from(value) {
+                Ok(value) => Payload::Bits32(value),
+                Err(_) => Payload::Bits64(value),
+            };
+            if pt.ptwrite(ip, payload, &mut ring).is_err() {
+                counts.full += 1;
+                pt.disable(ip, &mut ring).unwrap();
+                lost = dice.one_in(2);
+                ip = next;
+                continue;
+            }
+            if config.ptw {
+                counts.writes.push((value, ip));
+            }
+        }
         match pt.step(
             &Step {
                 insn,
@@ -355,6 +378,7 @@ fn ptwalk() -> &'static Path {
 struct Followed {
     walked: Vec<u64>,
     times: Vec<u64>,
+    writes: Vec<(u64, u64)>,
     events: HashMap<String, usize>,
     errors: Vec<String>,
 }
@@ -373,11 +397,19 @@ fn follow(directory: &Path, text: (&[u8], u64), trace: &[u8], mtc: Option<Mtc>) 
     let mut followed = Followed {
         walked: Vec::new(),
         times: Vec::new(),
+        writes: Vec::new(),
         events: HashMap::new(),
         errors: Vec::new(),
     };
     for line in String::from_utf8(output.stdout).unwrap().lines() {
-        if let Some(event) = line.strip_prefix("event ") {
+        if let Some(write) = line.strip_prefix("event ptwrite ") {
+            let mut words = write.split(' ').map(|word| {
+                let word = word.strip_prefix("0x").unwrap_or(word);
+                u64::from_str_radix(word, 16).unwrap()
+            });
+            let payload = words.next().unwrap();
+            followed.writes.push((payload, words.next().unwrap()));
+        } else if let Some(event) = line.strip_prefix("event ") {
             *followed.events.entry(event.to_owned()).or_default() += 1;
         } else if let Some(time) = line.strip_prefix("time ") {
             followed.times.push(time.parse().unwrap());
@@ -399,6 +431,10 @@ fn configs(seed: u64) -> Config {
         tsc_period: [0, 1, 3][dice.below(3)],
         cbr: dice.one_in(2).then_some(20),
         cyc: dice.one_in(2),
+        cyc_threshold: [0, 1, 2000][dice.below(3)],
+        tnt_disable: false,
+        ptw: dice.one_in(2),
+        fup_on_ptw: dice.one_in(2),
         mtc: dice.one_in(2).then(|| Mtc {
             ratio: [1, 7, 512][dice.below(3)],
             shift: [0, 3, 8, 15][dice.below(4)],
@@ -429,6 +465,7 @@ fn compare(directory: &Path, seed: u64, mode: Mode, full: Option<usize>) -> usiz
         panic!("{name}: differs\n{text}{:?}", followed.errors);
     }
     assert_eq!(followed.errors, Vec::<String>::new(), "{name}");
+    assert_eq!(followed.writes, counts.writes, "{name}");
     let overflows = followed.events.get("overflow").copied().unwrap_or(0);
     assert_eq!(overflows, counts.overflows, "{name}");
     walked.len()
@@ -473,6 +510,53 @@ impl<N: FnMut(u64) -> u64> Output for Times<N> {
         self.1 = self.2(self.1);
         self.1
     }
+}
+
+/// The packets of a trace, as libipt reads them, without their offsets.
+fn packets(directory: &Path, trace: &[u8]) -> Vec<String> {
+    let file = directory.join("trace");
+    fs::write(&file, trace).unwrap();
+    let output = Command::new(ptwalk())
+        .arg("--packets")
+        .arg(&file)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let lines = String::from_utf8(output.stdout).unwrap();
+    let packets = lines.lines().filter_map(|line| line.split_once(' '));
+    packets.map(|(_, packet)| packet.to_owned()).collect()
+}
+
+/// Without `TNT`s a trace has the other packets as before.
+#[test]
+fn a_trace_without_tnt() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut left_out = 0;
+
+    for seed in 0..20 {
+        let config = Config {
+            // Where these are depends on how many bytes and branches there are.
+            psb_period: 0,
+            tsc_period: 0,
+            cyc: false,
+            mtc: None,
+            ..configs(seed)
+        };
+        let [with, without] = [false, true].map(|tnt_disable| {
+            let config = Config {
+                tnt_disable,
+                ..config
+            };
+            let (_, trace, _, _) = walk(seed, Mode::Bits64, config, None);
+            packets(directory.path(), &trace)
+        });
+        let others = with.iter().filter(|packet| !packet.starts_with("TNT"));
+        let others: Vec<_> = others.cloned().collect();
+
+        left_out += with.len() - others.len();
+        assert_eq!(without, others, "seed {seed}, {config:?}");
+    }
+    assert!(left_out > 100, "{left_out}");
 }
 
 /// libipt knows of an `MTC` which one it is by the `TMA` before, which has 16 bits of the coarse clock: they hold no

@@ -251,7 +251,7 @@ impl<G: DerefMut<Target = Cpu>> Held<'_, G> {
             ret_compression: request.ret_compression,
             psb_period: request.psb_period,
             tsc_period: TSC_PERIOD,
-            cbr: None,
+            ..Config::default()
         });
         let flow = Flow::new(encoder, request.wanted);
         self.cpu.flow = Some(match request.late {
