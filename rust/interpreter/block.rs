@@ -83,6 +83,7 @@ impl Block {
         let start = usize::try_from(self.first & 7).unwrap_or(0);
         let len = usize::try_from(self.len).unwrap_or(0);
         let text = bytes.get(start..).and_then(|rest| rest.get(..len));
+        task.executes(0);
         let told = task.observer.code(self.first, text.unwrap_or(&[]));
 
         if told.is_break() {

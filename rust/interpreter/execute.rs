@@ -53,6 +53,8 @@ pub(crate) struct Task<'a, M, O> {
     code: (u64, u64),
     /// Whether there was one.
     rewritten: bool,
+    /// Instructions that were executed before the block.
+    pub(crate) executed: u64,
 }
 
 impl<'a, M: Machine, O: Observer> Task<'a, M, O> {
@@ -70,6 +72,7 @@ impl<'a, M: Machine, O: Observer> Task<'a, M, O> {
             observer,
             code: (0, 0),
             rewritten: false,
+            executed: 0,
         }
     }
 
@@ -125,6 +128,13 @@ impl<'a, M: Machine, O: Observer> Task<'a, M, O> {
         self.ip.wrapping_add(op.end.into())
     }
 
+    /// So many instructions of the block have been executed.
+    #[inline]
+    pub(crate) fn executes(&mut self, count: u8) {
+        self.observer
+            .executes(self.executed.wrapping_add(count.into()));
+    }
+
     /// A branch leads to `to`.
     #[inline]
     pub(crate) fn branch(&mut self, branch: Branch, op: &Op, to: u64) -> Done {
@@ -132,6 +142,7 @@ impl<'a, M: Machine, O: Observer> Task<'a, M, O> {
         let from = next.wrapping_sub(op.len.into());
 
         self.ip = to;
+        self.executes(op.count);
         if self.observer.branches(branch, from, next, to).is_continue() {
             Err(Stop::Branched)
         } else {
@@ -146,6 +157,7 @@ impl<'a, M: Machine, O: Observer> Task<'a, M, O> {
         let from = next.wrapping_sub(op.len.into());
         let branch = Branch::Conditional { taken: false };
 
+        self.executes(op.count);
         if self
             .observer
             .branches(branch, from, next, next)

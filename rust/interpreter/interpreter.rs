@@ -35,6 +35,7 @@ mod vector;
 
 use core::ops::ControlFlow;
 use execute::{Stop, Task};
+use op::{Op, What};
 
 pub use block::Block;
 pub use flags::{ADJUST, ARITHMETIC, CARRY, DIRECTION, OVERFLOW, PARITY, SIGN, ZERO};
@@ -162,7 +163,7 @@ pub trait Machine {
 pub enum Branch {
     /// Jcc or JRCXZ.
     Conditional {
-        /// Whether it led to its target; true where that is the next instruction.
+        /// Whether its condition held; true for a JRCXZ whose target is the next instruction.
         taken: bool,
     },
     /// Direct JMP.
@@ -190,6 +191,57 @@ pub trait Observer {
     /// The branch at `from`, in front of `next`, was executed and has led to `to`. After
     /// [`ControlFlow::Break`] nothing more is executed.
     fn branches(&mut self, branch: Branch, from: u64, next: u64, to: u64) -> ControlFlow<()>;
+
+    /// So many instructions have been executed by this call of [`run`]. Called in front of
+    /// [`code`](Self::code), [`branches`](Self::branches) and [`ptwrite`](Self::ptwrite): the branch is one of
+    /// them, the PTWRITE is not yet.
+    #[inline]
+    fn executes(&mut self, _instructions: u64) {}
+
+    /// The PTWRITE at `from` has this operand. True if it is executed by this call; false if it is left to the
+    /// processor.
+    fn ptwrite(&mut self, from: u64, operand: u64, width: Width) -> bool {
+        let _ = (from, operand, width);
+        false
+    }
+}
+
+/// The PTWRITE that `text` begins with, as a task with these registers would execute it at `registers.ip`: its
+/// operand, the width of that, and the address of the next instruction. [`None`] if it is another instruction, if
+/// the interpreter leaves it to the processor, or if the operand cannot be read.
+pub fn ptwrite(
+    text: &[u8],
+    registers: &Registers,
+    machine: &mut impl Machine,
+) -> Option<(u64, Width, u64)> {
+    let mut op = Op::EMPTY;
+
+    op.decode(text, registers.ip)?;
+    if op.what != What::PtWrite {
+        return None;
+    }
+    let mut nobody = Nobody;
+    let mut task = Task::new(registers, machine, &mut nobody);
+    let operand = task.source(&op, op.width).ok()?;
+
+    Some((operand, op.width, registers.ip.wrapping_add(op.len.into())))
+}
+
+/// An observer that refuses everything.
+struct Nobody;
+
+impl Observer for Nobody {
+    fn enters(&mut self, _first: u64, _end: u64) -> ControlFlow<()> {
+        ControlFlow::Break(())
+    }
+
+    fn code(&mut self, _first: u64, _text: &[u8]) -> ControlFlow<()> {
+        ControlFlow::Break(())
+    }
+
+    fn branches(&mut self, _branch: Branch, _from: u64, _next: u64, _to: u64) -> ControlFlow<()> {
+        ControlFlow::Break(())
+    }
 }
 
 /// Why [`run`] has returned.
@@ -256,6 +308,7 @@ pub fn run(
         if task.observer.enters(ip, end).is_break() {
             break Ended::Refused;
         }
+        task.executed = executed;
         if is_new && block.tell(&mut task).is_break() {
             break Ended::Refused;
         }

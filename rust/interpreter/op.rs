@@ -216,6 +216,8 @@ pub(crate) enum What {
     IndirectCall,
     /// Of memory and the source, as one access.
     Locked(Locked),
+    /// PTWRITE of the source.
+    PtWrite,
 }
 
 /// What an instruction does to memory that no other CPU writes meanwhile.

@@ -109,6 +109,15 @@ impl<M: Machine, O: Observer> Task<'_, M, O> {
         self.set_immediate(op);
         match op.what {
             What::Nop => {}
+            What::PtWrite => {
+                let value = self.source(op, op.width)?;
+                let from = self.next(op).wrapping_sub(op.len.into());
+
+                self.executes(op.count.wrapping_sub(1));
+                if !self.observer.ptwrite(from, value, op.width) {
+                    return Err(Stop::Left);
+                }
+            }
             What::Two(Two::Mov) => {
                 let value = self.source(op, op.width)?;
                 self.write(op, op.width, value)?;
@@ -237,11 +246,11 @@ impl<M: Machine, O: Observer> Task<'_, M, O> {
                 self.put(op.target, Width::B8, value);
             }
             What::JumpIf(condition) => {
-                // One whose target is the next instruction is taken in any case.
-                let holds = self.flags.has(condition) || op.imm == self.next(op);
+                let holds = self.flags.has(condition);
                 return self.jump_if(op, holds);
             }
             What::JumpIfCx => {
+                // As where it is stepped: the address alone shows nothing else.
                 let holds = self.at(1) == 0 || op.imm == self.next(op);
                 return self.jump_if(op, holds);
             }

@@ -710,3 +710,104 @@ fn a_distrusted_form_is_left_to_the_processor() {
     assert_ne!(or, and);
     assert_eq!([None, or, and].map(executed), [2, 0, 1]);
 }
+
+/// The operands of PTWRITE, and whether they are taken.
+struct Writes(Vec<(u64, u64, Width)>, bool);
+
+impl Observer for Writes {
+    fn enters(&mut self, _first: u64, _end: u64) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
+
+    fn code(&mut self, _first: u64, _text: &[u8]) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
+
+    fn branches(&mut self, _branch: Branch, _from: u64, _next: u64, _to: u64) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
+
+    fn ptwrite(&mut self, from: u64, operand: u64, width: Width) -> bool {
+        self.0.push((from, operand, width));
+        self.1
+    }
+}
+
+/// Text, and the operand if it is a PTWRITE that is executed.
+type Row<'a> = (&'a [u8], Option<(u64, Width)>);
+
+#[test]
+fn an_operand_of_ptwrite_is_the_observers() {
+    const RAX: u64 = 0x1122_3344_5566_7788;
+    let wide = |operand| Some((operand, Width::B8));
+    let narrow = |operand| Some((operand, Width::B4));
+    let table: [Row<'_>; 12] = [
+        // ptwrite rax, eax, r8d
+        (&[0xf3, 0x48, 0x0f, 0xae, 0xe0], wide(RAX)),
+        (&[0xf3, 0x0f, 0xae, 0xe0], narrow(RAX & 0xffff_ffff)),
+        (&[0xf3, 0x41, 0x0f, 0xae, 0xe0], narrow(0)),
+        // ptwrite qword [rbx], dword [rbx+4], qword [rip+…]
+        (&[0xf3, 0x48, 0x0f, 0xae, 0x23], wide(0x0807_0605_0403_0201)),
+        (&[0xf3, 0x0f, 0xae, 0x63, 4], narrow(0x0807_0605)),
+        (
+            &[0xf3, 0x48, 0x0f, 0xae, 0x25, 0xf7, 0x1b, 0, 0],
+            wide(0x0807_0605_0403_0201),
+        ),
+        // Where no memory is.
+        (&[0xf3, 0x48, 0x0f, 0xae, 0x20], None),
+        // The processor knows none of these: with 66, with LOCK. With gs or a 32-bit address it may.
+        (&[0x66, 0xf3, 0x0f, 0xae, 0xe0], None),
+        (&[0xf0, 0xf3, 0x0f, 0xae, 0x23], None),
+        (&[0x65, 0xf3, 0x0f, 0xae, 0x23], None),
+        (&[0x67, 0xf3, 0x0f, 0xae, 0x23], None),
+        // Another of its group: incsspd eax.
+        (&[0xf3, 0x0f, 0xae, 0xe8], None),
+    ];
+
+    for (text, want) in table {
+        let mut slot = text.to_vec();
+        slot.resize(index(ELSEWHERE - INSN), 0x90);
+        let mut memory = Memory {
+            base: 0,
+            data: (1..=8)
+                .chain(std::iter::repeat(0))
+                .take(index(DATA_LEN))
+                .collect(),
+            text: slot,
+            vectors: [[0; 4]; 16],
+            writes: 0,
+            distrusted: None,
+        };
+        let mut general = [0; 16];
+        general[0] = RAX;
+        general[3] = DATA;
+        let before = Registers {
+            general,
+            ip: INSN,
+            flags: 0,
+        };
+        let next = INSN + u64::try_from(text.len()).unwrap();
+        let once = interpreter::ptwrite(text, &before, &mut memory);
+        assert_eq!(
+            once,
+            want.map(|(operand, width)| (operand, width, next)),
+            "{text:x?}"
+        );
+        for taken in [true, false] {
+            let mut registers = before;
+            let mut writes = Writes(Vec::new(), taken);
+            let blocks = &mut [Block::EMPTY];
+            let ran = run(blocks, &mut registers, &mut memory, &mut writes, 1);
+            let said = want.map(|(operand, width)| (INSN, operand, width));
+
+            assert_eq!(writes.0, Vec::from_iter(said), "{text:x?}");
+            assert_eq!(registers.general, before.general, "{text:x?}");
+            if want.is_some() && taken {
+                assert!(ran.executed > 0 && registers.ip >= next, "{text:x?}");
+            } else {
+                assert_eq!((ran.executed, ran.ended), (0, Ended::Left), "{text:x?}");
+                assert_eq!(registers.ip, INSN, "{text:x?}");
+            }
+        }
+    }
+}

@@ -9,7 +9,7 @@ impl Decoder<'_> {
     pub(super) fn two_bytes(&mut self, opcode: u8) -> Option<()> {
         let repeated = matches!(
             opcode,
-            0x10..=0x17 | 0x1e | 0x28..=0x2f | 0x50..=0x8f | 0xb8 | 0xbc | 0xbd | 0xd0..=0xff
+            0x10..=0x17 | 0x1e | 0x28..=0x2f | 0x50..=0x8f | 0xae | 0xb8 | 0xbc | 0xbd | 0xd0..=0xff
         );
         if self.repeat != 0 && !repeated {
             return None;
@@ -97,6 +97,13 @@ const fn two_bytes(opcode: u8) -> Insn {
 
             this.op.imm = this.number(Width::B1)?;
             this.set(What::Native(double), rm, Place::IMMEDIATE)
+        },
+        // Of its group only PTWRITE.
+        0xae => |this, _| {
+            let (middle, rm) = this.modrm(this.op.width, this.op.width)?;
+
+            this.set(What::PtWrite, this.op.reg, rm)?;
+            (this.repeat == 0xf3 && middle == 4 && !this.small).then_some(())
         },
         0xaf => |this, _| this.rm_reg(What::Native(Native::ImulTwo), true),
         0xb0 | 0xb1 | 0xc0 | 0xc1 => |this, opcode| {

@@ -193,10 +193,11 @@ fn any(of: impl Hash) -> u64 {
     hasher.finish()
 }
 
-/// The branches.
+/// The branches, and the operands of PTWRITE.
 #[derive(Default)]
 struct Seen {
     branches: Vec<(Branch, u64, u64, u64)>,
+    writes: Vec<(u64, u64)>,
 }
 
 impl Observer for Seen {
@@ -213,6 +214,11 @@ impl Observer for Seen {
     fn branches(&mut self, branch: Branch, from: u64, next: u64, to: u64) -> ControlFlow<()> {
         self.branches.push((branch, from, next, to));
         ControlFlow::Continue(())
+    }
+
+    fn ptwrite(&mut self, from: u64, operand: u64, _width: Width) -> bool {
+        self.writes.push((from, operand));
+        true
     }
 }
 
@@ -271,6 +277,7 @@ impl State {
             && self.registers == other.registers
             && self.program == other.program
             && self.seen.branches == other.seen.branches
+            && self.seen.writes == other.seen.writes
     }
 }
 
