@@ -30,6 +30,7 @@
 #include <linux/workqueue.h>
 #include <asm/debugreg.h>
 #include <asm/pkru.h>
+#include <asm/trapnr.h>
 #include <trace/events/rseq.h>
 #include <trace/events/sched.h>
 #include <trace/events/signal.h>
@@ -286,6 +287,10 @@ static int die_notify(struct notifier_block *block, unsigned long event,
 		*dr6 &= ~DR_STEP;
 		current->thread.virtual_dr6 &= ~DR_STEP;
 		if (*dr6 || current->thread.virtual_dr6 & DR_TRAP_BITS)
+			return NOTIFY_DONE;
+		return NOTIFY_STOP;
+	case DIE_TRAP:
+		if (args->trapnr != X86_TRAP_UD || !rust_stepping_invalid_opcode())
 			return NOTIFY_DONE;
 		return NOTIFY_STOP;
 	default:

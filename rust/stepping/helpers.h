@@ -18,6 +18,7 @@ struct task_struct;
 
 /* Called by the C part, defined in hooks.rs. */
 bool rust_stepping_single_step(void);
+bool rust_stepping_invalid_opcode(void);
 void rust_stepping_breakpoint(unsigned long address);
 void rust_stepping_sys_enter(void *data, struct pt_regs *regs, long number);
 void rust_stepping_sys_exit(void *data, struct pt_regs *regs, long result);

@@ -154,6 +154,10 @@ const _: () = {
         rust_stepping_single_step,
         bindings::rust_stepping_single_step,
     ];
+    let _ = [
+        rust_stepping_invalid_opcode,
+        bindings::rust_stepping_invalid_opcode,
+    ];
     let _ = [rust_stepping_breakpoint, bindings::rust_stepping_breakpoint];
     let _ = [rust_stepping_sys_enter, bindings::rust_stepping_sys_enter];
     let _ = [rust_stepping_sys_exit, bindings::rust_stepping_sys_exit];
@@ -200,6 +204,29 @@ unsafe extern "C" fn rust_stepping_single_step() -> bool {
     // made.
     let pending = unsafe { clear_pending(regs) };
     tracer::single_step() || pending
+}
+
+/// The running task's next instruction is none that the processor knows; whether a tracer has executed it.
+///
+/// # Safety
+///
+/// Called by the die notifier for such a trap, with interrupts off.
+#[no_mangle]
+unsafe extern "C" fn rust_stepping_invalid_opcode() -> bool {
+    let Some(regs) = running() else {
+        return false;
+    };
+    syscall::has_returned(regs);
+    // SAFETY: There always is a current task.
+    if unsafe { bindings::rust_stepping_probe_address() } != 0 {
+        // The instruction is in the copy that uprobes has made.
+        return false;
+    }
+    transit::seen(regs);
+    // SAFETY: The frame of the running task, which is in this trap; references to frames are not
+    // made.
+    unsafe { clear_pending(regs) };
+    tracer::invalid_opcode()
 }
 
 /// The running task has executed a breakpoint at this address.

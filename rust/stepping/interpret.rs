@@ -13,6 +13,7 @@ use crate::{
     },
     processor,
     task::{
+        Code,
         Current,
         Regs, //
     }, //
@@ -44,6 +45,9 @@ use kernel::{
 
 /// The longest instruction, in bytes.
 const LEN_MAX: usize = 15;
+
+/// The resume flag in the flags register.
+const RESUME_FLAG: c_ulong = 1 << 16;
 
 /// Pages that are remembered: code goes back and forth between a few.
 const PAGES: usize = 8;
@@ -470,6 +474,40 @@ impl Current<'_> {
 
         self.set_registers(&registers);
         Some(ran)
+    }
+
+    /// The PTWRITE at `ip`, which is the task's next instruction or the one that it has executed last: its
+    /// operand, the width of that, and the address of the next instruction. [`None`] if there is another
+    /// instruction, if it is none that is interpreted, or if the operand cannot be read now.
+    ///
+    /// Only for the task that runs.
+    pub fn ptwrite(&mut self, ip: u64) -> Option<(u64, Width, u64)> {
+        if self.is_nmi() || self.code() != Some(Code::Bits64) {
+            return None;
+        }
+        let mut text = [0; LEN_MAX];
+        let len = self.read(ip, &mut text);
+        let registers = Registers {
+            ip,
+            ..self.registers()
+        };
+
+        interpreter::ptwrite(text.get(..len)?, &registers, &mut Here::new())
+    }
+
+    /// The task continues at `ip`: its next instruction has been executed for it.
+    pub fn skip(&mut self, ip: u64) {
+        let raw = self.raw().as_ptr();
+        // SAFETY: Live, by the type invariant; plain numbers are copied.
+        let mut frame = unsafe { raw.read() };
+
+        // CAST: An address has 64 bits.
+        frame.ip = ip as c_ulong;
+        // It suppresses a breakpoint at the instruction that has faulted.
+        frame.flags &= !RESUME_FLAG;
+        // SAFETY: Live, by the type invariant, and there is no reference to it; the task, which alone would write
+        // to it, does not run user code.
+        unsafe { raw.write(frame) };
     }
 
     /// A number of the task's address space, which none has again.

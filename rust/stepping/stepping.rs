@@ -55,7 +55,8 @@ pub use interpreter::{
     Branch,
     Ended,
     Observer,
-    Ran, //
+    Ran,
+    Width, //
 };
 pub use task::{
     Code,

@@ -95,6 +95,14 @@ pub trait Tracer: Sized + Send + Sync + 'static {
     /// C counterpart: `register_die_notifier()` and `DIE_DEBUG`.
     fn single_step(&self, task: &mut Current<'_>, irq: &LocalInterruptDisabled) -> Trap;
 
+    /// The processor does not know the task's next instruction. A tracer that claims this trap has executed the
+    /// instruction, by [`Current::skip()`] or [`Current::interpret()`]; otherwise the task gets its `SIGILL`.
+    ///
+    /// C counterpart: `register_die_notifier()`, `DIE_TRAP` and `X86_TRAP_UD`.
+    fn invalid_opcode(&self, _task: &mut Current<'_>, _irq: &LocalInterruptDisabled) -> Trap {
+        Trap::Unclaimed
+    }
+
     /// The task leaves user code, or goes back to it. [`None`] if it has none.
     ///
     /// C counterpart: probes of the tracepoints `sys_enter`, `sys_exit`, `signal_deliver`,
@@ -119,7 +127,8 @@ struct Entry {
     tracer: Atomic<*mut c_void>,
     followings: Atomic<usize>,
     module: *mut bindings::module,
-    single_step: unsafe fn(*const c_void, &mut Current<'_>, &LocalInterruptDisabled) -> Trap,
+    single_step: OnTrap,
+    invalid_opcode: OnTrap,
     transition:
         unsafe fn(*const c_void, Option<Current<'_>>, Transition<'_>, &LocalInterruptDisabled),
 }
@@ -140,6 +149,18 @@ impl Entry {
     ) -> Trap {
         // SAFETY: By the safety requirement.
         unsafe { &*tracer.cast::<T>() }.single_step(task, irq)
+    }
+
+    /// # Safety
+    ///
+    /// `tracer` must be a live `*const T`.
+    unsafe fn call_invalid_opcode<T: Tracer>(
+        tracer: *const c_void,
+        task: &mut Current<'_>,
+        irq: &LocalInterruptDisabled,
+    ) -> Trap {
+        // SAFETY: By the safety requirement.
+        unsafe { &*tracer.cast::<T>() }.invalid_opcode(task, irq)
     }
 
     /// # Safety
@@ -205,6 +226,21 @@ pub(crate) fn dispatch(transition: Transition<'_>) {
 
 /// Reports a single step of the current task to the tracers until one claims it; whether one has.
 pub(crate) fn single_step() -> bool {
+    claim(|entry| entry.single_step)
+}
+
+/// Reports to the tracers that the processor does not know the current task's next instruction, until one claims
+/// the trap; whether one has.
+pub(crate) fn invalid_opcode() -> bool {
+    claim(|entry| entry.invalid_opcode)
+}
+
+/// A function of a tracer for traps.
+type OnTrap = unsafe fn(*const c_void, &mut Current<'_>, &LocalInterruptDisabled) -> Trap;
+
+/// Calls a function of each tracer until one claims the current task's trap; whether one has.
+#[inline]
+fn claim(function: impl Fn(&Entry) -> OnTrap) -> bool {
     if !hooks::are_followed() {
         return false;
     }
@@ -214,7 +250,7 @@ pub(crate) fn single_step() -> bool {
         // SAFETY: A tracer follows tasks, so switches are noted, and are until the RCU section ends.
         let mut task = unsafe { Current::new(&irq) }?;
         // SAFETY: Live until the RCU section ends, and of the function's type, by the invariant.
-        let trap = unsafe { (entry.single_step)(tracer, &mut task, &irq) };
+        let trap = unsafe { function(entry)(tracer, &mut task, &irq) };
         (trap == Trap::Claimed).then_some(())
     });
     claimed.is_some()
@@ -253,6 +289,7 @@ impl<T: Tracer> Handle<T> {
             followings: Atomic::new(0),
             module: this_module::<T::OwnerModule>().as_ptr(),
             single_step: Entry::call_single_step::<T>,
+            invalid_opcode: Entry::call_invalid_opcode::<T>,
             transition: Entry::call_transition::<T>,
         };
 
