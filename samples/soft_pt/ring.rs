@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Where packets go: into the AUX ring, with the processor's clock.
+//! Where packets go: into the AUX ring, with the processor's clock and the tracer's cycles.
 
 use intel_pt::{
     Full,
@@ -12,14 +12,30 @@ use perf::{
 };
 
 /// The region of a transaction.
-pub(crate) struct Ring<'a>(pub(crate) Region<'a>);
+pub(crate) struct Ring<'a> {
+    region: Region<'a>,
+    /// Instructions that were traced: each is a cycle.
+    pub(crate) cycles: u64,
+}
+
+impl<'a> Ring<'a> {
+    /// The region, after so many cycles.
+    pub(crate) fn new(region: Region<'a>, cycles: u64) -> Self {
+        Self { region, cycles }
+    }
+
+    /// So many more instructions are traced.
+    pub(crate) fn advance(&mut self, instructions: u64) {
+        self.cycles = self.cycles.wrapping_add(instructions);
+    }
+}
 
 impl Output for Ring<'_> {
     fn write(&mut self, bytes: &[u8], keep: usize) -> Result<(), Full> {
         let left = self
-            .0
+            .region
             .space()
-            .map(|space| space.saturating_sub(self.0.written()));
+            .map(|space| space.saturating_sub(self.region.written()));
         let wanted = u64::try_from(bytes.len().saturating_add(keep)).map_err(|_| Full)?;
 
         // In overwrite mode there is no end.
@@ -27,7 +43,7 @@ impl Output for Ring<'_> {
             return Err(Full);
         }
 
-        let mut writer = self.0.reserve(bytes.len()).map_err(|_| Full)?;
+        let mut writer = self.region.reserve(bytes.len()).map_err(|_| Full)?;
         writer.put(bytes).map_err(|_| Full)?;
         writer.commit();
         Ok(())
@@ -35,5 +51,9 @@ impl Output for Ring<'_> {
 
     fn tsc(&mut self) -> u64 {
         clock::tsc()
+    }
+
+    fn cycles(&mut self) -> Option<u64> {
+        Some(self.cycles)
     }
 }

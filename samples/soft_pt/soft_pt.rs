@@ -187,13 +187,10 @@ impl AuxPmu for SoftPt {
         let cpu = transaction.cpu();
         let task = transaction.event().current(cpu);
         let parts = transaction.parts();
-        let stepped = tracer.pause(
-            &mut parts.buffer.encoder,
-            &mut Ring(parts.region),
-            task,
-            cpu,
-        );
+        let ring = &mut Ring::new(parts.region, parts.buffer.cycles);
+        let stepped = tracer.pause(&mut parts.buffer.encoder, ring, task, cpu);
 
+        parts.buffer.count(stepped);
         transaction.count(stepped);
     }
 
@@ -214,8 +211,10 @@ impl AuxPmu for SoftPt {
     ) -> aux::Commit {
         let task = transaction.event().current(transaction.cpu());
         let parts = transaction.parts();
-        let stepped = tracer.leave(&mut parts.buffer.encoder, &mut Ring(parts.region), task);
+        let ring = &mut Ring::new(parts.region, parts.buffer.cycles);
+        let stepped = tracer.leave(&mut parts.buffer.encoder, ring, task);
 
+        parts.buffer.count(stepped);
         parts.buffer.interpreted = tracer.interpreted;
         transaction.count(stepped);
         aux::Commit::written(
@@ -248,16 +247,24 @@ impl stepping::Tracer for Steps {
                 Trap::Unclaimed
             };
 
-            let parts = transaction.parts();
-            let stepped = tracer.step(parts.buffer, &mut Ring(parts.region), task);
-            if stepped != 0 {
-                transaction.count(stepped);
+            (stepped(transaction, tracer, task), trap)
+        };
+
+        self.pmu.with_transaction(step).unwrap_or(Trap::Unclaimed)
+    }
+
+    fn invalid_opcode(&self, task: &mut Current<'_>, _irq: &LocalInterruptDisabled) -> Trap {
+        let step = |transaction: &mut aux::Transaction<'_, SoftPt>, tracer: &mut Tracer| {
+            if !tracer.is_armed() || !transaction.event().config.ptw {
+                return (aux::Next::Continue, Trap::Unclaimed);
             }
-            if tracer.is_full() || transaction.region().wakeup_due() {
-                (aux::Next::Flush, trap)
-            } else {
-                (aux::Next::Continue, trap)
-            }
+            let Some((_, _, next)) = task.ptwrite(task.ip()) else {
+                return (aux::Next::Continue, Trap::Unclaimed);
+            };
+
+            // As if the processor had it.
+            task.skip(next);
+            (stepped(transaction, tracer, task), Trap::Claimed)
         };
 
         self.pmu.with_transaction(step).unwrap_or(Trap::Unclaimed)
@@ -272,14 +279,36 @@ impl stepping::Tracer for Steps {
         self.pmu
             .with_transaction(|transaction, tracer: &mut Tracer| {
                 let parts = transaction.parts();
-                let ring = &mut Ring(parts.region);
+                let ring = &mut Ring::new(parts.region, parts.buffer.cycles);
                 let encoder = &mut parts.buffer.encoder;
                 let stepped = tracer.transition(encoder, ring, task, transition);
 
+                parts.buffer.count(stepped);
                 transaction.count(stepped);
                 // A flush here would begin again, and set the flag that a signal's frame must not show:
                 // the next step flushes.
                 (aux::Next::Continue, ())
             });
+    }
+}
+
+/// The task has executed an instruction, and is traced.
+fn stepped(
+    transaction: &mut aux::Transaction<'_, SoftPt>,
+    tracer: &mut Tracer,
+    task: &mut Current<'_>,
+) -> aux::Next {
+    let parts = transaction.parts();
+    let ring = &mut Ring::new(parts.region, parts.buffer.cycles);
+    let stepped = tracer.step(parts.buffer, ring, task);
+
+    parts.buffer.count(stepped);
+    if stepped != 0 {
+        transaction.count(stepped);
+    }
+    if tracer.is_full() || transaction.region().wakeup_due() {
+        aux::Next::Flush
+    } else {
+        aux::Next::Continue
     }
 }

@@ -26,7 +26,8 @@ use crate::{
         mode,
         mode_of,
         read,
-        read_and_tell, //
+        read_and_tell,
+        taken_in_place, //
     },
     ranges::Ranges,
     ring::Ring,
@@ -39,6 +40,7 @@ use intel_pt::{
         Kind,
         Mode, //
     },
+    Branch,
     Encoder,
     Full,
     Step, //
@@ -272,6 +274,7 @@ impl Tracer {
         };
         let Some(mode) = task.code().map(mode_of) else {
             // A segment of the program's own.
+            ring.advance(steps);
             encoder.far(ring)?;
             self.report(task, from, steps);
             self.disarm(task);
@@ -300,10 +303,23 @@ impl Tracer {
         if step.insn.kind == Kind::PushFlags && self.armed {
             hide_trap_flag(task);
         }
-        encoder.step(&step, ring)?;
+        if step.insn.kind == Kind::PtWrite && encoder.config().ptw && encoder.is_on() {
+            if let Some((operand, width, _)) = task.ptwrite(step.from) {
+                encoder.ptwrite(step.from, interpret::payload(operand, width), ring)?;
+            }
+        }
         if !encoder.is_on() || step.insn.kind == Kind::String && to == step.from {
             // Not traced; or a round of an instruction, which counts when it is left.
             steps = 0;
+        }
+        ring.advance(steps);
+        match taken_in_place(task, &step.insn, step.from) {
+            Some(taken) => {
+                encoder.branch(Branch::Conditional { taken }, to, to, mode, ring)?;
+            }
+            None => {
+                encoder.step(&step, ring)?;
+            }
         }
         self.report(task, from, steps);
         self.place = if traced {

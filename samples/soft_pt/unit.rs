@@ -16,6 +16,8 @@ const BLOCKS: usize = 8192;
 /// The unit that writes to an AUX area.
 pub(crate) struct Unit {
     pub(crate) encoder: Encoder,
+    /// Instructions that were traced: each is a cycle.
+    pub(crate) cycles: u64,
     /// Of whatever was executed last.
     pub(crate) blocks: KVVec<Block>,
     /// The address space in which they were executed.
@@ -28,10 +30,16 @@ impl Unit {
     pub(crate) fn new(config: intel_pt::Config) -> Result<Self> {
         Ok(Self {
             encoder: Encoder::new(config),
+            cycles: 0,
             blocks: KVVec::from_elem(Block::EMPTY, BLOCKS, GFP_KERNEL)?,
             space: 0,
             interpreted: 0,
         })
+    }
+
+    /// So many more instructions were traced.
+    pub(crate) fn count(&mut self, instructions: u64) {
+        self.cycles = self.cycles.wrapping_add(instructions);
     }
 }
 
@@ -40,11 +48,11 @@ perf::format! {
     pub(crate) struct Config {
         /// The other bits are to be taken as they are: without it, branches are traced.
         pt: config[0],
-        /// Cycles: not there.
+        /// Cycles between packets: one for each instruction.
         cyc: config[1],
         /// Power events: not there.
         pwr_evt: config[4],
-        /// Addresses of `ptwrite`: not there.
+        /// The address of each `ptwrite`.
         fup_on_ptw: config[5],
         /// A slower clock: not there.
         mtc: config[9],
@@ -52,42 +60,51 @@ perf::format! {
         tsc: config[10],
         /// Returns are told as any indirect branch, also where they go back to their call.
         noretcomp: config[11],
-        /// `ptwrite`: not there.
+        /// The operand of each `ptwrite`.
         ptw: config[12],
         /// Branches.
         branch: config[13],
         /// Of the slower clock.
         mtc_period: config[14..=17],
-        /// Of cycles.
+        /// 1 << this, less 1, are the cycles that a packet tells at least; 0: any.
         cyc_thresh: config[19..=22],
         /// 2 KiB << this lie between two `PSB`s.
         psb_period: config[24..=27],
+        /// No packets of conditional branches.
+        notnt: config[55],
     }
 }
 
 /// The largest `psb_period`: that of `psb_periods` below.
 const PSB_PERIOD_MAX: u64 = 5;
 
+/// The largest `cyc_thresh`: that of `cycle_thresholds` below.
+const CYC_THRESH_MAX: u64 = 12;
+
 /// What the encoder is to do.
 pub(crate) fn encoder_config(config: &Config) -> Result<intel_pt::Config> {
-    let lacking = [
-        config.cyc(),
-        config.pwr_evt(),
-        config.fup_on_ptw(),
-        config.mtc(),
-        config.ptw(),
-        config.mtc_period(),
-        config.cyc_thresh(),
-    ];
+    let lacking = [config.pwr_evt(), config.mtc(), config.mtc_period()];
 
     // Branches are all that there is: as on a unit of Intel's that cannot leave them out.
-    if config.pt() != config.branch() || config.psb_period() > PSB_PERIOD_MAX || lacking != [0; 7] {
+    if config.pt() != config.branch()
+        || config.psb_period() > PSB_PERIOD_MAX
+        || config.cyc_thresh() > CYC_THRESH_MAX
+        || lacking != [0; 3]
+    {
         return Err(EINVAL);
     }
 
     Ok(intel_pt::Config {
         tsc: config.tsc() != 0,
+        cyc: config.cyc() != 0,
+        cyc_threshold: match config.cyc_thresh() {
+            0 => 0,
+            threshold => 1 << (threshold - 1),
+        },
         ret_compression: config.noretcomp() == 0,
+        tnt_disable: config.notnt() != 0,
+        ptw: config.ptw() != 0,
+        fup_on_ptw: config.fup_on_ptw() != 0,
         psb_period: 2048 << config.psb_period(),
         ..intel_pt::Config::default()
     })
@@ -101,10 +118,10 @@ pub(crate) fn caps() -> &'static [sysfs::Attribute] {
         psb_cyc: "1",
         ip_filtering: "1",
         mtc: "0",
-        ptwrite: "0",
+        ptwrite: "1",
         power_event_trace: "0",
         event_trace: "0",
-        tnt_disable: "0",
+        tnt_disable: "1",
         topa_output: "1",
         topa_multiple_entries: "1",
         single_range_output: "0",
@@ -112,7 +129,7 @@ pub(crate) fn caps() -> &'static [sysfs::Attribute] {
         payloads_lip: "0",
         num_address_ranges: "4",
         mtc_periods: "0",
-        cycle_thresholds: "0",
+        cycle_thresholds: "1fff",
         psb_periods: "3f",
     }
 }

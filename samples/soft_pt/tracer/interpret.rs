@@ -21,7 +21,8 @@ use core::ops::ControlFlow;
 use intel_pt::{
     insn::Mode,
     Encoder,
-    Full, //
+    Full,
+    Payload, //
 };
 use stepping::{
     Block,
@@ -29,7 +30,8 @@ use stepping::{
     Current,
     Ended,
     Observer,
-    Reason, //
+    Reason,
+    Width, //
 };
 
 /// Instructions in a trap, however many are wanted: interrupts are off meanwhile.
@@ -41,6 +43,8 @@ struct Watch<'a, 'b> {
     ring: &'a mut Ring<'b>,
     ranges: &'a Ranges,
     traced: bool,
+    /// The cycles before it.
+    cycles: u64,
     /// Whether something found no room, that was no branch.
     full: bool,
     /// Where code is that is known to be traced, or not: first and last address.
@@ -68,6 +72,11 @@ impl Observer for Watch<'_, '_> {
         } else {
             ControlFlow::Break(())
         }
+    }
+
+    #[inline]
+    fn executes(&mut self, instructions: u64) {
+        self.ring.cycles = self.cycles.wrapping_add(instructions);
     }
 
     fn code(&mut self, first: u64, text: &[u8]) -> ControlFlow<()> {
@@ -106,6 +115,30 @@ impl Observer for Watch<'_, '_> {
             Err(_) => ControlFlow::Break(()),
         }
     }
+
+    fn ptwrite(&mut self, from: u64, operand: u64, width: Width) -> bool {
+        // Else the processor shows whether it knows the instruction.
+        if !self.encoder.config().ptw {
+            return false;
+        }
+        if !self.traced {
+            return true;
+        }
+        let written = self
+            .encoder
+            .ptwrite(from, payload(operand, width), self.ring);
+
+        self.full |= written.is_err();
+        written.is_ok()
+    }
+}
+
+/// What a `PTW` has of an operand.
+pub(super) fn payload(operand: u64, width: Width) -> Payload {
+    match (width, u32::try_from(operand)) {
+        (Width::B4, Ok(operand)) => Payload::Bits32(operand),
+        _ => Payload::Bits64(operand),
+    }
 }
 
 impl Tracer {
@@ -138,11 +171,13 @@ pub(super) fn interpret(
     if limit == 0 || !tracer.armed || tracer.shared || tracer.paused || tracer.full {
         return 0;
     }
+    let cycles = ring.cycles;
     let mut watch = Watch {
         encoder: &mut unit.encoder,
         ring,
         ranges: &tracer.ranges,
         traced,
+        cycles,
         full: false,
         // Nothing.
         known: (u64::MAX, 0),
@@ -158,14 +193,20 @@ pub(super) fn interpret(
     };
 
     tracer.full |= watch.full;
-    if let Ended::Stopped { from } = ran.ended {
+    let executed = match ran.ended {
+        _ if !traced => 0,
         // The branch found no room: the trace ends in front of it.
+        Ended::Stopped { .. } => ran.executed.saturating_sub(1),
+        _ => ran.executed,
+    };
+    ring.cycles = cycles.wrapping_add(executed);
+    if let Ended::Stopped { from } = ran.ended {
         tracer.full = true;
         tracer.place = Place::Inside {
             ip: from,
             insn: None,
         };
-        return ran.executed.saturating_sub(1);
+        return executed;
     }
     let ip = task.ip();
 
@@ -175,9 +216,5 @@ pub(super) fn interpret(
         tracer.full |= unit.encoder.disable(ip, ring).is_err();
         pass(task, ip, mode(task))
     };
-    if traced {
-        ran.executed
-    } else {
-        0
-    }
+    executed
 }

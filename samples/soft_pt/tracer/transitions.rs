@@ -198,6 +198,7 @@ impl Tracer {
             Some(Kind::Far(_)) => {
                 let steps = u64::from(encoder.is_on());
 
+                ring.advance(steps);
                 encoder.far(ring)?;
                 self.report(task, ip, steps);
                 Ok(steps)

@@ -118,9 +118,11 @@ enum Expect {
     Counted(&'static str),
     /// The same, and the instruction at this symbol as often as the program says.
     Visits(&'static str),
+    /// The same, never the handler at this symbol, the payloads of PTWRITE that the program says, and a cycle for each instruction.
+    Writes(&'static str),
 }
 
-use Expect::{Counted, Generated, Losses, Same, Visits, X32};
+use Expect::{Counted, Generated, Losses, Same, Visits, Writes, X32};
 
 const fn program(name: &'static str, one: bool, expect: Expect) -> Program {
     Program {
@@ -198,6 +200,7 @@ const PROGRAMS: &[Program] = &[
     program("sequences", false, Visits("aborted")),
     program("vsyscalls", true, Visits("returned")),
     program("debugged", false, Visits("stepped")),
+    program("writes", true, Writes("skip")),
     program("rewritten", true, Generated),
     program("compiled.lua", false, Generated),
     program("x32", true, X32),
@@ -222,7 +225,16 @@ impl Program {
 
     /// Whether there is something to compare with.
     fn is_stepped(&self) -> bool {
-        !matches!(self.expect, Counted(_) | Visits(_))
+        !matches!(self.expect, Counted(_) | Visits(_) | Writes(_))
+    }
+
+    /// The event that records it in this way.
+    fn event(&self, way: Option<Way>) -> &'static str {
+        match (&self.expect, way) {
+            (Writes(_), None) => "intel_pt/ptw,fup_on_ptw,cyc/u",
+            (Writes(_), Some(_)) => "intel_pt/ptw,fup_on_ptw,cyc,cyc_thresh=5/u",
+            _ => "intel_pt//u",
+        }
     }
 }
 
@@ -232,7 +244,10 @@ pub fn run(part: &Part) -> Result<ExitCode> {
     let packets = matches!(part, Part::Judge { packets: true, .. });
     // All that is said of it is that it is the same.
     let fits = |program: &Program| {
-        (again.is_none() || matches!(program.expect, Same)) && (program.packets || !packets)
+        (again.is_none()
+            || matches!(program.expect, Same)
+            || again == &Some(Way::Steps) && matches!(program.expect, Writes(_)))
+            && (program.packets || !packets)
     };
     let chosen = || PROGRAMS.iter().filter(|p| p.is_one_of(filters) && fits(p));
     if chosen().count() == 0 {

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use anyhow::{ensure, Context, Result};
 use auxrec::trace::Trace;
@@ -165,12 +165,7 @@ pub(super) fn packets(data: &Path, walker: &Path, files: &Path) -> Result<String
 
 /// What libipt shows of the one ring that has trace.
 pub(super) fn walk(data: &Path, walker: &Path, files: &Path, image: &Image) -> Result<Decoded> {
-    let raw = ring(data, files)?;
-    let parts = image.0.iter().map(|(at, part)| {
-        let Mapped { file, offset, len } = part;
-        format!("{file}:{offset:x}:{len:x}:{at:x}")
-    });
-    let walked = Command::new(walker).arg(&raw).args(parts).output()?;
+    let walked = walked(data, walker, files, image)?;
     // It ends with 1 where it has said that there were errors.
     let decoded = compare::read(&walked.stdout[..])?;
     ensure!(
@@ -179,6 +174,103 @@ pub(super) fn walk(data: &Path, walker: &Path, files: &Path, image: &Image) -> R
         String::from_utf8_lossy(&walked.stderr)
     );
     Ok(decoded)
+}
+
+/// Has libipt follow the trace of the one ring that has any.
+fn walked(data: &Path, walker: &Path, files: &Path, image: &Image) -> Result<Output> {
+    let raw = ring(data, files)?;
+    let parts = image.0.iter().map(|(at, part)| {
+        let Mapped { file, offset, len } = part;
+        format!("{file}:{offset:x}:{len:x}:{at:x}")
+    });
+    let walked = Command::new(walker).arg(&raw).args(parts).output();
+    walked.context("cannot start ptwalk")
+}
+
+/// A PTWRITE: what it wrote, and its address, or 0 for the function that perf takes for one.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Write {
+    pub(super) payload: u64,
+    pub(super) address: u64,
+}
+
+impl Write {
+    /// One that a program has printed.
+    pub(super) fn said(line: &str) -> Option<Self> {
+        let (payload, address) = line.split_once(' ')?;
+        Some(Self {
+            payload: hex(payload)?,
+            address: hex(address)?,
+        })
+    }
+
+    /// One that `perf script --itrace=w -F ip,synth` has printed, such as ` IP: 1 payload: 0x77  401000`.
+    fn shown(line: &str) -> Option<Self> {
+        let mut words = line.split_whitespace().skip_while(|word| *word != "IP:");
+        let has_address = words.nth(1)? == "1";
+        let payload = hex(words.nth(1)?)?;
+        let address = hex(words.last()?)?;
+        Some(Self {
+            payload,
+            address: if has_address { address } else { 0 },
+        })
+    }
+}
+
+fn hex(word: &str) -> Option<u64> {
+    u64::from_str_radix(word.strip_prefix("0x").unwrap_or(word), 16).ok()
+}
+
+/// What `perf script` prints.
+fn script(data: &Path, options: &[&str]) -> Result<String> {
+    let mut script = Command::new("perf");
+    script.arg("script").args(options).arg("-i").arg(data);
+    let shown = script.env("HOME", "/tmp").output();
+    let shown = shown.context("cannot start perf")?;
+    ensure!(
+        shown.status.success(),
+        "{}",
+        String::from_utf8_lossy(&shown.stderr)
+    );
+    Ok(String::from_utf8(shown.stdout)?)
+}
+
+/// The instructions and cycles that perf shows from branch to branch, where it shows them: ` IPC: 1.00 (12/12)`.
+pub(super) fn cycles_by_perf(data: &Path) -> Result<Vec<(u64, u64)>> {
+    let shown = script(data, &["--itrace=be", "-F", "ip,ipc"])?;
+    let pair = |words: &str| {
+        let (instructions, cycles) = words.split_once(')')?.0.split_once('/')?;
+        Some((instructions.parse().ok()?, cycles.parse().ok()?))
+    };
+    let pairs = shown.lines().filter_map(|line| {
+        let words = line.split_once("IPC:")?.1.split_once('(')?.1;
+        Some(pair(words).with_context(|| format!("perf says `{line}`")))
+    });
+    pairs.collect()
+}
+
+/// What perf shows of PTWRITE.
+pub(super) fn writes_by_perf(data: &Path) -> Result<Vec<Write>> {
+    let shown = script(data, &["--itrace=w", "-F", "ip,synth"])?;
+    let write = |line| Write::shown(line).with_context(|| format!("perf says `{line}`"));
+    let lines = shown.lines().filter(|line| !line.trim().is_empty());
+    lines.map(write).collect()
+}
+
+/// What libipt shows of PTWRITE.
+pub(super) fn writes_by_libipt(
+    data: &Path,
+    walker: &Path,
+    files: &Path,
+    image: &Image,
+) -> Result<Vec<Write>> {
+    let walked = walked(data, walker, files, image)?;
+    let walked = String::from_utf8(walked.stdout)?;
+    let events = walked
+        .lines()
+        .filter_map(|line| line.strip_prefix("event ptwrite "));
+    let write = |line| Write::said(line).with_context(|| format!("ptwalk says `{line}`"));
+    events.map(write).collect()
 }
 
 #[cfg(test)]
@@ -207,5 +299,23 @@ mod tests {
         assert!(image.explains(&error("0x1010", "Failed to get instruction")));
         assert!(!image.explains(&error("0x1000", "Failed to get instruction")));
         assert!(!image.explains(&error("0x1010", "Lost trace data")));
+    }
+
+    #[test]
+    fn what_was_written() {
+        let write = |payload, address| Some(Write { payload, address });
+        let shown = Write::shown;
+        assert_eq!(Write::said("0x12 0x401000"), write(0x12, 0x40_1000));
+        assert_eq!(Write::said("0 0"), write(0, 0));
+        assert_eq!(
+            shown(" IP: 1 payload: 0x12  401000"),
+            write(0x12, 0x40_1000)
+        );
+        assert_eq!(shown(" IP: 0 payload: 0  401000"), write(0, 0));
+        assert_eq!(
+            shown(" IP: 0 payload: 0x6f48 Ho   401000"),
+            write(0x6f48, 0)
+        );
+        assert_eq!(shown(" error type 1"), None);
     }
 }

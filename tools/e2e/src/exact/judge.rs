@@ -9,13 +9,16 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{ensure, Context, Result};
+use anyhow::{bail, ensure, Context, Result};
 use steptrace::compare::{self, Decoded};
 use steptrace::log::{self, Threads};
 
-use super::decoders::{address, counted, forget_env, image, perf, walk, Image};
+use super::decoders::{
+    address, counted, cycles_by_perf, forget_env, image, perf, walk, writes_by_libipt,
+    writes_by_perf, Image, Write,
+};
 use super::{
-    Expect::{self, Counted, Generated, Losses, Same, Visits, X32},
+    Expect::{self, Counted, Generated, Losses, Same, Visits, Writes, X32},
     Outcome, Program, HELD,
 };
 
@@ -66,6 +69,9 @@ enum Decoder {
 pub(super) fn compared(files: &Path, walker: &Path, program: &Program) -> Result<Outcome> {
     let name = program.name;
     let data = files.join(format!("{name}.data"));
+    if let (Writes(_), true) = (&program.expect, data.exists()) {
+        return written(files, walker, program, &data).map(Outcome::Good);
+    }
     // If it should have been, that has been said.
     if !data.exists() {
         return Ok(Outcome::Skipped("it was not recorded"));
@@ -84,11 +90,7 @@ pub(super) fn compared(files: &Path, walker: &Path, program: &Program) -> Result
             let path = files.join(format!("{name}.out"));
             let said = fs::read_to_string(&path)
                 .with_context(|| format!("cannot read {}", path.display()))?;
-            let image = image(&data)?;
-            let file = image.0.values().find(|part| part.file.ends_with(name));
-            let file = &file.context("the program is not mapped")?.file;
-            let bytes = fs::read(file).with_context(|| format!("cannot read {file}"))?;
-            Some((address(&bytes, symbol)?, said.trim().parse()?))
+            Some((place(&data, name, symbol)?, said.trim().parse()?))
         }
         _ => None,
     };
@@ -115,6 +117,77 @@ pub(super) fn compared(files: &Path, walker: &Path, program: &Program) -> Result
         note += &format!("; libipt: {walked}");
     }
     Ok(Outcome::Good(note))
+}
+
+/// The address of a symbol of the program.
+fn place(data: &Path, name: &str, symbol: &str) -> Result<u64> {
+    let image = image(data)?;
+    let file = image.0.values().find(|part| part.file.ends_with(name));
+    let file = &file.context("the program is not mapped")?.file;
+    let bytes = fs::read(file).with_context(|| format!("cannot read {file}"))?;
+    address(&bytes, symbol)
+}
+
+/// Compares what decoders show of PTWRITE with what the program has printed. Each was executed by the tracer, so that no signal came.
+pub(super) fn written(
+    files: &Path,
+    walker: &Path,
+    program: &Program,
+    data: &Path,
+) -> Result<String> {
+    let Writes(handler) = program.expect else {
+        bail!("{} writes nothing", program.name);
+    };
+    let path = files.join(format!("{}.out", program.name));
+    let said =
+        fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let said: Vec<_> = said.lines().filter_map(Write::said).collect();
+    ensure!(!said.is_empty(), "the program has written nothing");
+
+    let handler = place(data, program.name, handler)?;
+    let (counted, _) = counted(data)?;
+    let image = image(data)?;
+    for (decoder, decoded) in [
+        ("perf", perf(data)?),
+        ("libipt", walk(data, walker, files, &image)?),
+    ] {
+        let Decoded { threads, errors } = decoded;
+        ensure!(errors.is_empty(), "{decoder} has errors: {errors:?}");
+        let shown = total(&threads);
+        ensure!(
+            u64::try_from(shown)? == counted,
+            "{counted} instructions were counted, and {decoder} shows {shown}"
+        );
+        let handled = threads.values().flatten().filter(|ip| **ip == handler);
+        let handled = handled.count();
+        ensure!(handled == 0, "the program had {handled} signals");
+    }
+    let cycles = cycles_by_perf(data)?;
+    let other = cycles
+        .iter()
+        .find(|(instructions, cycles)| instructions != cycles);
+    ensure!(
+        other.is_none(),
+        "perf shows {other:?} instructions and cycles"
+    );
+    let cycles: u64 = cycles.iter().map(|(_, cycles)| cycles).sum();
+    ensure!(
+        cycles == counted,
+        "{counted} instructions were counted, and {cycles} cycles"
+    );
+    let shown = writes_by_perf(data)?;
+    ensure!(shown == said, "perf shows {shown:x?} of {said:x?}");
+    // It does not know the function that stands for one.
+    let said: Vec<_> = said
+        .into_iter()
+        .filter(|write| write.address != 0)
+        .collect();
+    let shown = writes_by_libipt(data, walker, files, &image)?;
+    ensure!(shown == said, "libipt shows {shown:x?} of {said:x?}");
+    Ok(format!(
+        "{counted} instructions and cycles, {} payloads as written, by perf and libipt",
+        said.len()
+    ))
 }
 
 pub(super) fn total(threads: &Threads) -> usize {
@@ -219,6 +292,7 @@ fn verdict(expect: &Expect, run: &Run, decoder: Decoder, decoded: Decoded) -> Re
                 "{shown} instructions shown, and as many counted; {visits} times at {symbol}"
             ))
         }
+        (Writes(_), _) => bail!("its payloads are compared elsewhere"),
         (Counted(why), _) => {
             ensure!(errors == 0, "{errors} errors: {first}");
             all_counted(shown)?;

@@ -18,7 +18,10 @@ use rustix::process::{kill_process, Pid, Signal};
 use rustix::thread::{sched_setaffinity, CpuSet};
 
 use super::decoders::offset;
-use super::{Expect::Losses, Expect::Visits, Expect::X32, Outcome, Program, Way, CODE, HELD};
+use super::{
+    Expect::{Losses, Visits, Writes, X32},
+    Outcome, Program, Way, CODE, HELD,
+};
 use crate::module;
 use crate::probe::PATIENCE;
 
@@ -165,11 +168,11 @@ pub(super) fn runs(programs: &Path, program: &Program) -> Result<Outcome> {
     let (asked, seen) = match program.expect {
         Losses => {
             let _alone = TRACED.write();
-            held(&by_auxrec(program, &data), &command)?
+            held(&by_auxrec(program, None, &data), &command)?
         }
         _ => {
             let _others = TRACED.read();
-            (String::new(), recorded(program, &data, &command)?)
+            (String::new(), recorded(program, None, &data, &command)?)
         }
     };
     drop(rival);
@@ -183,7 +186,7 @@ pub(super) fn runs(programs: &Path, program: &Program) -> Result<Outcome> {
     if let Some(probes) = probes {
         note += &format!("{} hits of probes, ", probes.remove()?);
     }
-    if let Visits(_) = program.expect {
+    if let Visits(_) | Writes(_) = program.expect {
         fs::write(format!("/out/{name}.out"), &runs[0].2.stdout)
             .context("cannot keep its output")?;
     }
@@ -232,13 +235,18 @@ pub(super) fn runs(programs: &Path, program: &Program) -> Result<Outcome> {
 }
 
 /// Has `auxrec` record a program into a file.
-pub(super) fn recorded(program: &Program, data: &str, command: &[&str]) -> Result<Output> {
+pub(super) fn recorded(
+    program: &Program,
+    way: Option<Way>,
+    data: &str,
+    command: &[&str],
+) -> Result<Output> {
     let _first = program.packets.then(|| FIRST.lock());
-    output(&by_auxrec(program, data), command, "")
+    output(&by_auxrec(program, way, data), command, "")
 }
 
 /// The command for that.
-fn by_auxrec<'a>(program: &Program, data: &'a str) -> Vec<&'a str> {
+fn by_auxrec<'a>(program: &Program, way: Option<Way>, data: &'a str) -> Vec<&'a str> {
     // Its CPU is for nothing else while it does not sleep.
     let first: &[&str] = if program.packets {
         &["/usr/bin/chrt", "--fifo", "99"]
@@ -258,7 +266,7 @@ fn by_auxrec<'a>(program: &Program, data: &'a str) -> Vec<&'a str> {
     // The recorder wakes up now and then. It runs when no thread of the program can: the trace continues where one thread
     // follows another, and begins anew behind another task.
     let behind: &[&str] = if program.packets { &["-r98"] } else { &[] };
-    let auxrec: &[&str] = &["auxrec", "record", "-q", "-e", "intel_pt//u"];
+    let auxrec: &[&str] = &["auxrec", "record", "-q", "-e", program.event(way)];
     [first, auxrec, &rings, behind, &["-o", data, "--"]].concat()
 }
 
