@@ -35,6 +35,7 @@ mod vector;
 
 use core::ops::ControlFlow;
 use execute::{Stop, Task};
+use flags::Flags;
 use op::{Op, What};
 
 pub use block::Block;
@@ -163,7 +164,7 @@ pub trait Machine {
 pub enum Branch {
     /// Jcc or JRCXZ.
     Conditional {
-        /// Whether its condition held; true for a JRCXZ whose target is the next instruction.
+        /// Whether its condition held.
         taken: bool,
     },
     /// Direct JMP.
@@ -178,69 +179,90 @@ pub enum Branch {
     Return,
 }
 
-/// Who watches the code.
+/// Who watches the code. By default it notes nothing and refuses nothing, but PTWRITE.
 pub trait Observer {
     /// Instructions from `first` to in front of `end` are next. On [`ControlFlow::Break`] they are not
     /// executed.
-    fn enters(&mut self, first: u64, end: u64) -> ControlFlow<()>;
+    fn enters(&mut self, first: u64, end: u64) -> ControlFlow<()> {
+        let _ = (first, end);
+        ControlFlow::Continue(())
+    }
 
     /// `text`, at `first`, is next, and is generated: see [`Machine::is_generated()`]. Called before a block is
     /// executed that was decoded anew. On [`ControlFlow::Break`] it is not executed.
-    fn code(&mut self, first: u64, text: &[u8]) -> ControlFlow<()>;
+    fn code(&mut self, first: u64, text: &[u8]) -> ControlFlow<()> {
+        let _ = (first, text);
+        ControlFlow::Continue(())
+    }
 
     /// The branch at `from`, in front of `next`, was executed and has led to `to`. After
     /// [`ControlFlow::Break`] nothing more is executed.
-    fn branches(&mut self, branch: Branch, from: u64, next: u64, to: u64) -> ControlFlow<()>;
+    fn branches(&mut self, branch: Branch, from: u64, next: u64, to: u64) -> ControlFlow<()> {
+        let _ = (branch, from, next, to);
+        ControlFlow::Continue(())
+    }
 
-    /// So many instructions have been executed by this call of [`run`]. Called in front of
-    /// [`code`](Self::code), [`branches`](Self::branches) and [`ptwrite`](Self::ptwrite): the branch is one of
-    /// them, the PTWRITE is not yet.
+    /// This call of [`run`] has executed so many instructions. Called before [`code`](Self::code),
+    /// [`branches`](Self::branches) and [`ptwrite`](Self::ptwrite). The number includes the branch, and not the
+    /// PTWRITE.
     #[inline]
-    fn executes(&mut self, _instructions: u64) {}
+    fn executes(&mut self, instructions: u64) {
+        let _ = instructions;
+    }
 
-    /// The PTWRITE at `from` has this operand. True if it is executed by this call; false if it is left to the
-    /// processor.
+    /// The PTWRITE at `from` has this operand. If true, the interpreter executes the instruction; if false, it
+    /// leaves the instruction to the processor.
     fn ptwrite(&mut self, from: u64, operand: u64, width: Width) -> bool {
         let _ = (from, operand, width);
         false
     }
 }
 
-/// The PTWRITE that `text` begins with, as a task with these registers would execute it at `registers.ip`: its
-/// operand, the width of that, and the address of the next instruction. [`None`] if it is another instruction, if
-/// the interpreter leaves it to the processor, or if the operand cannot be read.
-pub fn ptwrite(
-    text: &[u8],
-    registers: &Registers,
-    machine: &mut impl Machine,
-) -> Option<(u64, Width, u64)> {
-    let mut op = Op::EMPTY;
+impl Observer for () {}
 
-    op.decode(text, registers.ip)?;
-    if op.what != What::PtWrite {
-        return None;
-    }
-    let mut nobody = Nobody;
-    let mut task = Task::new(registers, machine, &mut nobody);
-    let operand = task.source(&op, op.width).ok()?;
-
-    Some((operand, op.width, registers.ip.wrapping_add(op.len.into())))
+/// A PTWRITE.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PtWrite {
+    /// Its operand.
+    pub operand: u64,
+    /// The width of the operand: 4 or 8 bytes.
+    pub width: Width,
+    /// The address of the next instruction.
+    pub next: u64,
 }
 
-/// An observer that refuses everything.
-struct Nobody;
+impl PtWrite {
+    /// The PTWRITE that `text` begins with, for a task with these registers. [`None`] if `text` begins with another
+    /// instruction, if the interpreter leaves it to the processor, or if the operand cannot be read.
+    pub fn of(text: &[u8], registers: &Registers, machine: &mut impl Machine) -> Option<Self> {
+        let mut op = Op::EMPTY;
 
-impl Observer for Nobody {
-    fn enters(&mut self, _first: u64, _end: u64) -> ControlFlow<()> {
-        ControlFlow::Break(())
+        op.decode(text, registers.ip)?;
+        if op.what != What::PtWrite {
+            return None;
+        }
+        let mut observer = ();
+        let mut task = Task::new(registers, machine, &mut observer);
+
+        Some(Self {
+            operand: task.source(&op, op.width).ok()?,
+            width: op.width,
+            next: registers.ip.wrapping_add(op.len.into()),
+        })
     }
+}
 
-    fn code(&mut self, _first: u64, _text: &[u8]) -> ControlFlow<()> {
-        ControlFlow::Break(())
-    }
+/// Whether a task with these registers takes the Jcc or JRCXZ that `text` begins with: neither changes a register.
+/// [`None`] if `text` begins with another instruction, or if the interpreter leaves it to the processor.
+pub fn is_taken(text: &[u8], registers: &Registers) -> Option<bool> {
+    let mut op = Op::EMPTY;
+    let [_, cx, ..] = registers.general;
 
-    fn branches(&mut self, _branch: Branch, _from: u64, _next: u64, _to: u64) -> ControlFlow<()> {
-        ControlFlow::Break(())
+    op.decode(text, registers.ip)?;
+    match op.what {
+        What::JumpIf(condition) => Some(Flags::new(registers.flags).has(condition)),
+        What::JumpIfCx => Some(cx == 0),
+        _ => None,
     }
 }
 

@@ -250,8 +250,7 @@ impl<M: Machine, O: Observer> Task<'_, M, O> {
                 return self.jump_if(op, holds);
             }
             What::JumpIfCx => {
-                // As where it is stepped: the address alone shows nothing else.
-                let holds = self.at(1) == 0 || op.imm == self.next(op);
+                let holds = self.at(1) == 0;
                 return self.jump_if(op, holds);
             }
             What::Jump => return self.branch(Branch::Jump, op, op.imm),

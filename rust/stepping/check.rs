@@ -5,19 +5,14 @@
 //! Manuals leave flags undefined, and processors have errata. A form that differs is left to the processor.
 
 use crate::processor;
-use core::{
-    arch::asm,
-    ops::ControlFlow, //
-};
+use core::arch::asm;
 use interpreter::{
     Block,
-    Branch,
     Float,
     Form,
     How,
     Machine,
     Native,
-    Observer,
     Registers,
     Values,
     Width,
@@ -440,23 +435,6 @@ impl<P: Processor> Machine for Registered<'_, P> {
     }
 }
 
-/// Nothing is to be seen of an instruction that is no branch.
-struct Unwatched;
-
-impl Observer for Unwatched {
-    fn enters(&mut self, _first: u64, _end: u64) -> ControlFlow<()> {
-        ControlFlow::Continue(())
-    }
-
-    fn code(&mut self, _first: u64, _text: &[u8]) -> ControlFlow<()> {
-        ControlFlow::Continue(())
-    }
-
-    fn branches(&mut self, _branch: Branch, _from: u64, _next: u64, _to: u64) -> ControlFlow<()> {
-        ControlFlow::Continue(())
-    }
-}
-
 /// The words of an instruction, and no other behind it.
 fn words(text: &[u8]) -> [u64; TEXT] {
     let mut rest = text.iter();
@@ -485,7 +463,7 @@ impl State {
 
         [*a, *b, *c] = self.general;
         let mut block = [Block::EMPTY];
-        let ran = interpreter::run(&mut block, &mut registers, &mut machine, &mut Unwatched, 1);
+        let ran = interpreter::run(&mut block, &mut registers, &mut machine, &mut (), 1);
         let [a, b, c, ..] = registers.general;
 
         (ran.executed == 1).then_some(Self {

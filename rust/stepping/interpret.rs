@@ -27,6 +27,7 @@ use interpreter::{
     Machine,
     Native,
     Observer,
+    PtWrite,
     Ran,
     Registers,
     Values,
@@ -476,12 +477,35 @@ impl Current<'_> {
         Some(ran)
     }
 
-    /// The PTWRITE at `ip`, which is the task's next instruction or the one that it has executed last: its
-    /// operand, the width of that, and the address of the next instruction. [`None`] if there is another
-    /// instruction, if it is none that is interpreted, or if the operand cannot be read now.
-    ///
-    /// Only for the task that runs.
-    pub fn ptwrite(&mut self, ip: u64) -> Option<(u64, Width, u64)> {
+    /// Operand and width of the PTWRITE at `ip`, which is the task's next instruction or the one that it has just
+    /// executed. [`None`] if another instruction is there, if the interpreter leaves the instruction to the
+    /// processor, or if the operand cannot be read without a page fault.
+    pub fn ptwrite(&mut self, ip: u64) -> Option<(u64, Width)> {
+        self.find_ptwrite(ip)
+            .map(|found| (found.operand, found.width))
+    }
+
+    /// Executes the task's next instruction if that is a PTWRITE: the task continues behind it. Returns whether it
+    /// is one; [`ptwrite`](Self::ptwrite) says which.
+    pub fn skip_ptwrite(&mut self) -> bool {
+        let Some(found) = self.find_ptwrite(self.ip()) else {
+            return false;
+        };
+        let raw = self.raw().as_ptr();
+        // SAFETY: Live, by the type invariant; plain numbers are copied.
+        let mut frame = unsafe { raw.read() };
+
+        // CAST: An address has 64 bits.
+        frame.ip = found.next as c_ulong;
+        // The processor clears it behind each instruction. It is set while the processor reports a fault.
+        frame.flags &= !RESUME_FLAG;
+        // SAFETY: Live, by the type invariant, and there is no reference to it; the task, which alone would write
+        // to it, does not run user code.
+        unsafe { raw.write(frame) };
+        true
+    }
+
+    fn find_ptwrite(&mut self, ip: u64) -> Option<PtWrite> {
         if self.is_nmi() || self.code() != Some(Code::Bits64) {
             return None;
         }
@@ -492,22 +516,20 @@ impl Current<'_> {
             ..self.registers()
         };
 
-        interpreter::ptwrite(text.get(..len)?, &registers, &mut Here::new())
+        PtWrite::of(text.get(..len)?, &registers, &mut Here::new())
     }
 
-    /// The task continues at `ip`: its next instruction has been executed for it.
-    pub fn skip(&mut self, ip: u64) {
-        let raw = self.raw().as_ptr();
-        // SAFETY: Live, by the type invariant; plain numbers are copied.
-        let mut frame = unsafe { raw.read() };
+    /// Whether the task has taken the Jcc or JRCXZ at `ip`, which it has just executed. [`None`] if another
+    /// instruction is there, or one that the interpreter leaves to the processor.
+    pub fn is_taken(&mut self, ip: u64) -> Option<bool> {
+        let mut text = [0; LEN_MAX];
+        let len = self.read(ip, &mut text);
+        let registers = Registers {
+            ip,
+            ..self.registers()
+        };
 
-        // CAST: An address has 64 bits.
-        frame.ip = ip as c_ulong;
-        // It suppresses a breakpoint at the instruction that has faulted.
-        frame.flags &= !RESUME_FLAG;
-        // SAFETY: Live, by the type invariant, and there is no reference to it; the task, which alone would write
-        // to it, does not run user code.
-        unsafe { raw.write(frame) };
+        interpreter::is_taken(text.get(..len)?, &registers)
     }
 
     /// A number of the task's address space, which none has again.

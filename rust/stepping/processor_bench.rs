@@ -6,11 +6,8 @@
 //! The functions are this program's own, on its own memory. Each must return what it returns when the processor
 //! executes it. As in soft_pt's traps, the interpreter is entered anew every [`LIMIT`] instructions.
 
-use interpreter::{
-    run, Block, Branch, Ended, Float, Machine, Native, Observer, Registers, Values, Width,
-};
+use interpreter::{run, Block, Ended, Float, Machine, Native, Registers, Values, Width};
 use std::hint::black_box;
-use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 #[path = "processor.rs"]
@@ -198,23 +195,6 @@ fn text(address: u64, words: usize) -> Option<&'static [u64]> {
     Some(unsafe { std::slice::from_raw_parts(place, words) })
 }
 
-/// An observer that observes nothing.
-struct Nobody;
-
-impl Observer for Nobody {
-    fn enters(&mut self, _first: u64, _end: u64) -> ControlFlow<()> {
-        ControlFlow::Continue(())
-    }
-
-    fn code(&mut self, _first: u64, _text: &[u8]) -> ControlFlow<()> {
-        ControlFlow::Continue(())
-    }
-
-    fn branches(&mut self, _branch: Branch, _from: u64, _next: u64, _to: u64) -> ControlFlow<()> {
-        ControlFlow::Continue(())
-    }
-}
-
 fn word(number: usize) -> u64 {
     u64::try_from(number).unwrap_or(u64::MAX)
 }
@@ -240,7 +220,7 @@ fn interpret(
 
     let mut executed = 0;
     loop {
-        let ran = run(blocks, &mut registers, &mut Here, &mut Nobody, LIMIT);
+        let ran = run(blocks, &mut registers, &mut Here, &mut (), LIMIT);
         executed += ran.executed;
         match ran.ended {
             Ended::Limit => {}

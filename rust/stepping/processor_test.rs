@@ -12,8 +12,7 @@ use iced_x86::code_asm::{
     registers::ymm::*, rsi, rsp, AsmRegister64, CodeAssembler,
 };
 use interpreter::{
-    run, Block, Branch, Ended, Float, Form, How, Machine, Native, Observer, Registers, Values,
-    Width, ARITHMETIC, DIRECTION,
+    is_taken, run, Block, Branch, Ended, Form, Observer, Registers, ARITHMETIC, DIRECTION,
 };
 use rustix::mm::{mmap_anonymous, MapFlags, ProtFlags};
 use std::arch::asm;
@@ -21,8 +20,14 @@ use std::ops::ControlFlow;
 
 #[path = "check.rs"]
 mod check;
+#[path = "processor_test/memory.rs"]
+mod memory;
 #[path = "processor.rs"]
 mod processor;
+#[path = "processor_test/ptwrite.rs"]
+mod ptwrite;
+
+use memory::{knows, Memory};
 
 /// In the order of their numbers.
 const GENERAL: [AsmRegister64; 16] = [
@@ -173,184 +178,11 @@ impl Pages {
     }
 }
 
-/// The data pages, as the interpreter has them.
-struct Memory {
-    /// Of the pages.
-    base: u64,
-    data: Vec<u8>,
-    text: Vec<u8>,
-    vectors: [[u64; 4]; 16],
-    /// Random.
-    writes: u64,
-    distrusted: Option<Form>,
-}
-
-impl Memory {
-    fn place(&self, address: u64, width: Width) -> Option<std::ops::Range<usize>> {
-        let offset = address.wrapping_sub(self.base + DATA);
-        let end = offset.checked_add(width.bytes())?;
-        (end <= DATA_LEN).then(|| index(offset)..index(end))
-    }
-}
-
-/// Whether the processor has the instruction.
-fn knows(native: Native) -> bool {
-    match native {
-        Native::Popcnt => std::is_x86_feature_detected!("popcnt"),
-        Native::Andn | Native::Blsr | Native::Blsmsk | Native::Blsi => {
-            std::is_x86_feature_detected!("bmi1")
-        }
-        Native::Movbe => std::is_x86_feature_detected!("movbe"),
-        Native::Bzhi | Native::Shlx | Native::Shrx | Native::Sarx => {
-            std::is_x86_feature_detected!("bmi2")
-        }
-        _ => true,
-    }
-}
-
-impl Machine for Memory {
-    fn load_vector(&mut self, number: u8, address: u64, how: How) -> Option<()> {
-        let mut value = [0; 4];
-        for (at, word) in (0..how.bytes()).step_by(8).zip(&mut value) {
-            *word = self.load(address.wrapping_add(at), Width::B8)?;
-        }
-        self.set_vector(number, value, how)
-    }
-
-    fn store_vector(&mut self, number: u8, address: u64, how: How) -> Option<()> {
-        self.place(address.wrapping_add(how.bytes() - 8), Width::B8)?;
-        for (at, word) in (0..how.bytes())
-            .step_by(8)
-            .zip(self.vectors[usize::from(number)])
-        {
-            self.store(address.wrapping_add(at), Width::B8, word)?;
-        }
-        Some(())
-    }
-
-    fn vector(&mut self, number: u8) -> Option<[u64; 4]> {
-        Some(self.vectors[usize::from(number)])
-    }
-
-    fn set_vector(&mut self, number: u8, value: [u64; 4], how: How) -> Option<()> {
-        let vector = &mut self.vectors[usize::from(number)];
-        *vector = match how {
-            How::Legacy => [value[0], value[1], vector[2], vector[3]],
-            How::Low => [value[0], value[1], 0, 0],
-            How::Whole => value,
-        };
-        Some(())
-    }
-
-    fn zero_upper(&mut self) -> Option<()> {
-        for vector in &mut self.vectors {
-            vector[2..].fill(0);
-        }
-        Some(())
-    }
-
-    fn load(&mut self, address: u64, width: Width) -> Option<u64> {
-        let place = self.place(address, width)?;
-        let mut bytes = [0; 8];
-        bytes[..place.len()].copy_from_slice(&self.data[place]);
-        Some(u64::from_le_bytes(bytes))
-    }
-
-    fn store(&mut self, address: u64, width: Width, value: u64) -> Option<()> {
-        let place = self.place(address, width)?;
-        let bytes = value.to_le_bytes();
-        let len = place.len();
-        self.data[place].copy_from_slice(&bytes[..len]);
-        Some(())
-    }
-
-    fn replace(&mut self, address: u64, width: Width, old: u64, new: u64) -> Option<bool> {
-        assert_eq!(address % width.bytes(), 0);
-        let is_there = self.load(address, width)? == old;
-        // Another CPU has written in between, now and then.
-        self.writes = self.writes.wrapping_mul(5).wrapping_add(1);
-        if is_there && self.writes % 7 == 0 {
-            return Some(false);
-        }
-        if is_there {
-            self.store(address, width, new)?;
-        }
-        Some(is_there)
-    }
-
-    fn text(&mut self, address: u64, words: &mut [u64]) -> bool {
-        assert_eq!(address % 8, 0);
-        for (at, word) in (0..).step_by(8).zip(words) {
-            let offset = index(address + at - self.base - INSN);
-            let Some(bytes) = self.text.get(offset..offset + 8) else {
-                return false;
-            };
-            *word = u64::from_le_bytes(bytes.try_into().unwrap());
-        }
-        true
-    }
-
-    fn has_text(&mut self, address: u64, words: &[u64], masks: [u64; 2]) -> bool {
-        let mut now = vec![0; words.len()];
-        let last = words.len() - 1;
-        let differs = |(at, (now, word)): (usize, (&u64, &u64))| {
-            let first = if at == 0 { masks[0] } else { u64::MAX };
-            let last = if at == last { masks[1] } else { u64::MAX };
-            (now ^ word) & first & last != 0
-        };
-        self.text(address, &mut now) && !now.iter().zip(words).enumerate().any(differs)
-    }
-
-    fn is_generated(&mut self, _first: u64, _last: u64) -> bool {
-        true
-    }
-
-    fn distrusts(&self) -> bool {
-        self.distrusted.is_some()
-    }
-
-    fn is_distrusted(&self, form: Form) -> bool {
-        self.distrusted == Some(form)
-    }
-
-    fn compute(
-        &mut self,
-        native: Native,
-        width: Width,
-        a: u64,
-        b: u64,
-        c: u64,
-        flags: u64,
-    ) -> Option<Values> {
-        if !knows(native) {
-            return None;
-        }
-        // SAFETY: The interpreter asks for no quotient that does not fit; the instruction is known.
-        unsafe { processor::compute(native, width, a, b, c, flags) }
-    }
-
-    fn float(
-        &mut self,
-        float: Float,
-        double: bool,
-        width: Width,
-        a: u64,
-        b: u64,
-    ) -> Option<Values> {
-        // SAFETY: The registers are this thread's, and are as before afterwards.
-        unsafe { processor::float(float, double, width, a, b) }
-    }
-}
-
 /// The branch that was executed, and the text that the observer got.
 #[derive(Default)]
 struct Once(Option<(Branch, u64)>, Vec<u8>);
 
 impl Observer for Once {
-    fn enters(&mut self, _first: u64, _end: u64) -> ControlFlow<()> {
-        ControlFlow::Continue(())
-    }
-
     fn code(&mut self, _first: u64, text: &[u8]) -> ControlFlow<()> {
         self.1 = text.to_vec();
         ControlFlow::Continue(())
@@ -613,6 +445,10 @@ fn one(pages: &Pages, numbers: &mut Numbers, counts: &mut Counts) {
     if after.ip == before.ip + u64::try_from(whole.len()).unwrap() {
         after.ip = before.ip + u64::try_from(len).unwrap();
     }
+    if let Some(taken) = is_taken(&text[..len], &before) {
+        let next = before.ip + u64::try_from(len).unwrap();
+        assert_eq!(taken, after.ip != next, "{:x?} {before:x?}", &text[..len]);
+    }
     let shown = |registers: &Registers| format!("{registers:x?}");
     assert_eq!(
         registers,
@@ -709,105 +545,4 @@ fn a_distrusted_form_is_left_to_the_processor() {
     let [or, and] = [0, 2].map(|at| Form::of(&text[at..]));
     assert_ne!(or, and);
     assert_eq!([None, or, and].map(executed), [2, 0, 1]);
-}
-
-/// The operands of PTWRITE, and whether they are taken.
-struct Writes(Vec<(u64, u64, Width)>, bool);
-
-impl Observer for Writes {
-    fn enters(&mut self, _first: u64, _end: u64) -> ControlFlow<()> {
-        ControlFlow::Continue(())
-    }
-
-    fn code(&mut self, _first: u64, _text: &[u8]) -> ControlFlow<()> {
-        ControlFlow::Continue(())
-    }
-
-    fn branches(&mut self, _branch: Branch, _from: u64, _next: u64, _to: u64) -> ControlFlow<()> {
-        ControlFlow::Continue(())
-    }
-
-    fn ptwrite(&mut self, from: u64, operand: u64, width: Width) -> bool {
-        self.0.push((from, operand, width));
-        self.1
-    }
-}
-
-/// Text, and the operand if it is a PTWRITE that is executed.
-type Row<'a> = (&'a [u8], Option<(u64, Width)>);
-
-#[test]
-fn an_operand_of_ptwrite_is_the_observers() {
-    const RAX: u64 = 0x1122_3344_5566_7788;
-    let wide = |operand| Some((operand, Width::B8));
-    let narrow = |operand| Some((operand, Width::B4));
-    let table: [Row<'_>; 12] = [
-        // ptwrite rax, eax, r8d
-        (&[0xf3, 0x48, 0x0f, 0xae, 0xe0], wide(RAX)),
-        (&[0xf3, 0x0f, 0xae, 0xe0], narrow(RAX & 0xffff_ffff)),
-        (&[0xf3, 0x41, 0x0f, 0xae, 0xe0], narrow(0)),
-        // ptwrite qword [rbx], dword [rbx+4], qword [rip+…]
-        (&[0xf3, 0x48, 0x0f, 0xae, 0x23], wide(0x0807_0605_0403_0201)),
-        (&[0xf3, 0x0f, 0xae, 0x63, 4], narrow(0x0807_0605)),
-        (
-            &[0xf3, 0x48, 0x0f, 0xae, 0x25, 0xf7, 0x1b, 0, 0],
-            wide(0x0807_0605_0403_0201),
-        ),
-        // Where no memory is.
-        (&[0xf3, 0x48, 0x0f, 0xae, 0x20], None),
-        // The processor knows none of these: with 66, with LOCK. With gs or a 32-bit address it may.
-        (&[0x66, 0xf3, 0x0f, 0xae, 0xe0], None),
-        (&[0xf0, 0xf3, 0x0f, 0xae, 0x23], None),
-        (&[0x65, 0xf3, 0x0f, 0xae, 0x23], None),
-        (&[0x67, 0xf3, 0x0f, 0xae, 0x23], None),
-        // Another of its group: incsspd eax.
-        (&[0xf3, 0x0f, 0xae, 0xe8], None),
-    ];
-
-    for (text, want) in table {
-        let mut slot = text.to_vec();
-        slot.resize(index(ELSEWHERE - INSN), 0x90);
-        let mut memory = Memory {
-            base: 0,
-            data: (1..=8)
-                .chain(std::iter::repeat(0))
-                .take(index(DATA_LEN))
-                .collect(),
-            text: slot,
-            vectors: [[0; 4]; 16],
-            writes: 0,
-            distrusted: None,
-        };
-        let mut general = [0; 16];
-        general[0] = RAX;
-        general[3] = DATA;
-        let before = Registers {
-            general,
-            ip: INSN,
-            flags: 0,
-        };
-        let next = INSN + u64::try_from(text.len()).unwrap();
-        let once = interpreter::ptwrite(text, &before, &mut memory);
-        assert_eq!(
-            once,
-            want.map(|(operand, width)| (operand, width, next)),
-            "{text:x?}"
-        );
-        for taken in [true, false] {
-            let mut registers = before;
-            let mut writes = Writes(Vec::new(), taken);
-            let blocks = &mut [Block::EMPTY];
-            let ran = run(blocks, &mut registers, &mut memory, &mut writes, 1);
-            let said = want.map(|(operand, width)| (INSN, operand, width));
-
-            assert_eq!(writes.0, Vec::from_iter(said), "{text:x?}");
-            assert_eq!(registers.general, before.general, "{text:x?}");
-            if want.is_some() && taken {
-                assert!(ran.executed > 0 && registers.ip >= next, "{text:x?}");
-            } else {
-                assert_eq!((ran.executed, ran.ended), (0, Ended::Left), "{text:x?}");
-                assert_eq!(registers.ip, INSN, "{text:x?}");
-            }
-        }
-    }
 }

@@ -85,12 +85,6 @@ impl Regs<'_> {
         unsafe { (*self.raw.as_ptr()).sp as u64 }
     }
 
-    /// The flags.
-    pub fn flags(&self) -> u64 {
-        // SAFETY: `raw` is live, by the type invariant. CAST: The register has 64 bits.
-        unsafe { (*self.raw.as_ptr()).flags as u64 }
-    }
-
     /// The kind of code; [`None`] in a code segment of the program's own, where `ip` is not an
     /// address.
     pub fn code(&self) -> Option<Code> {

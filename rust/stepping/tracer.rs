@@ -17,6 +17,8 @@ use core::{
     }, //
 };
 use kernel::{
+    build_error,
+    error::VTABLE_DEFAULT_ERROR,
     interrupt::{
         self,
         LocalInterruptDisabled, //
@@ -96,11 +98,12 @@ pub trait Tracer: Sized + Send + Sync + 'static {
     fn single_step(&self, task: &mut Current<'_>, irq: &LocalInterruptDisabled) -> Trap;
 
     /// The processor does not know the task's next instruction. A tracer that claims this trap has executed the
-    /// instruction, by [`Current::skip()`] or [`Current::interpret()`]; otherwise the task gets its `SIGILL`.
+    /// instruction, by [`Current::skip_ptwrite()`]; otherwise the task gets its `SIGILL`. Optional.
     ///
     /// C counterpart: `register_die_notifier()`, `DIE_TRAP` and `X86_TRAP_UD`.
-    fn invalid_opcode(&self, _task: &mut Current<'_>, _irq: &LocalInterruptDisabled) -> Trap {
-        Trap::Unclaimed
+    fn invalid_opcode(&self, task: &mut Current<'_>, irq: &LocalInterruptDisabled) -> Trap {
+        let _ = (task, irq);
+        build_error!(VTABLE_DEFAULT_ERROR)
     }
 
     /// The task leaves user code, or goes back to it. [`None`] if it has none.
@@ -128,7 +131,8 @@ struct Entry {
     followings: Atomic<usize>,
     module: *mut bindings::module,
     single_step: OnTrap,
-    invalid_opcode: OnTrap,
+    /// [`None`]: the tracer has no such function.
+    invalid_opcode: Option<OnTrap>,
     transition:
         unsafe fn(*const c_void, Option<Current<'_>>, Transition<'_>, &LocalInterruptDisabled),
 }
@@ -226,7 +230,7 @@ pub(crate) fn dispatch(transition: Transition<'_>) {
 
 /// Reports a single step of the current task to the tracers until one claims it; whether one has.
 pub(crate) fn single_step() -> bool {
-    claim(|entry| entry.single_step)
+    claim(|entry| Some(entry.single_step))
 }
 
 /// Reports to the tracers that the processor does not know the current task's next instruction, until one claims
@@ -240,17 +244,18 @@ type OnTrap = unsafe fn(*const c_void, &mut Current<'_>, &LocalInterruptDisabled
 
 /// Calls a function of each tracer until one claims the current task's trap; whether one has.
 #[inline]
-fn claim(function: impl Fn(&Entry) -> OnTrap) -> bool {
+fn claim(function: impl Fn(&Entry) -> Option<OnTrap>) -> bool {
     if !hooks::are_followed() {
         return false;
     }
     let irq = interrupt::local_interrupt_disable();
 
     let claimed = each(|entry, tracer| {
+        let function = function(entry)?;
         // SAFETY: A tracer follows tasks, so switches are noted, and are until the RCU section ends.
         let mut task = unsafe { Current::new(&irq) }?;
         // SAFETY: Live until the RCU section ends, and of the function's type, by the invariant.
-        let trap = unsafe { function(entry)(tracer, &mut task, &irq) };
+        let trap = unsafe { function(tracer, &mut task, &irq) };
         (trap == Trap::Claimed).then_some(())
     });
     claimed.is_some()
@@ -289,7 +294,11 @@ impl<T: Tracer> Handle<T> {
             followings: Atomic::new(0),
             module: this_module::<T::OwnerModule>().as_ptr(),
             single_step: Entry::call_single_step::<T>,
-            invalid_opcode: Entry::call_invalid_opcode::<T>,
+            invalid_opcode: if T::HAS_INVALID_OPCODE {
+                Some(Entry::call_invalid_opcode::<T>)
+            } else {
+                None
+            },
             transition: Entry::call_transition::<T>,
         };
 

@@ -89,36 +89,14 @@ pub(crate) fn cut(
     encoder.enable(ip, mode, ring)
 }
 
-/// Whether the branch at `from` was taken, if it is a Jcc whose target is the next instruction, and the task has
-/// executed nothing else since. perf reads bits of data from such branches.
-pub(crate) fn taken_in_place(task: &Current<'_>, insn: &Insn, from: u64) -> Option<bool> {
-    if insn.target(from) != Some(insn.next(from)) {
-        return None;
+/// Whether the task has taken the branch at `from`, which it has just executed, if the address does not show it:
+/// the next instruction is the branch's target. perf reads bits of data from such branches.
+pub(crate) fn taken_in_place(task: &mut Current<'_>, insn: &Insn, from: u64) -> Option<bool> {
+    if insn.target(from) == Some(insn.next(from)) {
+        task.is_taken(from)
+    } else {
+        None
     }
-    let mut text = [0; 2];
-    let len = task.read(from, &mut text);
-    let condition = match *text.get(..len)? {
-        [0x70..=0x7f, _] => *text.first()?,
-        [0x0f, second @ 0x80..=0x8f] => second,
-        _ => return None,
-    };
-    let flags = task.flags();
-    let is_set = |bit: u32| flags >> bit & 1 == 1;
-    let (carry, parity, zero, sign, overflow) =
-        (is_set(0), is_set(2), is_set(6), is_set(7), is_set(11));
-    let holds = match condition >> 1 & 7 {
-        0 => overflow,
-        1 => carry,
-        2 => zero,
-        3 => carry || zero,
-        4 => sign,
-        5 => parity,
-        6 => sign != overflow,
-        _ => zero || sign != overflow,
-    };
-
-    // The lowest bit negates it.
-    Some(holds == (condition & 1 == 0))
 }
 
 /// Takes the trap flag out of the flags that the task has pushed.

@@ -258,12 +258,10 @@ impl stepping::Tracer for Steps {
             if !tracer.is_armed() || !transaction.event().config.ptw {
                 return (aux::Next::Continue, Trap::Unclaimed);
             }
-            let Some((_, _, next)) = task.ptwrite(task.ip()) else {
-                return (aux::Next::Continue, Trap::Unclaimed);
-            };
-
             // As if the processor had it.
-            task.skip(next);
+            if !task.skip_ptwrite() {
+                return (aux::Next::Continue, Trap::Unclaimed);
+            }
             (stepped(transaction, tracer, task), Trap::Claimed)
         };
 

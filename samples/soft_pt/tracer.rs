@@ -304,7 +304,7 @@ impl Tracer {
             hide_trap_flag(task);
         }
         if step.insn.kind == Kind::PtWrite && encoder.config().ptw && encoder.is_on() {
-            if let Some((operand, width, _)) = task.ptwrite(step.from) {
+            if let Some((operand, width)) = task.ptwrite(step.from) {
                 encoder.ptwrite(step.from, interpret::payload(operand, width), ring)?;
             }
         }
