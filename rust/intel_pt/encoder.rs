@@ -5,6 +5,13 @@
 use super::packet::{Address, Group, Payload, Tnt};
 use crate::insn::{Insn, Kind, Mode};
 
+mod bits;
+mod calls;
+mod time;
+
+use calls::Calls;
+pub use time::Mtc;
+
 /// The longest instruction, in bytes.
 const LEN_MAX: u64 = 15;
 
@@ -13,9 +20,6 @@ pub const CLOSE_MAX: usize = 8 + CYC_MAX + 9 + 1;
 
 /// The longest `CYC`, in bytes.
 const CYC_MAX: usize = 10;
-
-/// `MTC`s of which a decoder can miss all but the last.
-const MTC_MAX: u64 = 255;
 
 /// There is no space for the packets of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,7 +64,7 @@ pub struct Config {
     /// Whether each packet of branches and addresses has a `CYC` in front of it that counts cycles; needs `tsc`
     /// where these are ticks of the time stamp counter. A packet has six branches at most.
     pub cyc: bool,
-    /// With fewer cycles since the last `CYC` there is none.
+    /// The fewest cycles that a `CYC` counts, but for the one that tracing ends with.
     pub cyc_threshold: u64,
     /// Whether a return to the address behind its call is a bit in a `TNT`. Not every decoder
     /// supports that.
@@ -77,30 +81,6 @@ pub struct Config {
     pub mtc: Option<Mtc>,
     /// The core-to-bus ratio in `CBR` packets. [`None`]: no such packets.
     pub cbr: Option<u8>,
-}
-
-/// The coarse clock, of which `MTC` packets tell a part of each value, and `TMA` how it fits a `TSC`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Mtc {
-    /// Ticks of the time stamp counter for one of the coarse clock, at most 512: what `CPUID` leaf 0x15 tells.
-    pub ratio: u32,
-    /// There is an `MTC` each 1 << this ticks of the coarse clock, if there are packets.
-    pub shift: u8,
-}
-
-impl Mtc {
-    /// The coarse clock at this time: its ticks, and ticks of the time stamp counter behind that.
-    fn at(self, tsc: u64) -> (u64, u64) {
-        let ratio = u64::from(self.ratio);
-        let div = |n: Option<u64>| n.unwrap_or(0);
-
-        (div(tsc.checked_div(ratio)), div(tsc.checked_rem(ratio)))
-    }
-
-    /// The number of `MTC`s up to this time.
-    fn count(self, tsc: u64) -> u64 {
-        self.at(tsc).0.wrapping_shr(self.shift.into())
-    }
 }
 
 /// An executed instruction.
@@ -143,65 +123,6 @@ pub enum Cause {
     Instruction,
     /// The instruction does not lead there: the trace has an asynchronous event before it.
     Elsewhere,
-}
-
-/// Return addresses of calls, the newest [`Calls::MAX`] of them.
-///
-/// # Invariants
-///
-/// `len` is at most `MAX`, `top` below it.
-#[derive(Clone, Copy, Debug)]
-struct Calls {
-    addresses: [u64; Calls::MAX],
-    /// Where the next one goes.
-    top: usize,
-    len: usize,
-}
-
-impl Calls {
-    /// As many as Intel's trace unit keeps.
-    const MAX: usize = 64;
-
-    const EMPTY: Self = Self {
-        addresses: [0; Self::MAX],
-        top: 0,
-        len: 0,
-    };
-
-    #[inline]
-    fn push(&mut self, address: u64) {
-        if let Some(place) = self.addresses.get_mut(self.top) {
-            *place = address;
-        }
-        // INVARIANT: `top` is reduced, and `len` is limited.
-        self.top = self.top.wrapping_add(1) % Self::MAX;
-        self.len = self.len.saturating_add(1).min(Self::MAX);
-    }
-
-    #[inline]
-    fn last(&self) -> Option<u64> {
-        if self.len == 0 {
-            return None;
-        }
-        self.addresses.get(self.newest()).copied()
-    }
-
-    #[inline]
-    fn pop(&mut self) {
-        if self.len > 0 {
-            // INVARIANT: As in `push()`.
-            self.top = self.newest();
-            self.len = self.len.saturating_sub(1);
-        }
-    }
-
-    fn newest(&self) -> usize {
-        self.top.wrapping_add(Self::MAX).wrapping_sub(1) % Self::MAX
-    }
-
-    fn clear(&mut self) {
-        self.len = 0;
-    }
 }
 
 /// The state of a decoder at this point of the trace.
@@ -549,60 +470,6 @@ impl Encoder {
         self.write(&group, state, output)
     }
 
-    /// Adds the bit of a branch.
-    #[inline]
-    fn bit(&mut self, taken: bool, to: u64, output: &mut impl Output) -> Result<(), Full> {
-        let mut tnt = self.state.tnt;
-
-        tnt.push(taken);
-        if self.config.cyc || self.config.tnt_disable {
-            return self.counted_bit(tnt, to, output);
-        }
-        if tnt.is_full() {
-            return self.bits(tnt, to, output);
-        }
-        self.state.tnt = tnt;
-        Ok(())
-    }
-
-    /// The same where there are `CYC`s, or no `TNT`s: `tnt` has the bit.
-    fn counted_bit(&mut self, tnt: Tnt, to: u64, output: &mut impl Output) -> Result<(), Full> {
-        if self.config.tnt_disable {
-            return Ok(());
-        }
-        // A decoder that has read the `CYC` takes it for the time of the first branch.
-        if tnt.is_one() {
-            self.state.first = output.cycles();
-        }
-        if tnt.fills_short() {
-            return self.bits(tnt, to, output);
-        }
-        self.state.tnt = tnt;
-        Ok(())
-    }
-
-    /// Writes the bits of branches, the last of which led to `to`.
-    #[inline(never)]
-    fn bits(&mut self, mut tnt: Tnt, to: u64, output: &mut impl Output) -> Result<(), Full> {
-        let mut group = Group::new();
-        let mut state = self.state;
-
-        if self.config.cyc || self.config.mtc.is_some() {
-            let now = output.tsc();
-            let cycle = state.first.take().unwrap_or(now);
-
-            self.cycles(&mut group, &mut state, cycle);
-            group.tnt(&mut tnt);
-            // Behind the branches, which were before it.
-            self.coarse(&mut group, &mut state, now, output);
-        } else {
-            group.tnt(&mut tnt);
-        }
-        state.tnt = tnt;
-        self.finish(&mut group, state, to, output)?;
-        Ok(())
-    }
-
     /// Writes a `TIP`. Returns what [`finish`](Self::finish) returns.
     fn tip(&mut self, to: u64, mode: Mode, output: &mut impl Output) -> Result<bool, Full> {
         let mut group = Group::new();
@@ -613,76 +480,6 @@ impl Encoder {
         mode_exec(&mut group, &mut state, mode);
         group.address(Address::Tip, to, &mut state.last_ip);
         self.finish(&mut group, state, to, output)
-    }
-
-    /// Adds a `CYC`, and a `TSC` or an `MTC` if it is due.
-    fn time(&self, group: &mut Group, state: &mut State, output: &mut impl Output) {
-        let Config {
-            tsc,
-            tsc_period,
-            cyc,
-            mtc,
-            ..
-        } = self.config;
-
-        if cyc || tsc && (tsc_period != 0 || mtc.is_some()) {
-            let now = output.tsc();
-
-            if tsc && tsc_period != 0 && now.wrapping_sub(state.tsc) >= tsc_period {
-                self.tsc(group, state, now, output);
-            } else {
-                self.cycles(group, state, output.cycles().unwrap_or(now));
-                self.coarse(group, state, now, output);
-            }
-        }
-    }
-
-    /// Adds a `TSC`.
-    fn tsc(&self, group: &mut Group, state: &mut State, now: u64, output: &mut impl Output) {
-        self.cycles(group, state, output.cycles().unwrap_or(now));
-        group.tsc(now);
-        state.tsc = now;
-        if let Some(mtc) = self.config.mtc {
-            let (coarse, fast) = mtc.at(now);
-
-            group.tma(coarse, fast);
-            state.mtc = mtc.count(now);
-        }
-    }
-
-    /// Adds an `MTC` if it is due, for which a decoder knows the time up to now.
-    fn coarse(&self, group: &mut Group, state: &mut State, now: u64, output: &mut impl Output) {
-        let Some(mtc) = self.config.mtc.filter(|_| self.config.tsc) else {
-            return;
-        };
-        let count = mtc.count(now);
-
-        match count.wrapping_sub(state.mtc) {
-            0 => {}
-            1..=MTC_MAX => {
-                group.mtc(count);
-                state.mtc = count;
-            }
-            // A decoder could not tell how many are missing.
-            _ => self.tsc(group, state, now, output),
-        }
-    }
-
-    /// Adds a `CYC` up to this cycle, if there are such packets, and enough cycles.
-    fn cycles(&self, group: &mut Group, state: &mut State, cycle: u64) {
-        // Nothing counts before the first `PSB`.
-        if self.config.cyc && state.begun {
-            let cycles = cycle.wrapping_sub(state.counted);
-
-            // Those that tracing ends with would be missing.
-            if cycles < self.config.cyc_threshold && state.on {
-                return;
-            }
-            if cycles != 0 {
-                group.cyc(cycles);
-            }
-        }
-        state.counted = cycle;
     }
 
     /// Writes a group after which a decoder has followed the thread to `ip` exactly, so that a

@@ -61,6 +61,16 @@ fn smoke() {
     assert_eq!(ring.bytes, want);
 }
 
+/// A Jcc at this address that leads 16 bytes on.
+fn taken(from: u64) -> Step {
+    Step {
+        insn: Insn::decode(&[0x74, 0x10], Mode::Bits64).unwrap(),
+        from,
+        to: from + 0x12,
+        mode: Mode::Bits64,
+    }
+}
+
 /// Packets, and a clock that goes on by 16 each time that it is read.
 struct Clock(Vec<u8>, u64);
 
@@ -89,12 +99,7 @@ fn cycles_are_counted_in_front_of_packets() {
         cyc: true,
         ..Config::default()
     });
-    let jump = Step {
-        insn: Insn::decode(&[0x74, 0x10], Mode::Bits64).unwrap(),
-        from: 0x403000,
-        to: 0x403012,
-        mode: Mode::Bits64,
-    };
+    let jump = taken(0x403000);
     pt.begin(false, &mut clock).unwrap();
     pt.enable(0x401000, Mode::Bits64, &mut clock).unwrap();
     // TSC, CBR.
@@ -140,12 +145,7 @@ fn the_coarse_clock_is_told_where_it_is_further() {
         }),
         ..Config::default()
     });
-    let jump = Step {
-        insn: Insn::decode(&[0x74, 0x10], Mode::Bits64).unwrap(),
-        from: 0x403000,
-        to: 0x403012,
-        mode: Mode::Bits64,
-    };
+    let jump = taken(0x403000);
     pt.begin(false, &mut clock).unwrap();
     pt.enable(0x401000, Mode::Bits64, &mut clock).unwrap();
     let mut want = PSB.to_vec();
@@ -266,12 +266,7 @@ fn ptwrites_have_their_operands_and_addresses() {
             fup_on_ptw,
             ..Config::default()
         });
-        let jump = Step {
-            insn: Insn::decode(&[0x74, 0x10], Mode::Bits64).unwrap(),
-            from: 0x401000,
-            to: 0x401012,
-            mode: Mode::Bits64,
-        };
+        let jump = taken(0x401000);
         let (narrow, wide) = (
             Payload::Bits32(0x1234_5678),
             Payload::Bits64(0x1122_3344_5566_7788),
@@ -335,12 +330,7 @@ fn cycles_are_those_of_the_output() {
             cyc_threshold,
             ..Config::default()
         });
-        let jump = Step {
-            insn: Insn::decode(&[0x74, 0x10], Mode::Bits64).unwrap(),
-            from: 0x401000,
-            to: 0x401012,
-            mode: Mode::Bits64,
-        };
+        let jump = taken(0x401000);
 
         counter.1 = 100;
         pt.begin(false, &mut counter).unwrap();
