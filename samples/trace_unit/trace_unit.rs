@@ -322,8 +322,8 @@ impl Trace {
         !self.full && (over || due)
     }
 
-    /// Bytes that the unit could not write. [`None`] as for [`Self::written`], or if they are less than none: the
-    /// device computes them from `WRITTEN`.
+    /// Bytes that the unit could not write. [`None`] as for [`Self::written`], or if `DROPPED` is below 0: the device
+    /// subtracts `WRITTEN` from what it made, and a wrong `WRITTEN` makes that negative.
     fn dropped(&self, registers: regs::UnitRegisters<'_>) -> Option<u64> {
         let dropped = registers.read(unit::DROPPED)?.checked_sub(self.dropped)?;
 

@@ -40,6 +40,7 @@ impl Kind {
     const RESTART: Self = Self(13);
     const MUTE: Self = Self(14);
     const RESET: Self = Self(15);
+    const DROPPED: Self = Self(16);
 }
 
 /// What may be lost by it.
@@ -116,7 +117,7 @@ const NO_STOP: &str = "did not stop: reset";
 const CONTRADICT: &str = "contradict each other";
 const ERRORS: &str = "the trace unit reports errors";
 
-static FAULTS: [Fault; 20] = [
+static FAULTS: [Fault; 21] = [
     fault(
         "an interrupt is late",
         Kind::INTERRUPT_LATE,
@@ -188,6 +189,13 @@ static FAULTS: [Fault; 20] = [
     fault(
         "WRITTEN is behind",
         Kind::WRITTEN,
+        256u32.wrapping_neg(),
+        Loss::Transaction,
+    )
+    .said(CONTRADICT),
+    fault(
+        "DROPPED is below 0",
+        Kind::DROPPED,
         256u32.wrapping_neg(),
         Loss::Transaction,
     )

@@ -40,10 +40,12 @@ pub enum Kind {
     Mute,
     /// The device is reset.
     Reset,
+    /// `DROPPED` has the argument, which has a sign, added to it, and so has `GENERATED`.
+    Dropped,
 }
 
 impl Kind {
-    const ALL: [Self; 16] = [
+    const ALL: [Self; 17] = [
         Self::Release,
         Self::InterruptLate,
         Self::InterruptLost,
@@ -60,6 +62,7 @@ impl Kind {
         Self::Restart,
         Self::Mute,
         Self::Reset,
+        Self::Dropped,
     ];
 
     /// Whether it happens when it is asked for.
@@ -72,6 +75,7 @@ impl Kind {
                 | Self::Written
                 | Self::Position
                 | Self::Restart
+                | Self::Dropped
         )
     }
 
@@ -111,6 +115,11 @@ impl Fault {
             cpu: cpu.into(),
             argument,
         })
+    }
+
+    /// The argument, with its sign.
+    pub(super) fn signed(self) -> i64 {
+        i32::from_ne_bytes(self.argument.to_ne_bytes()).into()
     }
 }
 

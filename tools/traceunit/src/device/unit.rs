@@ -328,9 +328,9 @@ impl Unit {
                     noted.error = Some((refused.into(), self.last));
                 }
             }
-            Kind::Written => {
-                let signed = i64::from(i32::from_ne_bytes(fault.argument.to_ne_bytes()));
-                self.written = self.written.wrapping_add_signed(signed);
+            Kind::Written => self.written = self.written.wrapping_add_signed(fault.signed()),
+            Kind::Dropped => {
+                self.generated = self.generated.wrapping_add_signed(fault.signed());
             }
             Kind::Position => {
                 self.position.entry = self.position.entry.wrapping_add(fault.argument);

@@ -113,6 +113,10 @@ fn registers_lie_and_are_lost() {
     assert_eq!((bench.read(GENERATED), bench.read(WRITTEN)), (100, 107));
     fault(&mut bench, 11, u32::MAX - 7);
     assert_eq!(bench.read(WRITTEN), 99);
+    fault(&mut bench, 16, 1);
+    assert_eq!((bench.read(GENERATED), bench.read(DROPPED)), (101, 2));
+    fault(&mut bench, 16, u32::MAX - 2);
+    assert_eq!((bench.read(GENERATED), bench.read(DROPPED)), (98, u64::MAX));
     fault(&mut bench, 12, 1);
     assert_eq!(bench.read(POSITION), 1 << 32 | 100);
     bench.write(CTRL, 0);
@@ -134,13 +138,13 @@ fn registers_lie_and_are_lost() {
     bench.write(CTRL, PATTERN);
     fault(&mut bench, 15, 0);
     assert_eq!(bench.read(CTRL), 0);
-    assert_eq!(bench.device.faults(), 6);
+    assert_eq!(bench.device.faults(), 8);
     // Nothing that is no fault, or of no unit.
-    assert_eq!(Fault::new(16, 0), None);
+    assert_eq!(Fault::new(17, 0), None);
     assert_eq!(Fault::new(0x1_0004, 0), None);
     let of_nobody = Fault::new(9 << 8 | 4, 0).unwrap();
     bench
         .device
         .fault(of_nobody, &mut bench.ram, &mut bench.raised);
-    assert_eq!(bench.device.faults(), 6);
+    assert_eq!(bench.device.faults(), 8);
 }
