@@ -4,6 +4,7 @@
 
 mod endings;
 mod seen;
+mod traces;
 mod unload;
 mod unprivileged;
 
@@ -15,6 +16,7 @@ use anyhow::{bail, ensure, Context, Result};
 pub use endings::random;
 use endings::{attach, exact, full_disk, interrupted, killed, max_size};
 pub use seen::Seen;
+use traces::{Trace, TRACE};
 use unload::{busy, reload};
 use unprivileged::unprivileged;
 
@@ -63,46 +65,7 @@ enum What {
     Stepped(fn() -> Result<String>),
 }
 
-/// How much is traced, and what must come of it.
-struct Trace {
-    /// Terms of the event.
-    terms: &'static str,
-    /// Pages of the AUX ring.
-    ring: u64,
-    /// What is traced: arguments of the recorder.
-    target: &'static [&'static str],
-    workload: &'static str,
-    reader: Reader,
-    /// Whether the ring is mapped read-only, to be overwritten.
-    overwrite: bool,
-    /// How often the rings must have gone round at least, all CPUs together.
-    wraps: u64,
-    /// Whether the rings must have been full.
-    full: bool,
-    /// How many CPUs must have trace at least.
-    cpus: usize,
-    /// How many streams there must be at least.
-    streams: usize,
-}
-
 pub const PAGE: u64 = 4096;
-
-/// What most traces have in common.
-///
-/// A ring holds 128 ms of trace: a guest may be without a processor for a while when the machine has other work, and a
-/// reader that keeps up must not be blamed for that.
-const TRACE: Trace = Trace {
-    terms: "rate=512",
-    ring: 16,
-    target: &["-C", "0"],
-    workload: "sleep",
-    reader: Reader::KeepsUp,
-    overwrite: false,
-    wraps: 10,
-    full: false,
-    cpus: 1,
-    streams: 1,
-};
 
 /// All cases, in the order in which they are run.
 pub fn all() -> impl Iterator<Item = Case> {
@@ -451,109 +414,6 @@ impl Case {
             What::Stepped(run) => soft_pt::run(*run),
         }
     }
-}
-
-impl Trace {
-    /// Records, with a slower unit if a reader that should keep up did not: the machine had other work.
-    fn run(&self, name: &str) -> Result<String> {
-        let mut terms = self.terms.to_owned();
-        loop {
-            let seen = self.record(name, &terms)?;
-            if self.full || seen.truncations == 0 {
-                return Ok(seen.to_string());
-            }
-            terms = slower(&terms)
-                .with_context(|| format!("a reader that keeps up found the ring full: {seen}"))?;
-        }
-    }
-
-    fn record(&self, name: &str, terms: &str) -> Result<Seen> {
-        let file = TraceFile::new(name);
-        // A kernel that looks at each access leaves a reader less time.
-        let (ring, wraps) = match failing::debug() && !self.full {
-            true => (4 * self.ring, self.wraps / 4),
-            false => (self.ring, self.wraps),
-        };
-        let mut arguments = event(terms, ring);
-        arguments.extend(self.target.iter().map(ToString::to_string));
-        if self.overwrite {
-            arguments.extend(["-S".into(), "e".into()]);
-        }
-        arguments.push("--".into());
-        arguments.extend(["auxe2e", "workload", self.workload].map(String::from));
-        if self.overwrite {
-            // The file is written at the end only: what the rings hold then.
-            arguments.extend(["--ms".into(), "900".into()]);
-        } else {
-            let cpus = u64::try_from(self.cpus)?;
-            // Each ring may be on its way to the next wrap; and the file has more than trace.
-            let bytes = (wraps + 1) * ring * PAGE * cpus + 16 * PAGE;
-            arguments.extend([
-                "--until".into(),
-                file.path().display().to_string(),
-                bytes.to_string(),
-            ]);
-        }
-
-        let ended = Recorder::start(file.path(), &arguments)?.wait(self.reader)?;
-        let seen = Seen::of(&file)?;
-
-        seen.is_right()?;
-        ensure!(
-            seen.wraps >= wraps,
-            "the rings went round {} times only: {seen}",
-            seen.wraps
-        );
-        ensure!(
-            seen.cpus.len() >= self.cpus,
-            "trace of CPUs {:?} only: {seen}",
-            seen.cpus
-        );
-        ensure!(
-            seen.content.streams >= u64::try_from(self.streams)?,
-            "too few streams: {seen}"
-        );
-        if self.full {
-            ensure!(
-                seen.truncations > 1,
-                "the ring was not full, and then enabled again: {seen}"
-            );
-        } else if seen.truncations == 0 {
-            ensure!(
-                seen.content.lost == 0,
-                "bytes are lost, though the ring was never full: {seen}"
-            );
-        }
-        if self.overwrite {
-            let most = ring * PAGE * u64::try_from(seen.cpus.len())?;
-            ensure!(
-                seen.content.recorded <= most,
-                "more in the file than the rings hold: {seen}"
-            );
-        }
-        let lost = seen.content.lost > 0;
-        let expected = if lost || self.full { 3 } else { 0 };
-        ensure!(
-            ended.status == expected,
-            "auxrec record: exit status {}: {}",
-            ended.status,
-            ended.errors
-        );
-        released()?;
-
-        Ok(seen)
-    }
-}
-
-/// The terms with a quarter of the rate, which stands first. [`None`] if that is too slow to be waited for.
-fn slower(terms: &str) -> Option<String> {
-    let (rate, rest) = match terms.split_once(',') {
-        Some((rate, rest)) => (rate, format!(",{rest}")),
-        None => (terms, String::new()),
-    };
-    let rate: u32 = rate.strip_prefix("rate=")?.parse().ok()?;
-
-    (rate >= 64).then(|| format!("rate={}{rest}", rate / 4))
 }
 
 /// `-e` and `-m` for the PMU under test.

@@ -26,8 +26,8 @@ mod device;
 mod kernel;
 mod outside;
 
-/// Programs that are unlike each other, and soon done: stepping them by ptrace takes a minute each in a guest that is emulated. Of the
-/// kernel with programs, all but the guest with one CPU, whose trace is the longest.
+/// Programs that are unlike each other, and soon done: stepping them by ptrace takes a minute each in a guest that is emulated.
+/// `device::NAME` is left out for its longest part, the guest with one CPU: the others are named.
 pub const FEW: [&str; 20] = [
     "again",
     "debugged",

@@ -33,7 +33,8 @@ pub(super) fn unprivileged(_name: &str) -> Result<String> {
     let workload = ["--", "auxe2e", "workload", "spin", "--ms", "50"];
     let program = [&["-e", "pattern//"][..], &workload].concat();
     let large = [&["-e", "pattern//", "-m", "16,16384"][..], &workload].concat();
-    let table: [(&str, &[&str], &[&str]); 3] = [
+    let realtime = [&["-e", "pattern//", "-m", "8,8", "-r", "7"][..], &workload].concat();
+    let table: [(&str, &[&str], &[&str]); 4] = [
         ("2", &program, &["perf_event_paranoid", "2", "CAP_PERFMON"]),
         (
             "1",
@@ -41,6 +42,11 @@ pub(super) fn unprivileged(_name: &str) -> Result<String> {
             &["perf_event_paranoid", "1", "CAP_PERFMON"],
         ),
         ("1", &large, &["perf_event_mlock_kb", "RLIMIT_MEMLOCK"]),
+        (
+            "1",
+            &realtime,
+            &["real-time priority 7", "CAP_SYS_NICE", "RLIMIT_RTPRIO"],
+        ),
     ];
 
     let mut outcome = Ok(());

@@ -30,8 +30,9 @@ mod steps;
 
 /// The case's name.
 pub(super) const NAME: &str = "kernel and programs";
-/// Names of its parts: with the first, that of code that changes is meant as well.
+/// The part that two CPUs record. The name of the part in which code changes contains it.
 pub(super) const TWO_CPUS: &str = "two CPUs";
+/// The part that `soft_pt` records, too.
 pub(super) const STEPS: &str = steps::NAME;
 
 /// What a CPU executed, an instruction a line.

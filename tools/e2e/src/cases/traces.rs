@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Recordings of `pattern`, and what must come of them.
+
+use anyhow::{ensure, Context, Result};
+
+use super::{event, released, Seen, PAGE};
+use crate::failing;
+use crate::recording::{Reader, Recorder, TraceFile};
+
+/// How much is traced, and what must come of it.
+pub(super) struct Trace {
+    /// Terms of the event.
+    pub(super) terms: &'static str,
+    /// Pages of the AUX ring.
+    pub(super) ring: u64,
+    /// What is traced: arguments of the recorder.
+    pub(super) target: &'static [&'static str],
+    pub(super) workload: &'static str,
+    pub(super) reader: Reader,
+    /// Whether the ring is mapped read-only, to be overwritten.
+    pub(super) overwrite: bool,
+    /// How often the rings must have gone round at least, all CPUs together.
+    pub(super) wraps: u64,
+    /// Whether the rings must have been full.
+    pub(super) full: bool,
+    /// How many CPUs must have trace at least.
+    pub(super) cpus: usize,
+    /// How many streams there must be at least.
+    pub(super) streams: usize,
+}
+
+/// What most traces have in common.
+///
+/// A ring holds 128 ms of trace: a guest may be without a processor for a while when the machine has other work, and a
+/// reader that keeps up must not be blamed for that.
+pub(super) const TRACE: Trace = Trace {
+    terms: "rate=512",
+    ring: 16,
+    target: &["-C", "0"],
+    workload: "sleep",
+    reader: Reader::KeepsUp,
+    overwrite: false,
+    wraps: 10,
+    full: false,
+    cpus: 1,
+    streams: 1,
+};
+
+impl Trace {
+    /// Records, with a slower unit if a reader that should keep up did not: the machine had other work.
+    pub(super) fn run(&self, name: &str) -> Result<String> {
+        let mut terms = self.terms.to_owned();
+        loop {
+            let seen = self.record(name, &terms)?;
+            if self.full || seen.truncations == 0 {
+                return Ok(seen.to_string());
+            }
+            terms = slower(&terms)
+                .with_context(|| format!("a reader that keeps up found the ring full: {seen}"))?;
+        }
+    }
+
+    fn record(&self, name: &str, terms: &str) -> Result<Seen> {
+        let file = TraceFile::new(name);
+        // A kernel that looks at each access leaves a reader less time.
+        let (ring, wraps) = match failing::debug() && !self.full {
+            true => (4 * self.ring, self.wraps / 4),
+            false => (self.ring, self.wraps),
+        };
+        let mut arguments = event(terms, ring);
+        arguments.extend(self.target.iter().map(ToString::to_string));
+        if self.overwrite {
+            arguments.extend(["-S".into(), "e".into()]);
+        }
+        arguments.push("--".into());
+        arguments.extend(["auxe2e", "workload", self.workload].map(String::from));
+        if self.overwrite {
+            // The file is written at the end only: what the rings hold then.
+            arguments.extend(["--ms".into(), "900".into()]);
+        } else {
+            let cpus = u64::try_from(self.cpus)?;
+            // Each ring may be on its way to the next wrap; and the file has more than trace.
+            let bytes = (wraps + 1) * ring * PAGE * cpus + 16 * PAGE;
+            arguments.extend([
+                "--until".into(),
+                file.path().display().to_string(),
+                bytes.to_string(),
+            ]);
+        }
+
+        let ended = Recorder::start(file.path(), &arguments)?.wait(self.reader)?;
+        let seen = Seen::of(&file)?;
+
+        seen.is_right()?;
+        ensure!(
+            seen.wraps >= wraps,
+            "the rings went round {} times only: {seen}",
+            seen.wraps
+        );
+        ensure!(
+            seen.cpus.len() >= self.cpus,
+            "trace of CPUs {:?} only: {seen}",
+            seen.cpus
+        );
+        ensure!(
+            seen.content.streams >= u64::try_from(self.streams)?,
+            "too few streams: {seen}"
+        );
+        if self.full {
+            ensure!(
+                seen.truncations > 1,
+                "the ring was not full, and then enabled again: {seen}"
+            );
+        } else if seen.truncations == 0 {
+            ensure!(
+                seen.content.lost == 0,
+                "bytes are lost, though the ring was never full: {seen}"
+            );
+        }
+        if self.overwrite {
+            let most = ring * PAGE * u64::try_from(seen.cpus.len())?;
+            ensure!(
+                seen.content.recorded <= most,
+                "more in the file than the rings hold: {seen}"
+            );
+        }
+        let lost = seen.content.lost > 0;
+        let expected = if lost || self.full { 3 } else { 0 };
+        ensure!(
+            ended.status == expected,
+            "auxrec record: exit status {}: {}",
+            ended.status,
+            ended.errors
+        );
+        released()?;
+
+        Ok(seen)
+    }
+}
+
+/// The terms with a quarter of the rate, which stands first. [`None`] if that is too slow to be waited for.
+fn slower(terms: &str) -> Option<String> {
+    let (rate, rest) = match terms.split_once(',') {
+        Some((rate, rest)) => (rate, format!(",{rest}")),
+        None => (terms, String::new()),
+    };
+    let rate: u32 = rate.strip_prefix("rate=")?.parse().ok()?;
+
+    (rate >= 64).then(|| format!("rate={}{rest}", rate / 4))
+}
