@@ -6,7 +6,7 @@
 #
 #   root.sh make         make the root if it is not there yet
 #   root.sh run CMD…     make it, then run CMD in it, in the same directory
-#   root.sh run root.sh keep   keep the crates that this checkout has compiled, for other checkouts
+#   root.sh keep         in the root: keep the crates that this checkout has compiled, for new checkouts
 #   root.sh path         print where it is
 #   root.sh remove       remove the whole cache
 set -euo pipefail
@@ -34,7 +34,8 @@ if [ "${RUNNER:-}" = vng ]; then # a root of its own: virtme-ng is large, and fe
 	root=$root-vng-$(echo "$extra" | sha256sum | cut -c1-6)
 fi
 
-# Crates of others that a checkout has compiled: the compiler, their versions and the profiles are in the name.
+# What cargo has compiled here, and third-party crates that are kept. Their name is made of what they depend on: the
+# compiler, the versions and the profiles.
 compiled=$checkout/build/target
 crates=$cache/crates-$(cat "$checkout"/tools/Cargo.{toml,lock} <(echo "$hash") | sha256sum | cut -c1-12)
 

@@ -149,3 +149,23 @@ fn slower(terms: &str) -> Option<String> {
 
     (rate >= 64).then(|| format!("rate={}{rest}", rate / 4))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::slower;
+
+    #[test]
+    fn a_rate_is_reduced_and_other_terms_stay() {
+        let table = [
+            ("rate=16384,packet=32", Some("rate=4096,packet=32")),
+            ("rate=512", Some("rate=128")),
+            ("rate=64,sink=1", Some("rate=16,sink=1")),
+            ("rate=63", None),
+            ("packet=3,rate=512", None),
+            ("", None),
+        ];
+        for (terms, want) in table {
+            assert_eq!(slower(terms).as_deref(), want, "{terms}");
+        }
+    }
+}
