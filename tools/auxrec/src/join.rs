@@ -4,7 +4,8 @@
 //!
 //! Of a recording to FILE that is apart FILE has what stands before the first record of the kernel, up to `FINISHED_INIT`, and
 //! FILE.t0, FILE.t1 and so on have the rest. Round by round they are appended to FILE. Each is removed when FILE is ended and
-//! on its disk; until then they are as they were, and FILE can be cut where it began to be joined, and be joined again.
+//! on its disk; until then they are as they were, and FILE can be cut where it began to be joined, and be joined again. They
+//! can also be appended to a copy of FILE: then they stay.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
@@ -16,7 +17,7 @@ use perfdata::{
 
 use crate::error::{Error, Result};
 use crate::output::{merge, to_disk};
-use crate::recover;
+use crate::recover::{self, Copy};
 
 #[cfg(test)]
 mod tests;
@@ -229,6 +230,8 @@ pub struct Joined {
 /// A file of a recording that is apart, into which the others are to be joined.
 pub(crate) struct Whole {
     path: PathBuf,
+    /// Of a copy, the file that it was made of. The files of the threads are beside that one, and stay.
+    source: Option<PathBuf>,
     file: File,
     apart: Apart,
     /// Where its data section begins, and where its own records end.
@@ -239,6 +242,14 @@ pub(crate) struct Whole {
 }
 
 impl Whole {
+    /// Opens a copy of `source`; [`None`] if it is any other file.
+    pub fn copied(source: &Path, path: &Path) -> Result<Option<Self>> {
+        Ok(Self::open(path)?.map(|file| Self {
+            source: Some(source.to_owned()),
+            ..file
+        }))
+    }
+
     /// Opens it; [`None`] if it is any other file.
     pub fn open(path: &Path) -> Result<Option<Self>> {
         let name = path.display();
@@ -267,6 +278,7 @@ impl Whole {
         let data = stream.data();
         Ok(Some(Self {
             path: path.to_owned(),
+            source: None,
             file,
             apart,
             data,
@@ -277,7 +289,7 @@ impl Whole {
 
     /// Finds the file of a thread; why not, if there is none.
     fn part(&self, thread: usize) -> Result<std::result::Result<(PathBuf, Stream<File>), String>> {
-        let path = part_of(&self.path, thread);
+        let path = part_of(self.source.as_ref().unwrap_or(&self.path), thread);
         let name = path.display();
         let file = match File::open(&path) {
             Ok(file) => file,
@@ -306,15 +318,17 @@ impl Whole {
         })
     }
 
-    /// Joins the files of all threads into it, and removes them. With `recover` each is first made as good as it gets.
+    /// Joins the files of all threads into it, and removes them unless it is a copy. With `recover` each is first finished; of a
+    /// copy, a copy of each.
     ///
     /// # Errors
     /// If one cannot be read, or this one cannot be written: then all is as it was before.
     pub fn join(self, recover: bool, sync: bool) -> Result<Joined> {
         let mut out = Joined::default();
         let (mut parts, mut paths, mut numbers) = (Vec::new(), Vec::new(), Vec::new());
+        let mut copies = Vec::new();
         for thread in 0..self.apart.threads {
-            let (path, mut stream) = match self.part(thread)? {
+            let (mut path, mut stream) = match self.part(thread)? {
                 Ok(part) => part,
                 Err(why) => {
                     out.remarks.push(why);
@@ -324,7 +338,12 @@ impl Whole {
             let name = path.display().to_string();
             let wrong = |e: perfdata::Error| Error::failed(format!("{name}: {e}"));
             if recover && !stream.is_finished() {
-                out.found.dropped += recover::finish(&path)?.dropped;
+                if self.source.is_some() {
+                    let to = part_of(&self.path, thread);
+                    copies.push(Copy::of(&path, &to)?);
+                    path = to;
+                }
+                out.found.dropped += recover::finish(&path)?.found.dropped;
                 let again = File::open(&path);
                 let again = again.map_err(|e| Error::failed(format!("cannot open {name}: {e}")))?;
                 stream = Stream::open(again).map_err(wrong)?;
@@ -366,8 +385,10 @@ impl Whole {
         };
         out.len = writer.position();
         out.parts = paths.len();
-        out.remarks
-            .extend(paths.iter().filter_map(|path| removed(path)));
+        if self.source.is_none() {
+            out.remarks
+                .extend(paths.iter().filter_map(|path| removed(path)));
+        }
         Ok(out)
     }
 
@@ -410,7 +431,7 @@ pub(crate) fn join(path: &Path, sync: bool) -> Result<u64> {
     let joined = joined.map_err(|e| {
         Error::failed(format!(
             "cannot join the files of the threads, {} and so on, to {name}: {e}. They hold all that was recorded: make room for as much \
-             again, and `auxrec recover {name}` joins them",
+             again, and `auxrec recover --in-place {name}` joins them",
             part_of(path, 0).display()
         ))
     })?;

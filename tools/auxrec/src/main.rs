@@ -17,7 +17,7 @@ use auxrec::live::Live;
 use auxrec::record::{Options, Snapshot};
 use auxrec::size::{parse_rings, parse_size, RingSizes};
 use auxrec::target::{parse_cpus, parse_ids, Target};
-use auxrec::{check, dump, flamegraph, json, record, report, Error};
+use auxrec::{check, dump, flamegraph, json, record, recover, report, Error};
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 
 mod pages;
@@ -76,11 +76,18 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Finish a file whose recorder was killed: index, features, sizes
+    /// Write a finished copy of a file whose recorder, auxrec or perf, was killed
     Recover {
         /// The recording
         #[arg(default_value = "perf.data")]
         file: PathBuf,
+        /// The file to write [default: FILE.recovered]
+        #[arg(short, long, value_name = "FILE", conflicts_with = "in_place")]
+        output: Option<PathBuf>,
+        /// Change the recording itself, without a copy: cut off what is no whole record at its end. The files of threads
+        /// (record --apart) are joined into it and removed
+        #[arg(long)]
+        in_place: bool,
     },
     /// Write the plain file of one whose trace is compressed
     Convert {
@@ -339,21 +346,36 @@ fn run(command: &Command) -> anyhow::Result<u8> {
             }
             Ok(ALL)
         }
-        Command::Recover { file } => {
-            let joined = auxrec::recover::recover(file)?;
-            let (found, name) = (joined.found, file.display());
+        Command::Recover {
+            file,
+            output,
+            in_place,
+        } => {
+            let out = match (output, in_place) {
+                (Some(output), _) => output.clone(),
+                (None, true) => file.clone(),
+                (None, false) => recover::beside(file),
+            };
+            let joined = match in_place {
+                true => recover::in_place(file)?,
+                false => recover::recover(file, &out)?,
+            };
+            let (found, name) = (joined.found, out.display());
             for remark in &joined.remarks {
                 print(&format!("{remark}\n"))?;
             }
             print(&if found.was_finished {
-                format!("{name} is complete: there is nothing to recover\n")
+                format!(
+                    "{} is complete: there is nothing to recover\n",
+                    file.display()
+                )
             } else {
                 let of = match joined.parts {
                     0 => String::new(),
                     parts => format!(" joined of {parts} files"),
                 };
                 format!(
-                    "{name}:{of} {} records, {} bytes of trace in {} pieces; {} bytes at its end were cut off\n",
+                    "{name}:{of} {} records, {} bytes of trace in {} pieces; {} bytes at the end were no whole record, and are left out\n",
                     found.records, found.trace, found.pieces, found.dropped
                 )
             })?;

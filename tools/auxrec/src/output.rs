@@ -124,14 +124,9 @@ impl Output {
     /// Creates the file of a thread, which drains these rings, beside one that was begun.
     pub fn apart(&self, thread: usize, rings: &Range<usize>) -> Result<Self> {
         let path = part_of(&self.path, thread);
-        let new = File::options()
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .open(&path);
-        let file = new.map_err(|e| match e.kind() {
+        let file = create_new(&path).map_err(|e| match e.kind() {
             io::ErrorKind::AlreadyExists => Error::failed(format!(
-                "{} is there already, a part of a recording that was not joined: `auxrec recover {}` joins it, or move it away",
+                "{} is there already, a part of a recording that was not joined: `auxrec recover --in-place {}` joins it, or move it away",
                 path.display(),
                 self.path.display()
             )),
@@ -358,7 +353,7 @@ impl Output {
             (Ok(len), true) => format!("holds what was recorded until then ({})", bytes(*len)),
             (Ok(len), false) => format!(
                 "holds what was recorded until then ({}), without the sections that describe the machine: \
-                 `auxrec recover` writes them when there is room",
+                 `auxrec recover --in-place` writes them when there is room",
                 bytes(*len)
             ),
             (Err(_), _) => "holds what cannot be told".to_owned(),
@@ -374,7 +369,16 @@ fn collected(counts: impl Fn(&mut Writer<Cursor<Vec<u8>>>) -> Result<()>) -> Res
     Ok(records.into_inner().into_inner())
 }
 
-/// An empty file that can also be read, for when it is full.
+/// A file that is not there yet. It can also be read, for when it is full.
+pub(crate) fn create_new(path: &Path) -> io::Result<File> {
+    File::options()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .open(path)
+}
+
+/// The same, or an empty file in the place of one that is there.
 fn create(path: &Path) -> io::Result<File> {
     File::options()
         .read(true)

@@ -315,6 +315,58 @@ fn bad_files() {
     }
 }
 
+/// `recover` of a file that another recorder has begun: it stays as it is, unless the user has it changed.
+#[test]
+fn recover_writes_a_copy() {
+    use perfdata::{Attr, Auxtrace, File, Writer};
+    let dir = machine();
+    let path = dir.path().join("perf.data");
+    let events = [(Attr::default(), vec![7])];
+    let mut file = Writer::new(fs::File::create(&path).unwrap(), &events).unwrap();
+    // EVENT_UPDATE, with which perf begins.
+    file.raw(&[78, 0, 0, 0, 0, 0, 16, 0, 1, 2, 3, 4, 5, 6, 7, 8])
+        .unwrap();
+    file.auxtrace(&Auxtrace {
+        size: 64,
+        ..Auxtrace::default()
+    })
+    .unwrap();
+    file.payload(&[7; 64]).unwrap();
+    file.checkpoint().unwrap();
+    drop(file);
+    // The beginning of a record.
+    let mut killed = fs::read(&path).unwrap();
+    killed.extend([9, 0, 0, 0, 0, 0, 64, 0, 1]);
+    fs::write(&path, &killed).unwrap();
+    let says = "2 records, 64 bytes of trace in 1 pieces; 9 bytes at the end were no whole record";
+    let check = |name: &str| {
+        let bytes = fs::read(dir.path().join(name)).unwrap();
+        let file = File::parse(&bytes).unwrap();
+        assert!(file.is_finished(), "{name}");
+        assert_eq!(file.records().count(), 2, "{name}");
+    };
+    for (args, written) in [
+        (&["recover"][..], "perf.data.recovered"),
+        (&["recover", "perf.data", "-o", "other"], "other"),
+        (&["recover", "--in-place"], "perf.data"),
+    ] {
+        let (status, text) = auxrec(dir.path(), args);
+        assert_eq!(status, Some(0), "{args:?}: {text}");
+        let want = format!("{written}: {says}");
+        assert!(text.contains(&want), "{args:?}: {text}");
+        if written != "perf.data" {
+            assert_eq!(fs::read(&path).unwrap(), killed, "{args:?}");
+            let (status, text) = auxrec(dir.path(), args);
+            assert_eq!(status, Some(1), "{args:?}: {text}");
+            assert!(text.contains("is there already"), "{args:?}: {text}");
+        }
+        check(written);
+    }
+    let (status, text) = auxrec(dir.path(), &["recover", "perf.data"]);
+    assert_eq!(status, Some(0), "{text}");
+    assert!(text.contains("perf.data is complete"), "{text}");
+}
+
 #[test]
 fn list_and_help() {
     let dir = machine();

@@ -70,7 +70,7 @@ fn joined(file: &TraceFile) -> Result<Seen> {
 }
 
 fn recover(file: &TraceFile) -> Result<String> {
-    let (status, text) = auxrec(&["recover", &file.path().display().to_string()])?;
+    let (status, text) = auxrec(&["recover", "--in-place", &file.path().display().to_string()])?;
     ensure!(
         status == Some(0),
         "auxrec recover: exit status {status:?}: {text}"
@@ -160,7 +160,7 @@ fn killed(name: &str) -> Result<String> {
         // One by itself is a recording too.
         if time % 10 == 0 {
             let alone = part(&file, 1);
-            let (status, text) = auxrec(&["recover", &alone.display().to_string()])?;
+            let (status, text) = auxrec(&["recover", "--in-place", &alone.display().to_string()])?;
             ensure!(status == Some(0), "auxrec recover: {text}");
             Seen::of_parts(&[alone])?.is_right()?;
         }
@@ -182,7 +182,7 @@ fn killed(name: &str) -> Result<String> {
 /// It failed for want of room, says what is where, and how to go on; and when there is room that is so.
 fn says_and_recovers(ended: &Ended, file: &TraceFile, disk: &Disk) -> Result<Seen> {
     let name = file.path().display();
-    let recover_it = format!("`auxrec recover {name}`");
+    let recover_it = format!("`auxrec recover --in-place {name}`");
     for says in [format!("{name}.t0"), recover_it, "No space left".to_owned()] {
         ensure!(
             ended.status == 1 && ended.errors.contains(&says),
@@ -223,7 +223,7 @@ fn no_room(name: &str) -> Result<String> {
     for thread in 0..CPUS {
         Seen::of_parts(&[part(&file, thread)])?.is_right()?;
     }
-    let again = auxrec(&["recover", &file.path().display().to_string()])?;
+    let again = auxrec(&["recover", "--in-place", &file.path().display().to_string()])?;
     ensure!(
         again.0 == Some(1) && again.1.contains("No space left"),
         "{again:?}"

@@ -93,7 +93,7 @@ fn killed(name: &str) -> Result<String> {
     wait_for("trace", || Ok(size(file.path()) > 2 * 16 * PAGE))?;
     recorder.kill()?;
     let path = file.path().display().to_string();
-    let (status, text) = auxrec(&["recover", &path])?;
+    let (status, text) = auxrec(&["recover", "--in-place", &path])?;
     ensure!(status == Some(0), "auxrec recover: {text}");
     let seen = Seen::of(&plain(&file, name)?).context(text)?;
     seen.is_right()?;

@@ -176,7 +176,9 @@ fn record() -> Result<String> {
 
 /// The recording after `auxrec recover`, and the position behind its last record.
 fn recovered(path: &str) -> Result<(Seen, u64)> {
-    let output = Command::new("auxrec").args(["recover", path]).output()?;
+    let output = Command::new("auxrec")
+        .args(["recover", "--in-place", path])
+        .output()?;
     ensure!(output.status.success(), "auxrec recover {path}: {output:?}");
     let bytes = std::fs::read(path)?;
     let mut last = 0;

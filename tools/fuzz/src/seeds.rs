@@ -58,6 +58,16 @@ pub fn seeds(target: &str) -> perfdata::Result<Vec<Vec<u8>>> {
         let mut cut = recording(false, false, false)?;
         cut.truncate(cut.len() - 72);
         out.push(cut);
+        // Records as perf writes them, of which COMPRESSED is not aligned, and one of no known type.
+        let mut foreign = recording(false, false, false)?;
+        for (kind, len) in [(78_u32, 24_u16), (81, 13), (4711, 16), (83, 24)] {
+            let end = foreign.len() + usize::from(len);
+            foreign.extend(kind.to_le_bytes());
+            foreign.extend([0; 2]);
+            foreign.extend(len.to_le_bytes());
+            foreign.resize(end, 1);
+        }
+        out.push(foreign);
     }
     Ok(out)
 }

@@ -146,7 +146,7 @@ impl<'a> Records<'a> {
         let Some(len) = usize::from(size).checked_sub(8) else {
             return Err(bad("shorter than the header itself"));
         };
-        if len % 8 != 0 {
+        if !kind.is_aligned(size) {
             return Err(bad("not a multiple of 8"));
         }
         let body = cursor.take(len, "record")?;

@@ -28,8 +28,9 @@ pub struct Recovered {
     pub times: Option<(u64, u64)>,
 }
 
-/// Finishes a file: finds its whole records, cuts off what is behind them, and writes index, features and sizes. A piece of
-/// trace of which only the front is there keeps that. The features are those that the recorder left in the file at its
+/// Finishes a file: finds its whole records, cuts off what is behind them, and writes index, features and sizes. A record
+/// counts by its header: its type need not be known, so files of other recorders can be finished, too. A piece of trace of
+/// which only the front is there keeps that. The features are those that the recorder left in the file at its
 /// beginning ([`Writer::with_spare`](crate::Writer::with_spare)), as `edit` changes them; `truncate` cuts the file.
 ///
 /// After a power cut a file can be longer than what was written to it, and end with zeros, as a file system may write its
@@ -137,7 +138,7 @@ fn scan<F: Read + Seek>(
     let mut stream = Stream::records_of(file, front.clone())?;
     while !shortened {
         let record = match stream.record() {
-            Ok(Some(record)) if record.kind.name().is_some() => record,
+            Ok(Some(record)) => record,
             Err(error @ Error::Input { .. }) => return Err(error),
             _ => break,
         };
@@ -155,15 +156,20 @@ fn scan<F: Read + Seek>(
             out.trace += payload;
             end = offset + size + payload;
         } else {
-            let Ok((event, id)) = parsed.decode(&record) else {
-                break;
+            let time = match parsed.decode(&record) {
+                Ok((Event::AuxtraceZstd(part), _)) => {
+                    out.trace += u64::from(part.len);
+                    None
+                }
+                Ok((Event::Read(_), _)) => None,
+                Ok((_, id)) => id.and_then(|id| id.time),
+                // Its readers would refuse the file for it.
+                Err(_) if record.kind == RecordType::AUXTRACE_ZSTD => break,
+                // Other recorders write records that this crate cannot decode. Their length is enough to step over them.
+                Err(_) => None,
             };
-            if let Event::AuxtraceZstd(part) = event {
-                out.trace += u64::from(part.len);
-            }
             // Records that a recorder has made up have no time.
-            let time = id.and_then(|id| id.time).filter(|time| *time != 0);
-            if let (Some(time), false) = (time, matches!(event, Event::Read(_))) {
+            if let Some(time) = time.filter(|time| *time != 0) {
                 let (first, last) = out.times.unwrap_or((time, time));
                 out.times = Some((first.min(time), last.max(time)));
             }

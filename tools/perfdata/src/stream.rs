@@ -252,7 +252,7 @@ impl<R: Read + Seek> Stream<R> {
         let [a, b, c, d, e, f, g, h] = header;
         let kind = RecordType(u32::from_le_bytes([a, b, c, d]));
         let size = u16::from_le_bytes([g, h]);
-        if size < 8 || size % 8 != 0 {
+        if size < 8 || !kind.is_aligned(size) {
             return Err(Error::Invalid {
                 field: "record header.size",
                 offset: offset + 6,

@@ -4,6 +4,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::collections::BTreeMap;
+
 use perfdata::{Auxtrace, FinishedInit};
 
 use super::*;
@@ -131,7 +133,7 @@ fn the_worst_end_is_that_of_all() {
         ([Some("whole"), None], "recovered"),
     ] {
         let (_directory, path) = recording(ends);
-        recover::recover(&path).unwrap();
+        recover::in_place(&path).unwrap();
         assert_eq!(note(&path, "ended").as_deref(), Some(ended), "{ends:?}");
     }
 }
@@ -142,7 +144,7 @@ fn a_join_that_was_interrupted_is_done_again() {
     let (_directory, path) = recording([Some("whole"); 2]);
     let parts = [0, 1].map(|thread| fs::read(part_of(&path, thread)).unwrap());
     let front = fs::read(&path).unwrap();
-    recover::recover(&path).unwrap();
+    recover::in_place(&path).unwrap();
     let whole = fs::read(&path).unwrap();
     let middle = front.len() + (whole.len() - front.len()) / 2;
     let ends = (front.len()..front.len() + 300).step_by(7);
@@ -156,14 +158,14 @@ fn a_join_that_was_interrupted_is_done_again() {
             torn.resize(2 * whole.len(), 0);
         }
         fs::write(&path, torn).unwrap();
-        let joined = recover::recover(&path).unwrap();
+        let joined = recover::in_place(&path).unwrap();
         assert_eq!(joined.parts, 2);
         assert!(fs::read(&path).unwrap() == whole, "cut at {len}");
         assert_eq!(there(&path), [false; 2]);
     }
     // The join was killed before it had removed all files.
     fs::write(part_of(&path, 1), &parts[1]).unwrap();
-    let again = recover::recover(&path).unwrap();
+    let again = recover::in_place(&path).unwrap();
     assert!(again.found.was_finished && again.remarks.len() == 1);
     assert!(fs::read(&path).unwrap() == whole);
     assert_eq!(there(&path), [false; 2]);
@@ -181,7 +183,7 @@ fn parts_are_recovered_before() {
         fs::write(&path, &front).unwrap();
         fs::write(part_of(&path, 0), &first).unwrap();
         fs::write(&part, &all[..len]).unwrap();
-        let joined = recover::recover(&path).unwrap();
+        let joined = recover::in_place(&path).unwrap();
         assert_eq!(note(&path, "ended").as_deref(), Some("recovered"));
         let rings = pieces(&path);
         assert_eq!(rings[0], [(0, 64), (64, 4096)]);
@@ -207,7 +209,7 @@ fn what_is_of_another_recording_stays() {
     let stale = part_of(&path, 1);
     write(&stale, "3-4", Some(1), &[8], Some("whole"));
     let before = fs::read(&stale).unwrap();
-    let joined = recover::recover(&path).unwrap();
+    let joined = recover::in_place(&path).unwrap();
     assert!(
         joined.remarks[0].contains("is of another recording"),
         "{joined:?}"
@@ -217,9 +219,9 @@ fn what_is_of_another_recording_stays() {
     // What the missing file had is unknown.
     assert_eq!(note(&path, "ended").as_deref(), Some("recovered"));
     // A second join does not remove it either, nor a file that comes back later.
-    assert!(recover::recover(&path).unwrap().found.was_finished);
+    assert!(recover::in_place(&path).unwrap().found.was_finished);
     write(&stale, ID, Some(1), &[8], Some("whole"));
-    assert!(recover::recover(&path).unwrap().remarks.is_empty());
+    assert!(recover::in_place(&path).unwrap().remarks.is_empty());
     assert_eq!(there(&path), [false, true]);
 }
 
@@ -233,7 +235,7 @@ fn a_damaged_part_ends_the_join() {
     // Breaks the length of the record behind FINISHED_INIT.
     bytes[front.len() + 6] = 3;
     fs::write(&part, &bytes).unwrap();
-    let says = recover::recover(&path).unwrap_err().to_string();
+    let says = recover::in_place(&path).unwrap_err().to_string();
     assert!(says.contains("perf.data.t0: record header.size"), "{says}");
     assert!(fs::read(&path).unwrap() == front);
     assert_eq!(there(&path), [true; 2]);
@@ -245,10 +247,54 @@ fn a_damaged_part_ends_the_join() {
     let last = file.records().last().unwrap().unwrap().offset;
     bytes[usize::try_from(last).unwrap() + 6] = 3;
     fs::write(&part, &bytes).unwrap();
-    let says = recover::recover(&path).unwrap_err().to_string();
+    let says = recover::in_place(&path).unwrap_err().to_string();
     assert!(says.contains("perf.data.t1: record header.size"), "{says}");
     assert!(fs::read(&path).unwrap() == front);
     assert_eq!(there(&path), [true; 2]);
+}
+
+/// All files of a directory.
+fn content(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let entries = fs::read_dir(directory).unwrap();
+    let paths = entries.map(|entry| entry.unwrap().path());
+    paths
+        .map(|path| (path.clone(), fs::read(path).unwrap()))
+        .collect()
+}
+
+/// Without a word of the user's, `recover` changes no file, and leaves nothing but the copy.
+#[test]
+fn a_copy_is_joined_and_all_else_stays() {
+    let (directory, path) = recording([None, Some("whole")]);
+    let out = recover::beside(&path);
+    let before = content(directory.path());
+    let joined = recover::recover(&path, &out).unwrap();
+    let mut after = content(directory.path());
+    let copy = after.remove(&out).unwrap();
+    assert!(after == before);
+    // What is there already stays, too.
+    let says = recover::recover(&path, &out).unwrap_err().to_string();
+    assert!(says.contains("recovered is there already"), "{says}");
+    assert!(fs::read(&out).unwrap() == copy);
+    let found = recover::in_place(&path).unwrap();
+    assert!(fs::read(&path).unwrap() == copy);
+    assert_eq!(found, joined);
+    // One that is finished needs no copy.
+    fs::remove_file(&out).unwrap();
+    let again = recover::recover(&path, &out).unwrap();
+    assert!(again.found.was_finished && !out.exists());
+
+    // A copy that cannot be finished is removed.
+    let (directory, path) = recording([None, Some("whole")]);
+    let part = part_of(&path, 1);
+    let mut bytes = fs::read(&part).unwrap();
+    let front = usize::try_from(fs::metadata(&path).unwrap().len()).unwrap();
+    bytes[front + 6] = 3;
+    fs::write(&part, &bytes).unwrap();
+    let before = content(directory.path());
+    let says = recover::recover(&path, &out).unwrap_err().to_string();
+    assert!(says.contains("perf.data.t1: record header.size"), "{says}");
+    assert!(content(directory.path()) == before);
 }
 
 /// A full disk is an error of the output.

@@ -364,7 +364,7 @@ impl Recording {
                 .map(|(part, state)| format!("{part} {state}"))
                 .collect();
             return Err(Error::failed(format!(
-                "{name}: {what} ({error}); {}. Free as much space as these have, and `auxrec recover {name}` joins them; or choose another \
+                "{name}: {what} ({error}); {}. Free as much space as these have, and `auxrec recover --in-place {name}` joins them; or choose another \
                  place with -o",
                 held.join(", ")
             )));

@@ -162,17 +162,23 @@ pub(super) fn killed() -> Result<String> {
         recorder.kill()?;
         waited?;
         let before = perf_reads(file.path())?;
-        let recovered = Command::new("auxrec")
+        let there = std::fs::read(file.path())?;
+        let output = Command::new("auxrec")
             .arg("recover")
             .arg(file.path())
-            .output()?
-            .status
-            .success();
-        let after = perf_reads(file.path())?;
-        let read = after.is_some_and(|pieces| pieces != 0);
+            .output()?;
+        ensure!(output.status.success(), "auxrec recover: {output:?}");
+        let recovered = auxrec::recover::beside(file.path());
+        let after = perf_reads(&recovered)?;
         ensure!(
-            read == (tool == Auxrec) && before.is_some() == read,
-            "{}: {before:?}, and {after:?} after recover: {recovered}",
+            std::fs::read(file.path())? == there,
+            "auxrec recover has changed the file of {}",
+            tool.name()
+        );
+        std::fs::remove_file(&recovered)?;
+        ensure!(
+            after.is_some_and(|pieces| pieces != 0) && before.is_some() == (tool == Auxrec),
+            "{}: {before:?}, and {after:?} after recover",
             tool.name()
         );
         out.push(format!(

@@ -89,7 +89,7 @@ pub(super) fn snapshots_by_command(name: &str) -> Result<String> {
     recorder.kill()?;
     released()?;
     let output = std::process::Command::new("auxrec")
-        .arg("recover")
+        .args(["recover", "--in-place"])
         .arg(file.path())
         .output()?;
     ensure!(output.status.success(), "auxrec recover: {output:?}");

@@ -66,6 +66,16 @@ record_types! {
     TEXT_POKE = 20,
     /// Hardware id of an AUX output.
     AUX_OUTPUT_HW_ID = 21,
+    /// A call chain of user space that was put off.
+    CALLCHAIN_DEFERRED = 22,
+    /// An event, in a stream for a pipe.
+    HEADER_ATTR = 64,
+    /// The name of an event, in files of old recorders.
+    HEADER_EVENT_TYPE = 65,
+    /// Formats of tracepoints, in a stream for a pipe.
+    HEADER_TRACING_DATA = 66,
+    /// A build-id, in a stream for a pipe.
+    HEADER_BUILD_ID = 67,
     /// The recorder has read every ring once.
     FINISHED_ROUND = 68,
     /// The ids of the events.
@@ -80,10 +90,30 @@ record_types! {
     THREAD_MAP = 73,
     /// CPUs that are recorded.
     CPU_MAP = 74,
+    /// Configuration of `perf stat`.
+    STAT_CONFIG = 75,
+    /// A counter of `perf stat`.
+    STAT = 76,
+    /// An interval of `perf stat`.
+    STAT_ROUND = 77,
+    /// Name, unit, scale or CPUs of an event.
+    EVENT_UPDATE = 78,
     /// From the cycle counter to perf's clock.
     TIME_CONV = 79,
+    /// A feature section, in a stream for a pipe.
+    HEADER_FEATURE = 80,
+    /// Records of the kernel, compressed. Its length need not be a multiple of 8.
+    COMPRESSED = 81,
     /// The synthesised records are all written.
     FINISHED_INIT = 82,
+    /// Records of the kernel, compressed and padded.
+    COMPRESSED2 = 83,
+    /// Metadata of a BPF program.
+    BPF_METADATA = 84,
+    /// Scheduler statistics of a CPU.
+    SCHEDSTAT_CPU = 85,
+    /// Scheduler statistics of a domain.
+    SCHEDSTAT_DOMAIN = 86,
     /// A compressed part of a piece of the AUX area: see [`AuxtraceZstd`](super::AuxtraceZstd).
     /// The number is `AUXZ`, far from those of perf. perf skips records of types that it does not
     /// know.
@@ -95,6 +125,12 @@ impl RecordType {
     #[must_use]
     pub fn is_user(self) -> bool {
         self.0 >= 64
+    }
+
+    /// Whether a record of this type can have this length, if it is not shorter than its header. perf aligns all records but
+    /// COMPRESSED.
+    pub(crate) fn is_aligned(self, size: u16) -> bool {
+        size % 8 == 0 || self == Self::COMPRESSED
     }
 }
 

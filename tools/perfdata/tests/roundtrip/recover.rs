@@ -4,10 +4,10 @@
 
 use std::io::Cursor;
 
-use perfdata::{Feature, File, RecordType};
+use perfdata::{Auxtrace, Encode, Feature, File, RecordType, Writer};
 
 use crate::damaged::read_all;
-use crate::sample::{chunks, sample_file};
+use crate::sample::{aux_attr, chunks, sample_file};
 
 pub(super) fn recovered(bytes: &[u8]) -> perfdata::Result<(perfdata::Recovered, Vec<u8>)> {
     let mut file = Cursor::new(bytes.to_vec());
@@ -148,4 +148,69 @@ fn zeros_at_the_end_are_no_trace() {
             }
         }
     }
+}
+
+/// A record of this type, with this length.
+fn record(kind: u32, len: u16) -> Vec<u8> {
+    let mut out = kind.to_le_bytes().to_vec();
+    out.extend([0; 2]);
+    out.extend(len.to_le_bytes());
+    out.resize(len.into(), 0xa5);
+    out
+}
+
+/// An AUXTRACE record, and so much of its payload.
+fn piece(size: u64, offset: u64, there: usize) -> Vec<u8> {
+    let mut out = record(RecordType::AUXTRACE.0, 8);
+    let aux = Auxtrace {
+        size,
+        offset,
+        ..Auxtrace::default()
+    };
+    aux.encode(&mut out);
+    let len = u16::try_from(out.len()).unwrap();
+    out[6..8].copy_from_slice(&len.to_le_bytes());
+    out.extend(vec![0x5a; there]);
+    out
+}
+
+/// What stock perf has written when it is killed: features that its header announces and that are not there, and records of
+/// types that come before, between and behind the pieces of trace. Some are of no known type, and COMPRESSED is not aligned.
+#[test]
+fn a_file_of_perf_keeps_all_records() {
+    let file = Writer::new(Cursor::new(Vec::new()), &[(aux_attr(), vec![100])]).unwrap();
+    let data = usize::try_from(file.position()).unwrap();
+    let mut front = file.into_inner().into_inner();
+    front[72..104].copy_from_slice(&[0xff, 0xfe, 0x3f, 0x20].repeat(8));
+    let before = [78, 79, 69, 73, 74, 82, 70, 84, 85].map(|kind| record(kind, 40));
+    let parts = [
+        before.concat(),
+        piece(64, 0, 64),
+        record(81, 21),
+        record(1, 24),
+        // The kernel's records, of which this is too short for its type.
+        record(11, 8),
+        record(83, 48),
+        piece(128, 64, 128),
+        record(4711, 16),
+        piece(256, 192, 24),
+    ];
+    let whole = [front, parts.concat()].concat();
+    let (found, again) = recovered(&whole).unwrap();
+    assert_eq!(
+        (found.records, found.pieces, found.trace, found.dropped),
+        (17, 3, 64 + 128 + 24, 0)
+    );
+    let there = File::parse(&again).unwrap();
+    assert!(there.is_finished());
+    assert_eq!(there.records().map(Result::unwrap).count(), 17);
+    // Nothing but the length of the last piece was changed.
+    let (at, size) = there.data_section();
+    assert_eq!(at, u64::try_from(data).unwrap());
+    let end = data + usize::try_from(size).unwrap();
+    assert_eq!(end, whole.len());
+    assert_eq!(again[data..end - 64], whole[data..end - 64]);
+    let index = there.feature(Feature::AUXTRACE).unwrap().index().unwrap();
+    assert_eq!(index.len(), 3);
+    read_all(&again);
 }
