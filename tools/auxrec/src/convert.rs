@@ -2,7 +2,7 @@
 
 //! `convert`: from a file whose trace is compressed to the one that would have been written otherwise.
 
-use std::fs::{self, File as Output};
+use std::fs;
 use std::io::{Cursor, Seek, Write};
 use std::path::Path;
 
@@ -12,6 +12,7 @@ use perfdata::{
 use zstd::bulk::Decompressor;
 
 use crate::error::{Error, Result};
+use crate::output::create_new;
 
 /// The note of a file whose trace is compressed.
 pub(crate) const NOTE: &str = "compressed";
@@ -38,7 +39,7 @@ pub(crate) fn plain(bytes: Vec<u8>) -> Result<Vec<u8>> {
 pub fn convert_file(from: &Path, to: &Path) -> Result<()> {
     let bytes = fs::read(from)
         .map_err(|e| Error::failed(format!("cannot read {}: {e}", from.display())))?;
-    let out = Output::create_new(to)
+    let out = create_new(to)
         .map_err(|e| Error::failed(format!("cannot create {}: {e}", to.display())))?;
     let converted = convert(&bytes, out);
     if converted.is_err() {

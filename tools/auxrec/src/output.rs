@@ -3,9 +3,10 @@
 //! The file that is written, or the series of files.
 
 use std::collections::VecDeque;
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Cursor};
 use std::ops::Range;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
@@ -369,23 +370,22 @@ fn collected(counts: impl Fn(&mut Writer<Cursor<Vec<u8>>>) -> Result<()>) -> Res
     Ok(records.into_inner().into_inner())
 }
 
-/// A file that is not there yet. It can also be read, for when it is full.
-pub(crate) fn create_new(path: &Path) -> io::Result<File> {
-    File::options()
-        .read(true)
-        .write(true)
-        .create_new(true)
-        .open(path)
+/// How files of trace are opened. They can also be read, for when they are full. Others must not read them, as with perf: trace
+/// shows what a program does with its secrets.
+fn options() -> OpenOptions {
+    let mut options = File::options();
+    options.read(true).write(true).mode(0o600);
+    options
 }
 
-/// The same, or an empty file in the place of one that is there.
+/// A file that is not there yet.
+pub(crate) fn create_new(path: &Path) -> io::Result<File> {
+    options().create_new(true).open(path)
+}
+
+/// An empty file.
 fn create(path: &Path) -> io::Result<File> {
-    File::options()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .open(path)
+    options().create(true).truncate(true).open(path)
 }
 
 fn cannot_create(path: &Path, e: &io::Error) -> Error {

@@ -4,7 +4,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 
 use perfdata::{Attr, Auxtrace, EventDesc, Feature, FinishedRound, RecordType};
 
@@ -116,6 +116,31 @@ fn description() -> Description {
             thread: None,
         }),
     }
+}
+
+/// As perf's files: `S_IRUSR | S_IWUSR`.
+#[test]
+fn others_cannot_read_files_of_trace() {
+    let directory = tempfile::tempdir().unwrap();
+    let in_it = |name| directory.path().join(name);
+    let whole = Output::create(&in_it("whole"), description(), Limits::default()).unwrap();
+    let part = whole.apart(0, &(0..1)).unwrap();
+    let limits = Limits {
+        parts: true,
+        ..Limits::default()
+    };
+    let what = Description {
+        apart: None,
+        ..description()
+    };
+    let mut series = Output::create(&in_it("series"), what, limits).unwrap();
+    series.next().unwrap();
+    drop((whole, part, series));
+    crate::recover::recover(&in_it("series.0002"), &in_it("copy")).unwrap();
+    crate::convert::convert_file(&in_it("copy"), &in_it("plain")).unwrap();
+    let entries = fs::read_dir(directory.path()).unwrap();
+    let modes = entries.map(|entry| entry.unwrap().metadata().unwrap().permissions().mode());
+    assert_eq!(modes.collect::<Vec<_>>(), [0o100_600; 6]);
 }
 
 /// The disk is full for the file of one thread. The file of another thread can still be written: it
