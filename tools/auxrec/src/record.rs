@@ -162,10 +162,16 @@ pub fn record(options: &Options) -> Result<Outcome> {
     if options.target == Target::Command {
         plan.threads = Some(pid.into_iter().collect());
     }
-    match &options.target {
+    let looked = match &options.target {
         Target::Processes(pids) => watch.processes(pids, false)?,
         Target::Threads(threads) => watch.processes(threads, true)?,
-        Target::Command | Target::All | Target::System(_) => {}
+        Target::Command | Target::All | Target::System(_) => None,
+    };
+    if let Some(e) = looked {
+        eprintln!(
+            "auxrec: the kernel does not report the end of what is recorded (pidfd_open: {e}): it is looked for in /proc, four times a \
+             second"
+        );
     }
     if options.shrink && plan.shrink(&limits)? {
         eprintln!(

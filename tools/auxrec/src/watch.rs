@@ -19,6 +19,10 @@ use crate::delay::Step;
 use crate::error::{Error, Result};
 use crate::sys;
 
+mod targets;
+
+use targets::Targets;
+
 /// What woke the recorder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Wake {
@@ -60,7 +64,7 @@ pub(crate) struct Watch {
     child: UnixStream,
     signal: Option<UnixStream>,
     control: Option<Control>,
-    targets: Vec<Option<OwnedFd>>,
+    targets: Targets,
     /// All of them had ended before they could be waited for.
     gone: bool,
     steps: VecDeque<(u64, Step)>,
@@ -156,7 +160,7 @@ impl Watch {
             child: signals(&[SIGCHLD])?,
             signal: usr2.then(|| signals(&[SIGUSR2])).transpose()?,
             control,
-            targets: Vec::new(),
+            targets: Targets::default(),
             gone: false,
             steps: VecDeque::new(),
             rotation: None,
@@ -194,23 +198,17 @@ impl Watch {
         self.add(fd, OVER)
     }
 
-    /// Waits for the ends of these processes, or threads, too; one that has ended already is as if it ended now.
-    pub fn processes(&mut self, pids: &[u32], threads: bool) -> Result<()> {
-        // PIDFD_THREAD, which is O_EXCL.
-        let flags = rustix::process::PidfdFlags::from_bits_retain(if threads { 0o200 } else { 0 });
-        for pid in pids {
-            let pid = i32::try_from(*pid).ok();
-            let fd = pid
-                .and_then(rustix::process::Pid::from_raw)
-                .and_then(|pid| rustix::process::pidfd_open(pid, flags).ok());
-            if let Some(fd) = &fd {
-                let number = u64::try_from(self.targets.len()).unwrap_or(0);
-                self.add(fd.as_fd(), GONE + number)?;
-            }
-            self.targets.push(fd);
+    /// Waits for the ends of these processes, or threads, too; one that has ended already is as if it ended now. Some may have to
+    /// be looked at, at each beat: why.
+    pub fn processes(&mut self, ids: &[u32], threads: bool) -> Result<Option<rustix::io::Errno>> {
+        let (targets, why) = Targets::open(ids, threads, rustix::process::pidfd_open)?;
+        for (number, fd) in targets.descriptors() {
+            let number = u64::try_from(number).unwrap_or(0);
+            self.add(fd.as_fd(), GONE + number)?;
         }
-        self.gone = !self.targets.is_empty() && self.targets.iter().all(Option::is_none);
-        Ok(())
+        self.gone = targets.all_ended();
+        self.targets = targets;
+        Ok(why)
     }
 
     /// The clock runs from now on.
@@ -291,11 +289,8 @@ impl Watch {
                 BEAT => {}
                 token if token >= GONE => {
                     let number = usize::try_from(token - GONE).unwrap_or(usize::MAX);
-                    if let Some(target) = self.targets.get_mut(number) {
-                        // Closing it takes it out of what is waited for.
-                        *target = None;
-                    }
-                    if self.targets.iter().all(Option::is_none) {
+                    self.targets.ended(number);
+                    if self.targets.all_ended() {
                         out.push(Wake::Gone);
                     }
                 }
@@ -308,6 +303,9 @@ impl Watch {
         if let Some(beat) = &mut self.beat {
             if beat.is_due()? {
                 out.push(Wake::Beat);
+                if self.targets.look() && self.targets.all_ended() {
+                    out.push(Wake::Gone);
+                }
             }
         }
         if self.steps.is_empty() && self.rotation.is_none() {
