@@ -39,6 +39,8 @@ pub struct Writer<W> {
     index: Vec<IndexEntry>,
     /// Where compressed parts of trace begin.
     parts: Vec<u64>,
+    /// Where the features begin that [`try_finish`](Self::try_finish) has written.
+    features: Option<u64>,
     failed: bool,
 }
 
@@ -167,6 +169,7 @@ impl<W: Write + Seek> Writer<W> {
             owed: 0,
             index: Vec::new(),
             parts: Vec::new(),
+            features: None,
             failed: false,
         }
     }
@@ -303,6 +306,10 @@ impl<W: Write + Seek> Writer<W> {
     /// # Errors
     /// If the output fails.
     pub fn flush(&mut self) -> Result<()> {
+        if let Some(at) = self.features {
+            self.go_back(at);
+            self.patch(FEATURES_AT, &[0; 32])?;
+        }
         self.write_stage(0, |out, front, _| out.write(front))?;
         self.settle();
         Ok(())
@@ -428,6 +435,7 @@ impl<W: Write + Seek> Writer<W> {
         self.owed = 0;
         self.written = good;
         self.good = good;
+        self.features = None;
         self.parts.retain(|&part| part < good);
         let kept = self.index.partition_point(|entry| entry.offset < good);
         self.index.split_off(kept)
@@ -453,7 +461,7 @@ impl<W: Write + Seek> Writer<W> {
         self.out
     }
 
-    /// As [`finish`](Self::finish), and the writer stays.
+    /// As [`finish`](Self::finish), and the writer stays: the file can be finished again, with other features.
     ///
     /// # Errors
     /// If the output fails.
@@ -461,6 +469,7 @@ impl<W: Write + Seek> Writer<W> {
         self.checkpoint()?;
         let (tail, bits) = self.tail(features);
         self.write_all(&tail)?;
+        self.features = Some(self.good);
         self.patch(FEATURES_AT, &bits)
     }
 
@@ -517,6 +526,7 @@ impl<W: Read + Write + Seek> Writer<W> {
                 self.good = good;
                 self.index.extend(index);
             }
+            self.features = None;
             return Err(error);
         }
         // No reader looks behind the features.

@@ -279,3 +279,28 @@ fn a_full_disk_loses_nothing_for_nothing() {
     }
     assert!(over > 0 && not > 0 && refused > 0);
 }
+
+/// The end of a file is not the last word on it: the second features replace the first, and are no records.
+#[test]
+fn a_file_is_finished_twice() {
+    let events = [(aux_attr(), vec![100])];
+    let write = |ends: &[&str]| {
+        let mut w = Writer::new(Cursor::new(Vec::new()), &events).unwrap();
+        let aux = Auxtrace {
+            size: 8,
+            ..Auxtrace::default()
+        };
+        w.auxtrace(&aux).unwrap();
+        w.payload(&[7; 8]).unwrap();
+        for end in ends {
+            let mut features = Features::new();
+            features.string(Feature::HOSTNAME, end);
+            w.try_finish(&features).unwrap();
+        }
+        let len = usize::try_from(w.position()).unwrap();
+        w.into_inner().into_inner()[..len].to_vec()
+    };
+    let long = "h".repeat(1000);
+    assert!(write(&[&long, "here"]) == write(&["here"]));
+    assert!(write(&["here", &long]) == write(&[&long]));
+}
