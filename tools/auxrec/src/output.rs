@@ -3,6 +3,7 @@
 //! The file that is written, or the series of files.
 
 use std::collections::VecDeque;
+use std::fmt::Display;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Cursor};
 use std::ops::Range;
@@ -295,8 +296,7 @@ impl Output {
     fn next(&mut self) -> Result<()> {
         let features = self.features("rotated");
         self.file.try_finish(&features)?;
-        // Synchronises the file with its disk.
-        self.sync = None;
+        self.synced()?;
         self.before = self.total();
         self.kept.push_back(self.path.clone());
         while self.limits.keep.is_some_and(|keep| self.kept.len() >= keep) {
@@ -313,6 +313,14 @@ impl Output {
         self.sync = Some(sync);
         self.times = None;
         self.begin()
+    }
+
+    /// Ends the synchronising of the file with its disk.
+    ///
+    /// # Errors
+    /// What the disk reported, unless [`turn`](crate::drain::Tape::turn) has returned it.
+    pub fn synced(&mut self) -> Result<()> {
+        self.sync.take().map_or(Ok(()), |mut sync| sync.stop())
     }
 
     /// Waits until everything that was written so far is on the disk.
@@ -403,7 +411,13 @@ fn open(
         Some(_) => format!("{}: ", path.display()),
         None => String::new(),
     };
-    let sync = Sync::start(&file, limits.sync, limits.verbose.then_some(said));
+    let cannot = |e: &dyn Display| Error::failed(format!("cannot write {}: {e}", path.display()));
+    let sync = Sync::start(
+        file.try_clone().map_err(|e| cannot(&e))?,
+        path,
+        limits.sync,
+        limits.verbose.then_some(said),
+    );
     let events: Vec<_> = what
         .events
         .iter()
@@ -411,7 +425,6 @@ fn open(
         .collect();
     // For `recover`, if the recorder is killed.
     let spare = features(what, limits, part, "killed", &[]);
-    let file = Writer::with_spare(file, &events, &spare)
-        .map_err(|e| Error::failed(format!("cannot write {}: {e}", path.display())))?;
+    let file = Writer::with_spare(file, &events, &spare).map_err(|e| cannot(&e))?;
     Ok((file, sync))
 }

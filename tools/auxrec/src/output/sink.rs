@@ -79,6 +79,9 @@ impl Tape for Output {
     }
 
     fn turn(&mut self) -> Result<()> {
+        if let Some(sync) = &mut self.sync {
+            sync.check()?;
+        }
         if let Some((sum, counted)) = &mut self.together {
             let now = self.file.position();
             sum.fetch_add(now.saturating_sub(*counted), Ordering::Relaxed);

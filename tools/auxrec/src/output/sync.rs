@@ -3,66 +3,183 @@
 //! Brings a file to its disk.
 
 use std::fs::File;
+use std::io;
 use std::path::Path;
-use std::sync::mpsc;
-use std::thread;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
+
+use rustix::io::Errno;
 
 use crate::error::{Error, Result};
 
 /// Waits until all of a file is on its disk.
 pub(crate) fn to_disk(file: &File, path: &Path) -> Result<()> {
-    // A pipe or a device cannot be synchronised: that is no error.
-    match rustix::fs::fdatasync(file) {
-        Err(e) if e != rustix::io::Errno::INVAL && e != rustix::io::Errno::ROFS => Err(
-            Error::failed(format!("cannot write {} to its disk: {e}", path.display())),
-        ),
-        _ => Ok(()),
+    file.bring().map_err(|e| cannot_write(path, &e))
+}
+
+fn cannot_write(path: &Path, e: &io::Error) -> Error {
+    Error::Disk(format!(
+        "cannot write {} to its disk: {e}. What of it is on the disk is not known: copy it to another disk, check the copy with \
+         `auxrec check`, and record there",
+        path.display()
+    ))
+}
+
+/// A file as its disk sees it.
+pub(super) trait Disk: Send + 'static {
+    /// Waits until all of it is on the disk. A pipe or a device has none: that is no error.
+    fn bring(&self) -> io::Result<()>;
+    /// Its length.
+    fn length(&self) -> u64;
+}
+
+impl Disk for File {
+    fn bring(&self) -> io::Result<()> {
+        match rustix::fs::fdatasync(self) {
+            Ok(()) | Err(Errno::INVAL | Errno::ROFS) => Ok(()),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    fn length(&self) -> u64 {
+        self.metadata().map_or(0, |meta| meta.len())
     }
 }
 
-/// Synchronises a file with its disk at intervals. A thread of its own does so, as a disk is slow.
+/// Synchronises a file with its disk at intervals. A thread of its own does so, as a disk is slow. It ends with the first error:
+/// the kernel reports one only once, and a later call would succeed.
 pub(super) struct Sync {
     stop: Option<mpsc::Sender<()>>,
-    thread: Option<thread::JoinHandle<()>>,
+    thread: Option<JoinHandle<Result<()>>>,
 }
 
 impl Sync {
-    /// Starts the thread. With `said`, it reports the length of the file behind this text.
-    pub(super) fn start(file: &File, period: Duration, said: Option<String>) -> Self {
-        let file = if period.is_zero() {
-            None
-        } else {
-            file.try_clone().ok()
-        };
+    /// Starts the thread, unless `period` is zero. With `said`, it reports the length of the file behind this text.
+    pub(super) fn start(
+        file: impl Disk,
+        path: &Path,
+        period: Duration,
+        said: Option<String>,
+    ) -> Self {
         let (stop, stopped) = mpsc::channel();
-        let thread = file.map(|file| {
-            thread::spawn(move || {
-                while stopped.recv_timeout(period) == Err(mpsc::RecvTimeoutError::Timeout) {
-                    // Errors are ignored: the writer of the file reports a full disk, and a pipe has no disk.
-                    // The length is only needed for the message.
-                    let len = said
-                        .as_ref()
-                        .map(|_| file.metadata().map_or(0, |meta| meta.len()));
-                    if let (Ok(()), Some(name), Some(len)) = (file.sync_data(), &said, len) {
-                        eprintln!("auxrec: {name}{len} bytes are on the disk");
-                    }
-                }
-                let _ = file.sync_all();
-            })
-        });
+        let path = path.to_owned();
+        let run = move || loop {
+            let last = stopped.recv_timeout(period) != Err(RecvTimeoutError::Timeout);
+            let len = file.length();
+            file.bring().map_err(|e| cannot_write(&path, &e))?;
+            if last {
+                return Ok(());
+            }
+            if let Some(name) = &said {
+                eprintln!("auxrec: {name}{len} bytes are on the disk");
+            }
+        };
         Self {
             stop: Some(stop),
-            thread,
+            thread: (!period.is_zero()).then(|| thread::spawn(run)),
+        }
+    }
+
+    /// Whether all went well so far.
+    ///
+    /// # Errors
+    /// What the disk reported. It is returned once.
+    pub(super) fn check(&mut self) -> Result<()> {
+        match &self.thread {
+            Some(thread) if thread.is_finished() => self.stop(),
+            _ => Ok(()),
+        }
+    }
+
+    /// Synchronises the file for the last time.
+    ///
+    /// # Errors
+    /// As [`check`](Self::check).
+    pub(super) fn stop(&mut self) -> Result<()> {
+        self.stop = None;
+        match self.thread.take().map(JoinHandle::join) {
+            Some(Ok(result)) => result,
+            // Its panic was reported.
+            None | Some(Err(_)) => Ok(()),
         }
     }
 }
 
 impl Drop for Sync {
     fn drop(&mut self) {
-        self.stop = None;
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
+        // Who needs to know has called `stop`.
+        let _ = self.stop();
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::sync::Arc;
+
+    use super::*;
+
+    /// A disk that fails at the call with this number, and only then.
+    #[derive(Clone)]
+    pub struct Bad(u32, Arc<AtomicU32>);
+
+    impl Bad {
+        pub fn at(call: u32) -> Self {
+            Self(call, Arc::default())
         }
+
+        /// What `check` returns of the failure, once it is there.
+        pub fn reported(&self, mut check: impl FnMut() -> Result<()>) -> Result<()> {
+            // After the failure there are no calls.
+            while self.1.load(Ordering::Relaxed) <= self.0 + 1 {
+                check()?;
+                thread::yield_now();
+            }
+            Ok(())
+        }
+    }
+
+    impl Disk for Bad {
+        fn bring(&self) -> io::Result<()> {
+            if self.1.fetch_add(1, Ordering::Relaxed) + 1 == self.0 {
+                return Err(Errno::IO.into());
+            }
+            Ok(())
+        }
+
+        fn length(&self) -> u64 {
+            0
+        }
+    }
+
+    fn is_named(result: Result<()>) {
+        let says = result.unwrap_err().to_string();
+        let want = "cannot write a/file to its disk: Input/output error";
+        assert!(says.starts_with(want), "{says}");
+    }
+
+    /// The kernel reports it once; it is not lost, whichever call it comes from.
+    #[test]
+    fn an_error_of_the_disk_is_reported() {
+        let path = Path::new("a/file");
+        for call in [1, 3] {
+            let bad = Bad::at(call);
+            let mut sync = Sync::start(bad.clone(), path, Duration::from_millis(1), None);
+            is_named(bad.reported(|| sync.check()));
+            sync.check().unwrap();
+            sync.stop().unwrap();
+        }
+        // The last call, when the file is finished.
+        let hour = Duration::from_secs(3600);
+        is_named(Sync::start(Bad::at(1), path, hour, None).stop());
+        Sync::start(Bad::at(2), path, hour, None).stop().unwrap();
+        let never = Sync::start(Bad::at(1), path, Duration::ZERO, None).stop();
+        never.unwrap();
+        // A pipe has no disk.
+        let (_read, write) = rustix::pipe::pipe().unwrap();
+        to_disk(&File::from(write), path).unwrap();
     }
 }

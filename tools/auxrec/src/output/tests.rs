@@ -9,6 +9,7 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use perfdata::{Attr, Auxtrace, EventDesc, Feature, FinishedRound, RecordType};
 
 use super::sink::payload_at;
+use super::sync::tests::Bad;
 use super::*;
 use crate::drain::{Sink, Tape};
 use crate::join::Apart;
@@ -141,6 +142,37 @@ fn others_cannot_read_files_of_trace() {
     let entries = fs::read_dir(directory.path()).unwrap();
     let modes = entries.map(|entry| entry.unwrap().metadata().unwrap().permissions().mode());
     assert_eq!(modes.collect::<Vec<_>>(), [0o100_600; 6]);
+}
+
+/// What the disk reports ends the recording, and the file before its successor.
+#[test]
+fn a_bad_disk_ends_the_recording() {
+    let directory = tempfile::tempdir().unwrap();
+    let limits = Limits {
+        parts: true,
+        ..Limits::default()
+    };
+    let what = Description {
+        apart: None,
+        ..description()
+    };
+    let path = directory.path().join("perf.data");
+    let mut file = Output::create(&path, what, limits).unwrap();
+    let disk = Bad::at(1);
+    let short = Duration::from_millis(1);
+    file.sync = Some(Sync::start(disk.clone(), &path, short, None));
+    let error = disk.reported(|| file.turn()).unwrap_err();
+    assert!(matches!(error, Error::Disk(_)), "{error}");
+    let hour = Duration::from_secs(3600);
+    let bad = || Some(Sync::start(Bad::at(1), &path, hour, None));
+    file.sync = bad();
+    let error = file.rotate().unwrap_err();
+    assert!(matches!(error, Error::Disk(_)), "{error}");
+    assert_eq!(file.parts(), 1);
+    file.sync = bad();
+    let error = file.synced().unwrap_err();
+    assert!(matches!(error, Error::Disk(_)), "{error}");
+    file.synced().unwrap();
 }
 
 /// The disk is full for the file of one thread. The file of another thread can still be written: it

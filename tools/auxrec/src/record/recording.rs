@@ -330,12 +330,15 @@ impl Recording {
         let attr = self.session.plan().tracking_attr();
         let _ = self.session.disable();
         let mut held = Vec::new();
+        let is_disk = |result: &Result<()>| matches!(result, Err(Error::Disk(_)));
+        let mut synced = Ok(());
         for (file, rings) in self.files() {
-            if !is_output(&result) {
+            if !is_output(&result) && !is_disk(&result) {
                 let features = file.features("whole");
                 match file.file.try_finish(&features) {
                     Ok(()) => {
                         held.push((file.path().display().to_string(), "is whole".to_owned()));
+                        synced = synced.and(file.synced());
                         continue;
                     }
                     Err(error) => result = Err(error.into()),
@@ -369,8 +372,10 @@ impl Recording {
                 held.join(", ")
             )));
         }
+        result = result.and(synced).and(self.output.synced());
         let mut file = self.output.total();
-        if !self.parts.is_empty() {
+        // If the disk has failed, these may be all that is left.
+        if !self.parts.is_empty() && !is_disk(&result) {
             if options.verbose {
                 eprintln!("auxrec: {} files are joined to {name}", self.parts.len());
             }
