@@ -3,6 +3,7 @@
 //! The file that is written, or the series of files.
 
 use std::collections::VecDeque;
+use std::ffi::OsStr;
 use std::fmt::Display;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Cursor};
@@ -65,8 +66,8 @@ pub(crate) struct Output {
     base: PathBuf,
     /// The name of the file that is written.
     path: PathBuf,
-    /// The new name of the file that had this name before.
-    old: Option<PathBuf>,
+    /// The files that had these names before, and their new names.
+    old: Vec<(PathBuf, PathBuf)>,
     /// Number of the file, if there are several.
     part: u32,
     /// The earlier files that are kept.
@@ -93,8 +94,53 @@ fn name_of(base: &Path, part: u32) -> PathBuf {
     name.into()
 }
 
+/// The numbers of the files with such names that are there.
+fn parts_of(base: &Path) -> io::Result<Vec<u32>> {
+    let directory = match base.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    };
+    let mut parts = Vec::new();
+    for entry in fs::read_dir(directory)? {
+        let name = entry?.file_name();
+        let number = Path::new(&name).extension().and_then(OsStr::to_str);
+        let part = number.and_then(|number| number.parse().ok());
+        parts.extend(part.filter(|part| name_of(base, *part).file_name() == Some(&name)));
+    }
+    Ok(parts)
+}
+
+/// Renames the files of an earlier recording to `FILE-old.0001` and so on, so that they are a series of their own, which `FILE.*`
+/// does not match. If there is one of that name, it is `FILE-old2`. Returns old and new names.
+fn set_aside(base: &Path) -> io::Result<Vec<(PathBuf, PathBuf)>> {
+    let parts = parts_of(base)?;
+    let mut renamed = Vec::new();
+    if parts.is_empty() {
+        return Ok(renamed);
+    }
+    let mut number = 1_u32;
+    let old = loop {
+        let mut name = base.as_os_str().to_owned();
+        name.push("-old");
+        if number != 1 {
+            name.push(number.to_string());
+        }
+        let name = PathBuf::from(name);
+        if parts_of(&name)?.is_empty() {
+            break name;
+        }
+        number += 1;
+    };
+    for part in parts {
+        let names = (name_of(base, part), name_of(&old, part));
+        fs::rename(&names.0, &names.1)?;
+        renamed.push(names);
+    }
+    Ok(renamed)
+}
+
 impl Output {
-    /// Creates the file. Renames a file that has the name already, as perf does.
+    /// Creates the file. Renames files that have the name already, as perf does.
     pub fn create(base: &Path, what: Description, limits: Limits) -> Result<Self> {
         if what.apart.is_some() && fs::metadata(base).is_ok_and(|meta| !meta.is_file()) {
             return Err(Error::usage(format!(
@@ -108,14 +154,20 @@ impl Output {
             base.to_owned()
         };
         let cannot = |e: io::Error| cannot_create(&path, &e);
-        let mut old = None;
-        if fs::metadata(&path).is_ok_and(|meta| meta.is_file() && meta.len() != 0) {
+        let mut old = Vec::new();
+        if limits.parts {
+            old = set_aside(base).map_err(cannot)?;
+        } else if fs::metadata(&path).is_ok_and(|meta| meta.is_file() && meta.len() != 0) {
             let mut name = path.as_os_str().to_owned();
             name.push(".old");
             fs::rename(&path, &name).map_err(cannot)?;
-            old = Some(PathBuf::from(name));
+            old.push((path.clone(), PathBuf::from(name)));
         }
-        let file = create(&path).map_err(cannot)?;
+        let file = match limits.parts {
+            true => create_new(&path),
+            false => create(&path),
+        };
+        let file = file.map_err(cannot)?;
         let together = what.apart.as_ref().map(|_| (Arc::default(), 0));
         let mut new = Self::open(file, path, what, limits, together)?;
         new.base = base.to_owned();
@@ -160,7 +212,7 @@ impl Output {
             limits,
             base: path.clone(),
             path,
-            old: None,
+            old: Vec::new(),
             part: 1,
             kept: VecDeque::new(),
             before: 0,
@@ -180,8 +232,8 @@ impl Output {
         if fs::metadata(&self.path).is_ok_and(|meta| meta.is_file()) {
             let _ = fs::remove_file(&self.path);
         }
-        if let Some(old) = &self.old {
-            let _ = fs::rename(old, &self.path);
+        for (path, old) in &self.old {
+            let _ = fs::rename(old, path);
         }
     }
 
@@ -305,10 +357,13 @@ impl Output {
                 let _ = fs::remove_file(oldest);
             }
         }
-        self.part += 1;
-        self.path = name_of(&self.base, self.part);
-        let file = create(&self.path).map_err(|e| cannot_create(&self.path, &e))?;
-        let (file, sync) = open(file, &self.path, &self.what, self.limits, self.part)?;
+        let part = self.part + 1;
+        let path = name_of(&self.base, part);
+        // It was not there when the recording began: it is not ours.
+        let file = create_new(&path).map_err(|e| cannot_create(&path, &e))?;
+        let (file, sync) = open(file, &path, &self.what, self.limits, part)?;
+        self.part = part;
+        self.path = path;
         self.file = file;
         self.sync = Some(sync);
         self.times = None;

@@ -144,6 +144,80 @@ fn others_cannot_read_files_of_trace() {
     assert_eq!(modes.collect::<Vec<_>>(), [0o100_600; 6]);
 }
 
+/// A series of files, of which each has the note that tells it apart.
+fn series(base: &Path, parts: u32, id: &str) -> Output {
+    let limits = Limits {
+        parts: true,
+        ..Limits::default()
+    };
+    let what = Description {
+        apart: None,
+        cmdline: vec![id.to_owned()],
+        ..description()
+    };
+    let mut file = Output::create(base, what, limits).unwrap();
+    for _ in 1..parts {
+        file.next().unwrap();
+    }
+    let features = file.features("whole");
+    file.file.try_finish(&features).unwrap();
+    file
+}
+
+/// A recording destroys nothing of an earlier one, and the files of both stay series of their own.
+#[test]
+fn a_series_does_not_replace_another() {
+    let directory = tempfile::tempdir().unwrap();
+    let base = directory.path().join("perf.data");
+    let there = || {
+        let mut names: Vec<(String, String)> = Vec::new();
+        for entry in fs::read_dir(directory.path()).unwrap() {
+            let path = entry.unwrap().path();
+            let bytes = fs::read(&path).unwrap();
+            let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+            let whose = match perfdata::File::parse(&bytes) {
+                Ok(file) => file.feature(Feature::CMDLINE).unwrap().cmdline().unwrap()[0].clone(),
+                Err(_) => String::from_utf8(bytes).unwrap(),
+            };
+            names.push((name, whose));
+        }
+        names.sort();
+        names
+    };
+    let of = |name: &str, parts: u32, whose: &str| {
+        let numbered = |part| (format!("perf.data{name}.{part:04}"), whose.to_owned());
+        (1..=parts).map(numbered).collect::<Vec<_>>()
+    };
+    drop(series(&base, 3, "first"));
+    drop(series(&base, 2, "second"));
+    let mut want = [of("-old", 3, "first"), of("", 2, "second")].concat();
+    assert_eq!(there(), want);
+    drop(series(&base, 1, "third"));
+    want = [
+        of("-old", 3, "first"),
+        of("-old2", 2, "second"),
+        of("", 1, "third"),
+    ]
+    .concat();
+    assert_eq!(there(), want);
+    // Without anything recorded the names are as before.
+    series(&base, 1, "fourth").discard();
+    assert_eq!(there(), want);
+    // A file that comes meanwhile stays; the one before it can be finished again.
+    let mut fifth = series(&base, 1, "fifth");
+    let theirs = directory.path().join("perf.data.0002");
+    fs::write(&theirs, "theirs").unwrap();
+    let error = fifth.next().unwrap_err().to_string();
+    assert!(error.contains("perf.data.0002: File exists"), "{error}");
+    assert_eq!(fs::read(&theirs).unwrap(), b"theirs");
+    let features = fifth.features("whole");
+    fifth.file.try_finish(&features).unwrap();
+    let bytes = fs::read(fifth.path()).unwrap();
+    let kinds = perfdata::File::parse(&bytes).unwrap();
+    assert!(kinds.records().all(|record| record.is_ok()));
+    assert_eq!(fifth.parts(), 1);
+}
+
 /// What the disk reports ends the recording, and the file before its successor.
 #[test]
 fn a_bad_disk_ends_the_recording() {
