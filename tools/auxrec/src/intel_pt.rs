@@ -170,6 +170,7 @@ mod tests {
             mode: Mode::Linear,
             cpus: Some(vec![0]),
             threads: Some(vec![1]),
+            processes: Vec::new(),
             inherit: true,
             on_exec: true,
             delayed: false,

@@ -2,11 +2,12 @@
 
 //! Opens the events of a recording and maps their rings.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use perfdata::{IdIndexEntry, TimeConv};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::limits::Limits;
 use crate::sys;
 
@@ -24,7 +25,11 @@ pub use plan::{known_sideband, Mode, Plan, SIDEBAND, TRACKING};
 pub use rings::Rings;
 pub use switch::Switch;
 
+use open::Opening;
 use switch::{refused, SwitchOf};
+
+/// How often threads are listed again at most. A process may start new ones for ever.
+const LISTS: usize = 16;
 
 /// All rings of a recording.
 #[derive(Debug)]
@@ -40,22 +45,52 @@ impl Session {
     /// If the system refuses. The error explains why, and what to do.
     pub fn open(plan: Plan, limits: &Limits) -> Result<Self> {
         let plan = Arc::new(plan);
-        let pairs = plan.pairs();
         let all: Vec<usize> = plan.owners().collect();
         let each = sys::page_size() + plan.data + plan.aux + plan.beside();
-        let count = pairs.len() * all.len();
-        limits.preflight(count, u64::try_from(each).unwrap_or(u64::MAX))?;
-        let sum = u64::try_from(each * count).unwrap_or(u64::MAX);
-        let of_all = all.iter().flat_map(|number| {
-            pairs
-                .iter()
-                .map(move |(cpu, threads)| (*number, *cpu, threads))
-        });
-        let rings = (0..)
-            .zip(of_all)
-            .map(|(idx, (number, cpu, threads))| {
-                Rings::open(&plan, number, idx, cpu, threads, limits, sum)
-            })
+        limits.preflight(plan.pairs(), u64::try_from(each).unwrap_or(u64::MAX))?;
+        let on = |cpu| -> Vec<Opening<'_>> {
+            let opening = |number: &usize| Opening::new(&plan, limits, *number, cpu);
+            all.iter().map(opening).collect()
+        };
+        let cpus = plan.cpus.iter().flatten();
+        let mut opening: Vec<_> = cpus.flat_map(|cpu| on(Some(*cpu))).collect();
+        let mut add = |thread: Option<u32>, late: bool| -> Result<bool> {
+            let mut added = false;
+            if plan.cpus.is_some() {
+                for opening in &mut opening {
+                    added |= opening.add(thread, late)?;
+                }
+                return Ok(added);
+            }
+            for mut new in on(None) {
+                if new.add(thread, late)? {
+                    opening.push(new);
+                    added = true;
+                }
+            }
+            Ok(added)
+        };
+        match &plan.threads {
+            None => drop(add(None, false)?),
+            Some(threads) => each_thread(
+                threads,
+                || plan.list_again(),
+                |id, late| add(Some(id), late),
+            )?,
+        }
+        // On a CPU on which no event is open, the last thread had ended by then.
+        if opening.is_empty() || opening.iter().any(Opening::is_empty) {
+            return Err(Error::failed(
+                "no thread is left to record: all ended before their events were open. Record a process that still runs, or \
+                 have auxrec run the command, after --",
+            ));
+        }
+        // The rings of each event follow one another.
+        opening.sort_by_key(Opening::number);
+        let sum = u64::try_from(each * opening.len()).unwrap_or(u64::MAX);
+        let rings = (0..).zip(opening);
+        let rings = rings
+            .map(|(idx, opening)| opening.map(idx, sum))
             .collect::<Result<_>>()?;
         Ok(Self { plan, rings })
     }
@@ -160,3 +195,28 @@ impl Session {
             .collect()
     }
 }
+
+/// Opens these threads, and then those that `list` has found meanwhile, until it finds none that `open`
+/// takes. A thread that was created before its creator had an event has inherited none.
+fn each_thread(
+    threads: &[u32],
+    mut list: impl FnMut() -> Vec<u32>,
+    mut open: impl FnMut(u32, bool) -> Result<bool>,
+) -> Result<()> {
+    let mut known = BTreeSet::new();
+    let mut found = threads.to_vec();
+    for round in 0..LISTS {
+        let mut added = false;
+        for thread in found {
+            added |= known.insert(thread) && open(thread, round != 0)?;
+        }
+        if !added {
+            break;
+        }
+        found = list();
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

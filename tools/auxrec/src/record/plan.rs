@@ -148,6 +148,10 @@ impl Options {
             on_exec: self.target == Target::Command,
             cpus,
             threads,
+            processes: match &self.target {
+                Target::Processes(pids) => pids.clone(),
+                _ => Vec::new(),
+            },
             events,
             on_truncate: self.on_truncate,
             sideband: known_sideband(),

@@ -6,6 +6,8 @@ use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
+use rustix::io::Errno;
+
 use super::hotplug::Hotplug;
 use super::opened::Opened;
 use super::plan::{Mode, Plan, TRACKING};
@@ -17,90 +19,154 @@ use crate::pmu::Role;
 use crate::ring::{Backward, Reader};
 use crate::sys::{self, Count, Event, Field, Mapping};
 
-impl Rings {
-    pub(super) fn open(
-        plan: &Arc<Plan>,
+/// The events of a pair of rings while they are opened, before the rings are mapped.
+pub(super) struct Opening<'a> {
+    plan: &'a Arc<Plan>,
+    limits: &'a Limits,
+    /// Number of the event that has the rings.
+    number: usize,
+    cpu: Option<u32>,
+    events: Vec<Opened>,
+    members: Vec<Opened>,
+    others: Vec<Opened>,
+    tracking: Vec<Opened>,
+}
+
+impl<'a> Opening<'a> {
+    pub(super) fn new(
+        plan: &'a Arc<Plan>,
+        limits: &'a Limits,
         number: usize,
-        idx: u32,
         cpu: Option<u32>,
-        threads: &[Option<u32>],
-        limits: &Limits,
-        all: u64,
-    ) -> Result<Self> {
-        let page = sys::page_size();
-        let open_in =
-            |number: usize, thread: Option<u32>, leader: Option<&Event>| -> Result<Opened> {
-                let signed = |n: Option<u32>| n.map_or(-1, |n| i32::try_from(n).unwrap_or(-1));
-                let what = match (thread, cpu) {
-                    (None, Some(cpu)) => format!("all of CPU {cpu}"),
-                    (Some(thread), None) => format!("thread {thread}"),
-                    (Some(thread), Some(cpu)) => format!("thread {thread} on CPU {cpu}"),
-                    (None, None) => "nobody".to_owned(),
-                };
-                let attr = plan.attr(number);
-                let opened = match &plan.cgroup {
-                    Some(group) => Event::open_cgroup(&attr, group.as_fd(), signed(cpu), leader),
-                    None => Event::open_in(&attr, signed(thread), signed(cpu), leader),
-                };
-                opened
-                    .and_then(|event| {
-                        Ok(Opened {
-                            id: event.id()?,
-                            event,
-                            number,
-                            thread,
-                        })
-                    })
-                    .map_err(|e| match plan.events.get(number) {
-                        Some((event, Role::Member(leader))) => {
-                            let pmu = plan
-                                .events
-                                .get(*leader)
-                                .map_or("", |(event, _)| &event.pmu.name);
-                            limits.explain_member(&e, event, pmu, &what)
-                        }
-                        _ if plan.cgroup.is_some() => {
-                            limits.explain_cgroup(&e, plan.name(number), &what)
-                        }
-                        _ => limits.explain_open(&e, plan.name(number), &what),
-                    })
-            };
-        let open = |number, thread| open_in(number, thread, None);
-        let each = |number: usize| -> Result<Vec<Opened>> {
-            threads.iter().map(|&thread| open(number, thread)).collect()
+    ) -> Self {
+        Self {
+            plan,
+            limits,
+            number,
+            cpu,
+            events: Vec::new(),
+            members: Vec::new(),
+            others: Vec::new(),
+            tracking: Vec::new(),
+        }
+    }
+
+    /// Number of the event that has the rings.
+    pub(super) fn number(&self) -> usize {
+        self.number
+    }
+
+    /// Whether no event is open.
+    pub(super) fn is_empty(&self) -> bool {
+        self.events.is_empty()
+    }
+
+    /// Opens the events of a thread, or of everything on the CPU. Returns false if there is nothing to
+    /// open: the thread has ended, or it is `late` and has inherited the event.
+    ///
+    /// A `late` thread was found after its process was listed. If it has inherited the event of its
+    /// creator, the kernel refuses another one: a PMU with an AUX area is exclusive.
+    pub(super) fn add(&mut self, thread: Option<u32>, late: bool) -> Result<bool> {
+        let plan = self.plan;
+        let Some(owner) = self.open(self.number, thread, None, late)? else {
+            return Ok(false);
         };
         let with = |wanted: Role| {
             let all = plan.events.iter().enumerate();
             all.filter(move |(_, (_, role))| *role == wanted)
                 .map(|(number, _)| number)
         };
-        let events = each(number)?;
-        let mut members = Vec::new();
-        for member in with(Role::Member(number)) {
-            for (leader, &thread) in events.iter().zip(threads) {
-                members.push(open_in(member, thread, Some(&leader.event))?);
-            }
+        for member in with(Role::Member(self.number)) {
+            let member = self.open(member, thread, Some(&owner.event), false)?;
+            self.members.extend(member);
         }
-        let mut others = Vec::new();
-        for other in with(Role::Other(number)) {
-            others.extend(each(other)?);
+        self.events.push(owner);
+        for other in with(Role::Other(self.number)) {
+            let other = self.open(other, thread, None, false)?;
+            self.others.extend(other);
         }
         // One tracking event is enough: it goes with the first event that writes trace.
-        let tracking = if plan.owners().next() == Some(number) {
-            let mut tracking = match number == plan.events.len() {
-                true => Vec::new(),
-                false => each(plan.events.len())?,
-            };
-            if plan.code.is_some() {
-                tracking.extend(each(plan.code_number())?);
+        if plan.owners().next() == Some(self.number) {
+            if self.number != plan.events.len() {
+                let tracking = self.open(plan.events.len(), thread, None, false)?;
+                self.tracking.extend(tracking);
             }
-            tracking
-        } else {
-            Vec::new()
+            if plan.code.is_some() {
+                let code = self.open(plan.code_number(), thread, None, false)?;
+                self.tracking.extend(code);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Opens one event; [`None`] if the thread has ended, or is `late` and has the event already.
+    fn open(
+        &self,
+        number: usize,
+        thread: Option<u32>,
+        leader: Option<&Event>,
+        late: bool,
+    ) -> Result<Option<Opened>> {
+        let (plan, limits, cpu) = (self.plan, self.limits, self.cpu);
+        let signed = |n: Option<u32>| n.map_or(-1, |n| i32::try_from(n).unwrap_or(-1));
+        let attr = plan.attr(number);
+        let opened = match &plan.cgroup {
+            Some(group) => Event::open_cgroup(&attr, group.as_fd(), signed(cpu), leader),
+            None => Event::open_in(&attr, signed(thread), signed(cpu), leader),
         };
+        let opened = opened.and_then(|event| {
+            Ok(Opened {
+                id: event.id()?,
+                event,
+                number,
+                thread,
+            })
+        });
+        let error = match opened {
+            Ok(opened) => return Ok(Some(opened)),
+            Err(error) => error,
+        };
+        match Errno::from_io_error(&error) {
+            Some(Errno::SRCH) if thread.is_some() => return Ok(None),
+            Some(Errno::BUSY) if late => return Ok(None),
+            _ => {}
+        }
+        let what = match (thread, cpu) {
+            (None, Some(cpu)) => format!("all of CPU {cpu}"),
+            (Some(thread), None) => format!("thread {thread}"),
+            (Some(thread), Some(cpu)) => format!("thread {thread} on CPU {cpu}"),
+            (None, None) => "nobody".to_owned(),
+        };
+        Err(match plan.events.get(number) {
+            Some((event, Role::Member(leader))) => {
+                let pmu = plan
+                    .events
+                    .get(*leader)
+                    .map_or("", |(event, _)| &event.pmu.name);
+                limits.explain_member(&error, event, pmu, &what)
+            }
+            _ if plan.cgroup.is_some() => limits.explain_cgroup(&error, plan.name(number), &what),
+            _ => limits.explain_open(&error, plan.name(number), &what),
+        })
+    }
+
+    /// Maps the rings, the pair with the number `idx`. All rings together have `all` bytes.
+    pub(super) fn map(self, idx: u32, all: u64) -> Result<Rings> {
+        let page = sys::page_size();
+        let Self {
+            plan,
+            limits,
+            number,
+            cpu,
+            events,
+            members,
+            others,
+            tracking,
+        } = self;
         let Some(owner) = events.first() else {
             return Err(Error::usage("there is no thread to record"));
         };
+        let thread = owner.thread.filter(|_| cpu.is_none());
 
         let ring = |bytes: usize| u64::try_from(bytes).unwrap_or(u64::MAX);
         let map = |offset: usize, len: usize, writable| {
@@ -171,16 +237,12 @@ impl Rings {
         let all = events.iter().chain(&members).chain(&others);
         let known = all.chain(&tracking).map(Opened::known).collect();
         let events: Arc<[Opened]> = events.into();
-        Ok(Self {
+        Ok(Rings {
             idx,
             number,
             event: (plan.owners().count() > 1).then(|| plan.name(number).to_owned()),
             cpu,
-            thread: if cpu.is_none() {
-                threads.first().copied().flatten()
-            } else {
-                None
-            },
+            thread,
             data: Reader::new(plan.data)?,
             // Where there is no area, its head stays 0.
             aux: Reader::new(plan.aux.max(1))?,

@@ -16,6 +16,7 @@ use crate::pmu::{EventSpec, Role};
 use crate::ring::IN_FLIGHT;
 use crate::size::bytes;
 use crate::sys::{self, Event};
+use crate::target::threads;
 
 /// The name of the tracking event. Its records report names, threads and mappings.
 pub const TRACKING: &str = "dummy:u";
@@ -112,6 +113,8 @@ pub struct Plan {
     pub cpus: Option<Vec<u32>>,
     /// The threads to record; [`None`]: everything on the CPUs.
     pub threads: Option<Vec<u32>>,
+    /// The processes whose threads these are. The session lists them again.
+    pub processes: Vec<u32>,
     /// Whether children inherit the events.
     pub inherit: bool,
     /// Whether the thread's next exec starts the recording.
@@ -203,7 +206,7 @@ impl Plan {
     /// If the limits do not allow the smallest rings, or these are too small for the plan.
     pub(crate) fn shrink(&mut self, limits: &Limits) -> Result<bool> {
         let page = sys::page_size();
-        let rings = self.pairs().len() * self.owners().count();
+        let rings = self.pairs();
         let beside = if self.overwrite { 2 } else { 1 };
         let Some((data, aux)) = limits.fit(rings, beside, self.data, self.aux, page) else {
             // The error of preflight() says why.
@@ -294,21 +297,23 @@ impl Plan {
         })
     }
 
-    /// The CPU and the threads of each pair of rings.
-    pub(super) fn pairs(&self) -> Vec<(Option<u32>, Vec<Option<u32>>)> {
-        let threads: Vec<Option<u32>> = match &self.threads {
-            Some(threads) => threads.iter().copied().map(Some).collect(),
-            None => vec![None],
+    /// Number of the pairs of rings.
+    pub(super) fn pairs(&self) -> usize {
+        let places = match (&self.cpus, &self.threads) {
+            (Some(cpus), _) => cpus.len(),
+            (None, Some(threads)) => threads.len(),
+            (None, None) => 1,
         };
-        match &self.cpus {
-            Some(cpus) => cpus
-                .iter()
-                .map(|&cpu| (Some(cpu), threads.clone()))
-                .collect(),
-            None => threads
-                .into_iter()
-                .map(|thread| (None, vec![thread]))
-                .collect(),
+        places * self.owners().count()
+    }
+
+    /// The threads that the processes have now.
+    pub(super) fn list_again(&self) -> Vec<u32> {
+        // A tracking event alone is in no exclusive PMU: the kernel would give a thread a second one.
+        if self.inherit && self.events.is_empty() {
+            return Vec::new();
         }
+        let all = self.processes.iter().flat_map(|pid| threads(*pid).ok());
+        all.flatten().collect()
     }
 }
