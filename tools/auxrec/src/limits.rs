@@ -5,7 +5,7 @@
 use std::ffi::CStr;
 use std::io;
 
-use rustix::process::{getrlimit, Resource};
+use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
 
 use crate::error::{Error, Result};
 use crate::pmu::EventSpec;
@@ -30,6 +30,32 @@ pub struct Limits {
     pub may_lock: bool,
     /// Whether perf may be used without restriction (`CAP_PERFMON`).
     pub may_perf: bool,
+    /// `RLIMIT_NOFILE`; [`None`]: no limit.
+    pub nofile: Option<u64>,
+    /// How many files the recording has open.
+    pub files: u64,
+}
+
+/// The values that `RLIMIT_NOFILE` is to have, one after the other until the system takes one, for
+/// `need` files. To raise the hard limit takes CAP_SYS_RESOURCE; the soft one any process may raise to it.
+fn raises(now: Rlimit, need: u64) -> Vec<Rlimit> {
+    let fits = |limit: Option<u64>| limit.is_none_or(|limit| limit >= need);
+    if fits(now.current) {
+        return Vec::new();
+    }
+    let soft = Rlimit {
+        current: now.maximum.or(Some(need)),
+        maximum: now.maximum,
+    };
+    let hard = Rlimit {
+        current: Some(need),
+        maximum: Some(need),
+    };
+    if fits(now.maximum) {
+        vec![soft]
+    } else {
+        vec![hard, soft]
+    }
 }
 
 impl Limits {
@@ -45,6 +71,23 @@ impl Limits {
             memlock: getrlimit(Resource::Memlock).current,
             may_lock: sys::capable(sys::CAP_IPC_LOCK),
             may_perf: sys::capable(sys::CAP_PERFMON) || sys::capable(sys::CAP_SYS_ADMIN),
+            nofile: getrlimit(Resource::Nofile).current,
+            files: 0,
+        }
+    }
+
+    /// For a recording that opens `files` files. Raises `RLIMIT_NOFILE` of this process for them, as
+    /// perf does. A command that was forked before keeps its limit.
+    pub(crate) fn with_files(self, files: usize) -> Self {
+        let files = u64::try_from(files).unwrap_or(u64::MAX);
+        let raises = raises(getrlimit(Resource::Nofile), files);
+        let _ = raises
+            .into_iter()
+            .find(|limit| setrlimit(Resource::Nofile, *limit).is_ok());
+        Self {
+            nofile: getrlimit(Resource::Nofile).current,
+            files,
+            ..self
         }
     }
 
@@ -161,7 +204,13 @@ impl Limits {
             Some(Errno::NOENT) => "the PMU does not know this event, or is not there any more".to_owned(),
             Some(Errno::BUSY) => "the PMU is taken by another program, or by another event that wants it alone".to_owned(),
             Some(Errno::SRCH) => "the process or thread has ended".to_owned(),
-            Some(Errno::MFILE) => "this process has too many open files; raise `ulimit -n`".to_owned(),
+            Some(Errno::MFILE) => format!(
+                "the recording has {} files open, one for each event on each CPU and thread, and RLIMIT_NOFILE is {}. Record fewer CPUs \
+                 with -C, or fewer threads or events, or raise the limit (`ulimit -n {}` as root, or LimitNOFILE= of a systemd unit)",
+                self.files,
+                self.nofile.map_or("unlimited".to_owned(), |limit| limit.to_string()),
+                self.files,
+            ),
             Some(Errno::NFILE) => "the system has too many open files; raise `sysctl fs.file-max`".to_owned(),
             Some(Errno::NOMEM) => "the kernel has no memory for it".to_owned(),
             Some(Errno::TOOBIG) => "this kernel is too old for what the event asks for".to_owned(),
@@ -295,7 +344,36 @@ mod tests {
         memlock: Some(65536),
         may_lock: false,
         may_perf: false,
+        nofile: Some(1024),
+        files: 1500,
     };
+
+    #[test]
+    fn open_files() {
+        let limit = |current, maximum| Rlimit { current, maximum };
+        let soft = limit(Some(4096), Some(4096));
+        let hard = limit(Some(9000), Some(9000));
+        for (now, need, raises_to) in [
+            (limit(Some(1024), Some(4096)), 1024, vec![]),
+            (limit(None, None), 9000, vec![]),
+            (limit(Some(1024), Some(4096)), 1025, vec![soft]),
+            (limit(Some(1024), Some(4096)), 9000, vec![hard, soft]),
+            (limit(Some(1024), None), 9000, vec![limit(Some(9000), None)]),
+        ] {
+            assert_eq!(raises(now, need), raises_to, "{now:?} {need}");
+        }
+        let text = USER
+            .explain_open(&io::Error::from_raw_os_error(24), "pattern//", "CPU 150")
+            .to_string();
+        for says in [
+            "has 1500 files open",
+            "RLIMIT_NOFILE is 1024",
+            "with -C",
+            "`ulimit -n 1500`",
+        ] {
+            assert!(text.contains(says), "{says}: {text}");
+        }
+    }
 
     #[test]
     fn preflight() {

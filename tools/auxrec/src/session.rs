@@ -48,6 +48,7 @@ impl Session {
         let all: Vec<usize> = plan.owners().collect();
         let each = sys::page_size() + plan.data + plan.aux + plan.beside();
         limits.preflight(plan.pairs(), u64::try_from(each).unwrap_or(u64::MAX))?;
+        let limits = &limits.with_files(plan.files());
         let on = |cpu| -> Vec<Opening<'_>> {
             let opening = |number: &usize| Opening::new(&plan, limits, *number, cpu);
             all.iter().map(opening).collect()

@@ -383,3 +383,40 @@ fn list_and_help() {
     assert_eq!(status, Some(0));
     assert!(text.contains("3 finished but trace was lost"), "{text}");
 }
+
+/// As many systems have it: a limit that may be raised to a larger one.
+#[test]
+fn more_files_than_the_limit() {
+    let dir = machine();
+    let pid = std::process::id().to_string();
+    let record = |limit: &str| {
+        let auxrec = env!("CARGO_BIN_EXE_auxrec");
+        let script = format!(
+            "ulimit -Sn {limit} && exec timeout -s INT 2 {auxrec} record --sideband --per-thread -m 1 -q -p {pid}"
+        );
+        let output = Command::new("sh")
+            .args(["-c", &script])
+            .current_dir(dir.path())
+            .output()
+            .unwrap();
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    if !record("$(ulimit -Hn)").is_empty() {
+        // This user may not use perf here.
+        return;
+    }
+    let (end, ended) = std::sync::mpsc::channel::<()>();
+    let ended = std::sync::Arc::new(std::sync::Mutex::new(ended));
+    let threads: Vec<_> = (0..64)
+        .map(|_| {
+            let ended = ended.clone();
+            std::thread::spawn(move || drop(ended.lock().map(|ended| ended.recv())))
+        })
+        .collect();
+    let said = record("40");
+    drop(end);
+    threads
+        .into_iter()
+        .for_each(|thread| thread.join().unwrap());
+    assert_eq!(said, "");
+}

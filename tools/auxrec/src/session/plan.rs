@@ -88,6 +88,9 @@ pub enum Mode {
     Overwrite,
 }
 
+/// Files that are open beside those of events: the recording, signals, timers.
+const OTHER_FILES: usize = 64;
+
 /// What a session opens.
 #[derive(Debug, Clone, Default)]
 pub struct Plan {
@@ -305,6 +308,17 @@ impl Plan {
             (None, None) => 1,
         };
         places * self.owners().count()
+    }
+
+    /// How many files the recorder has open while it records, at most, if no thread begins meanwhile.
+    pub(super) fn files(&self) -> usize {
+        let threads = self.threads.as_ref().map_or(1, Vec::len);
+        let places = self.cpus.as_ref().map_or(1, Vec::len);
+        let code = usize::from(self.code.is_some());
+        let tracking = usize::from(!self.events.is_empty()) + code;
+        let events = (self.events.len().max(1) + tracking) * threads * places;
+        // The probes of CPUs, rings of sideband records, and one epoll set a ring at most.
+        events + (places * 2 + 1) * self.owners().count() + OTHER_FILES
     }
 
     /// The threads that the processes have now.
