@@ -41,7 +41,8 @@ pub struct Pmu {
     pub terms: BTreeMap<String, Term>,
     /// Named sets of terms.
     pub events: BTreeMap<String, String>,
-    /// The CPUs of its `cpumask`, if it has one.
+    /// The CPUs on which its events can be opened: its `cpumask`, or its `cpus` if it is of one kind of
+    /// cores; [`None`]: all.
     pub cpus: Option<Vec<u32>>,
     /// The files of its `caps`.
     pub caps: BTreeMap<String, String>,
@@ -137,10 +138,11 @@ impl Pmus {
             .into_iter()
             .filter(|(name, _)| !name.contains('.'))
             .collect();
-        let cpus = match read(&dir.join("cpumask")) {
-            Some(list) if !list.is_empty() => Some(parse_cpus(&list)?),
-            _ => None,
-        };
+        let cpus = ["cpumask", "cpus"].iter().find_map(|file| {
+            let list = read(&dir.join(file))?;
+            (!list.is_empty()).then_some(list)
+        });
+        let cpus = cpus.as_deref().map(parse_cpus).transpose()?;
         Ok(Pmu {
             name: name.to_owned(),
             kind,
@@ -157,6 +159,11 @@ impl Pmus {
 }
 
 impl Pmu {
+    /// Whether its events can be opened on this CPU.
+    pub(crate) fn is_on(&self, cpu: u32) -> bool {
+        self.cpus.as_ref().is_none_or(|cpus| cpus.contains(&cpu))
+    }
+
     /// Whether it writes Intel PT. Its name does not matter. Its terms must be where perf's decoder
     /// expects them, and it must have a capability of `PSB` packets, which no other trace has.
     #[must_use]

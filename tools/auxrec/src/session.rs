@@ -45,16 +45,12 @@ impl Session {
     /// If the system refuses. The error explains why, and what to do.
     pub fn open(plan: Plan, limits: &Limits) -> Result<Self> {
         let plan = Arc::new(plan);
-        let all: Vec<usize> = plan.owners().collect();
         let each = sys::page_size() + plan.data + plan.aux + plan.beside();
         limits.preflight(plan.pairs(), u64::try_from(each).unwrap_or(u64::MAX))?;
         let limits = &limits.with_files(plan.files());
-        let on = |cpu| -> Vec<Opening<'_>> {
-            let opening = |number: &usize| Opening::new(&plan, limits, *number, cpu);
-            all.iter().map(opening).collect()
-        };
-        let cpus = plan.cpus.iter().flatten();
-        let mut opening: Vec<_> = cpus.flat_map(|cpu| on(Some(*cpu))).collect();
+        let new = |number, cpu| Opening::new(&plan, limits, number, cpu);
+        let places = plan.places().into_iter();
+        let mut opening: Vec<_> = places.map(|(number, cpu)| new(number, Some(cpu))).collect();
         let mut add = |thread: Option<u32>, late: bool| -> Result<bool> {
             let mut added = false;
             if plan.cpus.is_some() {
@@ -63,7 +59,8 @@ impl Session {
                 }
                 return Ok(added);
             }
-            for mut new in on(None) {
+            for number in plan.owners() {
+                let mut new = new(number, None);
                 if new.add(thread, late)? {
                     opening.push(new);
                     added = true;
@@ -124,6 +121,14 @@ impl Session {
                 let enabled = opened.event.enable();
                 enabled.map_err(|e| refused("enable", TRACKING, &e))?;
             }
+            for ring in self.rings.iter().filter(|ring| !self.switches(ring)) {
+                let mut state = ring.switched.lock();
+                for opened in state.events.iter() {
+                    let enabled = opened.event.enable();
+                    enabled.map_err(|e| refused("enable", TRACKING, &e))?;
+                }
+                state.on = true;
+            }
         }
         if trace && self.plan.on_exec && !self.plan.delayed {
             // The exec enables the events.
@@ -144,6 +149,11 @@ impl Session {
         self.switch().set(false, None)
     }
 
+    /// Whether the events of these rings write trace. Else they are on while the recording lasts.
+    fn switches(&self, rings: &Rings) -> bool {
+        !self.plan.only_tracks(rings.number)
+    }
+
     /// A handle that switches the trace on and off, also from other threads.
     #[must_use]
     pub fn switch(&self) -> Switch {
@@ -152,7 +162,12 @@ impl Session {
             switched: ring.switched.clone(),
         };
         Switch {
-            rings: self.rings.iter().map(of).collect(),
+            rings: self
+                .rings
+                .iter()
+                .filter(|rings| self.switches(rings))
+                .map(of)
+                .collect(),
             names: (0..=self.plan.events.len())
                 .map(|number| self.plan.name(number).to_owned())
                 .collect(),

@@ -49,6 +49,17 @@ fn events() {
 }
 
 #[test]
+fn cpus_of_a_pmu() {
+    let dir = tempfile::tempdir().unwrap();
+    let pmus = pmus(dir.path());
+    assert_eq!(pmus.get("pattern").unwrap().cpus, None);
+    for (file, text, cpus) in [("cpus", "2-3\n", [2, 3]), ("cpumask", "0,4\n", [0, 4])] {
+        fs::write(dir.path().join("pattern").join(file), text).unwrap();
+        assert_eq!(pmus.get("pattern").unwrap().cpus.unwrap(), cpus);
+    }
+}
+
+#[test]
 fn what_is_wrong_with_them() {
     let dir = tempfile::tempdir().unwrap();
     let pmus = pmus(dir.path());

@@ -169,6 +169,7 @@ impl Options {
             ..plan
         };
         plan.check_overwrite(data)?;
+        plan.check_cpus()?;
         Ok(plan)
     }
 

@@ -120,7 +120,7 @@ impl Rings {
         let probe = Probe::open(again.cpu)?;
         let mut renamed = Vec::new();
         let mut open = |number: usize, leader: Option<&Event>| -> std::io::Result<Opened> {
-            let attr = plan.attr(number);
+            let attr = plan.attr_in(self.number, number);
             let event = match &plan.cgroup {
                 Some(group) => Event::open_cgroup(&attr, group.as_fd(), again.cpu, leader)?,
                 None => Event::open_in(&attr, -1, again.cpu, leader)?,

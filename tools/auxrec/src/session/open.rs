@@ -71,9 +71,10 @@ impl<'a> Opening<'a> {
         let Some(owner) = self.open(self.number, thread, None, late)? else {
             return Ok(false);
         };
+        let cpu = self.cpu;
         let with = |wanted: Role| {
             let all = plan.events.iter().enumerate();
-            all.filter(move |(_, (_, role))| *role == wanted)
+            all.filter(move |(number, (_, role))| *role == wanted && plan.is_on(*number, cpu))
                 .map(|(number, _)| number)
         };
         for member in with(Role::Member(self.number)) {
@@ -81,12 +82,16 @@ impl<'a> Opening<'a> {
             self.members.extend(member);
         }
         self.events.push(owner);
-        for other in with(Role::Other(self.number)) {
+        // One tracking event is enough: it goes with the first event that writes trace. Where that cannot
+        // be, the tracking event has these rings.
+        let first = plan.owners().next().unwrap_or(self.number);
+        let only_tracks = plan.only_tracks(self.number);
+        let others = if only_tracks { first } else { self.number };
+        for other in with(Role::Other(others)) {
             let other = self.open(other, thread, None, false)?;
             self.others.extend(other);
         }
-        // One tracking event is enough: it goes with the first event that writes trace.
-        if plan.owners().next() == Some(self.number) {
+        if first == self.number || only_tracks {
             if self.number != plan.events.len() {
                 let tracking = self.open(plan.events.len(), thread, None, false)?;
                 self.tracking.extend(tracking);
@@ -109,7 +114,7 @@ impl<'a> Opening<'a> {
     ) -> Result<Option<Opened>> {
         let (plan, limits, cpu) = (self.plan, self.limits, self.cpu);
         let signed = |n: Option<u32>| n.map_or(-1, |n| i32::try_from(n).unwrap_or(-1));
-        let attr = plan.attr(number);
+        let attr = plan.attr_in(self.number, number);
         let opened = match &plan.cgroup {
             Some(group) => Event::open_cgroup(&attr, group.as_fd(), signed(cpu), leader),
             None => Event::open_in(&attr, signed(thread), signed(cpu), leader),
@@ -183,7 +188,12 @@ impl<'a> Opening<'a> {
             map(aux_at, plan.aux, plan.mode == Mode::Linear)
                 .map_err(|e| limits.explain_mmap(&e, "AUX area", ring(plan.aux), all))
         };
-        let aux_map = (plan.aux != 0).then(map_aux).transpose()?;
+        let area = if plan.only_tracks(number) {
+            0
+        } else {
+            plan.aux
+        };
+        let aux_map = (area != 0).then(map_aux).transpose()?;
         let join = |opened: &Opened, owner: &Event| {
             let set = opened.event.set_output(owner);
             set.map_err(|e| {
@@ -245,7 +255,7 @@ impl<'a> Opening<'a> {
             thread,
             data: Reader::new(plan.data)?,
             // Where there is no area, its head stays 0.
-            aux: Reader::new(plan.aux.max(1))?,
+            aux: Reader::new(area.max(1))?,
             aux_map,
             base,
             before: vec![Count::default(); events.len()],

@@ -300,14 +300,80 @@ impl Plan {
         })
     }
 
-    /// Number of the pairs of rings.
+    /// Number of the pairs of rings that have the events' trace.
     pub(super) fn pairs(&self) -> usize {
-        let places = match (&self.cpus, &self.threads) {
-            (Some(cpus), _) => cpus.len(),
-            (None, Some(threads)) => threads.len(),
-            (None, None) => 1,
+        let threads = self.threads.as_ref().map_or(1, Vec::len);
+        match &self.cpus {
+            Some(_) => self.places().len(),
+            None => threads * self.owners().count(),
+        }
+    }
+
+    /// The pairs of rings on CPUs: the number of the event that has the rings, and the CPU.
+    ///
+    /// A PMU may be on some CPUs only. On the others the tracking event has a data ring.
+    pub(super) fn places(&self) -> Vec<(usize, u32)> {
+        let cpus = || self.cpus.iter().flatten().copied();
+        let on = |number: usize| cpus().filter(move |cpu| self.is_on(number, Some(*cpu)));
+        let traced = self
+            .owners()
+            .flat_map(|number| on(number).map(move |cpu| (number, cpu)));
+        let first = self.owners().next();
+        let others = cpus().filter(|cpu| first.is_some_and(|first| !self.is_on(first, Some(*cpu))));
+        traced
+            .chain(others.map(|cpu| (self.events.len(), cpu)))
+            .collect()
+    }
+
+    /// Whether the event of this number can be opened on this CPU.
+    pub(super) fn is_on(&self, number: usize, cpu: Option<u32>) -> bool {
+        match (self.events.get(number), cpu) {
+            (Some((event, _)), Some(cpu)) => event.pmu.is_on(cpu),
+            _ => true,
+        }
+    }
+
+    /// Whether the rings of this event have no AUX area beside those of others that do.
+    pub(super) fn only_tracks(&self, number: usize) -> bool {
+        number == self.events.len() && !self.events.is_empty()
+    }
+
+    /// The attribute of the event of this number in the rings of event `owner`.
+    pub(super) fn attr_in(&self, owner: usize, number: usize) -> Attr {
+        let mut attr = self.attr(number);
+        // The owner's own ring is not overwritten.
+        if owner == number {
+            attr.flags.remove(Flags::WRITE_BACKWARD);
+        }
+        attr
+    }
+
+    /// Checks that each event that writes trace can be opened on one of the CPUs.
+    ///
+    /// # Errors
+    /// If one cannot.
+    pub(crate) fn check_cpus(&self) -> Result<()> {
+        let Some(cpus) = &self.cpus else {
+            return Ok(());
         };
-        places * self.owners().count()
+        let list = |cpus: &[u32]| {
+            let cpus: Vec<_> = cpus.iter().map(ToString::to_string).collect();
+            cpus.join(", ")
+        };
+        for number in self.owners() {
+            let Some((event, _)) = self.events.get(number) else {
+                continue;
+            };
+            if !cpus.iter().any(|cpu| event.pmu.is_on(*cpu)) {
+                return Err(Error::usage(format!(
+                    "PMU `{}` cannot trace any of the CPUs {}: it is on CPU {} only; record that with -C, or all with -a",
+                    event.pmu.name,
+                    list(cpus),
+                    list(event.pmu.cpus.as_deref().unwrap_or_default()),
+                )));
+            }
+        }
+        Ok(())
     }
 
     /// How many files the recorder has open while it records, at most, if no thread begins meanwhile.

@@ -6,6 +6,7 @@ use std::sync::mpsc;
 use std::thread;
 
 use super::*;
+use crate::pmu::{EventSpec, Pmus, Role};
 use crate::sys::Event;
 
 /// No kernel gives a thread this id.
@@ -101,4 +102,55 @@ fn threads_are_listed_until_none_is_new() {
         vec![next]
     };
     each_thread(&[0], list, |_, _| Ok(true)).unwrap();
+}
+
+/// An event of a PMU on these CPUs that the kernel can open anywhere. It has no AUX area.
+fn event(cpus: &[u32]) -> (EventSpec, Role) {
+    let dir = tempfile::tempdir().unwrap();
+    let pmu = dir.path().join("unit");
+    std::fs::create_dir(&pmu).unwrap();
+    let cpus: Vec<_> = cpus.iter().map(ToString::to_string).collect();
+    std::fs::write(pmu.join("type"), "1").unwrap();
+    std::fs::write(pmu.join("cpumask"), cpus.join(",") + "\n").unwrap();
+    let event = Pmus::at(dir.path()).event("unit/config=9/u").unwrap();
+    (event, Role::Aux)
+}
+
+#[test]
+fn a_pmu_on_some_cpus() {
+    let plan = |cpus| Plan {
+        events: vec![event(&[1, 3]), event(&[])],
+        cpus: Some(cpus),
+        ..Plan::default()
+    };
+    // The second event can be opened anywhere, and the tracking event is where the first is not.
+    let all = [(0, 1), (1, 0), (1, 1), (1, 2), (2, 0), (2, 2)];
+    let plan_of_all = plan(vec![0, 1, 2]);
+    assert_eq!(plan_of_all.places(), all);
+    assert!(plan_of_all.check_cpus().is_ok());
+    let text = plan(vec![0, 2]).check_cpus().unwrap_err().to_string();
+    let says = "PMU `unit` cannot trace any of the CPUs 0, 2: it is on CPU 1, 3 only";
+    assert!(text.starts_with(says), "{text}");
+}
+
+#[test]
+fn where_a_pmu_is_not_there_are_sideband_records() {
+    let plan = Plan {
+        events: vec![event(&[1])],
+        cpus: Some(vec![0]),
+        threads: Some(vec![me()]),
+        aux: sys::page_size(),
+        overwrite: true,
+        ..Plan::default()
+    };
+    let Some(session) = open(plan) else { return };
+    let session = session.unwrap();
+    let [rings] = session.rings() else {
+        panic!("{:?}", session.rings())
+    };
+    assert!(!rings.have_aux() && rings.ids(1).len() == 1 && rings.ids(0).is_empty());
+    // The tracking event is on, whatever becomes of the trace.
+    session.enable(false).unwrap();
+    session.disable().unwrap();
+    assert!(rings.switched.lock().on && session.switch().rings.is_empty());
 }
