@@ -14,6 +14,7 @@ pub use process::Workload;
 
 use std::fs;
 use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
 /// The length of a page.
@@ -69,14 +70,27 @@ pub fn number(path: &str) -> Option<i64> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
-/// Whether this process has the capability of this number.
+/// Whether this process has the capability of this number, where the kernel asks for it when it opens and
+/// maps events: in the initial user namespace.
 pub fn capable(capability: u32) -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    status
+    let namespace = fs::metadata("/proc/self/ns/user").map(|meta| meta.ino());
+    holds(&status, namespace.ok(), capability)
+}
+
+/// Number of the initial user namespace, `PROC_USER_INIT_INO` of `include/linux/proc_ns.h`.
+const INITIAL: u64 = 0xefff_fffd;
+
+/// Whether a process with this `/proc/PID/status` has the capability in the initial user namespace. Of
+/// another `namespace` the capabilities in the file count for nothing. A kernel without namespaces has no
+/// number.
+fn holds(status: &str, namespace: Option<u64>, capability: u32) -> bool {
+    let effective = status
         .lines()
         .find_map(|line| line.strip_prefix("CapEff:"))
-        .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
-        .is_some_and(|set| set & 1 << capability != 0)
+        .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
+    namespace.is_none_or(|number| number == INITIAL)
+        && effective.is_some_and(|set| set & 1 << capability != 0)
 }
 
 /// To lock memory without limit.
@@ -98,4 +112,26 @@ pub fn duplicate(fd: i32) -> std::io::Result<OwnedFd> {
     }
     // SAFETY: The kernel just gave this descriptor to us, and nobody else has it.
     Ok(unsafe { OwnedFd::from_raw_fd(copy) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn capabilities_of_a_container() {
+        let full = "Name:\tauxrec\nCapEff:\t000001ffffffffff\n";
+        let none = "CapEff:\t0000000000000000\n";
+        for (status, namespace, held) in [
+            (full, Some(0xefff_fffd), true),
+            (full, None, true),
+            // All of them, in the namespace of a rootless container.
+            (full, Some(0xf000_0042), false),
+            (none, Some(0xefff_fffd), false),
+            ("", Some(0xefff_fffd), false),
+        ] {
+            let found = holds(status, namespace, CAP_IPC_LOCK);
+            assert_eq!(found, held, "{status} {namespace:x?}");
+        }
+    }
 }
