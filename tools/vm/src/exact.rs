@@ -6,6 +6,7 @@
 //! - [`kernel`]: a kernel, traced by the trace unit in QEMU from outside.
 //! - [`outside`]: a whole guest, traced by that unit from its kernel's first instruction on, for stock perf.
 //! - [`device`]: kernel and programs, traced by that unit and its driver.
+//! - [`matrix`]: what else perf offers for such traces.
 
 use crate::cache::Cache;
 use crate::error::{Error, OnFile, Result};
@@ -24,6 +25,7 @@ use std::time::Duration;
 
 mod device;
 mod kernel;
+mod matrix;
 mod outside;
 
 /// Programs that are unlike each other, and soon done: stepping them by ptrace takes a minute each in a guest that is emulated.
@@ -80,7 +82,7 @@ pub fn run(
     let of_programs: Vec<_> = filters
         .iter()
         .filter(|filter| {
-            let mut others = [kernel::NAME, outside::NAME, device::NAME]
+            let mut others = [kernel::NAME, outside::NAME, matrix::NAME, device::NAME]
                 .into_iter()
                 .chain(device::parts());
             !others.any(|name| name.contains(filter.as_str()))
@@ -96,6 +98,9 @@ pub fn run(
     }
     if asked(outside::NAME) {
         suites.push(outside::run(cache, dir, kernel)?);
+    }
+    if asked(matrix::NAME) {
+        suites.push(matrix::run(cache, dir, stock)?);
     }
     let part = |name: &str| asked(device::NAME) || asked(name);
     if device::parts().any(part) {

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Whether what stock perf offers for Intel PT is right on our units: a table of uses of perf, each on a recording, and each with what is
+//! right by an independent log.
+//!
+//! In a guest programs are recorded. Outside they are stepped by `steptrace`, and each row runs perf on one of the recordings.
+//!
+//! - [`recordings`]: what is recorded.
+//! - [`rows`]: the table.
+//! - [`executed`]: what was executed, by the log.
+//! - The others: what is right, by that.
+
+use super::programs;
+use crate::cache::Cache;
+use crate::error::{Error, OnFile, Result};
+use crate::guest::{Devices, Guest, Outcome};
+use crate::kernel::Kernel;
+use crate::ktap::Case;
+use crate::modules::{self, Mode};
+use crate::step::{Log, Progress};
+use crate::tools;
+use executed::{Code, Executed};
+use rows::{Row, Said, ROWS};
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+use std::thread;
+use std::time::Duration;
+
+mod branches;
+mod calls;
+mod executed;
+mod instructions;
+mod packets;
+mod recordings;
+mod rows;
+
+/// The case's name.
+pub(super) const NAME: &str = "decoder matrix";
+
+/// A row that takes longer has perf in an endless loop, in seconds.
+const LONGEST: &str = "120";
+
+/// What was recorded.
+struct Recorded {
+    files: PathBuf,
+    /// By program.
+    executed: HashMap<&'static str, Executed>,
+}
+
+pub(super) fn run(cache: &Cache, dir: &Path, kernel: &Kernel) -> Result<Case> {
+    let tools = tools::build(cache)?;
+    let Some((_, steptrace)) = tools.iter().find(|(name, _)| name == "steptrace") else {
+        return Ok(Case::skip(NAME, "tools/steptrace is not in this checkout"));
+    };
+    let progress = Progress::begin(&format!("exact: {NAME} on {}", kernel.kind));
+    let dir = dir.join("exact-matrix");
+    let outcome = record(cache, &dir, kernel, &tools)?;
+    if let Some(fault) = outcome.faults().first() {
+        let why = format!("{}: {}", fault.name, fault.reason);
+        return Ok(Case::fail(NAME, &why));
+    }
+    let mut executed = HashMap::new();
+    for program in recordings::STEPPED {
+        let path = cache.build().join("programs").join(program);
+        let file = dir.join(format!("{program}.log"));
+        let log = Log::create(&dir.join("steptrace.log"))?;
+        let mut step = Command::new(steptrace);
+        step.args(["record", "-o"]).arg(&file).arg("--").arg(&path);
+        log.run("stepping a program", &mut step)?;
+        let mut print = Command::new(steptrace);
+        print.arg("print").arg(&file);
+        let printed = log.output("printing the log of its steps", &mut print)?;
+        let code = Code::of_program(&path)?;
+        executed.insert(program, Executed::read(&printed, code)?);
+    }
+    let recorded = Recorded {
+        files: outcome.files,
+        executed,
+    };
+    let suite = Case::suite(NAME, judged(&dir, &recorded)?);
+    progress.end(&suite.counts().summary());
+    Ok(suite)
+}
+
+/// Records the programs in a guest.
+fn record(
+    cache: &Cache,
+    dir: &Path,
+    kernel: &Kernel,
+    tools: &[(String, PathBuf)],
+) -> Result<Outcome> {
+    let built = modules::build(cache, kernel, Mode::Plain)?;
+    let mut guest = Guest::new(kernel, &built.files)?
+        // perf has no text of another kernel's vDSO.
+        .append("vdso=0 vdso32=0")
+        .timeout(Duration::from_secs(900))
+        .intel()
+        .devices(Devices::TraceUnit)
+        .installed(Path::new("/usr/bin/perf"))?
+        .installed(Path::new("/usr/bin/env"))?
+        .installed(Path::new("/usr/bin/chrt"))?;
+    for (name, path) in tools {
+        guest = guest.program(name, path)?;
+    }
+    let recorded = |path: &&PathBuf| {
+        let mut all = recordings::ALL.iter();
+        all.any(|recording| path.ends_with(recording.program))
+    };
+    for program in programs(cache)?.iter().filter(recorded) {
+        guest = guest.installed(program)?;
+    }
+    let place = cache.build().join("programs");
+    let command = format!("PROGRAMS={}\n{}", place.display(), recordings::command());
+    guest.run(cache, &dir.join("guest"), &command, |_| {})
+}
+
+/// Runs all rows, two at a time.
+fn judged(dir: &Path, recorded: &Recorded) -> Result<Vec<Case>> {
+    let left = Mutex::new(ROWS.iter().enumerate());
+    let worker = || -> Result<Vec<(usize, Case)>> {
+        let mut cases = Vec::new();
+        loop {
+            // Not held while the row runs.
+            let Some((number, row)) = left.lock().ok().and_then(|mut left| left.next()) else {
+                return Ok(cases);
+            };
+            cases.push((
+                number,
+                judge(&dir.join(format!("row-{number}")), recorded, row)?,
+            ));
+        }
+    };
+    let mut cases = thread::scope(|scope| {
+        let workers = [(); 2].map(|()| scope.spawn(worker));
+        let died = |_| Error::Other("a thread died".to_owned());
+        let join = |worker: thread::ScopedJoinHandle<'_, _>| worker.join().map_err(died)?;
+        workers.into_iter().map(join).collect::<Result<Vec<_>>>()
+    })?
+    .concat();
+    cases.sort_by_key(|(number, _)| *number);
+    Ok(cases.into_iter().map(|(_, case)| case).collect())
+}
+
+/// Runs a row in a folder of its own.
+fn judge(place: &Path, recorded: &Recorded, row: &Row) -> Result<Case> {
+    crate::cache::remove(place)?;
+    fs::create_dir_all(place).on("make", place)?;
+    let none = Executed::default();
+    let executed = recorded
+        .executed
+        .get(row.recording.program)
+        .unwrap_or(&none);
+    let output = Command::new("timeout")
+        .args([LONGEST, "sh", "-c", row.command])
+        .current_dir(place)
+        .env("HOME", place)
+        .env("DATA", recorded.files.join(row.recording.file()))
+        .output()
+        .map_err(|source| Error::Spawn {
+            program: "timeout".to_owned(),
+            source,
+        })?;
+    let [out, errors] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
+    for (name, text) in [("out", &output.stdout), ("errors", &output.stderr)] {
+        let file = place.join(name);
+        fs::write(&file, text).on("write", &file)?;
+    }
+    let said = Said {
+        out: &out,
+        executed,
+    };
+    let verdict = match output.status.success() {
+        true => (row.right)(&said),
+        false => Err(format!(
+            "perf ends with {}: {}",
+            output.status,
+            errors.lines().last().unwrap_or_default()
+        )),
+    };
+    Ok(match verdict {
+        Ok(note) => {
+            crate::cache::remove(place)?;
+            Case::pass(row.name).with_log(vec![note])
+        }
+        Err(why) => Case::fail(row.name, &why).with_log(vec![format!(
+            "$ {}, in {}",
+            row.command,
+            place.display()
+        )]),
+    })
+}

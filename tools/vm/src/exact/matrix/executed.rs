@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What programs executed, from the independent log, and which kind of branch each instruction is, as iced-x86 decodes the bytes of
+//! the file. Nothing here comes from perf, from our encoder or from our classifier.
+
+use crate::error::{Error, OnFile, Result};
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic};
+use object::{Object, ObjectSegment, ObjectSymbol, SymbolKind};
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::path::Path;
+
+/// What an instruction does to the flow of the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Kind {
+    Plain,
+    Conditional,
+    Jump,
+    IndirectJump,
+    Call,
+    IndirectCall,
+    Return,
+    Syscall,
+}
+
+/// An executed instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Step {
+    pub ip: u64,
+    pub len: u64,
+    pub kind: Kind,
+    /// What the same thread executed next.
+    pub next: Option<u64>,
+}
+
+impl Step {
+    pub fn behind(&self) -> u64 {
+        self.ip.wrapping_add(self.len)
+    }
+
+    /// Where it branched to. A conditional branch that is not taken, and one into the kernel, does not branch.
+    pub fn target(&self) -> Option<u64> {
+        match self.kind {
+            Kind::Plain | Kind::Syscall => None,
+            Kind::Conditional => self.next.filter(|next| *next != self.behind()),
+            _ => self.next,
+        }
+    }
+
+    pub fn is_call(&self) -> bool {
+        matches!(self.kind, Kind::Call | Kind::IndirectCall)
+    }
+}
+
+/// The code and the symbols of files.
+#[derive(Default)]
+pub(super) struct Code {
+    segments: Vec<(u64, Vec<u8>)>,
+    /// Functions by their addresses: size and names.
+    functions: BTreeMap<u64, (u64, Vec<String>)>,
+}
+
+impl Code {
+    /// The code of a program that is always at the same address.
+    pub fn of_program(path: &Path) -> Result<Self> {
+        let bytes = fs::read(path).on("read", path)?;
+        let bad = |error| Error::Other(format!("{} is no program: {error}", path.display()));
+        let file = object::File::parse(&*bytes).map_err(bad)?;
+        let mut code = Self::default();
+        for segment in file.segments() {
+            let data = segment.data().map_err(bad)?;
+            code.segments.push((segment.address(), data.to_vec()));
+        }
+        for symbol in file.symbols() {
+            let name = symbol.name().unwrap_or_default();
+            if symbol.kind() != SymbolKind::Text || name.is_empty() || symbol.is_undefined() {
+                continue;
+            }
+            let (size, names) = code.functions.entry(symbol.address()).or_default();
+            *size = (*size).max(symbol.size());
+            names.push(name.to_owned());
+        }
+        Ok(code)
+    }
+
+    /// Bytes from an address on, `len` at most.
+    pub fn bytes(&self, ip: u64, len: usize) -> &[u8] {
+        let within = |(address, data): &'_ (u64, Vec<u8>)| {
+            let at = usize::try_from(ip.checked_sub(*address)?).ok()?;
+            (at < data.len()).then_some(at)
+        };
+        let found = self.segments.iter().find_map(|segment| {
+            let at = within(segment)?;
+            let end = at.saturating_add(len).min(segment.1.len());
+            segment.1.get(at..end)
+        });
+        found.unwrap_or_default()
+    }
+
+    /// The first address of the function that has this one.
+    pub fn function(&self, ip: u64) -> Option<u64> {
+        let (at, (size, _)) = self.functions.range(..=ip).next_back()?;
+        (ip - at < *size).then_some(*at)
+    }
+
+    /// Whether a function that has this address has this name: perf shows one of several.
+    pub fn is_in(&self, ip: u64, name: &str) -> bool {
+        self.functions
+            .range(..=ip)
+            .rev()
+            .take(8)
+            .any(|(at, (size, names))| ip - at < (*size).max(1) && names.iter().any(|n| n == name))
+    }
+
+    fn decode(&self, ip: u64) -> Option<(u64, Kind, Option<u64>)> {
+        let mut decoder = Decoder::with_ip(64, self.bytes(ip, 15), ip, DecoderOptions::NONE);
+        let instruction = decoder.decode();
+        (!instruction.is_invalid()).then(|| {
+            let len = u64::try_from(instruction.len()).unwrap_or_default();
+            (
+                len,
+                kind(&instruction),
+                Some(instruction.near_branch_target()),
+            )
+        })
+    }
+}
+
+fn kind(instruction: &Instruction) -> Kind {
+    match instruction.flow_control() {
+        FlowControl::UnconditionalBranch => Kind::Jump,
+        FlowControl::IndirectBranch => Kind::IndirectJump,
+        FlowControl::ConditionalBranch => Kind::Conditional,
+        FlowControl::Return => Kind::Return,
+        FlowControl::Call if instruction.mnemonic() == Mnemonic::Syscall => Kind::Syscall,
+        FlowControl::Call => Kind::Call,
+        FlowControl::IndirectCall => Kind::IndirectCall,
+        _ => Kind::Plain,
+    }
+}
+
+/// What each thread executed, in the order in which they were made.
+#[derive(Default)]
+pub(super) struct Executed {
+    pub threads: Vec<Vec<Step>>,
+    pub code: Code,
+}
+
+impl Executed {
+    /// From lines of a thread's number and an address, as `steptrace print` prints them.
+    pub fn read(log: &str, code: Code) -> Result<Self> {
+        let mut threads: BTreeMap<u32, Vec<Step>> = BTreeMap::new();
+        let mut known: HashMap<u64, (u64, Kind)> = HashMap::new();
+        for line in log.lines() {
+            let parsed = line
+                .split_once(' ')
+                .and_then(|(tid, ip)| Some((tid.parse().ok()?, u64::from_str_radix(ip, 16).ok()?)));
+            let Some((tid, ip)) = parsed else {
+                return Err(Error::Other(format!("the log has the line `{line}`")));
+            };
+            let (len, kind) = match known.get(&ip) {
+                Some(found) => *found,
+                None => {
+                    let Some((len, kind, _)) = code.decode(ip) else {
+                        return Err(Error::Other(format!(
+                            "no file has the instruction at {ip:x}"
+                        )));
+                    };
+                    known.insert(ip, (len, kind));
+                    (len, kind)
+                }
+            };
+            let steps: &mut Vec<Step> = threads.entry(tid).or_default();
+            if let Some(last) = steps.last_mut() {
+                last.next = Some(ip);
+            }
+            steps.push(Step {
+                ip,
+                len,
+                kind,
+                next: None,
+            });
+        }
+        let executed = Self {
+            threads: threads.into_values().collect(),
+            code,
+        };
+        executed.check()?;
+        Ok(executed)
+    }
+
+    /// Each instruction leads to the next: else log and files do not go together.
+    fn check(&self) -> Result<()> {
+        for step in self.threads.iter().flatten() {
+            let Some(next) = step.next else { continue };
+            let (_, _, target) = self.code.decode(step.ip).unwrap_or((0, Kind::Plain, None));
+            let fits = match step.kind {
+                Kind::Plain | Kind::Syscall => next == step.behind(),
+                Kind::Conditional => next == step.behind() || Some(next) == target,
+                Kind::Jump | Kind::Call => Some(next) == target,
+                _ => true,
+            };
+            if !fits {
+                return Err(Error::Other(format!(
+                    "the log has {next:x} behind {:x}, which is {:?}",
+                    step.ip, step.kind
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// The first thread's.
+    pub fn first(&self) -> &[Step] {
+        self.threads.first().map_or(&[], Vec::as_slice)
+    }
+
+    /// How many instructions were of a kind.
+    pub fn count(&self, kind: Kind) -> usize {
+        self.threads
+            .iter()
+            .flatten()
+            .filter(|step| step.kind == kind)
+            .count()
+    }
+
+    /// How many there were.
+    pub fn total(&self) -> usize {
+        self.threads.iter().map(Vec::len).sum()
+    }
+}

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Whether the instructions that perf shows, or samples, are those that were executed.
+
+use super::executed::Step;
+use super::rows::{Said, Verdict};
+use std::collections::BTreeMap;
+
+/// The instructions of each thread, of lines of `-F tid,ip`.
+fn by_thread(out: &str) -> Result<Vec<Vec<u64>>, String> {
+    let mut threads: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
+    for line in out.lines().filter(|line| !line.trim().is_empty()) {
+        let mut words = line.split_whitespace();
+        let pair = words
+            .next()
+            .zip(words.next())
+            .filter(|_| words.next().is_none());
+        let pair =
+            pair.and_then(|(tid, ip)| Some((tid.parse().ok()?, u64::from_str_radix(ip, 16).ok()?)));
+        let (tid, ip) = pair.ok_or_else(|| format!("perf shows `{line}`"))?;
+        threads.entry(tid).or_default().push(ip);
+    }
+    Ok(threads.into_values().collect())
+}
+
+/// Where two lists differ, if they do.
+fn same(shown: &[u64], right: &[u64]) -> Result<(), String> {
+    let both = shown.iter().zip(right);
+    let at = both.take_while(|(shown, right)| shown == right).count();
+    match (shown.get(at), right.get(at)) {
+        (None, None) => Ok(()),
+        (shown, right) => Err(format!(
+            "after {at} that are right perf shows {shown:x?} for {right:x?}"
+        )),
+    }
+}
+
+fn ips(steps: &[Step]) -> Vec<u64> {
+    steps.iter().map(|step| step.ip).collect()
+}
+
+/// Compares with what is right of each thread.
+fn compare(said: &Said<'_>, right: impl Fn(&[Step]) -> Vec<u64>) -> Verdict {
+    let shown = by_thread(said.out)?;
+    let threads = &said.executed.threads;
+    if shown.len() != threads.len() {
+        return Err(format!(
+            "{} threads were executed, and {} are shown",
+            threads.len(),
+            shown.len()
+        ));
+    }
+    let mut count = 0;
+    for (shown, steps) in shown.iter().zip(threads) {
+        same(shown, &right(steps))?;
+        count += shown.len();
+    }
+    Ok(format!(
+        "{count} of {} instructions in {} threads, each of them",
+        said.executed.total(),
+        threads.len()
+    ))
+}
+
+/// Each instruction, in lines of `-F tid,ip`.
+pub(super) fn all(said: &Said<'_>) -> Verdict {
+    compare(said, ips)
+}
+
+/// Every `N`th instruction of each thread.
+pub(super) fn every<const N: usize>(said: &Said<'_>) -> Verdict {
+    compare(said, |steps| {
+        let last = steps.chunks_exact(N).filter_map(<[_]>::last);
+        last.map(|step| step.ip).collect()
+    })
+}
+
+/// A sample for each `N` instructions of all threads of a CPU, which perf counts together.
+pub(super) fn one_in<const N: usize>(said: &Said<'_>) -> Verdict {
+    let right = said.executed.total() / N;
+    let shown = said
+        .out
+        .lines()
+        .filter(|line| !line.trim().is_empty())
+        .count();
+    if shown != right {
+        return Err(format!("perf shows {shown} samples, and {right} are right"));
+    }
+    some::<1>(said)
+}
+
+/// All of the first thread that is started, of no other that is, and of the one that starts them nothing that it has not executed.
+pub(super) fn one_thread(said: &Said<'_>) -> Verdict {
+    let shown = by_thread(said.out)?;
+    let threads = &said.executed.threads;
+    let (Some(starter), Some(started)) = (threads.first(), threads.get(1)) else {
+        return Err("no thread was started".to_owned());
+    };
+    let (own, before) = shown.split_last().ok_or("perf shows no instruction")?;
+    same(own, &ips(started))?;
+    match before {
+        [] => {}
+        [one] => in_order(one, starter)?,
+        _ => return Err(format!("perf shows {} threads", shown.len())),
+    }
+    Ok(format!(
+        "{} instructions of the thread, each of them",
+        own.len()
+    ))
+}
+
+/// Each instruction with its bytes: lines such as ` 122 401022 insn: e8 a9 04 00 00`, perhaps with `ilen: 5` before.
+pub(super) fn bytes(said: &Said<'_>) -> Verdict {
+    let mut steps = said.executed.first().iter();
+    for line in said.out.lines().filter(|line| !line.trim().is_empty()) {
+        let Some(step) = steps.next() else {
+            return Err(format!(
+                "nothing is executed any more, and perf shows `{line}`"
+            ));
+        };
+        let len = usize::try_from(step.len).unwrap_or_default();
+        let text = said.executed.code.bytes(step.ip, len);
+        let text: Vec<_> = text.iter().map(|byte| format!("{byte:02x}")).collect();
+        let text = text.join(" ");
+        let (head, shown) = line
+            .split_once("insn:")
+            .ok_or_else(|| format!("perf shows `{line}`"))?;
+        let mut words = head.split_whitespace().skip(1);
+        let ip = words
+            .next()
+            .and_then(|word| u64::from_str_radix(word, 16).ok());
+        let said_len = words
+            .next()
+            .map_or(Some(step.len), |_| words.next()?.parse().ok());
+        if ip != Some(step.ip) || shown.trim() != text || said_len != Some(step.len) {
+            return Err(format!(
+                "{:x} with `{text}` is executed, and perf shows `{line}`",
+                step.ip
+            ));
+        }
+    }
+    match steps.len() {
+        0 => Ok(format!(
+            "{} instructions with their bytes",
+            said.executed.total()
+        )),
+        left => Err(format!("perf does not show the last {left} instructions")),
+    }
+}
+
+/// Some instructions, in lines of `-F tid,ip`: in the order of execution, as many as there are beginnings of the trace and
+/// targets of indirect branches, at least.
+pub(super) fn quick(said: &Said<'_>) -> Verdict {
+    use super::executed::Kind;
+    let words = said.out.split_whitespace();
+    // Threads have decimal numbers of few digits.
+    let shown: Vec<_> = words
+        .filter(|word| word.len() >= 6)
+        .filter_map(|word| u64::from_str_radix(word, 16).ok())
+        .collect();
+    // A PSB has the address at which the program is, which the packet before may have, too.
+    let mut once = shown.clone();
+    once.dedup();
+    in_order(&once, said.executed.first())?;
+    let of = |kind| said.executed.count(kind);
+    let least = of(Kind::Syscall) + of(Kind::IndirectCall) + of(Kind::IndirectJump);
+    match shown.len() {
+        len if len < least => Err(format!(
+            "perf shows {len} addresses, and {least} at least are right"
+        )),
+        len => Ok(format!(
+            "{len} addresses, {least} of them needed, in their order"
+        )),
+    }
+}
+
+/// All but the first `N` of the one thread.
+pub(super) fn skips<const N: usize>(said: &Said<'_>) -> Verdict {
+    compare(said, |steps| ips(steps.get(N..).unwrap_or_default()))
+}
+
+/// Some instructions of each thread, in their order, `N` at least.
+pub(super) fn some<const N: usize>(said: &Said<'_>) -> Verdict {
+    let shown = by_thread(said.out)?;
+    let threads = &said.executed.threads;
+    if shown.len() > threads.len() {
+        return Err(format!(
+            "{} threads were executed, and {} are shown",
+            threads.len(),
+            shown.len()
+        ));
+    }
+    for (shown, steps) in shown.iter().zip(threads) {
+        in_order(shown, steps)?;
+    }
+    let count: usize = shown.iter().map(Vec::len).sum();
+    if count < N {
+        return Err(format!("perf shows {count} instructions, {N} are right"));
+    }
+    Ok(format!(
+        "{count} of {} instructions, in their order",
+        said.executed.total()
+    ))
+}
+
+/// Whether these are instructions that were executed, in their order.
+pub(super) fn in_order(shown: &[u64], steps: &[Step]) -> Result<(), String> {
+    let mut steps = steps.iter();
+    for (number, ip) in shown.iter().enumerate() {
+        if !steps.any(|step| step.ip == *ip) {
+            return Err(format!(
+                "{ip:x}, which is number {number} in what perf shows, is not executed there"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Nothing is shown.
+pub(super) fn nothing(said: &Said<'_>) -> Verdict {
+    match said.out.lines().find(|line| !line.trim().is_empty()) {
+        None => Ok("nothing is shown".to_owned()),
+        Some(line) => Err(format!("perf shows `{line}`")),
+    }
+}

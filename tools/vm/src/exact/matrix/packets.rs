@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Whether the packets that perf dumps, and the events that it makes of them, are as many as what was executed needs.
+
+use super::executed::Kind;
+use super::rows::{Said, Verdict};
+
+/// A dumped packet.
+#[derive(Debug, PartialEq, Eq)]
+struct Packet<'a> {
+    offset: u64,
+    name: &'a str,
+    payload: &'a str,
+}
+
+/// The packets of a dump by `perf script -D`, as in `.  00000010:  2d 40 11   TIP 0x401140 (1)`.
+fn packets(out: &str) -> Vec<Packet<'_>> {
+    out.lines().filter_map(packet).collect()
+}
+
+fn packet(line: &str) -> Option<Packet<'_>> {
+    let (offset, rest) = line.strip_prefix(".  ")?.split_once(':')?;
+    let offset = u64::from_str_radix(offset, 16).ok()?;
+    // Names begin with a letter that no byte has.
+    let is_byte = |word: &str| word.len() == 2 && u8::from_str_radix(word, 16).is_ok();
+    let mut rest = rest.trim_start();
+    while let Some((word, more)) = rest.split_once(' ') {
+        if !is_byte(word) {
+            break;
+        }
+        rest = more.trim_start();
+    }
+    let (name, payload) = rest.split_once(' ').unwrap_or((rest, ""));
+    Some(Packet {
+        offset,
+        name,
+        payload: payload.trim(),
+    })
+}
+
+/// The bits of a `TNT`, as in `TNT TTN (3)`.
+fn bits(packet: &Packet<'_>) -> usize {
+    let taken = packet.payload.split(' ').next().unwrap_or_default();
+    taken.chars().filter(|bit| matches!(bit, 'T' | 'N')).count()
+}
+
+/// What a dump has of each.
+struct Counts {
+    bits: usize,
+    tips: usize,
+    begins: usize,
+    ends: usize,
+    /// Ends that have no address.
+    syscalls: usize,
+}
+
+fn counts(packets: &[Packet<'_>]) -> Counts {
+    let named = |name: &'static str| packets.iter().filter(move |packet| packet.name == name);
+    Counts {
+        bits: named("TNT").map(bits).sum(),
+        tips: named("TIP").count(),
+        begins: named("TIP.PGE").count(),
+        ends: named("TIP.PGD").count(),
+        syscalls: named("TIP.PGD")
+            .filter(|packet| packet.payload.contains("no ip"))
+            .count(),
+    }
+}
+
+fn equal(what: &str, shown: usize, right: usize) -> Result<(), String> {
+    if shown == right {
+        return Ok(());
+    }
+    Err(format!("{what}: {shown} are dumped, and {right} are right"))
+}
+
+/// A bit for each conditional branch. A return is a bit, or an address as an indirect branch is.
+pub(super) fn dumped(said: &Said<'_>) -> Verdict {
+    let counts = counts(&packets(said.out));
+    let of = |kind| said.executed.count(kind);
+    let (conditional, returns) = (of(Kind::Conditional), of(Kind::Return));
+    let indirect = of(Kind::IndirectJump) + of(Kind::IndirectCall);
+    equal(
+        "bits and TIP packets",
+        counts.bits + counts.tips,
+        conditional + returns + indirect,
+    )?;
+    if counts.tips < indirect || counts.bits < conditional {
+        return Err(format!(
+            "{} bits and {} TIP packets are too few",
+            counts.bits, counts.tips
+        ));
+    }
+    switched(&counts, of(Kind::Syscall))?;
+    Ok(format!(
+        "{conditional} conditional branches, {returns} returns and {indirect} indirect branches in {} bits and {} TIP packets",
+        counts.bits, counts.tips
+    ))
+}
+
+/// The same, without returns that are a bit.
+pub(super) fn dumped_without_compression(said: &Said<'_>) -> Verdict {
+    let counts = counts(&packets(said.out));
+    let of = |kind| said.executed.count(kind);
+    equal("bits", counts.bits, of(Kind::Conditional))?;
+    let addresses = of(Kind::Return) + of(Kind::IndirectJump) + of(Kind::IndirectCall);
+    equal("TIP packets", counts.tips, addresses)?;
+    switched(&counts, of(Kind::Syscall))?;
+    Ok(format!(
+        "{} bits and {} TIP packets, as many as branches",
+        counts.bits, counts.tips
+    ))
+}
+
+/// The trace ends at each system call, and where the kernel had the CPU.
+fn switched(counts: &Counts, syscalls: usize) -> Result<(), String> {
+    equal(
+        "TIP.PGD packets without an address",
+        counts.syscalls,
+        syscalls,
+    )?;
+    equal("TIP.PGE packets", counts.begins, counts.ends)
+}
+
+/// The offsets of the `PSB` packets of a dump.
+fn psbs(out: &str) -> Vec<u64> {
+    let all = packets(out).into_iter();
+    all.filter(|packet| packet.name == "PSB")
+        .map(|packet| packet.offset)
+        .collect()
+}
+
+/// Those of a dump are `PERIOD` bytes apart, or little more.
+pub(super) fn psb_every<const PERIOD: u64>(said: &Said<'_>) -> Verdict {
+    /// A packet is shorter, and so is a PSB+.
+    const MORE: u64 = 128;
+    let offsets = psbs(said.out);
+    let wrong = offsets.windows(2).find_map(|pair| match pair {
+        [one, other] => {
+            let apart = other.saturating_sub(*one);
+            (!(PERIOD..PERIOD + MORE).contains(&apart)).then_some((*one, *other))
+        }
+        _ => None,
+    });
+    match (wrong, offsets.len()) {
+        (_, 0..2) => Err(format!("perf dumps {} PSB packets", offsets.len())),
+        (Some((one, other)), _) => Err(format!(
+            "a PSB is at {one:#x} and the next at {other:#x}, and {PERIOD} bytes are right"
+        )),
+        (None, count) => Ok(format!("{count} PSB packets, {PERIOD} bytes apart")),
+    }
+}
+
+/// The dump, a line `events`, and PSB events with the offsets of the same packets.
+pub(super) fn psb_events(said: &Said<'_>) -> Verdict {
+    let (dump, events) = said
+        .out
+        .split_once("\nevents\n")
+        .ok_or("there is no line `events`")?;
+    let right = psbs(dump);
+    let shown: Vec<_> = events
+        .lines()
+        .filter_map(|line| line.split_once("psb offs: ")?.1.split_whitespace().next())
+        .filter_map(|offset| u64::from_str_radix(offset.trim_start_matches("0x"), 16).ok())
+        .collect();
+    if shown != right || right.is_empty() {
+        return Err(format!(
+            "perf shows PSB events at {shown:x?}, and {right:x?} are right"
+        ));
+    }
+    Ok(format!(
+        "{} PSB events, each at the offset of its packet",
+        shown.len()
+    ))
+}
+
+/// PTWRITE events, a line `printed`, and what the program printed of each: the payload and the address, or 0 for the function that
+/// perf takes for a PTWRITE.
+pub(super) fn payloads(said: &Said<'_>) -> Verdict {
+    let hex = |word: &str| u64::from_str_radix(word.trim_start_matches("0x"), 16).ok();
+    let (events, printed) = said
+        .out
+        .split_once("\nprinted\n")
+        .ok_or("there is no line `printed`")?;
+    let event = |line: &str| {
+        let mut words = line
+            .split_whitespace()
+            .skip_while(|word| *word != "IP:")
+            .skip(1);
+        let has_address = words.next()? == "1";
+        let payload = hex(words.nth(1)?)?;
+        let address = hex(words.last()?)?;
+        Some((payload, if has_address { address } else { 0 }))
+    };
+    let pair = |line: &str| {
+        let (payload, address) = line.split_once(' ')?;
+        Some((hex(payload)?, hex(address)?))
+    };
+    let events = events.lines().filter(|line| !line.trim().is_empty());
+    let shown: Vec<_> = events.map(event).collect();
+    let right: Vec<_> = printed.lines().map(pair).collect();
+    if shown != right || right.is_empty() || right.contains(&None) {
+        return Err(format!("perf shows {shown:x?}, and {right:x?} is right"));
+    }
+    Ok(format!("{} payloads, each with its address", right.len()))
+}
+
+/// As many instructions as cycles, and as were executed, in all counts such as ` IPC: 1.00 (12/12)`. Unless they are `APPROXIMATE` in each
+/// of them, too.
+pub(super) fn one_cycle_each<const APPROXIMATE: bool>(said: &Said<'_>) -> Verdict {
+    let number = |text: &str| text.parse::<usize>().map_err(|error| error.to_string());
+    let (mut sum, mut all_cycles) = (0, 0);
+    let mut places = 0;
+    for line in said.out.lines() {
+        let Some((_, counts)) = line.split_once("IPC:") else {
+            continue;
+        };
+        let counts = counts
+            .split_once('(')
+            .and_then(|(_, counts)| counts.split_once(')'));
+        let counts = counts.and_then(|(counts, _)| counts.split_once('/'));
+        let (instructions, cycles) = counts.ok_or_else(|| format!("perf shows `{line}`"))?;
+        if instructions != cycles && !APPROXIMATE {
+            return Err(format!("perf shows `{line}`, and 1.00 is right"));
+        }
+        sum += number(instructions)?;
+        all_cycles += number(cycles)?;
+        places += 1;
+    }
+    equal("instructions with cycles", sum, said.executed.total())?;
+    equal("cycles", all_cycles, said.executed.total())?;
+    Ok(format!("{sum} instructions and cycles, in {places} places"))
+}
+
+/// Lines of `-F event,period` of which those of cycles have as many in all as instructions were executed.
+pub(super) fn cycles(said: &Said<'_>) -> Verdict {
+    let periods = said.out.lines().filter(|line| line.contains("cycles"));
+    let periods = periods.filter_map(|line| {
+        line.split_whitespace()
+            .find_map(|word| word.parse::<usize>().ok())
+    });
+    let (events, sum) = periods.fold((0, 0), |(events, sum), period| (events + 1, sum + period));
+    equal("cycles", sum, said.executed.total())?;
+    Ok(format!("{sum} cycles in {events} events"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packets_are_read() {
+        let table = [
+            (
+                ".  00000000:  02 82 02 82 02 82 02 82 02 82 02 82 02 82 02 82 PSB",
+                Some((0, "PSB", "")),
+            ),
+            (
+                ".  0000001a:  2d 40 11                                        TIP 0x401140 (1)",
+                Some((0x1a, "TIP", "0x401140 (1)")),
+            ),
+            (
+                ".  0000001d:  1c                                              TNT TTN (3)",
+                Some((0x1d, "TNT", "TTN (3)")),
+            ),
+            (
+                ".  0000001d:  01                                              TIP.PGD no ip",
+                Some((0x1d, "TIP.PGD", "no ip")),
+            ),
+            ("0 0 0x1234 [0x8]: PERF_RECORD_FINISHED_ROUND", None),
+        ];
+        for (line, want) in table {
+            let found = packet(line).map(|p| (p.offset, p.name, p.payload));
+            assert_eq!(found, want, "{line}");
+        }
+        let tnt = packet(".  00000010:  1c   TNT TTN (3)").unwrap();
+        assert_eq!(bits(&tnt), 3);
+    }
+}

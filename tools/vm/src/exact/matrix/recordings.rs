@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What the rows are about: programs, recorded by `auxrec` and by stock perf with `soft_pt` under the name `intel_pt`.
+
+/// A recording of a program.
+#[derive(Debug)]
+pub(super) struct Recording {
+    /// The name of its file.
+    pub name: &'static str,
+    event: &'static str,
+    pub program: &'static str,
+    by: Recorder,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Recorder {
+    Auxrec,
+    Perf,
+    /// perf writes to a pipe.
+    PerfToPipe,
+}
+
+const fn by_auxrec(name: &'static str, event: &'static str, program: &'static str) -> Recording {
+    Recording {
+        name,
+        event,
+        program,
+        by: Recorder::Auxrec,
+    }
+}
+
+pub(super) const PLAIN: Recording = by_auxrec("plain", "intel_pt//u", "branches");
+pub(super) const THREADS: Recording = by_auxrec("threads", "intel_pt//u", "branches-threads");
+pub(super) const NORETCOMP: Recording = by_auxrec("noretcomp", "intel_pt/noretcomp/u", "branches");
+pub(super) const CYCLES: Recording = by_auxrec("cycles", "intel_pt/cyc/u", "branches");
+pub(super) const PSB: Recording = by_auxrec("psb", "intel_pt/psb_period=0/u", "branches");
+pub(super) const WRITES: Recording = by_auxrec("writes", "intel_pt/ptw,fup_on_ptw,cyc/u", "writes");
+pub(super) const PERF: Recording = Recording {
+    by: Recorder::Perf,
+    ..by_auxrec("perf", "intel_pt//u", "branches")
+};
+pub(super) const PIPE: Recording = Recording {
+    by: Recorder::PerfToPipe,
+    ..by_auxrec("pipe", "intel_pt//u", "branches")
+};
+
+/// All of them.
+pub(super) const ALL: [&Recording; 8] = [
+    &PLAIN, &PERF, &THREADS, &NORETCOMP, &CYCLES, &PSB, &WRITES, &PIPE,
+];
+
+/// The programs that are stepped, outside: they execute the same instructions on each machine. A processor that lacks `PTWRITE` cannot
+/// execute `writes`, which prints what it writes.
+pub(super) const STEPPED: [&str; 2] = ["branches", "branches-threads"];
+
+/// The environment that all runs have.
+const ALIKE: &str = "env -i PATH=/bin";
+
+impl Recording {
+    /// The name of its file.
+    pub fn file(&self) -> String {
+        format!("{}.data", self.name)
+    }
+
+    /// What records it in a guest. Neither the recorder nor a task of the kernel runs where the program runs, while it runs.
+    fn command(&self) -> String {
+        let Self {
+            name,
+            event,
+            program,
+            by,
+        } = self;
+        let (file, said) = (self.file(), format!("/out/{name}.said"));
+        let first = format!("{ALIKE} taskset 2 /usr/bin/chrt --fifo 99");
+        let recorder = match by {
+            Recorder::Auxrec => format!(
+                "auxrec record -q -r98 -e {event} -m64,512 --aux-watermark=2M -o /out/{file} -- $PROGRAMS/{program} >/out/{name}.out 2>{said}"
+            ),
+            Recorder::Perf => format!(
+                "/usr/bin/perf record -q -B -N -e {event} -m64,512 -o /out/{file} -- $PROGRAMS/{program} >/out/{name}.out 2>{said}"
+            ),
+            Recorder::PerfToPipe => format!(
+                "/usr/bin/perf record -q -B -N -e {event} -m64,512 -o - -- $PROGRAMS/{program} >/out/{file} 2>{said}"
+            ),
+        };
+        format!("{first} {recorder} || echo '# {name} ended badly'\n")
+    }
+}
+
+/// What records all of them in a guest, with `$PROGRAMS` as the place of the programs.
+pub(super) fn command() -> String {
+    let mut command = "insmod /modules/rust_perf.ko && insmod /modules/rust_stepping.ko && insmod /modules/soft_pt.ko intel_pt=1 || exit 1
+echo 0 >/proc/sys/kernel/randomize_va_space; echo 0 >/proc/sys/kernel/watchdog
+for file in /sys/kernel/debug/sched/fair_server/cpu*/runtime; do echo 0 >$file; done
+".to_owned();
+    for recording in ALL {
+        command += &recording.command();
+    }
+    command
+}

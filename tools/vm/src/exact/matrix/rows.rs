@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The table: uses of stock perf, each with what it must show.
+
+use super::branches::{branches, ALL, CALLS, RETURNS};
+use super::calls::{
+    by_script, call_and_return_trace, call_trace, chains, histogram, inclusive, last_branches,
+};
+use super::executed::Executed;
+use super::instructions::{all, bytes, every, nothing, one_in, one_thread, quick, skips, some};
+use super::packets::{
+    cycles, dumped, dumped_without_compression, one_cycle_each, payloads, psb_events, psb_every,
+};
+use super::recordings::{Recording, CYCLES, NORETCOMP, PERF, PIPE, PLAIN, PSB, THREADS, WRITES};
+
+/// What came of a row: a note, or why it fails.
+pub(super) type Verdict = Result<String, String>;
+
+/// A use of perf.
+pub(super) struct Row {
+    /// The case's name.
+    pub name: &'static str,
+    pub recording: &'static Recording,
+    /// Shell text, run in a folder of its own, with the recording in `$DATA`.
+    pub command: &'static str,
+    /// Whether what is shown is right.
+    pub right: fn(&Said<'_>) -> Verdict,
+}
+
+/// What a row's command said, and what is known of the program.
+pub(super) struct Said<'a> {
+    pub out: &'a str,
+    pub executed: &'a Executed,
+}
+
+const fn row(
+    name: &'static str,
+    recording: &'static Recording,
+    command: &'static str,
+    right: fn(&Said<'_>) -> Verdict,
+) -> Row {
+    Row {
+        name,
+        recording,
+        command,
+        right,
+    }
+}
+
+pub(super) const ROWS: &[Row] = &[
+    row("i1i", &PLAIN, "perf script -i $DATA --itrace=i1ie -F tid,ip", all),
+    row("i1i of threads", &THREADS, "perf script -i $DATA --itrace=i1ie -F tid,ip", all),
+    row("i100i", &PLAIN, "perf script -i $DATA --itrace=i100ie -F tid,ip", every::<100>),
+    row("i100i of threads", &THREADS, "perf script -i $DATA --itrace=i100ie -F tid,ip", one_in::<100>),
+    row("i0ns", &PLAIN, "perf script -i $DATA --itrace=i0nse -F tid,ip", all),
+    row("i1t", &PLAIN, "perf script -i $DATA --itrace=i1te -F tid,ip", all),
+    row("i1us", &PLAIN, "perf script -i $DATA --itrace=i1use -F tid,ip", some::<1>),
+    row("i1ms", &PLAIN, "perf script -i $DATA --itrace=i1mse -F tid,ip", some::<0>),
+    row("s", &PLAIN, "perf script -i $DATA --itrace=i1ies1000 -F tid,ip", skips::<1000>),
+    row("b", &PLAIN, "perf script -i $DATA --itrace=be -F tid,ip,addr,flags", branches::<ALL>),
+    row("b of threads", &THREADS, "perf script -i $DATA --itrace=be -F tid,ip,addr,flags", branches::<ALL>),
+    row("c", &PLAIN, "perf script -i $DATA --itrace=ce -F tid,ip,addr,flags", branches::<CALLS>),
+    row("r", &PLAIN, "perf script -i $DATA --itrace=re -F tid,ip,addr,flags", branches::<RETURNS>),
+    row("cr", &PLAIN, "perf script -i $DATA --itrace=cre -F tid,ip,addr,flags", branches::<{ CALLS | RETURNS }>),
+    row("e", &PLAIN, "perf script -i $DATA --itrace=e -F tid,ip", nothing),
+    row("x", &PLAIN, "perf script -i $DATA --itrace=xe -F tid,ip", nothing),
+    row("o", &PLAIN, "perf script -i $DATA --itrace=oe -F tid,ip", nothing),
+    row("I", &PLAIN, "perf script -i $DATA --itrace=Ie -F tid,ip", nothing),
+    row("f", &PLAIN, "perf script -i $DATA --itrace=fe -F tid,ip", nothing),
+    row("G", &PLAIN, "perf script -i $DATA --itrace=Ge -F tid,ip", nothing),
+    row("L", &PLAIN, "perf script -i $DATA --itrace=Le -F tid,ip", nothing),
+    row("no-itrace", &PLAIN, "perf script -i $DATA --no-itrace -F tid,ip", nothing),
+    row("g", &PLAIN, "perf script -i $DATA --itrace=i50ige --no-inline -F ip", chains::<50, 16>),
+    row("g64", &PLAIN, "perf script -i $DATA --itrace=i50ig64e --no-inline -F ip", chains::<50, 64>),
+    row("l", &PLAIN, "perf script -i $DATA --itrace=i100ile -F ip,brstack", last_branches::<100, 64>),
+    row("l10", &PLAIN, "perf script -i $DATA --itrace=i100il10e -F ip,brstack", last_branches::<100, 10>),
+    row("q", &PLAIN, "perf script -i $DATA --itrace=qi1ie -F tid,ip", quick),
+    row("qq", &PSB, "perf script -i $DATA --itrace=qqie -F tid,ip", some::<1>),
+    row("p", &PSB, "perf script -i $DATA -D && echo && echo events && perf script -i $DATA --itrace=pe -F ip,synth", psb_events),
+    row("-D", &PLAIN, "perf script -i $DATA -D", dumped),
+    row("-D of threads", &THREADS, "perf script -i $DATA -D", dumped),
+    row("-D with noretcomp", &NORETCOMP, "perf script -i $DATA -D", dumped_without_compression),
+    row("-D with psb_period", &PSB, "perf script -i $DATA -D", psb_every::<2048>),
+    row("w", &WRITES, "perf script -i $DATA --itrace=we -F ip,synth && echo && echo printed && cat ${DATA%.data}.out", payloads),
+    row("d", &PLAIN, "perf script -i $DATA --itrace=i1ide -F tid,ip && test -s intel_pt.log", all),
+    row("Z", &PLAIN, "perf script -i $DATA --itrace=i1iZe -F tid,ip", all),
+    row("y", &CYCLES, "perf script -i $DATA --itrace=i1iye -F event,period", cycles),
+    row("-F +ipc", &CYCLES, "perf script -i $DATA --itrace=be -F ip,ipc", one_cycle_each::<false>),
+    row("A", &CYCLES, "perf script -i $DATA --itrace=beA -F ip,ipc", one_cycle_each::<true>),
+    row("--insn-trace", &PLAIN, "perf script -i $DATA --insn-trace -F tid,ip,insn", bytes),
+    row("-F +insn,+insnlen", &PLAIN, "perf script -i $DATA --itrace=i1ie -F tid,ip,insnlen,insn", bytes),
+    row("--call-trace", &PLAIN, "perf script -i $DATA --call-trace -F -comm,-cpu,-time", call_trace),
+    row("--call-ret-trace", &PLAIN, "perf script -i $DATA --call-ret-trace -F -comm,-cpu,-time", call_and_return_trace),
+    row("-C of the program", &PLAIN, "perf script -i $DATA --itrace=i1ie -F tid,ip -C 1", all),
+    row("-C of another CPU", &PLAIN, "perf script -i $DATA --itrace=i1ie -F tid,ip -C 0", nothing),
+    row("--time of all", &THREADS, "perf script -i $DATA --itrace=i1ie -F tid,ip --time 0,$(perf script -i $DATA --no-itrace --show-task-events --ns | sed -n 's/.* \\([0-9.]*\\): PERF_RECORD_EXIT.*/\\1/p' | tail -n1)", all),
+    row("--time behind the end", &THREADS, "perf script -i $DATA --itrace=i1ie -F tid,ip --time $(perf script -i $DATA --no-itrace --show-task-events --ns | sed -n 's/.* \\([0-9.]*\\): PERF_RECORD_EXIT.*/\\1/p' | tail -n1),", nothing),
+    row("--time of a thread", &THREADS, "perf script -i $DATA --itrace=i1ie -F tid,ip --time $(perf script -i $DATA --no-itrace --show-task-events --ns | sed -n 's/.* \\([0-9.]*\\): PERF_RECORD_FORK.*/\\1/p' | head -n1),$(perf script -i $DATA --no-itrace --show-task-events --ns | sed -n 's/.* \\([0-9.]*\\): PERF_RECORD_EXIT.*/\\1/p' | head -n1)", one_thread),
+    row("perf report", &PLAIN, "perf report -i $DATA --itrace=i1ie --stdio -q -F sample,sym", histogram),
+    row("perf report --children", &PLAIN, "perf report -i $DATA --itrace=i1ig64e --no-inline --stdio -q --children -g caller,100 -F overhead_children,sample,sym", inclusive),
+    row("perf inject", &PERF, "perf inject -i $DATA --itrace=i100ie --strip -o new && perf script -i new -F tid,ip", every::<100>),
+    row("perf inject for AutoFDO", &PERF, "perf inject -i $DATA --itrace=i100ile --strip -o new && perf script -i new -F ip,brstack", last_branches::<100, 64>),
+    row("dlfilter-show-cycles.so", &CYCLES, "perf script -i $DATA --itrace=A --call-trace --dlfilter dlfilter-show-cycles.so", call_trace),
+    row("intel-pt-events.py", &PLAIN, "perf script -i $DATA -s intel-pt-events.py", by_script),
+    row("perf record", &PERF, "perf script -i $DATA --itrace=i1ie -F tid,ip", all),
+    row("a pipe from perf record", &PIPE, "perf script -i - --itrace=i1ie -F tid,ip <$DATA", all),
+    row("a pipe from perf inject", &PERF, "perf inject -i $DATA -o - | perf script -i - --itrace=i1ie -F tid,ip", all),
+];
