@@ -12,7 +12,7 @@ pub enum Error {
     /// It cannot be done: the system refuses.
     #[error("{0}")]
     Failed(String),
-    /// A file could not be brought to its disk: nobody knows what of it is there.
+    /// The disk reported an error: how much of a file is on it is not known.
     #[error("{0}")]
     Disk(String),
     /// A perf.data file is not what it should be, or cannot be written.

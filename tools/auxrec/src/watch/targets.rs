@@ -34,7 +34,7 @@ enum Target {
 
 /// What `/proc/ID/stat` says.
 struct Stat {
-    /// It has exited, and nobody has waited for it yet.
+    /// It has exited, and its parent has not waited for it yet.
     zombie: bool,
     /// The threads of its process, itself included.
     threads: u64,
@@ -208,7 +208,7 @@ mod tests {
             first.kill().unwrap();
             first.wait().unwrap();
             assert!(targets.look() && !targets.all_ended(), "{errno}");
-            // One that nobody has waited for has ended, too.
+            // A zombie has ended, too.
             second.kill().unwrap();
             while !targets.look() {
                 std::thread::yield_now();

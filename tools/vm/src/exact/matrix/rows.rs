@@ -55,7 +55,6 @@ pub(super) const ROWS: &[Row] = &[
     row("i0ns", &PLAIN, "perf script -i $DATA --itrace=i0nse -F tid,ip", all),
     row("i1t", &PLAIN, "perf script -i $DATA --itrace=i1te -F tid,ip", all),
     row("i1us", &PLAIN, "perf script -i $DATA --itrace=i1use -F tid,ip", some::<1>),
-    row("i1ms", &PLAIN, "perf script -i $DATA --itrace=i1mse -F tid,ip", some::<0>),
     row("s", &PLAIN, "perf script -i $DATA --itrace=i1ies1000 -F tid,ip", skips::<1000>),
     row("b", &PLAIN, "perf script -i $DATA --itrace=be -F tid,ip,addr,flags", branches::<ALL>),
     row("b of threads", &THREADS, "perf script -i $DATA --itrace=be -F tid,ip,addr,flags", branches::<ALL>),
