@@ -12,6 +12,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
+use crate::message::say;
 
 /// What a command is answered with: perf sends the NUL too.
 pub const ACK: &[u8; 5] = b"ack\n\0";
@@ -210,7 +211,7 @@ impl Control {
     pub fn answer(&mut self) {
         if let Some(ack) = &mut self.ack {
             if let Err(e) = ack.write_all(ACK) {
-                eprintln!("auxrec: cannot answer a command: {e}");
+                say(format_args!("cannot answer a command: {e}"));
             }
         }
     }

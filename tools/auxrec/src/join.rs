@@ -16,6 +16,7 @@ use perfdata::{
 };
 
 use crate::error::{Error, Result};
+use crate::message::say;
 use crate::output::{merge, to_disk};
 use crate::recover::{self, Copy};
 
@@ -436,7 +437,7 @@ pub(crate) fn join(path: &Path, sync: bool) -> Result<u64> {
         ))
     })?;
     for remark in joined.remarks {
-        eprintln!("auxrec: {remark}");
+        say(format_args!("{remark}"));
     }
     Ok(joined.len)
 }

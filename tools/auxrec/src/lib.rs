@@ -27,6 +27,8 @@
 //! what compression did to it.
 
 #![deny(missing_docs)]
+// They panic when the reader has ended, and wait when it has stopped reading: see `message`.
+#![deny(clippy::print_stderr, clippy::print_stdout)]
 
 mod apart;
 pub mod check;
@@ -46,6 +48,7 @@ pub mod json;
 pub mod limits;
 pub mod live;
 pub mod loss;
+pub mod message;
 mod newcomers;
 mod output;
 mod pack;

@@ -4,19 +4,25 @@
 //!
 //! Who drains a ring leaves a few numbers in its [`Gauge`]; a thread of its own looks at them now and then. So whoever looks, and however
 //! slow the terminal is, nothing is kept from the rings. The terminal stays in the mode in which it is: there is nothing to restore,
-//! whatever ends the recorder.
+//! whatever ends the recorder. A reader of lines that stops reading misses some, and these are counted.
 
-use std::io::Write;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{mpsc, Arc};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::Duration;
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::json;
 
+use crate::message::{say, Outlet, Unwritten, PATIENCE};
 use crate::size::bytes;
 use crate::sys;
+
+/// Most lines of JSON that wait for their reader. Later ones say more, so they are few.
+const LINES: usize = 4;
 
 /// Who is told how it goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -112,60 +118,83 @@ impl Look {
 /// The thread that looks. Dropped, it ends, and takes its lines off the terminal.
 pub(crate) struct View {
     stop: Option<mpsc::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    /// Is disconnected when the thread has ended.
+    ended: mpsc::Receiver<()>,
 }
 
 impl View {
-    /// For rings of these names, each with an area of `size` bytes.
-    pub fn start(live: Live, rings: Vec<(String, Arc<Gauge>)>, size: u64) -> Self {
-        let (stop, stopped) = mpsc::channel();
-        let period = match live {
-            Live::Off => None,
-            Live::Terminal => Some(Duration::from_millis(250)),
-            Live::Json => Some(Duration::from_secs(1)),
+    /// For rings of these names, each with an area of `size` bytes; nothing if nobody looks.
+    ///
+    /// # Errors
+    /// If there can be no further thread.
+    pub fn start(
+        live: Live,
+        rings: Vec<(String, Arc<Gauge>)>,
+        size: u64,
+    ) -> io::Result<Option<Self>> {
+        let (period, out) = match live {
+            Live::Off => return Ok(None),
+            Live::Terminal => (Duration::from_millis(250), None),
+            Live::Json => {
+                // Not `io::stdout()`: a thread that waits for the reader would hold its lock.
+                let copy = io::stdout().as_fd().try_clone_to_owned()?;
+                let out = Outlet::start(File::from(copy), LINES)?;
+                (Duration::from_secs(1), Some(out))
+            }
         };
-        let thread = period.map(|period| {
-            thread::spawn(move || {
-                let mut show = Show::new(live, &rings, size);
-                let mut before = vec![0; rings.len()];
-                let mut at = sys::now();
-                while stopped.recv_timeout(period) == Err(mpsc::RecvTimeoutError::Timeout) {
-                    let now = sys::now();
-                    let since = Duration::from_nanos(now - std::mem::replace(&mut at, now));
-                    let looks = rings.iter().zip(&mut before);
-                    let looks = looks.map(|((_, gauge), before)| gauge.look(before, since));
-                    if !show.show(&rings, &looks.collect::<Vec<_>>(), now) {
-                        return;
-                    }
+        Self::run(period, rings, size, out).map(Some)
+    }
+
+    /// Writes JSON to `out`, or to the terminal if there is none.
+    fn run(
+        period: Duration,
+        rings: Vec<(String, Arc<Gauge>)>,
+        size: u64,
+        out: Option<Outlet>,
+    ) -> io::Result<Self> {
+        let (stop, stopped) = mpsc::channel();
+        let (end, ended) = mpsc::channel();
+        thread::Builder::new().spawn(move || {
+            let _end: mpsc::Sender<()> = end;
+            let mut show = Show::new(&rings, size, out);
+            let mut before = vec![0; rings.len()];
+            let mut at = sys::now();
+            while stopped.recv_timeout(period) == Err(mpsc::RecvTimeoutError::Timeout) {
+                let now = sys::now();
+                let since = Duration::from_nanos(now - std::mem::replace(&mut at, now));
+                let looks = rings.iter().zip(&mut before);
+                let looks = looks.map(|((_, gauge), before)| gauge.look(before, since));
+                if !show.show(&rings, &looks.collect::<Vec<_>>(), now) {
+                    break;
                 }
-                show.clear();
-            })
-        });
-        Self {
+            }
+            show.end();
+        })?;
+        Ok(Self {
             stop: Some(stop),
-            thread,
-        }
+            ended,
+        })
     }
 }
 
 impl Drop for View {
     fn drop(&mut self) {
         self.stop = None;
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        // The thread waits for each of its two readers no longer than this. A terminal that is stopped
+        // keeps it for ever: it is abandoned then.
+        let _ = self.ended.recv_timeout(3 * PATIENCE);
     }
 }
 
 enum Show {
     Bars(MultiProgress, Vec<ProgressBar>),
-    Lines,
+    Lines(Outlet),
 }
 
 impl Show {
-    fn new(live: Live, rings: &[(String, Arc<Gauge>)], size: u64) -> Self {
-        if live == Live::Json {
-            return Self::Lines;
+    fn new(rings: &[(String, Arc<Gauge>)], size: u64, out: Option<Outlet>) -> Self {
+        if let Some(out) = out {
+            return Self::Lines(out);
         }
         // Draws nothing where standard error is no terminal.
         let all = MultiProgress::with_draw_target(ProgressDrawTarget::stderr());
@@ -190,25 +219,47 @@ impl Show {
                 }
                 true
             }
-            Self::Lines => {
+            Self::Lines(out) => {
                 let rings = rings.iter().zip(looks);
                 let rings: Vec<_> = rings.map(|((name, _), look)| look.json(name)).collect();
-                let line = json!({ "time_ns": now, "rings": rings });
-                writeln!(std::io::stdout().lock(), "{line}").is_ok()
+                let missed = out.refused();
+                let line = json!({ "time_ns": now, "missed_lines": missed, "rings": rings });
+                out.put(format!("{line}\n")) || !out.failed()
             }
         }
     }
 
-    fn clear(&mut self) {
-        if let Self::Bars(all, _) = self {
-            let _ = all.clear();
+    fn end(self) {
+        match self {
+            Self::Bars(all, _) => {
+                let _ = all.clear();
+            }
+            Self::Lines(out) => {
+                if let Some(text) = complaint(&out.close(PATIENCE)) {
+                    say(text);
+                }
+            }
         }
     }
 }
 
+/// The message about lines of JSON that were not written. A reader that has ended wants no more.
+fn complaint(unwritten: &Unwritten) -> Option<String> {
+    let why = match &unwritten.error {
+        Some(e) if e.kind() == io::ErrorKind::BrokenPipe => return None,
+        Some(e) => e.to_string(),
+        None => "their reader is too slow, or has stopped reading".to_owned(),
+    };
+    let texts = unwritten.texts;
+    (texts != 0).then(|| format!("warning: lines of --live json were not written ({texts}): {why}"))
+}
+
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
     use super::*;
+    use crate::message::tests::Pipe;
 
     #[test]
     fn what_came_since_the_last_look() {
@@ -234,5 +285,72 @@ mod tests {
             (4_000_000, 0, 0, 0)
         );
         assert_eq!(look.json("CPU 1")["truncated"], 2);
+    }
+
+    /// A recording ends though the reader of its lines reads nothing.
+    #[test]
+    fn a_reader_that_stops_does_not_hold_the_recorder() {
+        let (pipe, reader) = Pipe::new();
+        let rings = vec![("CPU 1".to_owned(), Arc::default())];
+        let out = Outlet::start(pipe, 2).unwrap();
+        let view = View::run(Duration::from_millis(1), rings, 0, Some(out)).unwrap();
+        reader.begun.recv().unwrap();
+        let (end, ended) = mpsc::channel();
+        let recorder = thread::spawn(move || {
+            drop(view);
+            end.send(()).unwrap();
+        });
+        let long = Duration::from_secs(60);
+        assert_eq!(ended.recv_timeout(long), Ok(()), "the recorder hangs");
+        recorder.join().unwrap();
+        drop(reader.go);
+    }
+
+    /// The next line that is written says how many were not.
+    #[test]
+    fn lines_that_are_missing() {
+        let (pipe, reader) = Pipe::new();
+        let mut show = Show::Lines(Outlet::start(pipe, 1).unwrap());
+        let line = |show: &mut Show| assert!(show.show(&[], &[], 7));
+        let missed = |text: String| {
+            let line: serde_json::Value = serde_json::from_str(&text).unwrap();
+            line["missed_lines"].as_u64().unwrap()
+        };
+        line(&mut show);
+        assert_eq!(missed(reader.begun.recv().unwrap()), 0);
+        // One waits, and three are refused.
+        (0..4).for_each(|_| line(&mut show));
+        reader.go.send(Ok(())).unwrap();
+        assert_eq!(missed(reader.begun.recv().unwrap()), 0);
+        line(&mut show);
+        (0..2).for_each(|_| reader.go.send(Ok(())).unwrap());
+        assert_eq!(missed(reader.begun.recv().unwrap()), 3);
+        show.end();
+    }
+
+    #[test]
+    fn what_is_said_of_missing_lines() {
+        let pipe = io::ErrorKind::BrokenPipe;
+        let full = io::ErrorKind::StorageFull;
+        for (texts, error, says) in [
+            (0, None, None),
+            (3, Some(pipe), None),
+            (
+                2,
+                None,
+                Some("lines of --live json were not written (2): their reader is too slow"),
+            ),
+            (
+                1,
+                Some(full),
+                Some("lines of --live json were not written (1): no storage space"),
+            ),
+        ] {
+            let error = error.map(io::Error::from);
+            let found = complaint(&Unwritten { texts, error });
+            assert_eq!(found.is_some(), says.is_some(), "{found:?}");
+            let found = found.unwrap_or_default();
+            assert!(found.contains(says.unwrap_or_default()), "{found}");
+        }
     }
 }

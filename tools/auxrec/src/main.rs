@@ -2,6 +2,8 @@
 
 //! The command `auxrec`: options in, exit status out. Everything else is in the library.
 
+#![deny(clippy::print_stderr, clippy::print_stdout)]
+
 use std::ffi::OsString;
 use std::fs;
 use std::io::Write as _;
@@ -14,6 +16,7 @@ use auxrec::control::Channel;
 use auxrec::delay::{Delay, Switch};
 use auxrec::drain::OnTruncate;
 use auxrec::live::Live;
+use auxrec::message::{raw, say};
 use auxrec::record::{Options, Snapshot};
 use auxrec::size::{parse_rings, parse_size, RingSizes};
 use auxrec::target::{parse_cpus, parse_ids, Target};
@@ -269,7 +272,7 @@ fn main() -> ExitCode {
     match run(&cli.command) {
         Ok(status) => ExitCode::from(status),
         Err(e) => {
-            eprintln!("auxrec: {e:#}");
+            say(format_args!("{e:#}"));
             let usage = matches!(e.downcast_ref(), Some(Error::Usage(_)));
             ExitCode::from(if usage { USAGE } else { FAILED })
         }
@@ -331,7 +334,7 @@ fn run(command: &Command) -> anyhow::Result<u8> {
                         .with_context(|| format!("cannot write {}", path.display()))
                 };
                 if *json {
-                    eprint!("{}", calls.summary());
+                    raw(calls.summary());
                 } else {
                     print(&calls.summary())?;
                 }
@@ -549,32 +552,32 @@ impl Record {
                     total.read, total.records
                 ),
             };
-            eprintln!(
-                "auxrec: {trace}, {} wakeups; {} is {} bytes",
+            say(format_args!(
+                "{trace}, {} wakeups; {} is {} bytes",
                 outcome.wakeups,
                 match outcome.files {
                     1 => outcome.path.display().to_string(),
                     n => format!("{n} files to {}", outcome.path.display()),
                 },
                 outcome.file,
-            );
+            ));
             if let Some((times, blind)) = outcome.snapshots {
-                eprintln!(
-                    "auxrec: {times} snapshots, nothing traced for {} us at most on a ring, {} us in all",
+                say(format_args!(
+                    "{times} snapshots, nothing traced for {} us at most on a ring, {} us in all",
                     blind.max.div_ceil(1000),
                     blind.sum.div_ceil(1000),
-                );
+                ));
             }
             for (name, loss, wraps) in &outcome.rings {
                 if self.verbose {
-                    eprintln!("auxrec: {name}: {} bytes, {wraps} wraps", loss.read);
+                    say(format_args!("{name}: {} bytes, {wraps} wraps", loss.read));
                 }
                 if loss.any() {
-                    eprintln!("auxrec: {name}: trace was lost: {}", loss.describe());
+                    say(format_args!("{name}: trace was lost: {}", loss.describe()));
                 }
             }
             if let Some(status @ 1..) = outcome.status {
-                eprintln!("auxrec: the command ended with status {status}");
+                say(format_args!("the command ended with status {status}"));
             }
         }
         Ok(if total.any() { LOST } else { ALL })

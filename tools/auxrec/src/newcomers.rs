@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::message::say;
 use crate::sys;
 use crate::target::{online_cpus, possible_cpus, present_cpus};
 
@@ -52,9 +53,9 @@ impl Newcomers {
         // It could be read when the recording began.
         let online = online_cpus().unwrap_or_default();
         for cpu in self.found(&online, sys::now()) {
-            eprintln!(
-                "auxrec: warning: CPU {cpu} has come online, and is not recorded: it was offline when the recording began"
-            );
+            say(format_args!(
+                "warning: CPU {cpu} has come online, and is not recorded: it was offline when the recording began"
+            ));
         }
     }
 

@@ -13,6 +13,7 @@ use crate::intel_pt;
 use crate::limits::Limits;
 use crate::live::Live;
 use crate::loss::Loss;
+use crate::message::say;
 use crate::newcomers::Newcomers;
 use crate::output::{self, Output};
 use crate::session::Session;
@@ -168,28 +169,28 @@ pub fn record(options: &Options) -> Result<Outcome> {
         Target::Command | Target::All | Target::System(_) => None,
     };
     if let Some(e) = looked {
-        eprintln!(
-            "auxrec: the kernel does not report the end of what is recorded (pidfd_open: {e}): it is looked for in /proc, four times a \
+        say(format_args!(
+            "the kernel does not report the end of what is recorded (pidfd_open: {e}): it is looked for in /proc, four times a \
              second"
-        );
+        ));
     }
     if options.shrink && plan.shrink(&limits)? {
-        eprintln!(
-            "auxrec: the rings are made smaller, {} and {}, as more memory may not be locked",
+        say(format_args!(
+            "the rings are made smaller, {} and {}, as more memory may not be locked",
             bytes(u64::try_from(plan.data).unwrap_or(0)),
             bytes(u64::try_from(plan.aux).unwrap_or(0)),
-        );
+        ));
     }
     let session = Session::open(plan, &limits)?;
     if intel_pt::lacks_clock(session.plan(), &session.clock()) {
-        eprintln!(
-            "auxrec: warning: the kernel does not say how the processor's cycle counter becomes perf's clock (TSC not available), so \
+        say(
+            "warning: the kernel does not say how the processor's cycle counter becomes perf's clock (TSC not available), so \
              nobody will know which thread's trace a CPU's is: record with --per-thread"
         );
     }
     let description = options.description(&session, online.len(), pid);
     if options.apart && description.apart.is_none() {
-        eprintln!("auxrec: one thread drains all rings, so nothing is --apart");
+        say("one thread drains all rings, so nothing is --apart");
     }
     let output = Output::create(
         &options.output,
@@ -208,13 +209,13 @@ pub fn record(options: &Options) -> Result<Outcome> {
         },
     )?;
     if options.verbose {
-        eprintln!(
-            "auxrec: {} rings of {} and {} for trace, woken by {}",
+        say(format_args!(
+            "{} rings of {} and {} for trace, woken by {}",
             session.rings().len(),
             bytes(u64::try_from(session.plan().data).unwrap_or(0)),
             bytes(u64::try_from(session.plan().aux).unwrap_or(0)),
             bytes(u64::from(session.plan().watermark)),
-        );
+        ));
     }
 
     let snapshots = options.snapshot.map(|snapshot| {
@@ -228,10 +229,10 @@ pub fn record(options: &Options) -> Result<Outcome> {
     let offline = newcomers.possible();
     if options.target == Target::All && !offline.is_empty() {
         let list: Vec<_> = offline.iter().map(ToString::to_string).collect();
-        eprintln!(
-            "auxrec: warning: CPUs that are offline are not recorded, should they come online: {}",
+        say(format_args!(
+            "warning: CPUs that are offline are not recorded, should they come online: {}",
             list.join(", ")
-        );
+        ));
     }
     let desk = Desk {
         switch: session.switch(),

@@ -6,6 +6,8 @@ use std::collections::VecDeque;
 use std::io::{self, Read as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use rustix::event::{epoll, Timespec};
@@ -13,6 +15,7 @@ use rustix::time::{
     timerfd_create, timerfd_settime, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags,
 };
 use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM, SIGUSR2};
+use signal_hook::flag::register_conditional_default;
 
 use crate::control::{Command, Control};
 use crate::delay::Step;
@@ -61,6 +64,7 @@ const GONE: u64 = 1 << 48;
 pub(crate) struct Watch {
     poll: OwnedFd,
     stop: UnixStream,
+    _caught: Caught,
     child: UnixStream,
     signal: Option<UnixStream>,
     control: Option<Control>,
@@ -78,13 +82,16 @@ fn cannot(e: impl Into<io::Error>) -> Error {
     Error::failed(format!("cannot wait for the rings: {}", e.into()))
 }
 
+fn no_signals(e: &io::Error) -> Error {
+    Error::failed(format!("cannot wait for signals: {e}"))
+}
+
 fn signals(of: &[i32]) -> Result<UnixStream> {
-    let cannot = |e: io::Error| Error::failed(format!("cannot wait for signals: {e}"));
-    let (read, write) = UnixStream::pair().map_err(cannot)?;
-    read.set_nonblocking(true).map_err(cannot)?;
+    let (read, write) = UnixStream::pair().map_err(|e| no_signals(&e))?;
+    read.set_nonblocking(true).map_err(|e| no_signals(&e))?;
     for &signal in of {
-        let write = write.try_clone().map_err(cannot)?;
-        signal_hook::low_level::pipe::register(signal, write).map_err(cannot)?;
+        let write = write.try_clone().map_err(|e| no_signals(&e))?;
+        signal_hook::low_level::pipe::register(signal, write).map_err(|e| no_signals(&e))?;
     }
     Ok(read)
 }
@@ -151,12 +158,44 @@ fn count(mut stream: &UnixStream) -> usize {
     sum
 }
 
+/// Keeps SIGINT and SIGTERM from ending the process. After the last recording of the process they do so
+/// again, as by default: what is written then may wait for its reader for ever.
+struct Caught(&'static Mutex<(u32, Arc<AtomicBool>)>);
+
+impl Caught {
+    fn begin() -> Result<Self> {
+        static RECORDINGS: OnceLock<Mutex<(u32, Arc<AtomicBool>)>> = OnceLock::new();
+        let recordings = RECORDINGS.get_or_init(Mutex::default);
+        let mut guard = recordings.lock().unwrap_or_else(PoisonError::into_inner);
+        let (count, none) = &mut *guard;
+        // The first recording of the process registers it, for all.
+        if Arc::strong_count(none) == 1 {
+            for signal in [SIGINT, SIGTERM] {
+                register_conditional_default(signal, none.clone()).map_err(|e| no_signals(&e))?;
+            }
+        }
+        *count += 1;
+        none.store(false, Ordering::Relaxed);
+        Ok(Self(recordings))
+    }
+}
+
+impl Drop for Caught {
+    fn drop(&mut self) {
+        let mut guard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (count, none) = &mut *guard;
+        *count = count.saturating_sub(1);
+        none.store(*count == 0, Ordering::Relaxed);
+    }
+}
+
 impl Watch {
     /// Catches signals from now on: SIGUSR2 only if it means something.
     pub fn new(usr2: bool, control: Option<Control>) -> Result<Self> {
         let watch = Self {
             poll: epoll::create(epoll::CreateFlags::CLOEXEC).map_err(cannot)?,
             stop: signals(&[SIGINT, SIGTERM])?,
+            _caught: Caught::begin()?,
             child: signals(&[SIGCHLD])?,
             signal: usr2.then(|| signals(&[SIGUSR2])).transpose()?,
             control,

@@ -5,9 +5,13 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::fs;
+use std::os::fd::OwnedFd;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::time::Duration;
 
+use rustix::process::{kill_process, Pid, Signal};
 use tempfile::TempDir;
 
 /// A machine with PMUs of our own: `pattern`, which cannot be opened, and `clock`, which is the kernel's software PMU and has no AUX area.
@@ -419,4 +423,89 @@ fn more_files_than_the_limit() {
         .into_iter()
         .for_each(|thread| thread.join().unwrap());
     assert_eq!(said, "");
+}
+
+/// A pipe that is full. Its reader reads nothing.
+fn full() -> (OwnedFd, OwnedFd) {
+    let (read, write) = rustix::pipe::pipe().unwrap();
+    rustix::io::ioctl_fionbio(&write, true).unwrap();
+    while rustix::io::write(&write, &[b' '; 4096]).is_ok() {}
+    rustix::io::ioctl_fionbio(&write, false).unwrap();
+    (read, write)
+}
+
+/// How a process ends. SIGINT is sent to it again and again when this file is finished.
+fn ended(mut child: Child, interrupt: Option<&Path>) -> ExitStatus {
+    let is_finished = |path| {
+        let bytes = fs::read(path).unwrap_or_default();
+        perfdata::File::parse(&bytes).is_ok_and(|file| file.is_finished())
+    };
+    let pid = Pid::from_child(&child);
+    for _ in 0..1200 {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status;
+        }
+        if interrupt.is_some_and(is_finished) {
+            kill_process(pid, Signal::INT).unwrap();
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    child.kill().unwrap();
+    panic!("it hangs: {:?}", child.wait());
+}
+
+/// Neither a reader that has ended nor one that reads nothing changes what the recorder does.
+#[test]
+fn readers_that_end_or_stop() {
+    let dir = machine();
+    let auxrec = |args: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_auxrec"));
+        command.args(args).current_dir(dir.path());
+        command
+    };
+    let (read, gone) = rustix::pipe::pipe().unwrap();
+    drop(read);
+    let mut check = auxrec(&["check", "absent"]);
+    let status = ended(check.stderr(gone).spawn().unwrap(), None);
+    assert_eq!(status.code(), Some(1), "{status}");
+
+    let sideband = ["record", "--sideband", "-q"];
+    let record = |more: &[&str]| auxrec(&[&sideband, more].concat());
+    if !record(&["--", "true"]).status().unwrap().success() {
+        // This user may not use perf here.
+        return;
+    }
+    // Whether standard error is full too, whether SIGINT is sent when the recording is over, and the status
+    // or signal that the recorder ends with.
+    for (both, interrupt, args, ends) in [
+        (false, false, &["--live", "json", "--", "sleep", "2"][..], 0),
+        (
+            true,
+            false,
+            &["-v", "--live", "json", "--", "sleep", "2"],
+            0,
+        ),
+        // It waits for the reader of what was asked for.
+        (false, true, &["--json", "-", "--", "true"], 2),
+    ] {
+        let file = dir.path().join("perf.data");
+        fs::remove_file(&file).unwrap();
+        let (_read, out) = full();
+        let err = match both {
+            true => Stdio::from(out.try_clone().unwrap()),
+            false => Stdio::piped(),
+        };
+        let mut recorder = record(args).stdout(out).stderr(err).spawn().unwrap();
+        let err = recorder.stderr.take();
+        let status = ended(recorder, interrupt.then_some(&*file));
+        let code = status.code().or(status.signal());
+        assert_eq!(code, Some(ends), "{args:?}: {status}");
+        if let (Some(err), 0) = (err, ends) {
+            let said = std::io::read_to_string(err).unwrap();
+            assert!(
+                said.contains("lines of --live json were not written ("),
+                "{said}"
+            );
+        }
+    }
 }

@@ -12,6 +12,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 use crate::error::{Error, Result};
+use crate::message::say;
 
 /// Waits until all of a file is on its disk.
 pub(crate) fn to_disk(file: &File, path: &Path) -> Result<()> {
@@ -72,7 +73,7 @@ impl Sync {
                 return Ok(());
             }
             if let Some(name) = &said {
-                eprintln!("auxrec: {name}{len} bytes are on the disk");
+                say(format_args!("{name}{len} bytes are on the disk"));
             }
         };
         Self {

@@ -6,6 +6,7 @@ use super::Options;
 use crate::control::Command;
 use crate::delay::Step;
 use crate::error::{Error, Result};
+use crate::message::{raw, say};
 use crate::newcomers::Newcomers;
 use crate::session::Switch;
 use crate::sys::Workload;
@@ -73,19 +74,19 @@ impl Desk {
         match command {
             Command::Enable(event) => self.set(true, event.as_deref())?,
             Command::Disable(event) => self.set(false, event.as_deref())?,
-            Command::Evlist => eprintln!("{}", self.switch.names().join("\n")),
+            Command::Evlist => raw(self.switch.names().join("\n") + "\n"),
             Command::Ping => {}
             Command::Snapshot if options.snapshot.is_some() => return Ok(Todo::Snapshot(true)),
-            Command::Snapshot => eprintln!("auxrec: there are no snapshots without -S"),
+            Command::Snapshot => say("there are no snapshots without -S"),
             Command::Stop => {
                 self.owed += 1;
                 return Ok(Todo::End);
             }
             Command::Unknown(line) => {
-                eprintln!(
-                    "auxrec: `{}` is no command; they are: enable, disable, snapshot, evlist, ping, stop",
+                say(format_args!(
+                    "`{}` is no command; they are: enable, disable, snapshot, evlist, ping, stop",
                     line.escape_debug()
-                );
+                ));
                 return Ok(Todo::Nothing);
             }
         }
@@ -96,7 +97,7 @@ impl Desk {
     fn set(&self, on: bool, event: Option<&str>) -> Result<()> {
         match event {
             Some(name) if !self.switch.names().iter().any(|known| known == name) => {
-                eprintln!("auxrec: there is no event `{name}` in this recording");
+                say(format_args!("there is no event `{name}` in this recording"));
                 Ok(())
             }
             event => self.switch.set(on, event),

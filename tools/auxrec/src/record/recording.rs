@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::join;
 use crate::live::{Gauge, Live, View};
 use crate::loss::Loss;
+use crate::message::say;
 use crate::newcomers::Newcomers;
 use crate::output::Output;
 use crate::parallel::{self, share, Rotate};
@@ -120,7 +121,7 @@ impl Recording {
             _ => None,
         };
         desk.watch.start(options.delay.steps(), period);
-        let _view = self.view(options.live);
+        let _view = self.view(options.live)?;
         if alone {
             self.run_alone(options, workload, desk)
         } else {
@@ -129,9 +130,9 @@ impl Recording {
     }
 
     /// Shows the progress for as long as the returned value lives.
-    fn view(&mut self, live: Live) -> Option<View> {
+    fn view(&mut self, live: Live) -> Result<Option<View>> {
         if live == Live::Off {
-            return None;
+            return Ok(None);
         }
         let names = self.session.rings().iter().map(Rings::name);
         let rings = names.zip(&mut self.drains).map(|(name, drain)| {
@@ -140,7 +141,8 @@ impl Recording {
             (name, gauge)
         });
         let size = u64::try_from(self.session.plan().aux).unwrap_or(u64::MAX);
-        Some(View::start(live, rings.collect(), size))
+        View::start(live, rings.collect(), size)
+            .map_err(|e| Error::failed(format!("cannot start a thread for --live: {e}")))
     }
 
     fn run_threads(
@@ -233,11 +235,11 @@ impl Recording {
         };
         let blind = snapshots.take(&mut self.session, &mut self.drains, &mut self.output)?;
         if options.verbose {
-            eprintln!(
-                "auxrec: snapshot {}: nothing was traced for {} us at most on a ring",
+            say(format_args!(
+                "snapshot {}: nothing was traced for {} us at most on a ring",
                 snapshots.times,
                 blind.max.div_ceil(1000)
-            );
+            ));
         }
         match asked {
             Some(desk) if desk.watch.answers() => {
@@ -377,7 +379,10 @@ impl Recording {
         // If the disk has failed, these may be all that is left.
         if !self.parts.is_empty() && !is_disk(&result) {
             if options.verbose {
-                eprintln!("auxrec: {} files are joined to {name}", self.parts.len());
+                say(format_args!(
+                    "{} files are joined to {name}",
+                    self.parts.len()
+                ));
             }
             // Stops the threads that synchronise these files.
             self.parts.clear();
