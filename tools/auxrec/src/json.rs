@@ -68,6 +68,9 @@ pub fn outcome(outcome: &Outcome) -> Value {
             json!({ "times": times, "blind_ns": { "max": blind.max, "sum": blind.sum } })
         }),
         "wakeups": outcome.wakeups,
+        "queue": outcome.queue.map(|queue| {
+            json!({ "most_bytes": queue.most, "bound_bytes": queue.bound })
+        }),
         "status": outcome.status,
         "lost": lost(&total),
         "rings": rings.collect::<Vec<_>>(),

@@ -18,7 +18,7 @@ use auxrec::drain::OnTruncate;
 use auxrec::live::Live;
 use auxrec::message::{raw, say};
 use auxrec::record::{Options, Snapshot};
-use auxrec::size::{parse_rings, parse_size, RingSizes};
+use auxrec::size::{bytes, parse_rings, parse_size, RingSizes};
 use auxrec::target::{parse_cpus, parse_ids, Target};
 use auxrec::{check, dump, flamegraph, json, record, recover, report, Error};
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
@@ -566,6 +566,13 @@ impl Record {
                     "{times} snapshots, nothing traced for {} us at most on a ring, {} us in all",
                     blind.max.div_ceil(1000),
                     blind.sum.div_ceil(1000),
+                ));
+            }
+            if let (Some(queue), true) = (outcome.queue, self.verbose) {
+                say(format_args!(
+                    "copies for the file had {} at most, and might have had {}",
+                    bytes(queue.most),
+                    bytes(queue.bound)
                 ));
             }
             for (name, loss, wraps) in &outcome.rings {

@@ -7,8 +7,8 @@
 //! the copy to the writer in a batch. The writer is one more thread. While a batch waits, all content
 //! goes through the queue, so the order of each ring is kept.
 //!
-//! The queue has a bound. If the file is too slow, the drains wait, the areas fill up, and the loss is
-//! counted as always.
+//! The batches have a bound in bytes, see [`stock`]. If the file is too slow, the drains wait before they
+//! copy, the areas fill up, and the loss is counted as always.
 //!
 //! (Two threads that write into one file at the same time gain nothing: the kernel holds the lock of
 //! the inode during a write.)
@@ -22,7 +22,7 @@ use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{sync_channel, Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::{channel, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use crate::drain::{Drain, Tape};
@@ -31,6 +31,7 @@ use crate::session::{Mode, Rings};
 
 mod crew;
 mod queue;
+mod stock;
 #[cfg(test)]
 mod tests;
 
@@ -38,15 +39,30 @@ pub(crate) use crew::{bell, share, Crew, Lane};
 pub(crate) use queue::Rotate;
 
 use crew::joined;
-use queue::{Batch, Op, Queue, Shared};
+use queue::{bound, Batch, Op, Queue, Shared};
 
-/// Most batches that wait for the file.
-const QUEUE: usize = 64;
 /// How often a thread drains its rings without a wakeup, and the writer updates the header.
 const HEARTBEAT: Duration = Duration::from_millis(250);
 
-/// Runs the threads that drain and the one that writes until `wait` returns. Returns the number of
-/// wakeups.
+/// What is known at the end of a recording.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Drained {
+    /// Number of wakeups.
+    pub wakeups: u64,
+    /// The memory that held copies of trace and records for the file.
+    pub queue: Queued,
+}
+
+/// The memory that held copies of trace and records for the file, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Queued {
+    /// The most there was.
+    pub most: u64,
+    /// Its bound.
+    pub bound: u64,
+}
+
+/// Runs the threads that drain and the one that writes until `wait` returns.
 ///
 /// # Errors
 /// The error of writing the file, if there is one. Otherwise the writer's, a drain's, or `wait`'s, in
@@ -58,29 +74,31 @@ pub(crate) fn run(
     mode: Mode,
     file: &mut (impl Tape + Send),
     wait: impl FnOnce(BorrowedFd<'_>, Option<Rotate<'_>>) -> Result<()>,
-) -> Result<u64> {
+) -> Result<Drained> {
     let direct = file.takes_all();
     let each = share(rings.len(), threads);
     let threads = rings.len().div_ceil(each);
     let (over, finished) = bell()?;
     let over = &over;
-    let shared = &Shared::new(file, threads);
+    let largest = rings
+        .iter()
+        .map(|ring| ring.data.size().max(ring.aux.size()));
+    let bound = bound(largest.max().unwrap_or(0));
+    let shared = &Shared::new(file, threads, bound);
     let wakeups = AtomicU64::new(0);
     std::thread::scope(|scope| {
-        let (to, from) = sync_channel(QUEUE);
-        let mut back = Vec::new();
+        // As long as the memory of the batches allows, and the user's requests for another file.
+        let (to, from) = channel();
         let mut lanes = Vec::new();
         for thread in 0..threads {
-            let (give, empty) = std::sync::mpsc::channel();
-            back.push(give);
             let to = to.clone();
-            lanes.push(move || Queue::new(shared, thread, direct, to, empty, over));
+            lanes.push(move || Queue::new(shared, thread, direct, to, over));
         }
         let rings = rings.chunks_mut(each).zip(drains.chunks_mut(each));
         let crew = Crew::start(scope, rings, mode, lanes, over, &wakeups)?;
         let rotate = Rotate(to, &shared.waiting);
         let writer = scope.spawn(move || {
-            let result = write(shared, &from, &back, over);
+            let result = write(shared, &from, over);
             if result.is_err() {
                 let _ = { over }.write(&[1]);
             }
@@ -89,16 +107,19 @@ pub(crate) fn run(
         let waited = wait(finished.as_fd(), Some(rotate));
         crew.end(|| Some(joined(writer)), waited)
     })?;
-    Ok(wakeups.load(Ordering::Relaxed))
+    let bytes = |n| u64::try_from(n).unwrap_or(u64::MAX);
+    Ok(Drained {
+        wakeups: wakeups.load(Ordering::Relaxed),
+        queue: Queued {
+            most: bytes(shared.stock.most()),
+            bound: bytes(bound),
+        },
+    })
 }
 
-/// The writer: writes all batches, until all senders are gone.
-fn write(
-    shared: &Shared<'_, impl Tape>,
-    from: &Receiver<Batch>,
-    back: &[Sender<Vec<u8>>],
-    over: &UnixStream,
-) -> Result<()> {
+/// The writer: writes all batches, until all senders are gone. No thread waits for it when it has ended.
+fn write(shared: &Shared<'_, impl Tape>, from: &Receiver<Batch>, over: &UnixStream) -> Result<()> {
+    let _closing = shared.stock.closing();
     let mut beat = Instant::now();
     loop {
         match from.recv_timeout(HEARTBEAT.saturating_sub(beat.elapsed())) {
@@ -121,8 +142,8 @@ fn write(
                     None => None,
                 };
                 let any = buffer.is_some();
-                if let (Some(bytes), Some(back)) = (buffer, back.get(batch.thread)) {
-                    let _ = back.send(bytes);
+                if let Some(buffer) = buffer {
+                    shared.stock.give(buffer);
                 }
                 shared.wrote(&mut desk, batch.thread, batch.round, any, over)?;
                 // Pairs with the acquire in Shared::free(): a thread that finds no batch waiting writes

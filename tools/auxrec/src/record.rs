@@ -23,6 +23,8 @@ use crate::sys::{self, Workload};
 use crate::target::{online_cpus, Target};
 use crate::watch::Watch;
 
+pub use crate::parallel::Queued;
+
 mod desk;
 mod plan;
 mod recording;
@@ -107,6 +109,8 @@ pub struct Outcome {
     pub rings: Vec<(String, Loss, u64)>,
     /// How often the recorder woke up.
     pub wakeups: u64,
+    /// The memory of the queue to the file, if several threads have drained the rings into one.
+    pub queue: Option<Queued>,
     /// Length of all files together.
     pub file: u64,
     /// Number of files.
@@ -252,6 +256,7 @@ pub fn record(options: &Options) -> Result<Outcome> {
         parts: Vec::new(),
         snapshots,
         wakeups: 0,
+        queue: None,
         missed: Vec::new(),
         begun: false,
     };

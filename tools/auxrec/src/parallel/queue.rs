@@ -6,18 +6,28 @@ use std::io::Write;
 use std::ops::Range;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender};
+use std::sync::mpsc::Sender;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use perfdata::Auxtrace;
 
 use super::crew::Lane;
+use super::stock::Stock;
 use crate::drain::{Sink, Tape, Times};
 use crate::error::{Error, Result};
 use crate::sys::Mapping;
 
 /// Length of a piece of trace, unless its decoder needs it whole. A batch holds one piece.
 const PIECE: usize = 256 * 1024;
+/// Number of such pieces that can wait for the file, or be copied for it.
+const PIECES: usize = 64;
+
+/// The bound of the memory that holds batches, in bytes. `largest` is the length of the largest ring or area:
+/// a batch can hold all records of a ring, and a piece that is not divided all of an area.
+pub(super) fn bound(largest: u64) -> usize {
+    let largest = usize::try_from(largest).unwrap_or(usize::MAX);
+    (PIECES * PIECE).max(Stock::rounded(largest))
+}
 
 /// What the writer does for a batch.
 pub(super) enum Op {
@@ -42,6 +52,8 @@ pub(super) struct Shared<'a, T> {
     pub(super) waiting: AtomicUsize,
     /// The current round, for threads that do not hold the lock.
     pub(super) round: AtomicU64,
+    /// The buffers of all batches.
+    pub(super) stock: Stock,
 }
 
 /// What one thread at a time may use.
@@ -54,7 +66,7 @@ pub(super) struct Desk<'a, T> {
 }
 
 impl<'a, T: Tape> Shared<'a, T> {
-    pub(super) fn new(file: &'a mut T, threads: usize) -> Self {
+    pub(super) fn new(file: &'a mut T, threads: usize, bound: usize) -> Self {
         Self {
             desk: Mutex::new(Desk {
                 file,
@@ -64,6 +76,7 @@ impl<'a, T: Tape> Shared<'a, T> {
             }),
             waiting: AtomicUsize::new(0),
             round: AtomicU64::new(1),
+            stock: Stock::new(bound),
         }
     }
 
@@ -121,15 +134,13 @@ pub(super) struct Queue<'s, 'f, T> {
     over: &'s UnixStream,
     /// Whether this thread may write into the file itself.
     direct: bool,
-    to: SyncSender<Batch>,
+    to: Sender<Batch>,
     piece: Option<Auxtrace>,
     /// The file, while this thread writes a piece of trace.
     desk: Option<MutexGuard<'s, Desk<'f, T>>>,
     /// How much of that piece is still to be written.
     owed: u64,
     buffer: Vec<u8>,
-    /// Buffers that the writer has returned.
-    empty: Receiver<Vec<u8>>,
 }
 
 impl<'s, 'f, T: Tape> Queue<'s, 'f, T> {
@@ -137,8 +148,7 @@ impl<'s, 'f, T: Tape> Queue<'s, 'f, T> {
         shared: &'s Shared<'f, T>,
         thread: usize,
         direct: bool,
-        to: SyncSender<Batch>,
-        empty: Receiver<Vec<u8>>,
+        to: Sender<Batch>,
         over: &'s UnixStream,
     ) -> Self {
         Self {
@@ -153,7 +163,6 @@ impl<'s, 'f, T: Tape> Queue<'s, 'f, T> {
             desk: None,
             owed: 0,
             buffer: Vec::new(),
-            empty,
         }
     }
 
@@ -167,10 +176,12 @@ impl<'s, 'f, T: Tape> Queue<'s, 'f, T> {
         self.to.send(batch).map_err(|_| gone())
     }
 
-    fn buffer(&self) -> Vec<u8> {
-        let mut buffer = self.empty.try_recv().unwrap_or_default();
-        buffer.clear();
-        buffer
+    /// A buffer for a batch. Waits while the batches of all threads have as much memory as they may: what
+    /// is not drained meanwhile stays in the ring.
+    fn buffer(&self, len: u64) -> Result<Vec<u8>> {
+        let len = usize::try_from(len).ok();
+        len.and_then(|len| self.shared.stock.take(len))
+            .ok_or_else(gone)
     }
 
     fn free(&self) -> Option<MutexGuard<'s, Desk<'f, T>>> {
@@ -189,6 +200,13 @@ impl<'s, 'f, T: Tape> Queue<'s, 'f, T> {
             }
         }
         Ok(())
+    }
+}
+
+impl<T> Drop for Queue<'_, '_, T> {
+    fn drop(&mut self) {
+        // Of a piece that was not drained to its end: other threads may wait for its memory.
+        self.shared.stock.give(std::mem::take(&mut self.buffer));
     }
 }
 
@@ -234,7 +252,7 @@ impl<T: Tape> Sink for Queue<'_, '_, T> {
                 .shared
                 .wrote(&mut desk, self.thread, self.round, true, self.over);
         }
-        let mut buffer = self.buffer();
+        let mut buffer = self.buffer(u64::try_from(bytes.len()).unwrap_or(u64::MAX))?;
         buffer.extend_from_slice(bytes);
         self.send(Some(Op::Records(buffer, times)))
     }
@@ -250,7 +268,7 @@ impl<T: Tape> Sink for Queue<'_, '_, T> {
             self.desk = Some(desk);
             return self.paid(0);
         }
-        self.buffer = self.buffer();
+        self.buffer = self.buffer(aux.size)?;
         self.piece = Some(*aux);
         Ok(())
     }
@@ -283,7 +301,7 @@ impl<T: Tape> Sink for Queue<'_, '_, T> {
 }
 
 /// Makes the writer begin another file.
-pub(crate) struct Rotate<'a>(pub(super) SyncSender<Batch>, pub(super) &'a AtomicUsize);
+pub(crate) struct Rotate<'a>(pub(super) Sender<Batch>, pub(super) &'a AtomicUsize);
 
 impl Rotate<'_> {
     pub fn rotate(&self) -> Result<()> {

@@ -18,7 +18,7 @@ use crate::loss::Loss;
 use crate::message::say;
 use crate::newcomers::Newcomers;
 use crate::output::Output;
-use crate::parallel::{self, share, Rotate};
+use crate::parallel::{self, share, Queued, Rotate};
 use crate::session::{Mode, Rings, Session};
 use crate::snapshot::Snapshots;
 use crate::sys::Workload;
@@ -41,6 +41,7 @@ pub(super) struct Recording {
     pub(super) parts: Vec<Output>,
     pub(super) snapshots: Option<Snapshots>,
     pub(super) wakeups: u64,
+    pub(super) queue: Option<Queued>,
     /// CPUs without rings, and what was lost on them.
     pub(super) missed: Vec<(String, Loss, u64)>,
     /// Whether anything can have been recorded.
@@ -174,7 +175,9 @@ impl Recording {
         };
         let (rings, drains) = (self.session.rings_mut(), &mut self.drains);
         self.wakeups = if self.parts.is_empty() {
-            parallel::run(rings, drains, threads, mode, &mut self.output, wait)?
+            let drained = parallel::run(rings, drains, threads, mode, &mut self.output, wait)?;
+            self.queue = Some(drained.queue);
+            drained.wakeups
         } else {
             apart::run(rings, drains, mode, &mut self.parts, |over| {
                 wait(over, None)
@@ -397,6 +400,7 @@ impl Recording {
                 .chain(self.missed)
                 .collect(),
             wakeups: self.wakeups,
+            queue: self.queue,
             file,
             files: self.output.parts(),
             path: self.output.path().to_owned(),
