@@ -80,16 +80,24 @@ pub fn calls(bytes: &[u8], root: &Path) -> Result<Calls> {
         .map(|ring| Follower::new(ring.cpu.ok_or(ring.thread.unwrap_or(0))))
         .collect();
 
+    let cannot = |e: io::Error| {
+        let count = rings.len();
+        Error::failed(format!(
+            "cannot start a thread for each of the {count} rings of the recording: {e}"
+        ))
+    };
     thread::scope(|scope| {
         let batches = rings
             .iter()
             .map(|ring| {
                 let (send, receive) = sync_channel(AHEAD);
                 // It ends when it has sent all, or when nobody listens.
-                scope.spawn(move || packets::send(&ring.pieces, &send).ok());
-                receive
+                let run = move || packets::send(&ring.pieces, &send).ok();
+                thread::Builder::new().spawn_scoped(scope, run)?;
+                Ok(receive)
             })
-            .collect::<Vec<_>>();
+            .collect::<io::Result<Vec<_>>>()
+            .map_err(cannot)?;
         in_order(&batches, |ring, batch| {
             followers
                 .get_mut(ring)

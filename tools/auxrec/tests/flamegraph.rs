@@ -441,6 +441,28 @@ fn what_is_wrong_is_said_and_left_out() {
     }
 }
 
+/// A recording of somebody else's can name any file.
+#[test]
+fn names_of_other_files_are_refused() {
+    let root = root();
+    let inner = root.path().join("inner");
+    fs::create_dir(&inner).unwrap();
+    let mut cpu = Cpu::new(configs().next().unwrap());
+    cpu.run(10, RUNS[0]);
+    for (root, file, why) in [
+        (&*inner, "/../prog", "No such file"),
+        (Path::new("/"), "/proc/kmsg", "it is in procfs"),
+        (root.path(), "/\x1b[2J", "/\\u{1b}[2J, which cannot be read"),
+    ] {
+        let made = recording(&[&cpu.ring.bytes], 1, file, BUILD_ID);
+        let error = calls(&made, root).unwrap_err().to_string();
+        assert!(error.contains(why), "{error}");
+    }
+    // The way that leads to it from there.
+    let made = recording(&[&cpu.ring.bytes], 1, "/inner/../../prog", BUILD_ID);
+    assert!(calls(&made, root.path()).is_ok());
+}
+
 #[test]
 fn what_cannot_be_drawn_is_refused() {
     let root = root();

@@ -84,7 +84,12 @@ impl Code {
         let image = self
             .image(&map.path, map.build_id.as_deref())
             .map_err(Missing::Error)?
-            .ok_or_else(|| Missing::Code(format!("code that no file has: {}", map.path)))?;
+            .ok_or_else(|| {
+                Missing::Code(format!(
+                    "code that no file has: {}",
+                    map.path.escape_debug()
+                ))
+            })?;
         // From offsets to addresses.
         let base = map.start.wrapping_sub(map.offset);
         let key = (image, ip.wrapping_sub(base), mode);
@@ -92,7 +97,10 @@ impl Code {
             Some(block) => *block,
             None => {
                 let block = self.decode(key, tree).ok_or_else(|| {
-                    Missing::Code(format!("what is no instruction, in {}", map.path))
+                    Missing::Code(format!(
+                        "what is no instruction, in {}",
+                        map.path.escape_debug()
+                    ))
                 })?;
                 if self.blocks.len() >= Self::BLOCKS_MAX {
                     self.blocks.clear();

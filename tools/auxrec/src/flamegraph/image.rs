@@ -2,16 +2,47 @@
 
 //! The files that programs have mapped: their text, and where their functions are.
 
-use std::fs;
-use std::io::{Read, Seek, SeekFrom};
+use std::fs::{self, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 
 use object::elf;
 use object::read::elf::{FileHeader, ProgramHeader};
 use object::{Object, ObjectSymbol, SymbolKind};
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
 
 use crate::error::{Error, Result};
+
+/// No program is longer: a recording can name any file.
+const LONGEST: u64 = 4 << 30;
+
+/// File systems whose files are answers of the kernel, by the numbers of `uapi/linux/magic.h`. A read may
+/// wait for ever there (`/proc/kmsg`), or change something. None has programs.
+const KERNELS_OWN: [(u32, &str); 19] = [
+    (0x0000_9fa0, "procfs"),
+    (0x6265_6572, "sysfs"),
+    (0x6462_6720, "debugfs"),
+    (0x7472_6163, "tracefs"),
+    (0x7363_6673, "securityfs"),
+    (0x0027_e0eb, "cgroup"),
+    (0x6367_7270, "cgroup2"),
+    (0x0765_5821, "resctrl"),
+    (0xcafe_4a11, "bpf"),
+    (0x6265_6570, "configfs"),
+    (0x6165_676c, "pstore"),
+    (0xde5e_81e4, "efivarfs"),
+    (0xf97c_ff8c, "selinuxfs"),
+    (0x4341_5d53, "smackfs"),
+    (0x4249_4e4d, "binfmt_misc"),
+    (0x6573_5543, "fusectl"),
+    (0x6759_6969, "rpc_pipefs"),
+    (0x6e73_6673, "nsfs"),
+    (0x1980_0202, "mqueue"),
+];
 
 /// A file's text. Offsets count from the beginning of the file.
 #[derive(Debug)]
@@ -26,18 +57,15 @@ pub(super) struct Image {
 impl Image {
     /// Reads what was mapped from `path`, below `root`. `build_id` is what the kernel found there, if it looked.
     pub(super) fn read(path: &str, root: &Path, build_id: Option<&[u8]>) -> Result<Self> {
-        let place = below(root, path);
-        let shown = place.display();
+        // Neither can leave its line.
+        let shown = format!("{}{path}", root.display().to_string().trim_end_matches('/'));
+        let shown = shown.escape_debug();
         let why = |e: &dyn std::fmt::Display| {
             Error::failed(format!(
                 "the trace needs the code of {shown}, which cannot be read: {e}; report where it was recorded, or give --symfs a directory that has it"
             ))
         };
-        // Whatever else it is might not end.
-        if !fs::metadata(&place).map_err(|e| why(&e))?.is_file() {
-            return Err(why(&"it is no regular file"));
-        }
-        let bytes = fs::read(&place).map_err(|e| why(&e))?;
+        let bytes = contents(root, path).map_err(|e| why(&e))?;
         let image = Self::parse(base_name(path), &bytes).map_err(|e| why(&e))?;
         let found = object::File::parse(bytes.as_slice())
             .ok()
@@ -117,13 +145,17 @@ impl Image {
                 (at.start..end, readable(name))
             })
             .collect();
+        // Segments that overlap could have any length together.
+        let mut left = bytes.len();
         let text = segments
             .iter()
             .filter(|segment| segment.executable)
             .filter_map(|segment| {
                 let start = usize::try_from(segment.file.start).ok()?;
                 let end = usize::try_from(segment.file.end).ok()?.min(bytes.len());
-                Some((segment.file.start, bytes.get(start..end)?.to_vec()))
+                let text = bytes.get(start..end)?;
+                left = left.checked_sub(text.len())?;
+                Some((segment.file.start, text.to_vec()))
             })
             .collect();
         Ok(Self {
@@ -192,9 +224,61 @@ fn segments<F: FileHeader<Endian = object::Endianness>>(
         .collect())
 }
 
-/// `path` below `root`, and not beside it.
-fn below(root: &Path, path: &str) -> PathBuf {
-    root.join(path.trim_start_matches('/'))
+/// The content of the regular file `path` below `root`. The name comes from a recording that anybody may have
+/// made.
+fn contents(root: &Path, path: &str) -> io::Result<Vec<u8>> {
+    let refused = |why: String| io::Error::new(io::ErrorKind::InvalidInput, why);
+    // Opens nothing yet: to open a device has effects, and to open a FIFO waits.
+    let place = below(root, path)?;
+    let stat = rustix::fs::fstat(&place)?;
+    if rustix::fs::FileType::from_raw_mode(stat.st_mode) != rustix::fs::FileType::RegularFile {
+        return Err(refused("it is no regular file".to_owned()));
+    }
+    let kind = u32::try_from(rustix::fs::fstatfs(&place)?.f_type).ok();
+    let own = KERNELS_OWN.iter().find(|(magic, _)| Some(*magic) == kind);
+    if let Some((_, name)) = own {
+        return Err(refused(format!("it is in {name}, which has no programs")));
+    }
+    let len = u64::try_from(stat.st_size).unwrap_or(u64::MAX);
+    if len == 0 {
+        return Err(refused("it is empty".to_owned()));
+    }
+    if len > LONGEST {
+        return Err(refused(format!("it has more than {LONGEST} bytes")));
+    }
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(usize::try_from(len).unwrap_or(usize::MAX))?;
+    // Of the same file. A lease of another process is not waited for.
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
+        .open(format!("/proc/self/fd/{}", place.as_raw_fd()))?;
+    file.take(len).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// The place of `path` as a process sees it whose root directory is `root`: neither `..` nor a symbolic link
+/// leads out of that.
+fn below(root: &Path, path: &str) -> io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let directory = rustix::fs::open(root, flags | OFlags::DIRECTORY, Mode::empty())?;
+    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+    // Something was renamed meanwhile, so the kernel cannot know whether `..` leads out.
+    for _ in 0..100 {
+        match rustix::fs::openat2(&directory, path, flags, Mode::empty(), resolve) {
+            Err(Errno::AGAIN) => {}
+            Err(Errno::NOSYS) if root == Path::new("/") => {
+                let path = path.trim_start_matches('/');
+                return Ok(rustix::fs::openat(&directory, path, flags, Mode::empty())?);
+            }
+            Err(Errno::NOSYS) => {
+                let why = "--symfs needs openat2(), which Linux has since 5.6";
+                return Err(io::Error::new(io::ErrorKind::Unsupported, why));
+            }
+            result => return Ok(result?),
+        }
+    }
+    Err(Errno::AGAIN.into())
 }
 
 pub(super) fn base_name(path: &str) -> &str {
@@ -222,4 +306,91 @@ fn hex(bytes: &[u8]) -> String {
     bytes
         .iter()
         .fold(String::new(), |text, byte| format!("{text}{byte:02x}"))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::os::unix::fs::symlink;
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    /// The names that a recording can give, and what of them is read.
+    #[test]
+    fn only_programs_below_the_root_are_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("root");
+        fs::create_dir_all(root.join("dir")).unwrap();
+        fs::write(dir.path().join("outside"), "outside").unwrap();
+        fs::write(root.join("file"), "file").unwrap();
+        fs::write(root.join("empty"), "").unwrap();
+        for (link, to) in [
+            ("out", Path::new("../outside")),
+            ("far", &dir.path().join("outside")),
+            ("up", Path::new("/")),
+            ("in", Path::new("/file")),
+            ("loop", Path::new("loop")),
+        ] {
+            symlink(to, root.join(link)).unwrap();
+        }
+        let fifo = root.join("fifo");
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            &fifo,
+            rustix::fs::FileType::Fifo,
+            Mode::RUSR | Mode::WUSR,
+            0,
+        )
+        .unwrap();
+        let _socket = UnixListener::bind(root.join("socket")).unwrap();
+        let large = fs::File::create(root.join("large")).unwrap();
+        large.set_len(LONGEST + 1).unwrap();
+
+        let gone = "No such file";
+        let special = "no regular file";
+        let top = Path::new("/");
+        for (root, path, want) in [
+            (&*root, "/file", Ok("file")),
+            (&root, "file", Ok("file")),
+            (&root, "/dir/../file", Ok("file")),
+            (&root, "/in", Ok("file")),
+            (&root, "/up/file", Ok("file")),
+            // The root is its own parent, as for a process.
+            (&root, "/../file", Ok("file")),
+            (&root, "/../outside", Err(gone)),
+            (&root, "/dir/../../outside", Err(gone)),
+            (&root, "/out", Err(gone)),
+            (&root, "/far", Err(gone)),
+            (&root, "/up/../outside", Err(gone)),
+            (&root, "/none", Err(gone)),
+            (&root, "", Err(gone)),
+            (&root, "/file/x", Err("Not a directory")),
+            (&root, "/loop", Err("symbolic links")),
+            (&root, "/fi\0le", Err("Invalid argument")),
+            (&root, "/", Err(special)),
+            (&root, "/dir", Err(special)),
+            (&root, "/fifo", Err(special)),
+            (&root, "/socket", Err(special)),
+            (&root, "/empty", Err("empty")),
+            (&root, "/large", Err("more than 4294967296 bytes")),
+            (top, "/dev/null", Err(special)),
+            (top, "/proc/kmsg", Err("procfs")),
+            (top, "/proc/self/mem", Err("procfs")),
+            (top, "/sys/devices/system/cpu/online", Err("sysfs")),
+            // The kernel follows such a link wherever it leads.
+            (top, "/proc/self/exe", Err("symbolic links")),
+            (top, "/proc/self/root/proc/kmsg", Err("symbolic links")),
+        ] {
+            let found = contents(root, path).map_err(|e| e.to_string());
+            match want {
+                Ok(text) => assert_eq!(found, Ok(text.as_bytes().to_vec()), "{path}"),
+                Err(why) => assert!(
+                    found.as_ref().is_err_and(|e| e.contains(why)),
+                    "{path}: {found:?}"
+                ),
+            }
+        }
+    }
 }
