@@ -3,8 +3,10 @@
 //! What the file says of the machine, and of the processes that ran already.
 
 use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::{BufRead, BufReader, Seek, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::sync::OnceLock;
 
@@ -42,6 +44,20 @@ fn cpuid(text: &str) -> Option<String> {
     parts
         .map(|parts| parts.join(","))
         .or_else(|| line("/sys/devices/system/cpu/cpu0/regs/identification/midr_el1"))
+}
+
+/// The lines of a file of proc. Names in it need not be UTF-8.
+fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
+    text.split(|&byte| byte == b'\n')
+}
+
+/// Splits off the first word, which has no name in it.
+fn word<'a>(rest: &mut &'a [u8]) -> Option<&'a str> {
+    let text = rest.trim_ascii_start();
+    let len = text.iter().position(|&byte| byte == b' ');
+    let (word, tail) = text.split_at(len.unwrap_or(text.len()));
+    *rest = tail;
+    std::str::from_utf8(word).ok()
 }
 
 /// Adds what the machine is.
@@ -84,13 +100,13 @@ impl BuildIds {
             return map.file;
         };
         let read = || {
-            let name = std::str::from_utf8(map.filename).ok()?;
             // Its own files, whatever is mounted elsewhere for it.
-            let path = format!("/proc/{}/root{name}", map.pid);
-            let meta = fs::metadata(path.as_str()).ok()?;
+            let mut path = OsString::from(format!("/proc/{}/root", map.pid));
+            path.push(OsStr::from_bytes(map.filename));
+            let meta = fs::metadata(&path).ok()?;
             let dev = (rustix::fs::major(meta.dev()), rustix::fs::minor(meta.dev()));
             // Another file may have the name by now, and what is none may not end.
-            if !name.starts_with('/')
+            if !map.filename.starts_with(b"/")
                 || !meta.is_file()
                 || (dev, meta.ino()) != ((major, minor), ino)
             {
@@ -133,18 +149,18 @@ pub fn process<W: Write + Seek>(
         cpu: Some(0),
     };
     for &tid in threads {
-        if let Some(comm) = line(&format!("/proc/{pid}/task/{tid}/comm")) {
+        if let Ok(name) = fs::read(format!("/proc/{pid}/task/{tid}/comm")) {
             let comm = Comm {
                 pid,
                 tid,
                 exec: false,
-                comm: comm.as_bytes(),
+                comm: name.strip_suffix(b"\n").unwrap_or(&name),
             };
             file.record(&comm, Some((&who(tid), attr)))?;
         }
     }
-    let text = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
-    for mut map in text.lines().filter_map(|line| parse_map(pid, line)) {
+    let text = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
+    for mut map in lines(&text).filter_map(|line| parse_map(pid, line)) {
         // A kernel that tells of none has readers that expect none.
         if attr.flags.contains(Flags::BUILD_ID) {
             map.file = build_ids.of(&map);
@@ -183,13 +199,13 @@ pub fn kernel<W: Write + Seek>(attr: &Attr, id: u64, file: &mut Writer<W>) -> Re
         };
         file.record(&map, Some((&who, attr)))?;
     }
-    let modules = fs::read_to_string("/proc/modules").unwrap_or_default();
-    for (name, addr, len) in modules.lines().filter_map(parse_module) {
+    let modules = fs::read("/proc/modules").unwrap_or_default();
+    for (name, addr, len) in lines(&modules).filter_map(parse_module) {
         let map = KernelMmap {
             addr,
             len,
             pgoff: 0,
-            filename: name.as_bytes(),
+            filename: &name,
         };
         file.record(&map, Some((&who, attr)))?;
     }
@@ -219,36 +235,30 @@ fn kernel_text(symbols: impl BufRead) -> Option<(u64, u64)> {
 }
 
 /// A line of `/proc/modules`: name in brackets, address, length.
-fn parse_module(line: &str) -> Option<(String, u64, u64)> {
-    let mut words = line.split_whitespace();
-    let (name, len) = (words.next()?, words.next()?.parse().ok()?);
+fn parse_module(line: &[u8]) -> Option<(Vec<u8>, u64, u64)> {
+    let (name, rest) = line.split_at(line.iter().position(|&byte| byte == b' ')?);
+    let mut words = std::str::from_utf8(rest).ok()?.split_whitespace();
+    let len = words.next()?.parse().ok()?;
     let addr = words.nth(3)?.strip_prefix("0x")?;
     let addr = u64::from_str_radix(addr, 16)
         .ok()
         .filter(|addr| *addr != 0)?;
-    Some((format!("[{name}]"), addr, len))
+    Some(([b"[", name, b"]"].concat(), addr, len))
 }
 
 /// A line of `/proc/PID/maps`, if the mapping is executable.
-fn parse_map(pid: u32, line: &str) -> Option<Mmap2<'_>> {
+fn parse_map(pid: u32, line: &[u8]) -> Option<Mmap2<'_>> {
     let mut rest = line;
-    let mut word = || {
-        let (word, tail) = rest
-            .trim_start()
-            .split_once(' ')
-            .unwrap_or((rest.trim_start(), ""));
-        rest = tail;
-        word
-    };
-    let (start, end) = word().split_once('-')?;
+    let mut word = || word(&mut rest);
+    let (start, end) = word()?.split_once('-')?;
     let hex = |text| u64::from_str_radix(text, 16).ok();
     let (addr, end) = (hex(start)?, hex(end)?);
-    let perms = word();
-    let pgoff = hex(word())?;
-    let (major, minor) = word().split_once(':')?;
+    let perms = word()?;
+    let pgoff = hex(word()?)?;
+    let (major, minor) = word()?.split_once(':')?;
     let dev = |text| u32::from_str_radix(text, 16).ok();
-    let ino = word().parse().ok()?;
-    let name = rest.trim();
+    let ino = word()?.parse().ok()?;
+    let name = rest.trim_ascii_start();
     let perm = |at: usize, c: u8| perms.as_bytes().get(at) == Some(&c);
     if !perm(2, b'x') {
         return None;
@@ -266,11 +276,7 @@ fn parse_map(pid: u32, line: &str) -> Option<Mmap2<'_>> {
         },
         prot: u32::from(perm(0, b'r')) | u32::from(perm(1, b'w')) << 1 | 4,
         flags: if perm(3, b's') { 1 } else { 2 },
-        filename: if name.is_empty() {
-            b"//anon"
-        } else {
-            name.as_bytes()
-        },
+        filename: if name.is_empty() { b"//anon" } else { name },
     })
 }
 
@@ -278,11 +284,16 @@ fn parse_map(pid: u32, line: &str) -> Option<Mmap2<'_>> {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
+    use std::io::Cursor;
+
+    use perfdata::Event;
+
     use super::*;
+    use crate::target::tests::Odd;
 
     #[test]
     fn maps() {
-        let line = "7f0000001000-7f0000003000 r-xp 00001000 fe:01 1234                       /usr/lib/a b.so";
+        let line = b"7f0000001000-7f0000003000 r-xp 00001000 fe:01 1234                       /usr/lib/a b.so";
         let map = parse_map(7, line).unwrap();
         assert_eq!(
             (map.addr, map.len, map.pgoff),
@@ -298,12 +309,15 @@ mod tests {
             (map.filename, map.prot, map.flags),
             (&b"/usr/lib/a b.so"[..], 5, 2)
         );
-        assert_eq!(parse_map(7, "1000-2000 rw-p 0 0:0 0"), None);
+        assert_eq!(parse_map(7, b"1000-2000 rw-p 0 0:0 0"), None);
         assert_eq!(
-            parse_map(7, "1000-2000 r-xs 0 0:0 0").unwrap().filename,
+            parse_map(7, b"1000-2000 r-xs 0 0:0 0 ").unwrap().filename,
             b"//anon"
         );
-        assert_eq!(parse_map(7, "nonsense"), None);
+        // Not UTF-8, and with a space at its end.
+        let line = b"1000-2000 r-xp 0 0:0 1 /\xff ";
+        assert_eq!(parse_map(7, line).unwrap().filename, b"/\xff ");
+        assert_eq!(parse_map(7, b"nonsense"), None);
     }
 
     /// This program has one, as the linker writes it by default.
@@ -313,8 +327,8 @@ mod tests {
         let me = std::env::current_exe().unwrap().canonicalize().unwrap();
         let bytes = fs::read(&me).unwrap();
         let file = object::File::parse(bytes.as_slice()).unwrap();
-        let maps = fs::read_to_string("/proc/self/maps").unwrap();
-        let maps = maps.lines().filter_map(|line| parse_map(pid, line));
+        let maps = fs::read("/proc/self/maps").unwrap();
+        let maps = lines(&maps).filter_map(|line| parse_map(pid, line));
         let mut ids = BuildIds::default();
         let (mut mine, mut others) = (0, 0);
         for mut map in maps {
@@ -334,6 +348,44 @@ mod tests {
         assert!(mine != 0 && others > mine);
     }
 
+    /// Of a process whose program has a name that is not UTF-8, the file has all that is known.
+    #[test]
+    fn a_name_that_is_not_utf8() {
+        let mut child = Odd::start();
+        let pid = child.process.id();
+        let attr = Attr {
+            flags: Flags::SAMPLE_ID_ALL | Flags::BUILD_ID,
+            ..Attr::default()
+        };
+        let events = [(attr.clone(), vec![9])];
+        let mut file = Writer::new(Cursor::new(Vec::new()), &events).unwrap();
+        let mut ids = BuildIds::default();
+        process(pid, &[pid], &attr, 9, &mut ids, &mut file).unwrap();
+        let bytes = file.finish(&Features::new()).unwrap().into_inner();
+        child.end();
+
+        let program = fs::read(&child.path).unwrap();
+        let program = object::File::parse(program.as_slice()).unwrap();
+        let file = perfdata::File::parse(&bytes).unwrap();
+        let (mut names, mut mine, mut all) = (Vec::new(), 0, 0);
+        for record in file.records() {
+            match file.decode(&record.unwrap()).unwrap().0 {
+                Event::Comm(comm) => names.push(comm.comm.to_vec()),
+                Event::Mmap2(map) => {
+                    all += 1;
+                    if map.filename == child.path.as_os_str().as_bytes() {
+                        assert_eq!(map.file.build_id(), program.build_id().unwrap());
+                        mine += 1;
+                    }
+                }
+                _ => {}
+            }
+        }
+        assert_eq!(names, [Odd::NAME]);
+        // The libraries too.
+        assert!(mine != 0 && all > mine, "{mine} of {all} mappings");
+    }
+
     #[test]
     fn the_kernel() {
         let text =
@@ -342,11 +394,16 @@ mod tests {
         assert_eq!(kernel_text(text.as_bytes()), Some(found));
         assert_eq!(kernel_text(&b"0 T _text\n0 T _etext\n"[..]), None);
         assert_eq!(kernel_text(&b""[..]), None);
-        let line = "pattern 16384 0 - Live 0xffffffffc0123000 (O)";
-        let module = ("[pattern]".to_owned(), 0xffff_ffff_c012_3000, 16384);
-        assert_eq!(parse_module(line), Some(module));
-        assert_eq!(parse_module("x 1 0 - Live 0x0000000000000000"), None);
-        assert_eq!(parse_module("x"), None);
+        let text = b"pattern 16384 0 - Live 0xffffffffc0123000 (O)\n\xff 1 0 - Live 0x3\n";
+        let modules: Vec<_> = lines(text).filter_map(parse_module).collect();
+        let module = |name: &[u8], addr, len| (name.to_vec(), addr, len);
+        let want = [
+            module(b"[pattern]", 0xffff_ffff_c012_3000, 16384),
+            module(b"[\xff]", 3, 1),
+        ];
+        assert_eq!(modules, want);
+        assert_eq!(parse_module(b"x 1 0 - Live 0x0000000000000000"), None);
+        assert_eq!(parse_module(b"x"), None);
     }
 
     #[test]

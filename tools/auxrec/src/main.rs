@@ -253,7 +253,7 @@ struct Record {
     verbose: bool,
     /// The command to run; recording ends when it does
     #[arg(last = true, value_name = "COMMAND")]
-    command: Vec<String>,
+    command: Vec<OsString>,
 }
 
 fn levels() -> impl std::ops::RangeBounds<i64> {
@@ -508,9 +508,7 @@ impl Record {
             keep_files: self.switch_max_files,
             output: self.output.clone(),
             command: self.command.clone(),
-            cmdline: std::env::args_os()
-                .map(|arg: OsString| arg.to_string_lossy().into_owned())
-                .collect(),
+            cmdline: std::env::args_os().collect(),
             max_size: self
                 .max_size
                 .as_deref()

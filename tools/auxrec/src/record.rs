@@ -2,7 +2,8 @@
 
 //! `record`: from the options to the file.
 
-use std::path::PathBuf;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::control::Channel;
@@ -79,9 +80,9 @@ pub struct Options {
     /// The file to write.
     pub output: PathBuf,
     /// The command to run. The recording ends when the command does.
-    pub command: Vec<String>,
+    pub command: Vec<OsString>,
     /// The arguments of the recorder, for the file.
-    pub cmdline: Vec<String>,
+    pub cmdline: Vec<OsString>,
     /// What the recorder does when an area was full.
     pub on_truncate: OnTruncate,
     /// Number of threads that drain the rings; [`None`]: one for each ring, at most one for each CPU.
@@ -149,7 +150,8 @@ pub fn record(options: &Options) -> Result<Outcome> {
     let mut workload = match options.command.as_slice() {
         [] => None,
         command => Some(Workload::prepare(command).map_err(|e| {
-            Error::failed(format!("cannot start a process for `{}`: {e}", command[0]))
+            let name = Path::new(&command[0]).display();
+            Error::failed(format!("cannot start a process for `{name}`: {e}"))
         })?),
     };
     let pid = workload

@@ -121,7 +121,9 @@ pub fn parse_ids(list: &str) -> Result<Vec<u32>> {
 
 /// A field of `/proc/ID/status`.
 fn status(id: u32, field: &str) -> Option<u32> {
-    let text = fs::read_to_string(format!("/proc/{id}/status")).ok()?;
+    // The name in it need not be UTF-8.
+    let text = fs::read(format!("/proc/{id}/status")).ok()?;
+    let text = String::from_utf8_lossy(&text);
     let line = text.lines().find_map(|line| line.strip_prefix(field))?;
     line.trim().parse().ok()
 }
@@ -180,10 +182,50 @@ pub fn threads(pid: u32) -> Result<Vec<u32>> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     #![allow(clippy::unwrap_used)]
 
+    use std::ffi::OsStr;
+    use std::io::{Read as _, Write as _};
+    use std::os::unix::ffi::OsStrExt as _;
+    use std::path::PathBuf;
+    use std::process::{Child, Command, Stdio};
+
     use super::*;
+
+    /// A process whose program has a name that is not UTF-8.
+    pub(crate) struct Odd {
+        pub(crate) process: Child,
+        pub(crate) path: PathBuf,
+        _directory: tempfile::TempDir,
+    }
+
+    impl Odd {
+        pub(crate) const NAME: &'static [u8] = b"c\xff t";
+
+        pub(crate) fn start() -> Self {
+            let directory = tempfile::tempdir().unwrap();
+            let path = directory.path().join(OsStr::from_bytes(Self::NAME));
+            fs::copy("/bin/cat", &path).unwrap();
+            let mut command = Command::new(&path);
+            command.stdin(Stdio::piped()).stdout(Stdio::piped());
+            let mut process = command.spawn().unwrap();
+            // Its exec is over when it answers. It waits for more then.
+            process.stdin.as_mut().unwrap().write_all(b"x").unwrap();
+            let answer = process.stdout.as_mut().unwrap();
+            answer.read_exact(&mut [0]).unwrap();
+            Self {
+                process,
+                path: path.canonicalize().unwrap(),
+                _directory: directory,
+            }
+        }
+
+        pub(crate) fn end(&mut self) {
+            drop(self.process.stdin.take());
+            assert!(self.process.wait().unwrap().success());
+        }
+    }
 
     #[test]
     fn processes_and_threads() {
@@ -195,13 +237,20 @@ mod tests {
         assert_eq!(process_of(me).unwrap(), me);
         assert!(process_of(u32::MAX).is_err());
         assert!(processes().contains(&me));
-        let mut child = std::process::Command::new("sleep")
-            .arg("60")
-            .spawn()
-            .unwrap();
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         assert!(descendants(me).contains(&child.id()));
         child.kill().unwrap();
         child.wait().unwrap();
+    }
+
+    /// The kernel tells a process's parent beside its name.
+    #[test]
+    fn a_name_that_is_not_utf8() {
+        let mut child = Odd::start();
+        let id = child.process.id();
+        assert_eq!(process_of(id).unwrap(), id);
+        assert!(descendants(std::process::id()).contains(&id));
+        child.end();
     }
 
     #[test]

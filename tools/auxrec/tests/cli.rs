@@ -4,8 +4,10 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+use std::ffi::OsStr;
 use std::fs;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
@@ -508,4 +510,37 @@ fn readers_that_end_or_stop() {
             );
         }
     }
+}
+
+/// Names of commands and arguments are bytes.
+#[test]
+fn a_command_that_is_not_utf8() {
+    let dir = machine();
+    let name = OsStr::from_bytes(b"./c\xff");
+    fs::copy("/bin/cat", dir.path().join(name)).unwrap();
+    let record = |file: &str| {
+        let output = Command::new(env!("CARGO_BIN_EXE_auxrec"))
+            .args(["record", "--sideband", "-o", file, "--"])
+            .args([name, OsStr::from_bytes(b"/dev/null/\xfe")])
+            .current_dir(dir.path())
+            .output()
+            .unwrap();
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let said = record("first");
+    let Ok(bytes) = fs::read(dir.path().join("first")) else {
+        // This user may not use perf here.
+        assert!(!said.contains("UTF-8"), "{said}");
+        return;
+    };
+    // It is the command that complains.
+    assert!(said.contains("Not a directory"), "{said}");
+    assert!(said.contains("ended with status 1"), "{said}");
+    let file = perfdata::File::parse(&bytes).unwrap();
+    let section = file.feature(perfdata::Feature::CMDLINE).unwrap();
+    let line = section.cmdline().unwrap();
+    assert!(line.ends_with(&[b"./c\xff".to_vec(), b"/dev/null/\xfe".to_vec()]));
+    fs::remove_file(dir.path().join(name)).unwrap();
+    let said = record("second");
+    assert!(said.contains("cannot run `./c\u{fffd}`: No such"), "{said}");
 }

@@ -4,8 +4,10 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::Cursor;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use auxrec::flamegraph::calls;
@@ -187,7 +189,7 @@ impl Cpu {
 }
 
 /// A recording of rings, a CPU each.
-fn recording(rings: &[&[u8]], decoder: u32, file: &str, build_id: [u8; 20]) -> Vec<u8> {
+fn recording(rings: &[&[u8]], decoder: u32, file: impl AsRef<[u8]>, build_id: [u8; 20]) -> Vec<u8> {
     let attr = Attr {
         kind: 42,
         flags: Flags::SAMPLE_ID_ALL,
@@ -236,7 +238,7 @@ fn recording(rings: &[&[u8]], decoder: u32, file: &str, build_id: [u8; 20]) -> V
         file: FileId::BuildId(20, build_id),
         prot: 5,
         flags: 2,
-        filename: file.as_bytes(),
+        filename: file.as_ref(),
     };
     out.record(&map, Some((&id(0, 2), &attr))).unwrap();
     for (n, bytes) in rings.iter().enumerate() {
@@ -347,6 +349,20 @@ fn every_instruction_is_counted_where_it_was() {
         let picture = String::from_utf8(picture).unwrap();
         assert!(picture.starts_with("<?xml") && picture.contains("restore::rate()"));
     }
+}
+
+#[test]
+fn a_name_that_is_not_utf8() {
+    let root = root();
+    let name = OsStr::from_bytes(b"pro\xffg");
+    fs::rename(root.path().join("prog"), root.path().join(name)).unwrap();
+    let mut cpu = Cpu::new(configs().next().unwrap());
+    for run in RUNS {
+        cpu.run(10, run);
+    }
+    let made = recording(&[&cpu.ring.bytes], 1, b"/pro\xffg", BUILD_ID);
+    let want = FOLDED.replace("prog+", "pro\u{fffd}g+");
+    assert_eq!(folded(&made, root.path()), (want, 0));
 }
 
 /// A thread that is stopped after each instruction, and goes on on the other CPU.

@@ -77,18 +77,22 @@ pub struct ClockData {
 }
 
 /// A string as feature sections have it: its length, then itself with at least one NUL, to a multiple of 64.
-pub(crate) fn put_string(out: &mut Vec<u8>, text: &str) {
+pub(crate) fn put_string(out: &mut Vec<u8>, text: impl AsRef<[u8]>) {
+    let text = text.as_ref();
     let len = (text.len() + 1).next_multiple_of(64);
     out.extend(u32::try_from(len).unwrap_or(u32::MAX).to_le_bytes());
     let end = out.len() + len;
-    out.extend(until_nul(text.as_bytes()));
+    out.extend(until_nul(text));
     out.resize(end, 0);
 }
 
 pub(crate) fn get_string(c: &mut Cursor<'_>, field: &'static str) -> Result<String> {
+    Ok(String::from_utf8_lossy(get_bytes(c, field)?).into_owned())
+}
+
+fn get_bytes<'a>(c: &mut Cursor<'a>, field: &'static str) -> Result<&'a [u8]> {
     let len = usize::try_from(c.u32(field)?).unwrap_or(usize::MAX);
-    let bytes = c.take(len, field)?;
-    Ok(String::from_utf8_lossy(until_nul(bytes)).into_owned())
+    Ok(until_nul(c.take(len, field)?))
 }
 
 /// A count that is believed only as far as the bytes that are there can bear it.
@@ -139,8 +143,8 @@ impl Features {
         self.raw(Feature::NRCPUS, out)
     }
 
-    /// Adds [`Feature::CMDLINE`].
-    pub fn cmdline<S: AsRef<str>>(&mut self, args: &[S]) -> &mut Self {
+    /// Adds [`Feature::CMDLINE`]. Arguments need not be UTF-8.
+    pub fn cmdline<S: AsRef<[u8]>>(&mut self, args: &[S]) -> &mut Self {
         let mut out = u32::try_from(args.len())
             .unwrap_or(0)
             .to_le_bytes()
@@ -270,12 +274,12 @@ impl Section<'_> {
     ///
     /// # Errors
     /// If it ends too early or its count is too large.
-    pub fn cmdline(&self) -> Result<Vec<String>> {
+    pub fn cmdline(&self) -> Result<Vec<Vec<u8>>> {
         let mut c = self.cursor();
         let n = u64::from(c.u32("CMDLINE.nr")?);
         let n = count(&c, n, 4, "CMDLINE.nr")?;
         (0..n)
-            .map(|_| get_string(&mut c, "CMDLINE argument"))
+            .map(|_| Ok(get_bytes(&mut c, "CMDLINE argument")?.to_vec()))
             .collect()
     }
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use intel_pt::insn::{Insn, Kind, Mode};
 
 use super::calls::{Function, Tree};
-use super::image::Image;
+use super::image::{shown, Image};
 use super::sideband::Program;
 use crate::error::Result;
 
@@ -39,6 +39,9 @@ pub(super) enum Missing {
     Code(String),
 }
 
+/// The path of a mapped file, and its build-id if the kernel has reported one.
+type Mapped = (Vec<u8>, Option<Vec<u8>>);
+
 /// All code that was looked at.
 #[derive(Debug)]
 pub(super) struct Code {
@@ -47,7 +50,7 @@ pub(super) struct Code {
     same_kernel: bool,
     images: Vec<Image>,
     /// By path; those that cannot be had are none.
-    numbers: HashMap<(String, Option<Vec<u8>>), Option<usize>>,
+    numbers: HashMap<Mapped, Option<usize>>,
     /// By image, offset and mode; addresses count from the beginning of the file.
     blocks: HashMap<(usize, u64, Mode), Block>,
 }
@@ -84,12 +87,7 @@ impl Code {
         let image = self
             .image(&map.path, map.build_id.as_deref())
             .map_err(Missing::Error)?
-            .ok_or_else(|| {
-                Missing::Code(format!(
-                    "code that no file has: {}",
-                    map.path.escape_debug()
-                ))
-            })?;
+            .ok_or_else(|| Missing::Code(format!("code that no file has: {}", shown(&map.path))))?;
         // From offsets to addresses.
         let base = map.start.wrapping_sub(map.offset);
         let key = (image, ip.wrapping_sub(base), mode);
@@ -97,10 +95,7 @@ impl Code {
             Some(block) => *block,
             None => {
                 let block = self.decode(key, tree).ok_or_else(|| {
-                    Missing::Code(format!(
-                        "what is no instruction, in {}",
-                        map.path.escape_debug()
-                    ))
+                    Missing::Code(format!("what is no instruction, in {}", shown(&map.path)))
                 })?;
                 if self.blocks.len() >= Self::BLOCKS_MAX {
                     self.blocks.clear();
@@ -115,14 +110,14 @@ impl Code {
         })
     }
 
-    fn image(&mut self, path: &str, build_id: Option<&[u8]>) -> Result<Option<usize>> {
-        let key = (path.to_owned(), build_id.map(<[u8]>::to_vec));
+    fn image(&mut self, path: &[u8], build_id: Option<&[u8]>) -> Result<Option<usize>> {
+        let key = (path.to_vec(), build_id.map(<[u8]>::to_vec));
         if let Some(number) = self.numbers.get(&key) {
             return Ok(*number);
         }
-        let image = if path == "[vdso]" {
+        let image = if path == b"[vdso]" {
             self.same_kernel.then(Image::vdso).flatten()
-        } else if path.starts_with('/') && !path.starts_with("//") && !is_memory(path) {
+        } else if path.starts_with(b"/") && !path.starts_with(b"//") && !is_memory(path) {
             Some(Image::read(path, &self.root, build_id)?)
         } else {
             None
@@ -200,12 +195,12 @@ impl Code {
 }
 
 /// Whether it is memory with a name, and no file.
-fn is_memory(path: &str) -> bool {
-    path.starts_with("/memfd:")
-        || path.starts_with("/dev/zero")
-        || path.starts_with("/SYSV")
-        || path.starts_with("/anon_hugepage")
-        || path.ends_with(" (deleted)")
+fn is_memory(path: &[u8]) -> bool {
+    path.starts_with(b"/memfd:")
+        || path.starts_with(b"/dev/zero")
+        || path.starts_with(b"/SYSV")
+        || path.starts_with(b"/anon_hugepage")
+        || path.ends_with(b" (deleted)")
 }
 
 /// Whether the instruction goes on where its code does not say.

@@ -2,10 +2,12 @@
 
 //! The files that programs have mapped: their text, and where their functions are.
 
+use std::ffi::OsStr;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
@@ -56,17 +58,18 @@ pub(super) struct Image {
 
 impl Image {
     /// Reads what was mapped from `path`, below `root`. `build_id` is what the kernel found there, if it looked.
-    pub(super) fn read(path: &str, root: &Path, build_id: Option<&[u8]>) -> Result<Self> {
-        // Neither can leave its line.
-        let shown = format!("{}{path}", root.display().to_string().trim_end_matches('/'));
-        let shown = shown.escape_debug();
+    pub(super) fn read(path: &[u8], root: &Path, build_id: Option<&[u8]>) -> Result<Self> {
+        let root_name = root.as_os_str().as_bytes();
+        let root_name = root_name.strip_suffix(b"/").unwrap_or(root_name);
+        let shown = shown(&[root_name, path].concat());
         let why = |e: &dyn std::fmt::Display| {
             Error::failed(format!(
                 "the trace needs the code of {shown}, which cannot be read: {e}; report where it was recorded, or give --symfs a directory that has it"
             ))
         };
         let bytes = contents(root, path).map_err(|e| why(&e))?;
-        let image = Self::parse(base_name(path), &bytes).map_err(|e| why(&e))?;
+        let base = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);
+        let image = Self::parse(&String::from_utf8_lossy(base), &bytes).map_err(|e| why(&e))?;
         let found = object::File::parse(bytes.as_slice())
             .ok()
             .and_then(|file| file.build_id().ok().flatten().map(<[u8]>::to_vec));
@@ -84,7 +87,9 @@ impl Image {
 
     /// This kernel's vDSO, which has no file.
     pub(super) fn vdso() -> Option<Self> {
-        let maps = fs::read_to_string("/proc/self/maps").ok()?;
+        // Names of other files in it need not be UTF-8.
+        let maps = fs::read("/proc/self/maps").ok()?;
+        let maps = String::from_utf8_lossy(&maps);
         let (start, end) = maps
             .lines()
             .find(|line| line.ends_with("[vdso]"))?
@@ -226,7 +231,7 @@ fn segments<F: FileHeader<Endian = object::Endianness>>(
 
 /// The content of the regular file `path` below `root`. The name comes from a recording that anybody may have
 /// made.
-fn contents(root: &Path, path: &str) -> io::Result<Vec<u8>> {
+fn contents(root: &Path, path: &[u8]) -> io::Result<Vec<u8>> {
     let refused = |why: String| io::Error::new(io::ErrorKind::InvalidInput, why);
     // Opens nothing yet: to open a device has effects, and to open a FIFO waits.
     let place = below(root, path)?;
@@ -259,7 +264,8 @@ fn contents(root: &Path, path: &str) -> io::Result<Vec<u8>> {
 
 /// The place of `path` as a process sees it whose root directory is `root`: neither `..` nor a symbolic link
 /// leads out of that.
-fn below(root: &Path, path: &str) -> io::Result<OwnedFd> {
+fn below(root: &Path, path: &[u8]) -> io::Result<OwnedFd> {
+    let path = Path::new(OsStr::from_bytes(path));
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let directory = rustix::fs::open(root, flags | OFlags::DIRECTORY, Mode::empty())?;
     let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
@@ -268,7 +274,7 @@ fn below(root: &Path, path: &str) -> io::Result<OwnedFd> {
         match rustix::fs::openat2(&directory, path, flags, Mode::empty(), resolve) {
             Err(Errno::AGAIN) => {}
             Err(Errno::NOSYS) if root == Path::new("/") => {
-                let path = path.trim_start_matches('/');
+                let path = path.strip_prefix("/").unwrap_or(path);
                 return Ok(rustix::fs::openat(&directory, path, flags, Mode::empty())?);
             }
             Err(Errno::NOSYS) => {
@@ -281,8 +287,9 @@ fn below(root: &Path, path: &str) -> io::Result<OwnedFd> {
     Err(Errno::AGAIN.into())
 }
 
-pub(super) fn base_name(path: &str) -> &str {
-    path.rsplit('/').next().unwrap_or(path)
+/// A name for people. It cannot leave its line.
+pub(super) fn shown(path: &[u8]) -> String {
+    String::from_utf8_lossy(path).escape_debug().to_string()
 }
 
 /// The name as the program's source has it.
@@ -383,7 +390,7 @@ mod tests {
             (top, "/proc/self/exe", Err("symbolic links")),
             (top, "/proc/self/root/proc/kmsg", Err("symbolic links")),
         ] {
-            let found = contents(root, path).map_err(|e| e.to_string());
+            let found = contents(root, path.as_bytes()).map_err(|e| e.to_string());
             match want {
                 Ok(text) => assert_eq!(found, Ok(text.as_bytes().to_vec()), "{path}"),
                 Err(why) => assert!(

@@ -17,7 +17,8 @@ pub(super) struct Mapping {
     pub(super) end: u64,
     /// Where in the file it begins.
     pub(super) offset: u64,
-    pub(super) path: String,
+    /// As the kernel has it: it need not be UTF-8.
+    pub(super) path: Vec<u8>,
     pub(super) build_id: Option<Vec<u8>>,
 }
 
@@ -145,7 +146,7 @@ impl Sideband {
                     start: map.addr,
                     end: map.addr.saturating_add(map.len),
                     offset: map.pgoff,
-                    path: String::from_utf8_lossy(map.filename).into_owned(),
+                    path: map.filename.to_vec(),
                     build_id,
                 });
             }

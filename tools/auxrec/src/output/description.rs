@@ -2,6 +2,9 @@
 
 //! The description of a recording, and the features that each of its files gets from it.
 
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+
 use perfdata::{ClockData, EventDesc, Features, IdIndexEntry, TimeConv};
 
 use super::Limits;
@@ -23,7 +26,7 @@ pub(crate) struct Description {
     /// The ids of all events, with their rings.
     pub index: Vec<IdIndexEntry>,
     /// The recorder's command line.
-    pub cmdline: Vec<String>,
+    pub cmdline: Vec<OsString>,
     /// Number of CPUs that are online.
     pub online: usize,
     /// The processes, threads or CPUs that are recorded.
@@ -70,8 +73,9 @@ pub(super) fn features(
         notes.push((NOTE, "zstd".to_owned()));
     }
     notes.extend(more.iter().cloned());
+    let cmdline = what.cmdline.iter().map(|arg| arg.as_bytes());
     features
-        .cmdline(&what.cmdline)
+        .cmdline(&cmdline.collect::<Vec<_>>())
         .events(&what.events)
         .pmu_mappings(&Pmus::default().mappings())
         .notes(&notes);

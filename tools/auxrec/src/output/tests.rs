@@ -152,7 +152,7 @@ fn series(base: &Path, parts: u32, id: &str) -> Output {
     };
     let what = Description {
         apart: None,
-        cmdline: vec![id.to_owned()],
+        cmdline: vec![id.into()],
         ..description()
     };
     let mut file = Output::create(base, what, limits).unwrap();
@@ -177,9 +177,9 @@ fn a_series_does_not_replace_another() {
             let name = path.file_name().unwrap().to_str().unwrap().to_owned();
             let whose = match perfdata::File::parse(&bytes) {
                 Ok(file) => file.feature(Feature::CMDLINE).unwrap().cmdline().unwrap()[0].clone(),
-                Err(_) => String::from_utf8(bytes).unwrap(),
+                Err(_) => bytes,
             };
-            names.push((name, whose));
+            names.push((name, String::from_utf8(whose).unwrap()));
         }
         names.sort();
         names

@@ -3,6 +3,7 @@
 //! A recording while it runs: begins the files, drains the rings into them, and ends them.
 
 use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -112,9 +113,10 @@ impl Recording {
 
         self.session.enable(options.delay == Delay::None)?;
         if let Some(workload) = workload.as_deref_mut() {
-            workload
-                .start()
-                .map_err(|e| Error::failed(format!("cannot run `{}`: {e}", options.command[0])))?;
+            workload.start().map_err(|e| {
+                let name = Path::new(&options.command[0]).display();
+                Error::failed(format!("cannot run `{name}`: {e}"))
+            })?;
         }
         self.begun = true;
         let period = match options.switch_output {

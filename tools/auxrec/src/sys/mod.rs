@@ -73,7 +73,8 @@ pub fn number(path: &str) -> Option<i64> {
 /// Whether this process has the capability of this number, where the kernel asks for it when it opens and
 /// maps events: in the initial user namespace.
 pub fn capable(capability: u32) -> bool {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let status = fs::read("/proc/self/status").unwrap_or_default();
+    let status = String::from_utf8_lossy(&status);
     let namespace = fs::metadata("/proc/self/ns/user").map(|meta| meta.ino());
     holds(&status, namespace.ok(), capability)
 }

@@ -2,9 +2,10 @@
 
 //! A command that is started only when everything is ready to record it.
 
-use std::ffi::CString;
+use std::ffi::{CString, OsString};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 
 use rustix::pipe::PipeFlags;
 use rustix::process::{Pid, Signal, WaitOptions};
@@ -29,10 +30,10 @@ impl Workload {
     ///
     /// # Errors
     /// If there can be no further process, or an argument has a NUL.
-    pub fn prepare(command: &[String]) -> io::Result<Self> {
+    pub fn prepare(command: &[OsString]) -> io::Result<Self> {
         let args: Vec<CString> = command
             .iter()
-            .map(|arg| CString::new(arg.as_str()))
+            .map(|arg| CString::new(arg.as_bytes()))
             .collect::<Result<_, _>>()?;
         let mut argv: Vec<*const libc::c_char> = args.iter().map(|arg| arg.as_ptr()).collect();
         argv.push(std::ptr::null());

@@ -44,13 +44,14 @@ struct Stat {
 impl Stat {
     /// [`None`] if there is no such process or thread.
     fn of(id: u32) -> io::Result<Option<Self>> {
-        let text = match fs::read_to_string(format!("/proc/{id}/stat")) {
+        // The name in it need not be UTF-8.
+        let text = match fs::read(format!("/proc/{id}/stat")) {
             Ok(text) => text,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(e) if e.raw_os_error() == Some(Errno::SRCH.raw_os_error()) => return Ok(None),
             Err(e) => return Err(e),
         };
-        Self::parse(&text)
+        Self::parse(&String::from_utf8_lossy(&text))
             .ok_or(io::ErrorKind::InvalidData.into())
             .map(Some)
     }
@@ -181,6 +182,7 @@ mod tests {
     use std::process::{Child, Command};
 
     use super::*;
+    use crate::target::tests::Odd;
 
     fn child() -> Child {
         Command::new("sleep").arg("1000").spawn().unwrap()
@@ -219,6 +221,15 @@ mod tests {
             assert!(refused(&[id], threads, errno).all_ended(), "{errno}");
         }
         assert!(refused(&[std::process::id()], false, Errno::SRCH).all_ended());
+    }
+
+    #[test]
+    fn a_name_that_is_not_utf8() {
+        let mut child = Odd::start();
+        let mut targets = refused(&[child.process.id()], false, Errno::PERM);
+        assert!(!targets.look());
+        child.end();
+        assert!(targets.look() && targets.all_ended());
     }
 
     /// Another process that has got the id is not the one that is recorded.

@@ -83,7 +83,7 @@ fn reads_what_it_wrote() {
     );
     assert_eq!(
         file.feature(Feature::CMDLINE).unwrap().cmdline().unwrap()[3],
-        "pattern//"
+        b"pattern//"
     );
     assert_eq!(
         file.feature(Feature::PMU_MAPPINGS)
