@@ -19,10 +19,12 @@ use cap::Cap;
 use perfdata::{Feature, Features, File, IndexEntry, RecordType, Stream};
 
 mod device;
+mod flamegraph;
 mod program;
 mod seeds;
 
 pub use device::device;
+pub use flamegraph::flamegraph;
 pub use program::program;
 pub use seeds::seeds;
 
@@ -37,7 +39,7 @@ pub type Target = (&'static str, fn(&[u8]));
 const BASE: usize = 4 << 20;
 
 /// All targets.
-pub const TARGETS: [Target; 7] = [
+pub const TARGETS: [Target; 8] = [
     ("file", file),
     ("recover", recover),
     ("check", check),
@@ -45,6 +47,7 @@ pub const TARGETS: [Target; 7] = [
     ("text", text),
     ("device", device),
     ("program", program),
+    ("flamegraph", flamegraph),
 ];
 
 /// How much memory an input of `len` bytes may take.

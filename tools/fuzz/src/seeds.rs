@@ -4,7 +4,7 @@
 
 use std::io::Cursor;
 
-use crate::{device, program};
+use crate::{device, flamegraph, program};
 
 use pattern_codec::{Header, Kind};
 use perfdata::{
@@ -46,6 +46,9 @@ pub fn seeds(target: &str) -> perfdata::Result<Vec<Vec<u8>>> {
     }
     if target == "program" {
         return Ok(vec![program::seed()]);
+    }
+    if target == "flamegraph" {
+        return flamegraph::seeds();
     }
     let mut out = vec![
         recording(false, true, false)?,

@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Flame graphs of a recording that names any files and addresses. One of the files is a program.
+
+use std::hint::black_box;
+use std::io::Cursor;
+use std::sync::LazyLock;
+
+use intel_pt::insn::{Insn, Mode};
+use intel_pt::{Config, Encoder, Full, Output, Step};
+use perfdata::{
+    Attr, Aux, AuxFlags, Auxtrace, AuxtraceInfo, Comm, Features, FileId, FinishedInit, Flags,
+    IdIndex, IdIndexEntry, Mmap2, SampleId, SampleType, Writer,
+};
+use tempfile::TempDir;
+
+/// Where the program's text is, in memory. In the file it is at [`OFFSET`].
+const BASE: u64 = 0x40_1000;
+const OFFSET: u64 = 120;
+
+/// The program: `call f`, `jne` back to that, `call *rax`, `ret`; and `f`: `nop`, `ret`.
+const TEXT: [u8; 16] = [
+    0xe8, 0x05, 0, 0, 0, 0x75, 0xf9, 0xff, 0xd0, 0xc3, 0x90, 0xc3, 0xf4, 0xf4, 0xf4, 0xf4,
+];
+const F: u64 = BASE + 10;
+
+/// One way through it, to the end.
+const WAY: [u64; 12] = [
+    BASE,
+    F,
+    F + 1,
+    BASE + 5,
+    BASE,
+    F,
+    F + 1,
+    BASE + 5,
+    BASE + 7,
+    F,
+    F + 1,
+    BASE + 9,
+];
+
+/// The directory that all names are looked for in.
+static ROOT: LazyLock<Option<TempDir>> = LazyLock::new(|| {
+    let dir = tempfile::tempdir().ok()?;
+    std::fs::write(dir.path().join("prog"), program()).ok()?;
+    std::os::unix::fs::symlink("/prog", dir.path().join("link")).ok()?;
+    Some(dir)
+});
+
+/// An executable file for x86-64 with one segment and without sections.
+fn program() -> Vec<u8> {
+    let mut file = b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x02\0\x3e\0\x01\0\0\0".to_vec();
+    file.extend([BASE, 64, 0].map(u64::to_le_bytes).concat());
+    file.extend([0, 64 | 56 << 16, 1, 0].map(u32::to_le_bytes).concat());
+    // Read and execute.
+    let load = [1 | 5 << 32, OFFSET, BASE, BASE, 16, 16, 1];
+    file.extend(load.map(u64::to_le_bytes).concat());
+    file.extend(TEXT);
+    file
+}
+
+/// Follows the calls of a recording, and draws them.
+///
+/// # Panics
+/// If the program cannot be written.
+pub fn flamegraph(input: &[u8]) {
+    let Some(root) = &*ROOT else {
+        panic!("there is no place for the program");
+    };
+    let Ok(calls) = auxrec::flamegraph::calls(input, root.path()) else {
+        return;
+    };
+    let mut folded = Vec::new();
+    assert!(calls.fold(&mut folded).is_ok());
+    black_box(calls.summary());
+    let _ = black_box(calls.draw());
+}
+
+/// A ring, and the clock of the machine.
+#[derive(Default)]
+struct Ring {
+    bytes: Vec<u8>,
+    time: u64,
+}
+
+impl Output for Ring {
+    fn write(&mut self, bytes: &[u8], _: usize) -> Result<(), Full> {
+        self.bytes.extend(bytes);
+        Ok(())
+    }
+
+    fn tsc(&mut self) -> u64 {
+        self.time += 1000;
+        self.time
+    }
+}
+
+/// The trace of the program; [`None`] if a ring is full, which none is.
+fn trace(ret_compression: bool) -> Option<Vec<u8>> {
+    let mut ring = Ring::default();
+    let mut pt = Encoder::new(Config {
+        tsc: true,
+        ret_compression,
+        ..Config::default()
+    });
+    pt.begin(false, &mut ring).ok()?;
+    pt.enable(BASE, Mode::Bits64, &mut ring).ok()?;
+    for pair in WAY.windows(2) {
+        let at = usize::try_from(pair[0] - BASE).ok()?;
+        let step = Step {
+            insn: Insn::decode(TEXT.get(at..)?, Mode::Bits64)?,
+            from: pair[0],
+            to: pair[1],
+            mode: Mode::Bits64,
+        };
+        pt.step(&step, &mut ring).ok()?;
+    }
+    pt.disable(BASE + 9, &mut ring).ok()?;
+    Some(ring.bytes)
+}
+
+/// Recordings of one CPU, and of two threads.
+///
+/// # Errors
+/// If one cannot be made.
+pub fn seeds() -> perfdata::Result<Vec<Vec<u8>>> {
+    let mut out = Vec::new();
+    for (compression, threads, file) in [
+        (true, false, "/prog"),
+        (false, false, "/../link"),
+        (true, true, "/prog"),
+        (true, false, "[vdso]"),
+    ] {
+        let trace = trace(compression).unwrap_or_default();
+        out.push(recording(&trace, threads, file)?);
+    }
+    Ok(out)
+}
+
+fn recording(trace: &[u8], threads: bool, file: &str) -> perfdata::Result<Vec<u8>> {
+    let attr = Attr {
+        kind: 42,
+        flags: Flags::SAMPLE_ID_ALL,
+        sample_type: SampleType::IDENTIFIER | SampleType::TID | SampleType::TIME | SampleType::CPU,
+        ..Attr::default()
+    };
+    let mut out = Writer::new(Cursor::new(Vec::new()), &[(attr.clone(), vec![9])])?;
+    let rings = if threads { 2 } else { 1 };
+    let index: Vec<_> = (0..rings)
+        .map(|n| IdIndexEntry {
+            id: 9 + n,
+            idx: n,
+            cpu: if threads { -1 } else { 0 },
+            tid: if threads {
+                5 + i64::try_from(n).unwrap_or(0)
+            } else {
+                -1
+            },
+        })
+        .collect();
+    out.record(&IdIndex(&index), None)?;
+    // The processor's clock is perf's.
+    let info = AuxtraceInfo {
+        kind: 1,
+        private: &[42, 0, 1, 0, 1],
+    };
+    out.record(&info, None)?;
+    out.record(&FinishedInit, None)?;
+    let id = |time| SampleId {
+        pid: Some(5),
+        tid: Some(5),
+        time: Some(time),
+        id: Some(9),
+        stream_id: None,
+        cpu: Some(0),
+    };
+    let comm = Comm {
+        pid: 5,
+        tid: 5,
+        exec: true,
+        comm: b"prog",
+    };
+    out.record(&comm, Some((&id(1), &attr)))?;
+    let thread = Comm {
+        tid: 6,
+        exec: false,
+        ..comm
+    };
+    out.record(&thread, Some((&id(1), &attr)))?;
+    let map = Mmap2 {
+        pid: 5,
+        tid: 5,
+        addr: BASE,
+        len: 16,
+        pgoff: OFFSET,
+        file: FileId::Inode {
+            dev: (8, 1),
+            ino: 3,
+            generation: 0,
+        },
+        prot: 5,
+        flags: 2,
+        filename: file.as_bytes(),
+    };
+    out.record(&map, Some((&id(2), &attr)))?;
+    let mut bytes = trace.to_vec();
+    bytes.resize(trace.len().next_multiple_of(8), 0);
+    for n in 0..u32::try_from(rings).unwrap_or(0) {
+        let size = u64::try_from(bytes.len()).unwrap_or(0);
+        let aux = Aux {
+            offset: 0,
+            size,
+            flags: AuxFlags::empty(),
+        };
+        out.record(&aux, Some((&id(3), &attr)))?;
+        out.auxtrace(&Auxtrace {
+            size,
+            offset: 0,
+            reference: 0,
+            idx: n,
+            tid: if threads { 5 + n } else { u32::MAX },
+            cpu: if threads { u32::MAX } else { 0 },
+        })?;
+        out.payload(&bytes)?;
+    }
+    Ok(out.finish(&Features::new())?.into_inner())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    /// Each seed but the last is followed to its end.
+    #[test]
+    fn seeds_are_right() {
+        let root = ROOT.as_ref().unwrap().path();
+        for (n, seed) in seeds().unwrap().iter().enumerate() {
+            let calls = auxrec::flamegraph::calls(seed, root).unwrap();
+            // The third has two rings. The last has no file.
+            let rings = match n {
+                2 => 2,
+                3 => continue,
+                _ => 1,
+            };
+            let found = (calls.count(), calls.losses());
+            let steps = u64::try_from(WAY.len() - 1).unwrap();
+            assert_eq!(found, (rings * steps, 0), "{n}: {}", calls.summary());
+        }
+    }
+}
