@@ -259,7 +259,7 @@ impl Whole {
             .write(true)
             .open(path)
             .map_err(|e| Error::failed(format!("cannot open {name}: {e}")))?;
-        let mut stream = Stream::open(&file)?;
+        let mut stream = Stream::found(&file)?;
         let Some(apart) = Apart::of(&stream)?.filter(|apart| apart.thread.is_none()) else {
             return Ok(None);
         };
@@ -299,7 +299,7 @@ impl Whole {
             }
             Err(e) => return Err(Error::failed(format!("cannot open {name}: {e}"))),
         };
-        let stream = match Stream::open(file) {
+        let stream = match Stream::found(file) {
             Err(e @ perfdata::Error::Input { .. }) => {
                 return Err(Error::failed(format!("{name}: {e}")))
             }
@@ -347,7 +347,7 @@ impl Whole {
                 out.found.dropped += recover::finish(&path)?.found.dropped;
                 let again = File::open(&path);
                 let again = again.map_err(|e| Error::failed(format!("cannot open {name}: {e}")))?;
-                stream = Stream::open(again).map_err(wrong)?;
+                stream = Stream::found(again).map_err(wrong)?;
             }
             parts.push(Part::new(name.clone(), stream)?);
             paths.push(path);

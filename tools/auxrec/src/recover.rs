@@ -31,7 +31,7 @@ pub fn beside(path: &Path) -> PathBuf {
 pub fn recover(path: &Path, out: &Path) -> Result<Joined> {
     let cannot = |e: Error| cannot_recover(path, &e);
     let file = open(path, OpenOptions::new().read(true))?;
-    let finished = Stream::open(&file).map_err(|e| cannot(e.into()))?;
+    let finished = Stream::found(&file).map_err(|e| cannot(e.into()))?;
     if finished.is_finished() {
         let mut joined = Joined::default();
         joined.found.was_finished = true;

@@ -76,9 +76,20 @@ macro_rules! target {
     };
 }
 
-/// Reads a file, and everything in it.
+/// Reads a file, and everything in it; as it comes, and in memory.
+///
+/// # Panics
+/// If that is not the same.
 pub fn file(input: &[u8]) {
-    let Ok(file) = File::parse(input) else { return };
+    let file = match File::parse(input) {
+        Ok(file) => file,
+        Err(e) => {
+            let error = Stream::open(Cursor::new(input)).err();
+            assert_eq!(error.map(|e| e.to_string()), Some(e.to_string()));
+            return;
+        }
+    };
+    black_box(streamed(input, &file));
     for record in file.records().map_while(Result::ok) {
         assert!(file
             .record_at(IndexEntry {
@@ -104,21 +115,51 @@ pub fn file(input: &[u8]) {
     }
 }
 
-/// How many records come of a file that is read from its beginning to its end, with as many bytes of payload; [`None`] if it cannot be.
-fn streamed(input: &[u8]) -> Option<(u64, u64)> {
-    let mut stream = Stream::open(Cursor::new(input)).ok()?;
+/// Reads a file as it comes, and with it the same file in memory: both say the same.
+fn streamed(input: &[u8], file: &File<'_>) -> Option<(u64, u64)> {
+    let mut stream = match Stream::open(Cursor::new(input)) {
+        Ok(stream) => stream,
+        Err(e) => panic!("it cannot be read as it comes: {e}"),
+    };
+    assert_eq!(stream.events(), file.events());
+    assert_eq!(stream.is_finished(), file.is_finished());
+    for section in file.features() {
+        let read = stream.feature(section.feature);
+        assert!(read.is_ok_and(|read| read.is_some_and(|read| read.bytes == section.bytes)));
+    }
     let _ = black_box(stream.features());
     let (mut records, mut trace) = (0, 0);
-    let mut payload = [0; 1000];
-    while stream.record().ok()?.is_some() {
-        records += 1;
-        loop {
-            match stream.payload(&mut payload).ok()? {
-                0 => break,
-                len => trace += u64::try_from(len).unwrap_or(u64::MAX),
+    let mut portion = [0; 1000];
+    for record in file.records() {
+        let read = stream.record().map_err(|e| e.to_string());
+        let record = match record {
+            Ok(record) => record,
+            Err(e) => {
+                assert_eq!(read.err(), Some(e.to_string()));
+                return None;
             }
+        };
+        let payload: &[u8] = &[];
+        let expected = perfdata::Record { payload, ..record };
+        assert_eq!(read.as_ref(), Ok(&Some(expected)));
+        records += 1;
+        let mut rest = record.payload;
+        loop {
+            let len = match stream.payload(&mut portion) {
+                Ok(len) => len,
+                Err(e) => panic!("a payload cannot be read: {e}"),
+            };
+            let (now, later) = rest.split_at(len.min(rest.len()));
+            assert_eq!(&portion[..len], now);
+            if len == 0 {
+                assert!(later.is_empty());
+                break;
+            }
+            rest = later;
         }
+        trace += u64::try_from(record.payload.len()).unwrap_or(u64::MAX);
     }
+    assert!(stream.record().is_ok_and(|record| record.is_none()));
     Some((records, trace))
 }
 
@@ -128,7 +169,6 @@ fn streamed(input: &[u8]) -> Option<(u64, u64)> {
 /// # Panics
 /// If it is not.
 pub fn recover(input: &[u8]) {
-    black_box(streamed(input));
     let mut bytes = Cursor::new(input.to_vec());
     let cut = |file: &mut Cursor<Vec<u8>>, len: u64| {
         file.get_mut()
@@ -165,7 +205,7 @@ pub fn recover(input: &[u8]) {
         records += 1;
     }
     assert_eq!(records, found.records);
-    assert_eq!(streamed(&out), Some((records, trace)));
+    assert_eq!(streamed(&out, &file), Some((records, trace)));
     assert_eq!(
         file.feature(Feature::AUXTRACE)
             .map_or(0, |s| s.index().map_or(0, |i| i.len())),

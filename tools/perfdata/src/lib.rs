@@ -15,7 +15,7 @@
 //! features.string(Feature::HOSTNAME, "here").pmu_mappings(&[(42, "my_pmu")]);
 //! let bytes = writer.finish(&features)?.into_inner();
 //!
-//! // Read: nothing is copied; every size is checked before it is believed.
+//! // Read what is in memory: nothing is copied; every size is checked before it is believed. `Stream` reads files of any length.
 //! let file = File::parse(&bytes)?;
 //! for record in file.records() {
 //!     let (event, _who_and_when) = file.decode(&record?)?;

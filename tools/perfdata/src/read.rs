@@ -11,12 +11,59 @@ use crate::record::{Event, Record, RecordType, Records, SampleId};
 use crate::recover::parse_spare;
 use crate::{Error, Result, HEADER_LEN, MAGIC};
 
+/// The events of a file, and the ids of their file descriptors.
+#[derive(Debug, Clone)]
+pub(crate) struct Events {
+    pub list: Vec<(Attr, Vec<u64>)>,
+    by_id: HashMap<u64, usize>,
+}
+
+impl Events {
+    fn new(list: Vec<(Attr, Vec<u64>)>) -> Self {
+        let all = list.iter().enumerate();
+        let by_id = all
+            .flat_map(|(n, (_, ids))| ids.iter().map(move |&id| (id, n)))
+            .collect();
+        Self { list, by_id }
+    }
+
+    /// The number of the event that has this id.
+    pub fn with(&self, id: u64) -> Option<usize> {
+        self.by_id.get(&id).copied()
+    }
+
+    /// The number of the event that wrote this record. Records that do not say get the first.
+    pub fn of(&self, record: &Record<'_>) -> usize {
+        let identified = |(attr, _): &(Attr, Vec<u64>)| {
+            attr.sample_type.contains(SampleType::IDENTIFIER)
+                && attr.flags.contains(Flags::SAMPLE_ID_ALL)
+        };
+        if record.kind.is_user()
+            || record.kind == RecordType::SAMPLE
+            || !self.list.iter().all(identified)
+        {
+            return 0;
+        }
+        // The identifier is the last word of every such record.
+        record
+            .body
+            .last_chunk::<8>()
+            .and_then(|id| self.with(u64::from_le_bytes(*id)))
+            .unwrap_or(0)
+    }
+
+    /// What a record says, and by whom, when and where it was written.
+    pub fn decode<'a>(&self, record: &Record<'a>) -> Result<(Event<'a>, Option<SampleId>)> {
+        let (attr, _) = &self.list[self.of(record)];
+        Ok((record.event(attr)?, record.sample_id(attr)?.0))
+    }
+}
+
 /// A perf.data file whose header, attributes and table of features were checked; its records are checked as they are read.
 #[derive(Debug, Clone)]
 pub struct File<'a> {
     bytes: &'a [u8],
-    events: Vec<(Attr, Vec<u64>)>,
-    by_id: HashMap<u64, usize>,
+    events: Events,
     data: &'a [u8],
     data_at: u64,
     finished: bool,
@@ -51,6 +98,15 @@ impl<'a> File<'a> {
     /// # Errors
     /// If it is no perf.data file, or one that cannot be: the error says which field is wrong and where.
     pub fn parse(bytes: &'a [u8]) -> Result<Self> {
+        Self::read(bytes, true)
+    }
+
+    /// Of a file of which no more than the front is there: as if there were no records and no features.
+    pub(crate) fn front(bytes: &'a [u8]) -> Result<Self> {
+        Self::read(bytes, false)
+    }
+
+    fn read(bytes: &'a [u8], whole: bool) -> Result<Self> {
         let mut c = Cursor::new(bytes, 0);
         let magic = c.take(8, "magic")?;
         if magic != MAGIC {
@@ -88,14 +144,13 @@ impl<'a> File<'a> {
         let data_size = c.u64("header.data.size")?;
         c.take(16, "header.event_types")?;
         let bits = c.take(32, "header.features")?;
+        let (data_size, bits) = match whole {
+            true => (data_size, bits),
+            false => (0, &[0; 32][..]),
+        };
         let finished = bits.iter().any(|&b| b != 0);
 
-        let events = Self::attrs(bytes, attr_size, attrs_at, attrs_size)?;
-        let by_id = events
-            .iter()
-            .enumerate()
-            .flat_map(|(n, (_, ids))| ids.iter().map(move |&id| (id, n)))
-            .collect();
+        let events = Events::new(Self::attrs(bytes, attr_size, attrs_at, attrs_size)?);
         let data = if finished || data_size != 0 {
             section(bytes, 40, data_at, data_size, "header.data")?
         } else {
@@ -136,7 +191,6 @@ impl<'a> File<'a> {
         Ok(Self {
             bytes,
             events,
-            by_id,
             data,
             data_at,
             finished,
@@ -186,13 +240,13 @@ impl<'a> File<'a> {
     /// The events and the ids of their file descriptors.
     #[must_use]
     pub fn events(&self) -> &[(Attr, Vec<u64>)] {
-        &self.events
+        &self.events.list
     }
 
     /// The number, in [`events`](Self::events), of the event that has this id.
     #[must_use]
     pub fn event_with(&self, id: u64) -> Option<usize> {
-        self.by_id.get(&id).copied()
+        self.events.with(id)
     }
 
     /// Whether the recorder got to the end of the file. If not, there are no features, and the records may end with one that
@@ -258,23 +312,7 @@ impl<'a> File<'a> {
     /// The number, in [`events`](Self::events), of the event that wrote this record. Records that do not say get the first.
     #[must_use]
     pub fn event_of(&self, record: &Record<'_>) -> usize {
-        let identified = |(attr, _): &(Attr, Vec<u64>)| {
-            attr.sample_type.contains(SampleType::IDENTIFIER)
-                && attr.flags.contains(Flags::SAMPLE_ID_ALL)
-        };
-        if record.kind.is_user()
-            || record.kind == RecordType::SAMPLE
-            || !self.events.iter().all(identified)
-        {
-            return 0;
-        }
-        // The identifier is the last word of every such record.
-        record
-            .body
-            .last_chunk::<8>()
-            .and_then(|id| self.by_id.get(&u64::from_le_bytes(*id)))
-            .copied()
-            .unwrap_or(0)
+        self.events.of(record)
     }
 
     /// What a record says, and by whom, when and where it was written.
@@ -282,7 +320,10 @@ impl<'a> File<'a> {
     /// # Errors
     /// If the record is too short for its type.
     pub fn decode(&self, record: &Record<'a>) -> Result<(Event<'a>, Option<SampleId>)> {
-        let (attr, _) = &self.events[self.event_of(record)];
-        Ok((record.event(attr)?, record.sample_id(attr)?.0))
+        self.events.decode(record)
+    }
+
+    pub(crate) fn into_events(self) -> Events {
+        self.events
     }
 }

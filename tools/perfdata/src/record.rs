@@ -106,6 +106,42 @@ impl<'a> Record<'a> {
     }
 }
 
+/// The header of a record.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Head {
+    pub kind: RecordType,
+    pub misc: u16,
+    /// Length of what is behind it.
+    pub body: usize,
+}
+
+impl Head {
+    pub const LEN: usize = 8;
+
+    #[inline]
+    pub fn decode([a, b, c, d, e, f, g, h]: [u8; Self::LEN], offset: u64) -> Result<Self> {
+        let kind = RecordType(u32::from_le_bytes([a, b, c, d]));
+        let size = u16::from_le_bytes([g, h]);
+        let bad = |why| Error::Invalid {
+            field: "record header.size",
+            offset: offset.saturating_add(6),
+            value: u64::from(size),
+            why,
+        };
+        let Some(body) = usize::from(size).checked_sub(Self::LEN) else {
+            return Err(bad("shorter than the header itself"));
+        };
+        if !kind.is_aligned(size) {
+            return Err(bad("not a multiple of 8"));
+        }
+        Ok(Self {
+            kind,
+            misc: u16::from_le_bytes([e, f]),
+            body,
+        })
+    }
+}
+
 /// The records of a file, or of bytes that were copied out of a ring, one after the other. An error is
 /// the last item.
 #[derive(Debug, Clone)]
@@ -133,23 +169,8 @@ impl<'a> Records<'a> {
         let offset = self.base.saturating_add(to_u64(self.pos));
         let mut cursor = Cursor::new(&self.data[self.pos..], offset);
         // One bounds check for all fields: the recorder steps through every record that it writes.
-        let [a, b, c, d, e, f, g, h] = cursor.array("record header")?;
-        let kind = RecordType(u32::from_le_bytes([a, b, c, d]));
-        let misc = u16::from_le_bytes([e, f]);
-        let size = u16::from_le_bytes([g, h]);
-        let bad = |why| Error::Invalid {
-            field: "record header.size",
-            offset: offset.saturating_add(6),
-            value: u64::from(size),
-            why,
-        };
-        let Some(len) = usize::from(size).checked_sub(8) else {
-            return Err(bad("shorter than the header itself"));
-        };
-        if !kind.is_aligned(size) {
-            return Err(bad("not a multiple of 8"));
-        }
-        let body = cursor.take(len, "record")?;
+        let Head { kind, misc, body } = Head::decode(cursor.array("record header")?, offset)?;
+        let body = cursor.take(body, "record")?;
         let payload = if kind == RecordType::AUXTRACE {
             let aux = Auxtrace::decode(&mut Cursor::new(body, offset.saturating_add(8)))?;
             let size = usize::try_from(aux.size).unwrap_or(usize::MAX);

@@ -45,7 +45,7 @@ pub fn recover<F: Read + Write + Seek>(
     edit: impl FnOnce(&mut Features, &Recovered),
     truncate: impl FnOnce(&mut F, u64) -> io::Result<()>,
 ) -> Result<Recovered> {
-    let mut front = Front::read(file)?;
+    let mut front = Front::found(file)?;
     let (len, data) = (front.len, front.data);
     if front.ended.is_some() {
         return Ok(Recovered {
@@ -53,7 +53,7 @@ pub fn recover<F: Read + Write + Seek>(
             ..Recovered::default()
         });
     }
-    front.len = written(file, data, len)?;
+    front.end = written(file, data, len)?;
     let parsed = front.parse()?;
     let mut features = Features::new();
     for section in parsed.spare() {
@@ -132,16 +132,16 @@ fn scan<F: Read + Seek>(
     index: &mut Vec<IndexEntry>,
     out: &mut Recovered,
 ) -> Result<Good> {
-    let parsed = front.parse()?;
     let mut end = front.data;
     let mut shortened = false;
-    let mut stream = Stream::records_of(file, front.clone())?;
+    let mut stream = Stream::of(file, front.clone())?;
     while !shortened {
-        let record = match stream.record() {
-            Ok(Some(record)) => record,
+        match stream.step() {
+            Ok(true) => {}
             Err(error @ Error::Input { .. }) => return Err(error),
             _ => break,
-        };
+        }
+        let record = stream.last();
         if record.kind == RecordType::AUXTRACE {
             let offset = record.offset;
             let size = 8 + to_u64(record.body.len());
@@ -156,7 +156,7 @@ fn scan<F: Read + Seek>(
             out.trace += payload;
             end = offset + size + payload;
         } else {
-            let time = match parsed.decode(&record) {
+            let time = match stream.decode() {
                 Ok((Event::AuxtraceZstd(part), _)) => {
                     out.trace += u64::from(part.len);
                     None

@@ -1,20 +1,27 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Reading a file from its beginning to its end, with no more memory than what stands around its records, and one record, take.
+//! Reading a file of any length: it takes the memory of what stands before the records, and of one record.
 
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
 
+use crate::attr::Attr;
 use crate::bytes::{to_u64, Cursor};
-use crate::feature::{Feature, Features};
-use crate::record::{Auxtrace, Record, RecordType};
+use crate::feature::{Feature, Features, IndexEntry, Section};
+use crate::read::Events;
+use crate::record::{Auxtrace, Event, Head, Record, RecordType, SampleId};
 use crate::{Error, File, Result, HEADER_LEN};
 
-/// What stands before the data section is at most this long: ids and attributes of thousands of events.
+/// What stands before the records is at most this long, ids and attributes of thousands of events; and so is a feature section
+/// that is read at once.
 const FRONT: u64 = 64 << 20;
-/// Where the header says where the data section begins.
+/// Where the header says how long an attribute is; where the attributes begin, and where the data section does.
+const ATTR_SIZE_AT: usize = 16;
+const ATTRS_AT: usize = 24;
 const DATA_AT: usize = 40;
 /// So much is read at once.
 const BUFFER: usize = 1 << 20;
+/// So many entries of the index are read at once.
+const ENTRIES: u64 = 4096;
 
 pub(crate) fn read_error(offset: u64, reason: io::Error) -> Error {
     Error::Input { offset, reason }
@@ -23,22 +30,72 @@ pub(crate) fn read_error(offset: u64, reason: io::Error) -> Error {
 /// What stands before the records of a file, and what its header says of the rest.
 #[derive(Debug, Clone)]
 pub(crate) struct Front {
-    /// As if there were no records and no features.
     bytes: Vec<u8>,
     /// Length of the file.
     pub len: u64,
     /// Where the data section begins.
     pub data: u64,
-    /// If the file was ended: where its records end, and number, place and length of each feature.
-    pub ended: Option<(u64, Vec<Place>)>,
+    /// Where it ends.
+    pub end: u64,
+    /// If the file was ended: its features.
+    pub ended: Option<Vec<Place>>,
 }
 
 /// Number, place and length of a feature section.
 type Place = (u8, u64, u64);
 
 impl Front {
-    /// Reads it.
-    pub fn read(file: &mut (impl Read + Seek)) -> Result<Self> {
+    /// Reads it as the header has it.
+    fn read(file: &mut (impl Read + Seek)) -> Result<Self> {
+        let (mut front, size, numbers) = Self::begin(file)?;
+        front.parse()?;
+        let finished = !numbers.is_empty();
+        let size = if finished || size != 0 {
+            size
+        } else {
+            // The recorder was stopped before it could say how much there is: what is there is data.
+            front.len.saturating_sub(front.data)
+        };
+        front.end = inside(front.data, size, front.len).ok_or(Error::Invalid {
+            field: "header.data",
+            offset: to_u64(DATA_AT),
+            value: front.data,
+            why: "the section is not within the file",
+        })?;
+        if finished {
+            front.ended = Some(places(file, front.end, &numbers, front.len)?);
+        }
+        Ok(front)
+    }
+
+    /// Reads it as it is found: a file whose features are not there was not ended, and its records go to the end of the file.
+    pub fn found(file: &mut (impl Read + Seek)) -> Result<Self> {
+        let (mut front, size, numbers) = Self::begin(file)?;
+        if (HEADER_LEN..=FRONT).contains(&front.data) && front.data > front.len {
+            return Err(Error::Short {
+                field: "what stands before the records",
+                offset: 0,
+                need: front.data,
+                have: front.len,
+            });
+        }
+        // Recovery writes into the data section: it must begin behind the header and the attributes.
+        let before = usize::try_from(front.data.max(HEADER_LEN)).unwrap_or(usize::MAX);
+        front.bytes.truncate(before);
+        let end = front.data.saturating_add(size);
+        match places(file, end, &numbers, front.len) {
+            Ok(places) if !places.is_empty() && places.iter().all(|(_, at, _)| *at >= end) => {
+                (front.end, front.ended) = (end, Some(places));
+            }
+            Err(error @ Error::Input { .. }) => return Err(error),
+            _ => {}
+        }
+        front.parse()?;
+        Ok(front)
+    }
+
+    /// Reads what stands before the records; length of the data section and numbers of the features, as the header has them.
+    fn begin(file: &mut (impl Read + Seek)) -> Result<(Self, u64, Vec<u8>)> {
         let len = file
             .seek(SeekFrom::End(0))
             .map_err(|reason| read_error(0, reason))?;
@@ -54,35 +111,49 @@ impl Front {
             });
         }
         let data = word(&header, DATA_AT);
+        let size = word(&header, DATA_AT + 8);
+        let numbers = (0..=u8::MAX)
+            .filter(|number| header[72 + usize::from(number / 8)] & 1 << (number % 8) != 0)
+            .collect();
+        let attrs = word(&header, ATTRS_AT).saturating_add(word(&header, ATTRS_AT + 8));
         let mut bytes = header;
-        if (HEADER_LEN..=FRONT).contains(&data) {
-            if data > len {
-                return Err(Error::Short {
-                    field: "what stands before the records",
-                    offset: 0,
-                    need: data,
-                    have: len,
-                });
-            }
-            bytes = read_at(file, 0, data)?;
+        let mut front = data.max(attrs).max(HEADER_LEN).min(len);
+        // What is too long is refused by the reader, as it is not there.
+        while front <= FRONT && front > to_u64(bytes.len()) {
+            bytes = read_at(file, 0, front)?;
+            front = front.max(ids_end(&bytes)).min(len);
         }
-        let ended = places(&bytes, file, len)?;
-        bytes[48..56].fill(0);
-        bytes[72..104].fill(0);
         let front = Self {
             bytes,
             len,
             data,
-            ended,
+            end: len,
+            ended: None,
         };
-        front.parse()?;
-        Ok(front)
+        Ok((front, size, numbers))
     }
 
     /// The file without its records.
     pub fn parse(&self) -> Result<File<'_>> {
-        File::parse(&self.bytes)
+        File::front(&self.bytes)
     }
+}
+
+/// Where the last of the ids end: the attributes may have them from anywhere.
+fn ids_end(bytes: &[u8]) -> u64 {
+    let [entry, at, size] = [ATTR_SIZE_AT, ATTRS_AT, ATTRS_AT + 8]
+        .map(|at| usize::try_from(word(bytes, at)).unwrap_or(usize::MAX));
+    let entry = entry.max(16);
+    let table = bytes.get(at..at.saturating_add(size)).unwrap_or_default();
+    let ends = table
+        .chunks_exact(entry)
+        .map(|attr| word(attr, entry - 16).saturating_add(word(attr, entry - 8)));
+    ends.max().unwrap_or(0)
+}
+
+/// Where a section ends that is within the first `len` bytes.
+fn inside(at: u64, size: u64, len: u64) -> Option<u64> {
+    at.checked_add(size).filter(|end| *end <= len)
 }
 
 fn word(bytes: &[u8], at: usize) -> u64 {
@@ -99,30 +170,29 @@ fn read_at(file: &mut (impl Read + Seek), at: u64, len: u64) -> Result<Vec<u8>> 
     Ok(out)
 }
 
-/// If the file was ended, so that its features are within it and can be read: where they begin, and where each is.
+/// Where the features of these numbers are, by the table at `table` in a file of `len` bytes.
 fn places(
-    front: &[u8],
     file: &mut (impl Read + Seek),
+    table: u64,
+    numbers: &[u8],
     len: u64,
-) -> Result<Option<(u64, Vec<Place>)>> {
-    let bits = &front[72..104];
-    let numbers: Vec<u8> = (0..=u8::MAX)
-        .filter(|number| bits[usize::from(number / 8)] & 1 << (number % 8) != 0)
-        .collect();
-    let table = word(front, DATA_AT).saturating_add(word(front, 48));
-    let size = to_u64(numbers.len()) * 16;
-    if numbers.is_empty() || table.saturating_add(size) > len {
-        return Ok(None);
-    }
-    let entries = read_at(file, table, size)?;
-    let places: Vec<Place> = numbers
-        .into_iter()
-        .zip(entries.chunks_exact(16))
-        .map(|(number, entry)| (number, word(entry, 0), word(entry, 8)))
-        .collect();
-    let inside =
-        |&(_, at, size): &Place| at >= table && at.checked_add(size).is_some_and(|end| end <= len);
-    Ok(places.iter().all(inside).then_some((table, places)))
+) -> Result<Vec<Place>> {
+    let there = len.saturating_sub(table).min(to_u64(numbers.len()) * 16);
+    let entries = read_at(file, table, there)?;
+    let mut c = Cursor::new(&entries, table);
+    let place = |&number: &u8| {
+        let entry = c.offset();
+        let at = c.u64("feature section.offset")?;
+        let size = c.u64("feature section.size")?;
+        inside(at, size, len).ok_or(Error::Invalid {
+            field: "feature section",
+            offset: entry,
+            value: at,
+            why: "the section is not within the file",
+        })?;
+        Ok((number, at, size))
+    };
+    numbers.iter().map(place).collect()
 }
 
 /// A file that is read from its beginning to its end.
@@ -130,28 +200,41 @@ fn places(
 pub struct Stream<R: Read + Seek> {
     input: BufReader<R>,
     front: Front,
+    events: Events,
     /// The place of the record that comes next, or of what is left of a payload.
     at: u64,
-    end: u64,
+    /// The last record, with its header, and its place.
     record: Vec<u8>,
+    head: Head,
+    offset: u64,
     owed: u64,
+    /// The last feature section that was read.
+    section: Vec<u8>,
 }
 
 impl<R: Read + Seek> Stream<R> {
-    /// Reads what stands before the records. Those of a file that was not ended go to the end of the file.
+    /// Reads what stands before the records. These go as far as the header says; if it does not say, to the end of the file.
     ///
     /// # Errors
-    /// If this is no perf.data file, or what stands before the records is not whole, or it cannot be read.
+    /// If this is no perf.data file, or one that cannot be, or it cannot be read: those of [`File::parse`].
     pub fn open(mut file: R) -> Result<Self> {
         let front = Front::read(&mut file)?;
-        Self::records_of(file, front)
+        Self::of(file, front)
     }
 
-    pub(crate) fn records_of(file: R, front: Front) -> Result<Self> {
-        let (at, end) = (
-            front.data,
-            front.ended.as_ref().map_or(front.len, |(end, _)| *end),
-        );
+    /// As [`open`](Self::open), of a file that may have been cut, or whose recorder was killed: if its features are not there,
+    /// its records go to the end of the file.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn found(mut file: R) -> Result<Self> {
+        let front = Front::found(&mut file)?;
+        Self::of(file, front)
+    }
+
+    pub(crate) fn of(file: R, front: Front) -> Result<Self> {
+        let at = front.data;
+        let events = front.parse()?.into_events();
         let mut input = BufReader::with_capacity(BUFFER, file);
         input
             .seek(SeekFrom::Start(at))
@@ -159,10 +242,17 @@ impl<R: Read + Seek> Stream<R> {
         Ok(Self {
             input,
             front,
+            events,
             at,
-            end,
-            record: Vec::new(),
+            record: vec![0; Head::LEN],
+            head: Head {
+                kind: RecordType(0),
+                misc: 0,
+                body: 0,
+            },
+            offset: at,
             owed: 0,
+            section: Vec::new(),
         })
     }
 
@@ -172,6 +262,18 @@ impl<R: Read + Seek> Stream<R> {
     /// If that cannot be read, which [`open`](Self::open) has seen before.
     pub fn front(&self) -> Result<File<'_>> {
         self.front.parse()
+    }
+
+    /// See [`File::events`].
+    #[must_use]
+    pub fn events(&self) -> &[(Attr, Vec<u64>)] {
+        &self.events.list
+    }
+
+    /// See [`File::event_with`].
+    #[must_use]
+    pub fn event_with(&self, id: u64) -> Option<usize> {
+        self.events.with(id)
     }
 
     /// Where the data section begins.
@@ -192,101 +294,205 @@ impl<R: Read + Seek> Stream<R> {
         self.front.ended.is_some()
     }
 
-    /// The features, but for the index of trace, of a file that was ended; the records may be gone on with after it.
+    /// The features, but for the index of trace, of a file that was ended. Reading records can go on after it.
     ///
     /// # Errors
-    /// If they cannot be read.
+    /// If they cannot be read, or are longer than features can be.
     pub fn features(&mut self) -> Result<Features> {
         let mut out = Features::new();
         // Sections that overlap would make of a short file any number of bytes.
-        let mut room = self.front.len;
-        let places = self.front.ended.iter().flat_map(|(_, places)| places);
-        for &(number, at, size) in places {
+        let mut left = self.front.len.min(FRONT);
+        for (number, at, size) in self.front.ended.clone().unwrap_or_default() {
             if Feature(number) == Feature::AUXTRACE {
                 continue;
             }
-            room = room.checked_sub(size).ok_or(Error::Invalid {
+            left = left.checked_sub(size).ok_or(Error::Invalid {
                 field: "feature section.size",
                 offset: at,
                 value: size,
-                why: "all sections together are longer than the file",
+                why: "all sections together are longer than the file, or than 64 MiB",
             })?;
-            out.raw(Feature(number), read_at(&mut self.input, at, size)?);
+            out.raw(Feature(number), self.read_at(at, size)?);
         }
-        let at = self.at;
-        self.input
-            .seek(SeekFrom::Start(at))
-            .map_err(|reason| read_error(at, reason))?;
         Ok(out)
+    }
+
+    /// One feature of a file that was ended. Reading records can go on after it.
+    ///
+    /// # Errors
+    /// If it cannot be read, or is longer than a feature can be.
+    pub fn feature(&mut self, feature: Feature) -> Result<Option<Section<'_>>> {
+        let Some((offset, size)) = self.place(feature) else {
+            return Ok(None);
+        };
+        if size > FRONT {
+            return Err(Error::Invalid {
+                field: "feature section.size",
+                offset,
+                value: size,
+                why: "it is longer than 64 MiB",
+            });
+        }
+        self.section = self.read_at(offset, size)?;
+        Ok(Some(Section {
+            feature,
+            offset,
+            bytes: &self.section,
+        }))
+    }
+
+    /// Calls `each` with the entries of the index of trace, in their order: see [`Section::index`]. Reading records can go on
+    /// after it.
+    ///
+    /// # Errors
+    /// If it cannot be read, or its count is too large.
+    pub fn index(&mut self, mut each: impl FnMut(IndexEntry)) -> Result<()> {
+        let Some((offset, size)) = self.place(Feature::AUXTRACE) else {
+            return Ok(());
+        };
+        let count = self.read_at(offset, size.min(8))?;
+        let count = Cursor::new(&count, offset).u64("AUXTRACE index.nr")?;
+        if count > (size - 8) / 16 {
+            return Err(Error::Invalid {
+                field: "AUXTRACE index.nr",
+                offset: offset + 8,
+                value: count,
+                why: "more than the section has room for",
+            });
+        }
+        for first in (0..count).step_by(usize::try_from(ENTRIES).unwrap_or(1)) {
+            let some = ENTRIES.min(count - first);
+            let entries = self.read_at(offset + 8 + first * 16, some * 16)?;
+            for entry in entries.chunks_exact(16) {
+                each(IndexEntry {
+                    offset: word(entry, 0),
+                    size: word(entry, 8),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Place and length of a feature section.
+    fn place(&self, feature: Feature) -> Option<(u64, u64)> {
+        let mut places = self.front.ended.iter().flatten();
+        places.find_map(|&(number, at, size)| (number == feature.0).then_some((at, size)))
+    }
+
+    /// Reads bytes that are anywhere in the file, and comes back.
+    fn read_at(&mut self, at: u64, len: u64) -> Result<Vec<u8>> {
+        let bytes = read_at(&mut self.input, at, len)?;
+        self.input
+            .seek(SeekFrom::Start(self.at))
+            .map_err(|reason| read_error(self.at, reason))?;
+        Ok(bytes)
     }
 
     /// The next record; [`None`] at the end. What is left of the payload of the one before is left out, and a payload is to be
     /// read by [`payload`](Self::payload): it is not in the record.
     ///
     /// # Errors
-    /// If this is no record, or it is not whole, or the file cannot be read.
+    /// If this is no record, or it or its payload is not whole, or the file cannot be read.
     pub fn record(&mut self) -> Result<Option<Record<'_>>> {
-        let owed = i64::try_from(self.owed).unwrap_or(i64::MAX);
-        self.input
-            .seek_relative(owed)
-            .map_err(|reason| read_error(self.at, reason))?;
-        self.at += std::mem::take(&mut self.owed);
-        let offset = self.at;
-        let left = self.end.saturating_sub(offset);
-        if left == 0 {
+        if !self.step()? {
             return Ok(None);
         }
-        let short = |field, need| Error::Short {
+        self.is_whole()?;
+        Ok(Some(self.last()))
+    }
+
+    /// Reads the next record, if there is one; its payload need not be whole. After an error the place is that of the record.
+    pub(crate) fn step(&mut self) -> Result<bool> {
+        self.go_to(self.at.saturating_add(self.owed))?;
+        let offset = self.at;
+        let read = self.next_record(offset);
+        if read.is_err() {
+            self.at = offset;
+            self.input
+                .seek(SeekFrom::Start(offset))
+                .map_err(|reason| read_error(offset, reason))?;
+        }
+        read
+    }
+
+    fn next_record(&mut self, offset: u64) -> Result<bool> {
+        let left = self.left();
+        if left == 0 {
+            return Ok(false);
+        }
+        let short = |field, offset, need, have| Error::Short {
             field,
             offset,
             need,
-            have: left,
+            have,
         };
-        if left < 8 {
-            return Err(short("record header", 8));
+        let header = to_u64(Head::LEN);
+        if left < header {
+            return Err(short("record header", offset, header, left));
         }
-        let mut header = [0; 8];
+        let mut bytes = [0; Head::LEN];
         self.input
-            .read_exact(&mut header)
+            .read_exact(&mut bytes)
             .map_err(|reason| read_error(offset, reason))?;
-        let [a, b, c, d, e, f, g, h] = header;
-        let kind = RecordType(u32::from_le_bytes([a, b, c, d]));
-        let size = u16::from_le_bytes([g, h]);
-        if size < 8 || !kind.is_aligned(size) {
-            return Err(Error::Invalid {
-                field: "record header.size",
-                offset: offset + 6,
-                value: size.into(),
-                why: "no length of a record",
-            });
-        }
-        if u64::from(size) > left {
-            return Err(short("record", size.into()));
+        let head = Head::decode(bytes, offset)?;
+        let (need, have) = (to_u64(head.body), left - header);
+        if need > have {
+            return Err(short("record", offset + header, need, have));
         }
         self.record.clear();
-        self.record.extend(header);
-        self.record.resize(size.into(), 0);
-        let body = &mut self.record[8..];
+        self.record.extend(bytes);
+        self.record.resize(Head::LEN + head.body, 0);
+        let body = &mut self.record[Head::LEN..];
         self.input
             .read_exact(body)
             .map_err(|reason| read_error(offset, reason))?;
-        self.at += u64::from(size);
-        if kind == RecordType::AUXTRACE {
-            self.owed = Auxtrace::decode(&mut Cursor::new(body, offset + 8))?.size;
+        self.at += header + need;
+        (self.head, self.offset) = (head, offset);
+        if head.kind == RecordType::AUXTRACE {
+            self.owed = Auxtrace::decode(&mut Cursor::new(body, offset + header))?.size;
         }
-        Ok(Some(Record {
-            offset,
-            kind,
-            misc: u16::from_le_bytes([e, f]),
-            body: &self.record[8..],
+        Ok(true)
+    }
+
+    /// The record that was read last.
+    #[must_use]
+    pub fn last(&self) -> Record<'_> {
+        Record {
+            offset: self.offset,
+            kind: self.head.kind,
+            misc: self.head.misc,
+            body: &self.record[Head::LEN..],
             payload: &[],
-        }))
+        }
+    }
+
+    /// What the record says that was read last: see [`File::decode`].
+    ///
+    /// # Errors
+    /// If the record is too short for its type.
+    pub fn decode(&self) -> Result<(Event<'_>, Option<SampleId>)> {
+        self.events.decode(&self.last())
     }
 
     /// The bytes of the record that was read last.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.record
+    }
+
+    /// Continues with the record at this place in the file.
+    ///
+    /// # Errors
+    /// If there is no such place.
+    pub fn go_to(&mut self, offset: u64) -> Result<()> {
+        // What was read ahead is kept if the place is within it.
+        let way = i128::from(offset) - i128::from(self.at);
+        self.input
+            .seek_relative(i64::try_from(way).unwrap_or(i64::MAX))
+            .map_err(|reason| read_error(self.at, reason))?;
+        self.at = offset;
+        self.owed = 0;
+        Ok(())
     }
 
     /// How long what was not read of the last record's payload should be.
@@ -296,7 +502,32 @@ impl<R: Read + Seek> Stream<R> {
 
     /// How much there is before the records end.
     pub(crate) fn left(&self) -> u64 {
-        self.end.saturating_sub(self.at)
+        self.front.end.saturating_sub(self.at)
+    }
+
+    fn is_whole(&self) -> Result<()> {
+        if self.owed <= self.left() {
+            return Ok(());
+        }
+        Err(Error::Short {
+            field: "AUXTRACE payload",
+            offset: self.at,
+            need: self.owed,
+            have: self.left(),
+        })
+    }
+
+    /// Leaves out so much of the payload, or what is left of it.
+    ///
+    /// # Errors
+    /// As [`payload`](Self::payload).
+    pub fn skip(&mut self, len: u64) -> Result<()> {
+        self.is_whole()?;
+        let owed = self.owed;
+        let len = len.min(owed);
+        self.go_to(self.at + len)?;
+        self.owed = owed - len;
+        Ok(())
     }
 
     /// Some more of the payload, as much as `out` has room for; nothing when that was all.
@@ -304,17 +535,10 @@ impl<R: Read + Seek> Stream<R> {
     /// # Errors
     /// If it ends before it should, or the file cannot be read.
     pub fn payload(&mut self, out: &mut [u8]) -> Result<usize> {
+        self.is_whole()?;
         let len = out
             .len()
             .min(usize::try_from(self.owed).unwrap_or(usize::MAX));
-        if self.owed > self.left() {
-            return Err(Error::Short {
-                field: "AUXTRACE payload",
-                offset: self.at,
-                need: self.owed,
-                have: self.left(),
-            });
-        }
         self.input
             .read_exact(&mut out[..len])
             .map_err(|reason| read_error(self.at, reason))?;

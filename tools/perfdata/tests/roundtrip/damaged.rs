@@ -2,7 +2,9 @@
 
 //! No bytes make the reader panic, and errors name the field and its place.
 
-use perfdata::{File, TimePlace};
+use std::io::Cursor;
+
+use perfdata::{Event, File, Stream, TimePlace};
 use proptest::prelude::*;
 
 use crate::recover::recovered;
@@ -32,12 +34,153 @@ pub(super) fn read_all(bytes: &[u8]) {
     }
 }
 
+/// What is read of a file in memory: what is around its records, then these with their payload, then the error that ends them.
+fn read(bytes: &[u8]) -> Result<Vec<String>, String> {
+    let file = File::parse(bytes).map_err(|e| e.to_string())?;
+    let features = file.features().iter();
+    let features: Vec<_> = features.map(|s| (s.feature, s.offset, s.bytes)).collect();
+    let index = file.feature(perfdata::Feature::AUXTRACE);
+    let index = index.map_or(Ok(Vec::new()), |s| s.index().map_err(|e| e.to_string()));
+    let mut out = vec![format!(
+        "{:?}",
+        (file.events(), file.is_finished(), features, index)
+    )];
+    for record in file.records() {
+        out.push(match record {
+            Ok(record) => format!(
+                "{:?}",
+                (record, file.decode(&record).map_err(|e| e.to_string()))
+            ),
+            Err(e) => e.to_string(),
+        });
+    }
+    Ok(out)
+}
+
+/// The same, of a file that is read as it comes.
+fn streamed(bytes: &[u8]) -> Result<Vec<String>, String> {
+    let mut file = Stream::open(Cursor::new(bytes)).map_err(|e| e.to_string())?;
+    let mut features = Vec::new();
+    for number in 0..=u8::MAX {
+        if let Some(s) = file.feature(perfdata::Feature(number)).unwrap() {
+            features.push((s.feature, s.offset, s.bytes.to_vec()));
+        }
+    }
+    let mut index = Vec::new();
+    let index = file.index(|entry| index.push(entry)).map(|()| index);
+    let index = index.map_err(|e| e.to_string());
+    let mut out = vec![format!(
+        "{:?}",
+        (file.events(), file.is_finished(), features, index)
+    )];
+    loop {
+        let offset = match file.record() {
+            Ok(Some(record)) => record.offset,
+            Ok(None) => return Ok(out),
+            Err(e) => {
+                out.push(e.to_string());
+                // From the beginning again it comes to the same.
+                file.go_to(file.data()).unwrap();
+                let mut again = 0;
+                while file.record().is_ok_and(|record| record.is_some()) {
+                    again += 1;
+                }
+                assert_eq!(again + 2, out.len());
+                return Ok(out);
+            }
+        };
+        // Before and after another look at the record; in portions.
+        file.go_to(offset).unwrap();
+        file.record().unwrap();
+        let mut payload = Vec::new();
+        let mut portion = [0; 24];
+        if let Ok((Event::Auxtrace(aux, _), _)) = file.decode() {
+            file.skip(aux.size / 3).unwrap();
+            while let some @ 1.. = file.payload(&mut portion).unwrap() {
+                payload.extend(&portion[..some]);
+            }
+            let skipped = usize::try_from(aux.size / 3).unwrap();
+            let at = usize::try_from(file.position()).unwrap() - payload.len() - skipped;
+            payload.splice(0..0, bytes[at..at + skipped].iter().copied());
+        }
+        let record = perfdata::Record {
+            payload: &payload,
+            ..file.last()
+        };
+        let event = file
+            .decode()
+            .map_err(|e| e.to_string())
+            .map(|(event, id)| match event {
+                Event::Auxtrace(aux, _) => (Event::Auxtrace(aux, &payload), id),
+                other => (other, id),
+            });
+        out.push(format!("{:?}", (record, event)));
+    }
+}
+
+/// Both readers say the same of it.
+fn same(bytes: &[u8]) {
+    assert_eq!(read(bytes), streamed(bytes));
+}
+
 #[test]
 fn a_cut_file_never_panics() {
     let bytes = sample_file(&chunks());
-    for len in 0..bytes.len() {
+    for len in 0..=bytes.len() {
         read_all(&bytes[..len]);
+        same(&bytes[..len]);
     }
+}
+
+/// The records go as far as the header says, whatever is behind them; and its words are believed as far as they can be.
+#[test]
+fn the_header_says_where_records_end() {
+    let good = sample_file(&chunks());
+    let (at, size) = File::parse(&good).unwrap().data_section();
+    let records = File::parse(&good).unwrap().records();
+    let last = records.map(|record| record.unwrap().offset).last().unwrap();
+    for (finished, size, says) in [
+        (true, size, None),
+        (false, size, None),
+        (false, last - at, None),
+        (
+            true,
+            size + (1 << 40),
+            Some("header.data at file offset 0x28"),
+        ),
+        (
+            false,
+            size + (1 << 40),
+            Some("header.data at file offset 0x28"),
+        ),
+        (true, last - at, Some("feature section")),
+    ] {
+        let mut bytes = good.clone();
+        bytes[48..56].copy_from_slice(&size.to_le_bytes());
+        if !finished {
+            bytes[72..104].fill(0);
+        }
+        same(&bytes);
+        match (streamed(&bytes), says) {
+            (Ok(_), None) => {}
+            (Err(e), Some(says)) => assert!(e.contains(says), "{e}"),
+            (got, _) => panic!("{finished}, {size}: {got:?}"),
+        }
+    }
+    // A recorder that was killed before it could say: up to the end of the file, and of the last payload something is missing.
+    let mut bytes = good[..usize::try_from(at + size).unwrap()].to_vec();
+    bytes[48..56].fill(0);
+    bytes[72..104].fill(0);
+    same(&bytes);
+    let first = streamed(&bytes).unwrap();
+    let payload = |line: &&String| line.contains("payload at file offset");
+    assert_eq!(first.iter().filter(payload).count(), 0);
+    let cut = streamed(&bytes[..bytes.len() - 8]).unwrap();
+    assert_eq!(
+        cut.len(),
+        first.len(),
+        "an error in the place of the last record: {cut:?}"
+    );
 }
 
 #[test]
@@ -74,10 +217,12 @@ proptest! {
     #[test]
     fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
         read_all(&bytes);
+        same(&bytes);
         let mut file = b"PERFILE2".to_vec();
         file.extend(104_u64.to_le_bytes());
         file.extend(&bytes);
         read_all(&file);
+        same(&file);
     }
 
     #[test]
@@ -92,6 +237,7 @@ proptest! {
             bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
         }
         read_all(&bytes);
+        same(&bytes);
         let _ = recovered(&bytes);
     }
 }
