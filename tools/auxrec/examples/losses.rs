@@ -4,12 +4,13 @@
 
 use std::path::Path;
 
-use auxrec::trace::{read_file, Trace};
+use auxrec::source;
+use auxrec::trace::Trace;
 
 fn main() -> anyhow::Result<()> {
     for path in std::env::args_os().skip(1) {
-        let bytes = read_file(Path::new(&path))?;
-        let trace = Trace::read(&bytes)?;
+        let file = source::open(Path::new(&path))?;
+        let trace = Trace::read(&file)?;
 
         for ring in trace.rings.values() {
             let loss = ring.loss;

@@ -3,45 +3,25 @@
 //! `convert`: from a file whose trace is compressed to the one that would have been written otherwise.
 
 use std::fs;
-use std::io::{Cursor, Seek, Write};
+use std::io::{Seek, Write};
 use std::path::Path;
 
-use perfdata::{
-    Auxtrace, AuxtraceZstd, Event, Feature, Features, File, Record, RecordType, Section, Writer,
-};
-use zstd::bulk::Decompressor;
+use perfdata::Writer;
 
 use crate::error::{Error, Result};
 use crate::output::create_new;
-
-/// The note of a file whose trace is compressed.
-pub(crate) const NOTE: &str = "compressed";
-
-/// What was read, with the trace in it as the driver wrote it. A file that is none, or is not compressed, stays as it is.
-///
-/// # Errors
-/// As [`convert`].
-pub(crate) fn plain(bytes: Vec<u8>) -> Result<Vec<u8>> {
-    let Ok(file) = File::parse(&bytes) else {
-        return Ok(bytes);
-    };
-    let mut records = file.records().map_while(std::result::Result::ok);
-    if !records.any(|record| record.kind == RecordType::AUXTRACE_ZSTD) {
-        return Ok(bytes);
-    }
-    Ok(convert(&bytes, Cursor::new(Vec::new()))?.into_inner())
-}
+use crate::source::{self, Source};
+use crate::unpack::{begin, plain, Next, Plain};
 
 /// Reads a file and writes another in which nothing is compressed.
 ///
 /// # Errors
 /// As [`convert`]; or if one cannot be read or the other is there already, or cannot be written.
 pub fn convert_file(from: &Path, to: &Path) -> Result<()> {
-    let bytes = fs::read(from)
-        .map_err(|e| Error::failed(format!("cannot read {}: {e}", from.display())))?;
+    let file = source::open(from)?;
     let out = create_new(to)
         .map_err(|e| Error::failed(format!("cannot create {}: {e}", to.display())))?;
-    let converted = convert(&bytes, out);
+    let converted = convert(&file, out);
     if converted.is_err() {
         // What is there of it is no recording.
         let _ = fs::remove_file(to);
@@ -49,136 +29,41 @@ pub fn convert_file(from: &Path, to: &Path) -> Result<()> {
     converted.map(|_| ())
 }
 
-/// Writes the file `bytes` to `out` as it would be had its trace not been compressed: the same front, the same records, AUXTRACE
-/// records with their payload in the place of the parts, an index of these, and the same features. A file that is not compressed
-/// comes out as it is, and one that was not ended, not ended.
+/// Writes a file to `out` as it would be had its trace not been compressed: the same front, the same records, AUXTRACE records with
+/// their payload in the place of the parts, an index of these, and the same features. A file that is not compressed comes out as
+/// it is, and one that was not ended, not ended.
 ///
-/// No more memory is taken than a part of [`AuxtraceZstd::MAX`] bytes, whatever the file says.
+/// No more memory is taken than that of a part, and the index, whatever the file says.
 ///
 /// # Errors
-/// If `bytes` are no perf.data file, or a part is damaged, or the output fails.
-pub fn convert<W: Write + Seek>(bytes: &[u8], out: W) -> Result<W> {
-    let file = File::parse(bytes)?;
-    let mut out = Writer::with_spare(out, file.events(), &features(file.spare()))?;
-    let mut unpack = Unpack::new()?;
-    let mut piece: Vec<(u64, AuxtraceZstd<'_>)> = Vec::new();
-    for record in file.records() {
-        let record = match record {
-            Ok(record) => record,
-            // The last one was cut off with the file.
-            Err(_) if !file.is_finished() => break,
-            Err(e) => return Err(e.into()),
-        };
-        let (event, _) = file.decode(&record)?;
-        if let Event::AuxtraceZstd(part) = event {
-            let follows = |(_, last): &(u64, AuxtraceZstd<'_>)| {
-                last.aux == part.aux && last.at + u64::from(last.len) == part.at
-            };
-            if part.at == 0 {
-                unpack.write(&mut piece, &mut out)?;
-            } else if !piece.last().is_some_and(follows) {
-                return Err(damaged(record.offset, "does not follow the one before it"));
+/// If this is no perf.data file, or a part is damaged, or it cannot be read, or the output fails.
+pub fn convert<S: Source + ?Sized, W: Write + Seek>(file: &S, out: W) -> Result<W> {
+    let mut file = Plain::open(file)?;
+    let mut out: Writer<W> = begin(&file.stream, out)?;
+    let finished = file.stream.is_finished();
+    loop {
+        match file.next() {
+            Ok(None) => break,
+            Ok(Some(Next::Record)) => {
+                file.stream.decode()?;
+                out.raw(file.stream.bytes())?;
             }
-            piece.push((record.offset, part));
-            continue;
-        }
-        unpack.write(&mut piece, &mut out)?;
-        if let Event::Auxtrace(aux, payload) = event {
-            out.auxtrace(&aux)?;
-            out.payload(payload)?;
-        } else {
-            out.raw(whole(bytes, &record))?;
+            Ok(Some(Next::Piece(aux, place))) => {
+                out.auxtrace(&aux)?;
+                file.bytes(place, |bytes| Ok(out.payload(bytes)?))?;
+            }
+            // The last one was cut off with the file.
+            Err(Error::File(e)) if !finished && !matches!(e, perfdata::Error::Input { .. }) => {
+                break
+            }
+            Err(e) => return Err(e),
         }
     }
-    unpack.write(&mut piece, &mut out)?;
-    if file.is_finished() {
-        Ok(out.finish(&features(file.features()))?)
+    if finished {
+        Ok(out.finish(&plain(file.stream.features()?))?)
     } else {
         out.checkpoint()?;
         Ok(out.into_inner())
-    }
-}
-
-fn damaged(offset: u64, why: &str) -> Error {
-    Error::failed(format!(
-        "the compressed trace at file offset {offset:#x} is damaged: it {why}"
-    ))
-}
-
-/// A record with its header, as it stands in the file.
-fn whole<'a>(bytes: &'a [u8], record: &Record<'_>) -> &'a [u8] {
-    let start = usize::try_from(record.offset).unwrap_or(usize::MAX);
-    let rest = bytes.get(start..).unwrap_or_default();
-    rest.get(..8 + record.body.len()).unwrap_or_default()
-}
-
-/// The same sections, without what says that the trace is compressed; the index is made anew.
-fn features(sections: &[Section<'_>]) -> Features {
-    let mut out = Features::new();
-    for section in sections {
-        let notes = match section.feature {
-            Feature::AUXTRACE => continue,
-            Feature::NOTES => section.notes().ok(),
-            _ => None,
-        };
-        match notes {
-            Some(mut notes) => {
-                notes.retain(|(key, _)| key != NOTE);
-                out.notes(&notes);
-            }
-            None => {
-                out.raw(section.feature, section.bytes.to_vec());
-            }
-        }
-    }
-    out
-}
-
-/// Undoes what [`Pack`](crate::pack::Pack) does.
-struct Unpack {
-    zstd: Decompressor<'static>,
-    plain: Vec<u8>,
-}
-
-impl Unpack {
-    fn new() -> Result<Self> {
-        let zstd = Decompressor::new();
-        Ok(Self {
-            zstd: zstd.map_err(|e| Error::failed(format!("cannot decompress: {e}")))?,
-            plain: Vec::new(),
-        })
-    }
-
-    /// Writes the piece of which these are the parts, as far as they are there: a recorder that was killed may not have come to its end.
-    fn write<W: Write + Seek>(
-        &mut self,
-        parts: &mut Vec<(u64, AuxtraceZstd<'_>)>,
-        out: &mut Writer<W>,
-    ) -> Result<()> {
-        let Some((_, last)) = parts.last() else {
-            return Ok(());
-        };
-        out.auxtrace(&Auxtrace {
-            size: last.at + u64::from(last.len),
-            ..last.aux
-        })?;
-        for (offset, part) in parts.drain(..) {
-            // What the part may have, and one byte by which a longer one shows.
-            let len = usize::try_from(part.len).unwrap_or(0);
-            self.plain.resize(len + 1, 0);
-            match self
-                .zstd
-                .decompress_to_buffer(part.frame, &mut self.plain[..])
-            {
-                Ok(n) if n == len => out.payload(&self.plain[..len])?,
-                Ok(n) => {
-                    let why = format!("says that it has {len} bytes, and has {n}");
-                    return Err(damaged(offset, &why));
-                }
-                Err(e) => return Err(damaged(offset, &format!("cannot be decompressed ({e})"))),
-            }
-        }
-        Ok(())
     }
 }
 
@@ -186,12 +71,19 @@ impl Unpack {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use perfdata::{recover, Attr, Comm, Flags, SampleId, SampleType};
+    use std::io::Cursor;
+
+    use perfdata::{
+        recover, Attr, Auxtrace, Comm, Feature, Features, File, Flags, Record, RecordType,
+        SampleId, SampleType,
+    };
     use proptest::prelude::*;
 
     use super::*;
     use crate::pack::Pack;
+    use crate::pieces::Pieces;
     use crate::trace::Trace;
+    use crate::unpack::NOTE;
 
     /// A recording of pieces of these lengths, compressed or not.
     fn recording(pieces: &[u64], level: Option<i32>, finish: bool) -> Vec<u8> {
@@ -267,15 +159,29 @@ mod tests {
         convert(bytes, Cursor::new(Vec::new())).map(Cursor::into_inner)
     }
 
+    /// What the commands say of a file, and the bytes of its pieces.
+    fn shown(bytes: &[u8]) -> (String, Vec<u8>) {
+        let mut text = Vec::new();
+        crate::dump::dump(bytes, &mut text).unwrap();
+        crate::report::report(bytes, &mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        let found = crate::check::check(bytes).unwrap();
+        (format!("{text}{found}"), trace(bytes))
+    }
+
+    fn trace(bytes: &[u8]) -> Vec<u8> {
+        let trace = Trace::read(bytes).unwrap();
+        let mut read = Pieces::of(std::slice::from_ref(&bytes));
+        let pieces = trace.rings.values().flat_map(|ring| &ring.pieces);
+        pieces
+            .flat_map(|piece| read.bytes(piece).unwrap())
+            .collect()
+    }
+
     #[test]
     fn what_is_not_compressed_stays_as_it_is() {
         let plain = recording(&[64, 200_000], None, true);
         assert_eq!(back(&plain).unwrap(), plain);
-        assert_eq!(super::plain(plain.clone()).unwrap(), plain);
-        assert_eq!(
-            super::plain(b"something else".to_vec()).unwrap(),
-            b"something else"
-        );
     }
 
     proptest! {
@@ -286,9 +192,7 @@ mod tests {
             let plain = recording(&pieces, None, finish);
             let packed = recording(&pieces, Some(level), finish);
             prop_assert!(back(&packed).unwrap() == plain);
-            if !pieces.is_empty() {
-                prop_assert!(super::plain(packed).unwrap() == plain);
-            }
+            prop_assert_eq!(shown(&packed), shown(&plain));
         }
     }
 
@@ -307,15 +211,6 @@ mod tests {
         let packed = recording(&[61_440 * 2 + 8, 4096, 70_000], Some(1), false);
         let begin = File::parse(&packed).unwrap().data_section().0;
         let plain = back(&packed).unwrap();
-        let trace = |bytes: &[u8]| {
-            let trace = Trace::read(bytes).unwrap();
-            let ring = trace.rings.get(&0);
-            let pieces = ring.map_or(&[][..], |ring| &ring.pieces).iter();
-            pieces
-                .flat_map(|piece| piece.bytes)
-                .copied()
-                .collect::<Vec<u8>>()
-        };
         let all = trace(&plain);
         let mut most = 0;
         for len in (usize::try_from(begin).unwrap()..packed.len()).step_by(997) {
@@ -328,6 +223,7 @@ mod tests {
                 continue;
             }
             let got = trace(&back(cut.get_ref()).unwrap());
+            assert!(trace(cut.get_ref()) == got, "cut at {len}");
             assert!(all.starts_with(&got), "cut at {len}");
             assert!(got.len() >= most);
             most = got.len();

@@ -4,22 +4,37 @@
 
 use std::io::{self, Write};
 
-use perfdata::{Event, File, Record, SampleId};
+use perfdata::{Event, RecordType, SampleId};
 
 use crate::error::{Error, Result};
+use crate::source::Source;
+use crate::unpack::{Next, Plain};
 
 /// Writes a line for each record: its place in the file, who wrote it, when and where, its type, and what it says. What is not
-/// known is `-`.
+/// known is `-`. Of a file whose trace is compressed it shows those of the plain one.
 ///
 /// # Errors
-/// If it is no perf.data file, or a record in it is none; what stands before that is written.
-pub fn dump(bytes: &[u8], out: &mut impl Write) -> Result<()> {
-    let file = File::parse(bytes)?;
-    for record in file.records() {
-        let record = record?;
-        let (event, who) = file.decode(&record)?;
-        let who = who.unwrap_or_default();
-        match line(out, &record, &event, &who) {
+/// If it is no perf.data file, or a record in it is none, or it cannot be read; what stands before that is written.
+pub fn dump<S: Source + ?Sized>(file: &S, out: &mut impl Write) -> Result<()> {
+    let mut file = Plain::open(file)?;
+    while let Some(next) = file.next()? {
+        let written = match next {
+            Next::Piece(aux, place) => {
+                if place.packed {
+                    // Damage is found.
+                    file.bytes(place, |_| Ok(()))?;
+                }
+                let (kind, event) = (RecordType::AUXTRACE, Event::Auxtrace(aux, &[]));
+                line(out, file.at, kind, 40, &event, &SampleId::default())
+            }
+            Next::Record => {
+                let record = file.stream.last();
+                let (event, who) = file.stream.decode()?;
+                let who = who.unwrap_or_default();
+                line(out, file.at, record.kind, record.body.len(), &event, &who)
+            }
+        };
+        match written {
             // Who reads has seen enough.
             Err(e) if e.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
             Err(e) => return Err(Error::failed(format!("cannot write the records: {e}"))),
@@ -31,22 +46,22 @@ pub fn dump(bytes: &[u8], out: &mut impl Write) -> Result<()> {
 
 fn line(
     out: &mut impl Write,
-    record: &Record<'_>,
+    at: u64,
+    kind: RecordType,
+    body: usize,
     event: &Event<'_>,
     who: &SampleId,
 ) -> io::Result<()> {
     let number = |n: Option<u32>| n.map_or("-".to_owned(), |n| n.to_string());
-    let kind = record
-        .kind
+    let name = kind
         .name()
-        .map_or_else(|| format!("type {}", record.kind.0), str::to_owned);
+        .map_or_else(|| format!("type {}", kind.0), str::to_owned);
     let time = who.time.map_or("-".to_owned(), |ns| {
         format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000)
     });
     write!(
         out,
-        "{:#x} {time} cpu {} {}/{} {kind}",
-        record.offset,
+        "{at:#x} {time} cpu {} {}/{} {name}",
         number(who.cpu),
         number(who.pid),
         number(who.tid),
@@ -99,7 +114,7 @@ fn line(
             number((piece.cpu != u32::MAX).then_some(piece.cpu)),
             number((piece.tid != u32::MAX).then_some(piece.tid)),
         )?,
-        _ => write!(out, " {} bytes", record.body.len())?,
+        _ => write!(out, " {body} bytes")?,
     }
     writeln!(out)
 }

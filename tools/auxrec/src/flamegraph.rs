@@ -4,8 +4,8 @@
 //!
 //! The crate `iptr-decoder` reads the packets; the text between two of them is followed here, instruction by instruction, in
 //! the files that the programs had mapped. Each ring is read by a thread of its own, a few thousand packets ahead, and the
-//! rings are put into order by their time stamps, so that a thread that was on several CPUs has one stack of calls. What grows
-//! with the trace is the copy of a ring's pieces, joined; the rest grows with the programs.
+//! rings are put into order by their time stamps, so that a thread that was on several CPUs has one stack of calls. Of a ring's
+//! trace what is between two places to begin (`PSB`) is in memory; what grows is what was told of programs, and their calls.
 //!
 //! What does not fit is counted and said; the trace is followed again from the next place where it begins.
 
@@ -31,10 +31,12 @@ use inferno::flamegraph::{from_lines, Options};
 
 use crate::error::{Error, Result};
 use crate::intel_pt::DECODER;
+use crate::pieces::Pieces;
+use crate::source::Source;
 use crate::trace::Trace;
 use code::Code;
 use follower::{Follower, World};
-use packets::Batch;
+use packets::{Batch, Stop};
 use sideband::Sideband;
 
 /// Batches that a ring is ahead.
@@ -50,11 +52,8 @@ pub struct Calls {
 ///
 /// # Errors
 /// If it is no perf.data file, or has no such trace; if a file is missing or another one.
-pub fn calls(bytes: &[u8], root: &Path) -> Result<Calls> {
-    let trace = Trace::read(bytes)?;
-    let [file] = trace.files.as_slice() else {
-        return Err(Error::usage("no file was given"));
-    };
+pub fn calls<S: Source + ?Sized>(file: &S, root: &Path) -> Result<Calls> {
+    let trace = Trace::read(file)?;
     let sideband = Sideband::read(file)?;
     if sideband.format != Some(DECODER) {
         return Err(Error::failed(format!(
@@ -86,23 +85,34 @@ pub fn calls(bytes: &[u8], root: &Path) -> Result<Calls> {
             "cannot start a thread for each of the {count} rings of the recording: {e}"
         ))
     };
+    let files = [file];
     thread::scope(|scope| {
-        let batches = rings
-            .iter()
-            .map(|ring| {
-                let (send, receive) = sync_channel(AHEAD);
-                // It ends when it has sent all, or when nobody listens.
-                let run = move || packets::send(&ring.pieces, &send).ok();
-                thread::Builder::new().spawn_scoped(scope, run)?;
-                Ok(receive)
-            })
-            .collect::<io::Result<Vec<_>>>()
-            .map_err(cannot)?;
+        let (mut batches, mut readers) = (Vec::new(), Vec::new());
+        for ring in &rings {
+            let (send, receive) = sync_channel(AHEAD);
+            let mut read = Pieces::of(&files);
+            // It ends when it has sent all, or when nobody listens.
+            let run = move || packets::send(&ring.pieces, &mut read, &send);
+            readers.push(
+                thread::Builder::new()
+                    .spawn_scoped(scope, run)
+                    .map_err(cannot)?,
+            );
+            batches.push(receive);
+        }
         in_order(&batches, |ring, batch| {
             followers
                 .get_mut(ring)
                 .map_or(Ok(()), |follower| follower.follow(&batch, &mut world))
-        })
+        })?;
+        for reader in readers {
+            match reader.join() {
+                Ok(Ok(()) | Err(Stop::Gone(_))) => {}
+                Ok(Err(Stop::Failed(e))) => return Err(e),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+        Ok(())
     })?;
     Ok(Calls { world })
 }

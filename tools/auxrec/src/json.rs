@@ -9,6 +9,7 @@ use crate::check::{Content, Findings};
 use crate::error::Result;
 use crate::loss::Loss;
 use crate::record::Outcome;
+use crate::source::Source;
 use crate::trace::Trace;
 
 /// Changes when a field changes its meaning or goes.
@@ -99,7 +100,8 @@ pub fn findings(findings: &Findings) -> Value {
         "bytes": total.read,
         "wraps": findings.wraps,
         "recovered": findings.recovered,
-        "problems": findings.problems,
+        "problems": *findings.problems,
+        "more_problems": findings.problems.more(),
         "lost": lost(&total),
         "pattern": findings.content().as_ref().map(content),
         "rings": rings.collect::<Vec<_>>(),
@@ -109,9 +111,9 @@ pub fn findings(findings: &Findings) -> Value {
 /// What `report` shows, without a line for each record.
 ///
 /// # Errors
-/// If it is no perf.data file.
-pub fn report(bytes: &[u8]) -> Result<Value> {
-    let trace = Trace::read(bytes)?;
+/// If it is no perf.data file, or it cannot be read.
+pub fn report<S: Source + ?Sized>(file: &S) -> Result<Value> {
+    let trace = Trace::read(file)?;
     let rings = trace.rings.values().map(|of| {
         let wraps = trace
             .aux_size
@@ -143,7 +145,8 @@ pub fn report(bytes: &[u8]) -> Result<Value> {
         "pmu": trace.pmu,
         "bytes": total.read,
         "recovered": trace.recovered,
-        "problems": trace.problems,
+        "problems": *trace.problems,
+        "more_problems": trace.problems.more(),
         "lost": lost(&total),
         "rings": rings.collect::<Vec<_>>(),
     }))

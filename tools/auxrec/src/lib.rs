@@ -22,7 +22,7 @@
 //!
 //! From below to above: [`ring`] is the reader's side of the two rings and its barriers; [`session`] opens events and maps
 //! their rings; [`drain`] moves what is in them into a file; [`loss`] counts what was lost; [`record`](mod@record) puts
-//! these together; [`join`](mod@join) makes one file of those of several threads; [`recover`](mod@recover) finishes the file of a recorder that was killed; [`trace`] is a file read back, which [`check`] verifies and
+//! these together; [`join`](mod@join) makes one file of those of several threads; [`recover`](mod@recover) finishes the file of a recorder that was killed; [`trace`] is a file read back from a [`source`], but for the bytes of its [`pieces`], which [`check`] verifies and
 //! [`report`] shows; [`flamegraph`] follows the programs in it; [`dump`](mod@dump) shows its records; [`convert`](mod@convert) undoes
 //! what compression did to it.
 
@@ -53,6 +53,7 @@ mod newcomers;
 mod output;
 mod pack;
 mod parallel;
+pub mod pieces;
 pub mod pmu;
 pub mod record;
 pub mod recover;
@@ -61,10 +62,12 @@ pub mod ring;
 pub mod session;
 pub mod size;
 mod snapshot;
+pub mod source;
 mod svg;
 pub mod sys;
 pub mod target;
 pub mod trace;
+mod unpack;
 mod watch;
 
 pub use error::{Error, Result};

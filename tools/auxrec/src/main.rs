@@ -20,7 +20,7 @@ use auxrec::message::{raw, say};
 use auxrec::record::{Options, Snapshot};
 use auxrec::size::{bytes, parse_rings, parse_size, RingSizes};
 use auxrec::target::{parse_cpus, parse_ids, Target};
-use auxrec::{check, dump, flamegraph, json, record, recover, report, Error};
+use auxrec::{check, dump, flamegraph, json, record, recover, report, source, Error};
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 
 mod pages;
@@ -283,15 +283,14 @@ fn run(command: &Command) -> anyhow::Result<u8> {
     match command {
         Command::Record(options) => options.run(),
         Command::Check { files, json } => {
-            let files: Vec<(&PathBuf, Vec<u8>)> = files
-                .iter()
-                .map(|file| Ok((file, auxrec::trace::read_file(file)?)))
-                .collect::<Result<_, Error>>()?;
-            let parts: Vec<&[u8]> = files.iter().map(|(_, bytes)| bytes.as_slice()).collect();
             let names: Vec<_> = files
                 .iter()
-                .map(|(file, _)| file.display().to_string())
+                .map(|file| file.display().to_string())
                 .collect();
+            let parts = files
+                .iter()
+                .map(|file| source::open(file))
+                .collect::<Result<Vec<_>, Error>>()?;
             let findings = check::check_parts(&parts).with_context(|| names.join(", "))?;
             if *json {
                 print(&pretty(&json::findings(&findings)))?;
@@ -314,21 +313,21 @@ fn run(command: &Command) -> anyhow::Result<u8> {
             symfs,
             json,
         } => {
-            let bytes = auxrec::trace::read_file(file)?;
+            let recording = source::open(file)?;
             let named = || file.display().to_string();
             if *json {
-                print(&pretty(&json::report(&bytes).with_context(named)?))?;
+                print(&pretty(&json::report(&recording).with_context(named)?))?;
             } else {
                 let mut out = std::io::BufWriter::new(std::io::stdout().lock());
-                report::report(&bytes, &mut out).with_context(named)?;
+                report::report(&recording, &mut out).with_context(named)?;
             }
             if let Some(svg) = svg {
-                let picture = report::timeline(&bytes).with_context(named)?;
+                let picture = report::timeline(&recording).with_context(named)?;
                 fs::write(svg, picture)
                     .with_context(|| format!("cannot write {}", svg.display()))?;
             }
             if flamegraph.is_some() || folded.is_some() {
-                let calls = flamegraph::calls(&bytes, symfs).with_context(named)?;
+                let calls = flamegraph::calls(&recording, symfs).with_context(named)?;
                 let save = |path: &PathBuf, text| {
                     fs::write(path, text)
                         .with_context(|| format!("cannot write {}", path.display()))
@@ -385,9 +384,9 @@ fn run(command: &Command) -> anyhow::Result<u8> {
             Ok(ALL)
         }
         Command::Dump { file } => {
-            let bytes = auxrec::trace::read_file(file)?;
+            let recording = source::open(file)?;
             let mut out = std::io::BufWriter::new(std::io::stdout().lock());
-            dump::dump(&bytes, &mut out).with_context(|| file.display().to_string())?;
+            dump::dump(&recording, &mut out).with_context(|| file.display().to_string())?;
             Ok(ALL)
         }
         Command::Convert { from, to } => {

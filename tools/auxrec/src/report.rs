@@ -10,15 +10,16 @@ use crate::check::wraps;
 use crate::error::{Error, Result};
 use crate::loss::Loss;
 use crate::session::Mode;
+use crate::source::Source;
 use crate::svg;
 use crate::trace::{AuxAt, Trace};
 
 /// Writes the report of a recording.
 ///
 /// # Errors
-/// If it is no perf.data file, or the output fails.
-pub fn report(bytes: &[u8], out: &mut impl Write) -> Result<()> {
-    let trace = Trace::read(bytes)?;
+/// If it is no perf.data file, or it cannot be read, or the output fails.
+pub fn report<S: Source + ?Sized>(file: &S, out: &mut impl Write) -> Result<()> {
+    let trace = Trace::read(file)?;
     match print(&trace, out) {
         // Who reads has seen enough.
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
@@ -30,9 +31,9 @@ pub fn report(bytes: &[u8], out: &mut impl Write) -> Result<()> {
 /// The picture of a recording, as SVG.
 ///
 /// # Errors
-/// If it is no perf.data file.
-pub fn timeline(bytes: &[u8]) -> Result<String> {
-    svg::draw(&Trace::read(bytes)?)
+/// If it is no perf.data file, or it cannot be read.
+pub fn timeline<S: Source + ?Sized>(file: &S) -> Result<String> {
+    svg::draw(&Trace::read(file)?)
 }
 
 /// Seconds with all digits of a nanosecond.
@@ -40,7 +41,7 @@ fn seconds(ns: u64) -> String {
     format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000)
 }
 
-fn print(trace: &Trace<'_>, out: &mut impl Write) -> io::Result<()> {
+fn print(trace: &Trace, out: &mut impl Write) -> io::Result<()> {
     let mut records: Vec<(&AuxAt, u32)> = trace
         .rings
         .iter()
@@ -86,8 +87,11 @@ fn print(trace: &Trace<'_>, out: &mut impl Write) -> io::Result<()> {
             "# the area was overwritten: only its last content is in the file"
         )?;
     }
-    for problem in &trace.problems {
+    for problem in trace.problems.iter() {
         writeln!(out, "# problem: {problem}")?;
+    }
+    if let more @ 1.. = trace.problems.more() {
+        writeln!(out, "# problem: and {more} more")?;
     }
     Ok(())
 }

@@ -48,7 +48,7 @@ fn float(n: u64) -> f64 {
 }
 
 impl Lines {
-    fn of(ring: &Ring<'_>, size: u64, start: u64, end: f64, mode: Mode) -> Self {
+    fn of(ring: &Ring, size: u64, start: u64, end: f64, mode: Mode) -> Self {
         let ms = |time: u64| float(time.saturating_sub(start)) / 1e6;
         let mib = |n: u64| float(n) / f64::from(1 << 20);
         // What happened to the head and to the tail, in the order of time.
@@ -67,8 +67,8 @@ impl Lines {
         if mode == Mode::Linear {
             steps.extend(ring.pieces.iter().map(|piece| {
                 (
-                    piece.aux.reference,
-                    Step::Tail(piece.aux.offset.saturating_add(piece.aux.size)),
+                    piece.reference,
+                    Step::Tail(piece.offset.saturating_add(piece.size)),
                 )
             }));
         }
@@ -146,7 +146,7 @@ fn thin(line: &mut Vec<Point>, end: f64) {
 }
 
 /// Draws the picture.
-pub(crate) fn draw(trace: &Trace<'_>) -> Result<String> {
+pub(crate) fn draw(trace: &Trace) -> Result<String> {
     let rings = u32::try_from(trace.rings.len().max(1)).unwrap_or(1).min(64);
     let height = TITLE + rings * (POSITIONS + FILL);
     let mut text = String::new();
@@ -156,13 +156,13 @@ pub(crate) fn draw(trace: &Trace<'_>) -> Result<String> {
 }
 
 fn paint(
-    trace: &Trace<'_>,
+    trace: &Trace,
     text: &mut String,
     height: u32,
 ) -> std::result::Result<(), Box<dyn std::error::Error>> {
     let times = trace.rings.values().flat_map(|ring| {
         let records = ring.records.iter().map(|record| record.time);
-        records.chain(ring.pieces.iter().map(|piece| piece.aux.reference))
+        records.chain(ring.pieces.iter().map(|piece| piece.reference))
     });
     let (start, last) = times.fold((u64::MAX, 0), |(a, b), time| (a.min(time), b.max(time)));
     let end = (float(last.saturating_sub(start)) / 1e6).max(1e-3);
@@ -187,7 +187,7 @@ fn paint(
 type Area<'a, 'b> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
 type Drawn = std::result::Result<(), Box<dyn std::error::Error>>;
 
-fn heading(trace: &Trace<'_>, area: &Area<'_, '_>) -> Drawn {
+fn heading(trace: &Trace, area: &Area<'_, '_>) -> Drawn {
     let loss = trace
         .rings
         .values()
@@ -222,7 +222,7 @@ fn heading(trace: &Trace<'_>, area: &Area<'_, '_>) -> Drawn {
     Ok(())
 }
 
-fn positions(ring: &Ring<'_>, lines: &Lines, size: u64, end: f64, area: &Area<'_, '_>) -> Drawn {
+fn positions(ring: &Ring, lines: &Lines, size: u64, end: f64, area: &Area<'_, '_>) -> Drawn {
     let top = lines.head.iter().map(|p| p.1).fold(0.0, f64::max).max(1e-6) * 1.08;
     let mut chart = ChartBuilder::on(area)
         .margin_left(12)

@@ -3,15 +3,16 @@
 //! A recording read back: for each ring its AUX records, its pieces of trace, its counters, in their order.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::path::Path;
+use std::io;
 
-use perfdata::{Aux, AuxFlags, Auxtrace, Event, Feature, File, Read};
+use perfdata::{Aux, AuxFlags, Auxtrace, Event, Feature, Read, RecordType, Stream};
 
-use crate::convert;
 use crate::error::{Error, Result};
 use crate::loss::Loss;
 use crate::recover::ENDED;
 use crate::session::Mode;
+use crate::source::Source;
+use crate::unpack::{Next, Place, Plain};
 
 /// An AUX record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,22 +27,71 @@ pub struct AuxAt {
     pub tid: Option<u32>,
 }
 
-/// A piece of trace.
+/// A piece of trace. Its bytes stay in the file: see [`Pieces`](crate::pieces::Pieces).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Piece<'a> {
-    /// Which file it is in.
-    pub file: usize,
-    /// Where its record is in the file.
+pub struct Piece {
+    /// Where its record is in the file; if it is compressed, where it would be in the plain file.
     pub at: u64,
-    /// Its record; but its size is that of its bytes.
-    pub aux: Auxtrace,
-    /// Its bytes, without what brought them to a multiple of 8.
-    pub bytes: &'a [u8],
+    /// Where it begins, in bytes since the first byte that was written into the area.
+    pub offset: u64,
+    /// Its length, without what brought it to a multiple of 8.
+    pub size: u64,
+    /// When the recorder read it.
+    pub reference: u64,
+    /// Which file it is in.
+    pub file: u32,
+    /// How many zeros end what is in the file, at most 7.
+    zeros: u8,
+    packed: bool,
+    place: u64,
+}
+
+// They grow with the file.
+const _: () = assert!(size_of::<Piece>() == 48 && size_of::<AuxAt>() == 48);
+
+/// What is wrong, in sentences: the first ones, and how many more there are.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Problems {
+    told: Vec<String>,
+    more: u64,
+}
+
+impl Problems {
+    /// So many are told: a file in which everything is wrong is not to fill the memory.
+    pub const MAX: usize = 1000;
+
+    pub(crate) fn add(&mut self, text: impl FnOnce() -> String) {
+        if self.told.len() < Self::MAX {
+            self.told.push(text());
+        } else {
+            self.more += 1;
+        }
+    }
+
+    pub(crate) fn append(&mut self, other: Self) {
+        other.told.into_iter().for_each(|text| self.add(|| text));
+        self.more += other.more;
+    }
+
+    /// How many there are besides those that are told.
+    #[must_use]
+    pub fn more(&self) -> u64 {
+        self.more
+    }
+}
+
+/// Those that are told.
+impl std::ops::Deref for Problems {
+    type Target = [String];
+
+    fn deref(&self) -> &[String] {
+        &self.told
+    }
 }
 
 /// A ring of the recording.
 #[derive(Debug, Clone, Default)]
-pub struct Ring<'a> {
+pub struct Ring {
     /// Its CPU.
     pub cpu: Option<u32>,
     /// Its thread.
@@ -53,14 +103,14 @@ pub struct Ring<'a> {
     /// Its AUX records.
     pub records: Vec<AuxAt>,
     /// Its pieces of trace.
-    pub pieces: Vec<Piece<'a>>,
+    pub pieces: Vec<Piece>,
     /// What its events have counted, at the end.
     pub counts: Vec<Read>,
     /// What was lost.
     pub loss: Loss,
 }
 
-impl Ring<'_> {
+impl Ring {
     /// Where it belongs, for people.
     #[must_use]
     pub fn name(&self) -> String {
@@ -79,42 +129,64 @@ impl Ring<'_> {
     /// what AUX records tell of; of a snapshot, beyond the newest head that AUX records tell of and it can have. Anything else
     /// stays, for `check` to find.
     fn unpad(&mut self, mode: Mode) {
-        let starts = self.pieces.iter().map(|piece| piece.aux.offset);
         let told = || self.records.iter().map(|record| record.aux);
-        let ends: Vec<_> = match mode {
-            Mode::Linear => {
-                let last = told().map(|aux| aux.offset.saturating_add(aux.size)).max();
-                starts.skip(1).chain(last).collect()
-            }
+        let mut heads = Vec::new();
+        let mut next = None;
+        match mode {
+            Mode::Linear => next = told().map(|aux| aux.offset.saturating_add(aux.size)).max(),
             Mode::Overwrite => {
-                let heads = || told().filter(|aux| aux.flags.contains(AuxFlags::OVERWRITE));
-                let all: BTreeSet<_> = heads().map(|aux| aux.offset).collect();
-                let end = |piece: &Piece<'_>| piece.aux.offset.wrapping_add(piece.aux.size);
-                let ends = self.pieces.iter().map(end);
-                ends.map(|end| all.range(..=end).next_back().copied().unwrap_or(end))
-                    .collect()
+                let all = told().filter(|aux| aux.flags.contains(AuxFlags::OVERWRITE));
+                heads.extend(all.map(|aux| aux.offset));
+                heads.sort_unstable();
             }
-        };
-        for (piece, end) in self.pieces.iter_mut().zip(ends) {
-            let padding = piece.padding(end);
-            piece.aux.size -= padding;
-            let len = usize::try_from(piece.aux.size).unwrap_or(usize::MAX);
-            piece.bytes = piece.bytes.get(..len).unwrap_or(piece.bytes);
+        }
+        for piece in self.pieces.iter_mut().rev() {
+            let before = heads.partition_point(|head| *head <= piece.end());
+            let end = match mode {
+                Mode::Linear => next.replace(piece.offset),
+                Mode::Overwrite => before.checked_sub(1).and_then(|n| heads.get(n)).copied(),
+            };
+            let padding = piece.padding(end.unwrap_or(piece.end()));
+            piece.size -= padding;
             self.loss.padded(padding);
         }
     }
 }
 
-impl Piece<'_> {
+impl Piece {
+    fn of(file: u32, at: u64, aux: &Auxtrace, place: Place, zeros: u8) -> Self {
+        Self {
+            at,
+            offset: aux.offset,
+            size: aux.size,
+            reference: aux.reference,
+            file,
+            zeros,
+            packed: place.packed,
+            place: place.at,
+        }
+    }
+
+    /// Where its record is.
+    pub(crate) fn place(&self) -> Place {
+        Place {
+            at: self.place,
+            size: self.size,
+            packed: self.packed,
+        }
+    }
+
+    /// Where it ends, in the same count as its offset.
+    #[must_use]
+    pub fn end(&self) -> u64 {
+        self.offset.wrapping_add(self.size)
+    }
+
     /// How many bytes of it are padding, if the trace goes on at `end`.
     fn padding(&self, end: u64) -> u64 {
-        let over = self.aux.offset.wrapping_add(self.aux.size);
-        let over = over.wrapping_sub(end);
-        let len = usize::try_from(over).unwrap_or(usize::MAX);
-        let tail = self.bytes.iter().rev().take(len);
-
+        let over = self.end().wrapping_sub(end);
         // A piece of less than 8 bytes of trace is padded, too.
-        if over < 8 && over < self.aux.size && tail.copied().all(|byte| byte == 0) {
+        if over <= self.zeros.into() && over < self.size {
             over
         } else {
             0
@@ -122,13 +194,13 @@ impl Piece<'_> {
     }
 }
 
-/// A recording.
+/// A recording. It takes the memory of its lists: an AUX record and a piece are 48 bytes each.
 #[derive(Debug)]
-pub struct Trace<'a> {
-    /// The file, or the files in their order.
-    pub files: Vec<File<'a>>,
+pub struct Trace {
+    /// Whether its files were all ended.
+    pub finished: bool,
     /// Its rings, by their numbers.
-    pub rings: BTreeMap<u32, Ring<'a>>,
+    pub rings: BTreeMap<u32, Ring>,
     /// Name of the event that wrote the trace.
     pub event: String,
     /// Name of its PMU.
@@ -145,20 +217,9 @@ pub struct Trace<'a> {
     /// Whether files before the first or behind the last are missing, of a recording that went into several.
     pub partial: bool,
     /// What is wrong with its records.
-    pub problems: Vec<String>,
+    pub problems: Problems,
     /// How many records there are.
     pub records: u64,
-}
-
-/// The bytes of a file; of one whose trace is compressed, those of the file that would have been written otherwise.
-///
-/// # Errors
-/// If it cannot be read, or compressed trace in it is damaged.
-pub fn read_file(path: &Path) -> Result<Vec<u8>> {
-    let name = path.display();
-    let bytes =
-        std::fs::read(path).map_err(|e| Error::failed(format!("cannot read {name}: {e}")))?;
-    convert::plain(bytes).map_err(|e| Error::failed(format!("{name}: {e}")))
 }
 
 fn known(n: u32) -> Option<u32> {
@@ -168,7 +229,8 @@ fn known(n: u32) -> Option<u32> {
 /// An entry of ID_INDEX: id, ring, CPU, thread.
 type Index = (u64, u32, Option<u32>, Option<u32>);
 
-fn id_index(file: &File<'_>) -> Vec<Index> {
+/// Reads it; what is read next is the first record again.
+fn id_index<R: io::Read + io::Seek>(file: &mut Stream<R>) -> Result<Vec<Index>> {
     let word = |entry: &[u8], n: usize| {
         entry
             .get(n * 8..n * 8 + 8)
@@ -176,20 +238,31 @@ fn id_index(file: &File<'_>) -> Vec<Index> {
             .map_or(0, u64::from_le_bytes)
     };
     let narrow = |n: u64| u32::try_from(n).ok();
-    file.records()
-        .map_while(std::result::Result::ok)
-        .take_while(|record| record.kind != perfdata::RecordType::FINISHED_INIT)
-        .filter(|record| record.kind == perfdata::RecordType::ID_INDEX)
-        .flat_map(|record| record.body.get(8..).unwrap_or(&[]).chunks_exact(32))
-        .filter_map(|entry| {
+    let mut out = Vec::new();
+    loop {
+        let record = match file.record() {
+            Ok(Some(record)) => record,
+            Err(e @ perfdata::Error::Input { .. }) => return Err(e.into()),
+            // What is wrong with a record is found when all are read.
+            _ => break,
+        };
+        match record.kind {
+            RecordType::FINISHED_INIT => break,
+            RecordType::ID_INDEX => {}
+            _ => continue,
+        }
+        let entries = record.body.get(8..).unwrap_or(&[]).chunks_exact(32);
+        out.extend(entries.filter_map(|entry| {
             Some((
                 word(entry, 0),
                 narrow(word(entry, 1))?,
                 narrow(word(entry, 2)),
                 narrow(word(entry, 3)),
             ))
-        })
-        .collect()
+        }));
+    }
+    file.go_to(file.data())?;
+    Ok(out)
 }
 
 /// So many CPUs may come while a recording lasts; a file that names more is not to fill the memory.
@@ -207,23 +280,24 @@ struct About {
     part: Option<u32>,
     /// CPUs that went offline, and for how long each was not recorded, ns.
     offline: BTreeMap<u32, u64>,
+    finished: bool,
 }
 
 impl About {
-    fn of(file: &File<'_>) -> Result<Self> {
-        let notes: HashMap<String, String> = match file.feature(Feature::NOTES) {
+    fn of<R: io::Read + io::Seek>(file: &mut Stream<R>) -> Result<Self> {
+        let notes: HashMap<String, String> = match file.feature(Feature::NOTES)? {
             Some(section) => section.notes()?.into_iter().collect(),
             None => HashMap::new(),
         };
         let aux_kind = file.events().first().map_or(0, |(attr, _)| attr.kind);
-        let events = match file.feature(Feature::EVENT_DESC) {
+        let events = match file.feature(Feature::EVENT_DESC)? {
             Some(section) => section.events()?,
             None => Vec::new(),
         };
         let event = events
             .first()
             .map_or(String::new(), |event| event.name.clone());
-        let pmus: HashMap<u32, String> = match file.feature(Feature::PMU_MAPPINGS) {
+        let pmus: HashMap<u32, String> = match file.feature(Feature::PMU_MAPPINGS)? {
             Some(section) => section.pmu_mappings()?.into_iter().collect(),
             None => HashMap::new(),
         };
@@ -251,29 +325,28 @@ impl About {
                 cpus.filter_map(|(cpu, ns)| Some((cpu.parse().ok()?, ns.parse().ok()?)))
                     .collect()
             }),
+            finished: file.is_finished(),
         })
     }
 }
 
-impl<'a> Trace<'a> {
+impl Trace {
     /// Reads all records of a file.
     ///
     /// # Errors
-    /// If it is no perf.data file. What is wrong with its records stands in [`problems`](Self::problems).
-    pub fn read(bytes: &'a [u8]) -> Result<Self> {
-        Self::read_parts(&[bytes])
+    /// If it is no perf.data file, or it cannot be read, or compressed trace in it is damaged. What is wrong with its records
+    /// stands in [`problems`](Self::problems).
+    pub fn read<S: Source + ?Sized>(file: &S) -> Result<Self> {
+        Self::read_parts(&[file])
     }
 
     /// Reads the files that one recording went into, in their order.
     ///
     /// # Errors
-    /// If one is no perf.data file, or there is none.
-    pub fn read_parts(parts: &[&'a [u8]]) -> Result<Self> {
-        let files = parts
-            .iter()
-            .map(|bytes| Ok(File::parse(bytes)?))
-            .collect::<Result<Vec<_>>>()?;
-        let abouts = files.iter().map(About::of).collect::<Result<Vec<_>>>()?;
+    /// As [`read`](Self::read); or if there is none.
+    pub fn read_parts<S: Source>(files: &[S]) -> Result<Self> {
+        let about = |file| About::of(&mut Plain::open(file)?.stream);
+        let abouts = files.iter().map(about).collect::<Result<Vec<_>>>()?;
         let (Some(first), Some(last)) = (abouts.first(), abouts.last()) else {
             return Err(Error::usage("no file was given"));
         };
@@ -286,9 +359,9 @@ impl<'a> Trace<'a> {
             cut: last.ended == "cut" || last.ended == ENDED,
             recovered: last.ended == ENDED,
             partial: first.part.is_some_and(|part| part != 1) || last.ended == "rotated",
-            problems: Vec::new(),
+            problems: Problems::default(),
             records: 0,
-            files: files.clone(),
+            finished: abouts.iter().all(|about| about.finished),
         };
         for pair in abouts.windows(2) {
             let [before, after] = pair else { continue };
@@ -299,15 +372,18 @@ impl<'a> Trace<'a> {
                         format!("part {part}")
                     })
                 };
-                trace.problems.push(format!(
-                    "{} of a recording cannot follow {}",
-                    number(after.part),
-                    number(before.part),
-                ));
+                trace.problems.add(|| {
+                    format!(
+                        "{} of a recording cannot follow {}",
+                        number(after.part),
+                        number(before.part),
+                    )
+                });
             }
         }
-        for (number, file) in files.iter().enumerate() {
-            let index = id_index(file);
+        for (number, file) in (0..).zip(files) {
+            let mut file = Plain::open(file)?;
+            let index = id_index(&mut file.stream)?;
             // Rings that wrote nothing are rings too. The first event of each writes its trace.
             let mut known = BTreeSet::new();
             for &(id, idx, cpu, tid) in &index {
@@ -315,9 +391,9 @@ impl<'a> Trace<'a> {
                 ring.cpu = cpu;
                 ring.thread = if cpu.is_none() { tid } else { None };
                 if known.insert(idx) {
-                    let attr = file
-                        .event_with(id)
-                        .and_then(|event| file.events().get(event));
+                    let stream = &file.stream;
+                    let event = stream.event_with(id);
+                    let attr = event.and_then(|event| stream.events().get(event));
                     let pmu = attr.and_then(|(attr, _)| first.pmus.get(&attr.kind));
                     ring.pmu = pmu.unwrap_or(&first.pmu).clone();
                     let event = first.events.iter().find(|event| event.ids.contains(&id));
@@ -328,7 +404,7 @@ impl<'a> Trace<'a> {
             if names.len() < 2 {
                 trace.rings.values_mut().for_each(|ring| ring.event = None);
             }
-            trace.read_records(number, file, &index);
+            trace.read_records(number, &mut file, &index)?;
         }
         for ring in trace.rings.values_mut() {
             ring.unpad(trace.mode);
@@ -349,8 +425,8 @@ impl<'a> Trace<'a> {
         let missed = offline.iter().filter(|(cpu, _)| !cpus.contains(cpu));
         let count = missed.clone().count();
         if count > NEWCOMERS {
-            let problem = format!("the notes name {count} CPUs that have no ring");
-            self.problems.push(problem);
+            self.problems
+                .add(|| format!("the notes name {count} CPUs that have no ring"));
         }
         for (idx, (cpu, ns)) in (next..=u32::MAX).zip(missed.take(NEWCOMERS)) {
             let ring = self.ring(idx);
@@ -359,7 +435,7 @@ impl<'a> Trace<'a> {
         }
     }
 
-    fn ring(&mut self, idx: u32) -> &mut Ring<'a> {
+    fn ring(&mut self, idx: u32) -> &mut Ring {
         let partial = self.partial;
         self.rings.entry(idx).or_insert_with(|| Ring {
             loss: if partial {
@@ -371,21 +447,43 @@ impl<'a> Trace<'a> {
         })
     }
 
-    fn read_records(&mut self, number_of_file: usize, file: &File<'a>, index: &[Index]) {
+    fn read_records<S: Source + ?Sized>(
+        &mut self,
+        number_of_file: u32,
+        file: &mut Plain<'_, S>,
+        index: &[Index],
+    ) -> Result<()> {
         let rings: HashMap<u64, u32> = index.iter().map(|(id, idx, _, _)| (*id, *idx)).collect();
-        for record in file.records() {
-            let record = match record {
-                Ok(record) => record,
-                Err(e) => {
-                    self.problems.push(e.to_string());
-                    break;
+        loop {
+            let next = match file.next() {
+                Ok(Some(next)) => next,
+                Ok(None) => return Ok(()),
+                Err(Error::File(e)) if !matches!(e, perfdata::Error::Input { .. }) => {
+                    self.problems.add(|| e.to_string());
+                    return Ok(());
                 }
+                Err(e) => return Err(e),
             };
             self.records += 1;
-            let (event, id) = match file.decode(&record) {
+            let at = file.at;
+            if let Next::Piece(aux, place) = next {
+                let zeros = file.zeros(place)?;
+                let ring = self.ring(aux.idx);
+                ring.cpu = ring.cpu.or(known(aux.cpu));
+                ring.thread = if ring.cpu.is_none() {
+                    ring.thread.or(known(aux.tid))
+                } else {
+                    None
+                };
+                ring.loss.drained(aux.size, aux.reference);
+                let piece = Piece::of(number_of_file, at, &aux, place, zeros);
+                ring.pieces.push(piece);
+                continue;
+            }
+            let (event, id) = match file.stream.decode() {
                 Ok(decoded) => decoded,
                 Err(e) => {
-                    self.problems.push(e.to_string());
+                    self.problems.add(|| e.to_string());
                     continue;
                 }
             };
@@ -394,10 +492,9 @@ impl<'a> Trace<'a> {
             match event {
                 Event::Aux(aux) => {
                     let Some(ring) = ring_of(number) else {
-                        self.problems.push(format!(
-                            "the AUX record at file offset {:#x} is of no known event",
-                            record.offset
-                        ));
+                        self.problems.add(|| {
+                            format!("the AUX record at file offset {at:#x} is of no known event")
+                        });
                         continue;
                     };
                     let ring = self.ring(ring);
@@ -420,26 +517,6 @@ impl<'a> Trace<'a> {
                         self.ring(ring).counts.push(read);
                     }
                 }
-                Event::Auxtrace(aux, bytes) => {
-                    let ring = self.ring(aux.idx);
-                    ring.cpu = ring.cpu.or(known(aux.cpu));
-                    ring.thread = if ring.cpu.is_none() {
-                        ring.thread.or(known(aux.tid))
-                    } else {
-                        None
-                    };
-                    ring.loss.drained(aux.size, aux.reference);
-                    ring.pieces.push(Piece {
-                        file: number_of_file,
-                        at: record.offset,
-                        aux,
-                        bytes,
-                    });
-                }
-                Event::AuxtraceZstd(part) if part.at == 0 => self.problems.push(format!(
-                    "the trace at file offset {:#x} is compressed: `auxrec convert` writes it plain",
-                    record.offset
-                )),
                 _ => {}
             }
         }

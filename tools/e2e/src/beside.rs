@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{ensure, Context, Result};
+use auxrec::pieces::Pieces;
 use auxrec::trace::Trace;
 use pattern_codec::Header;
 
@@ -250,15 +251,17 @@ fn bytes(file: &Path, thread: bool) -> Result<Vec<u8>> {
     let bytes = std::fs::read(file)?;
     let trace = Trace::read(&bytes)?;
     ensure!(trace.problems.is_empty(), "{:?}", trace.problems);
+    let files = [&bytes];
+    let mut all = Pieces::of(&files);
     let mut out = Vec::new();
     for piece in trace.rings.values().flat_map(|ring| &ring.pieces) {
         ensure!(
-            piece.aux.offset == u64::try_from(out.len())?,
+            piece.offset == u64::try_from(out.len())?,
             "a piece of trace is at {:#x}, and {} bytes stand before it",
-            piece.aux.offset,
+            piece.offset,
             out.len()
         );
-        out.extend(piece.bytes);
+        out.extend(all.bytes(piece)?);
     }
     let mut at = 0;
     while let Some(rest) = out

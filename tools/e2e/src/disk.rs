@@ -187,7 +187,7 @@ fn recovered(path: &str) -> Result<(Seen, u64)> {
     }
     let trace = Trace::read(&bytes)?;
     let ends = trace.rings.values().flat_map(|ring| &ring.pieces);
-    let ends = ends.map(|piece| piece.at + piece.aux.size);
+    let ends = ends.map(|piece| piece.at + piece.size);
     let seen = Seen::of_parts(&[path.into()])?;
     seen.is_right().with_context(|| path.to_owned())?;
     Ok((seen, ends.max().unwrap_or(0).max(last)))

@@ -5,6 +5,7 @@
 use std::fmt;
 
 use anyhow::{bail, ensure, Context, Result};
+use auxrec::pieces::Pieces;
 use auxrec::trace::Trace;
 
 use crate::module;
@@ -127,14 +128,16 @@ impl Seen {
         ensure!(ring.loss.records_lost == 0, "AUX records are lost");
 
         let mut stream = Vec::new();
+        let files = [bytes];
+        let mut read = Pieces::of(&files);
         for piece in &ring.pieces {
             ensure!(
-                piece.aux.offset == u64::try_from(stream.len())?,
+                piece.offset == u64::try_from(stream.len())?,
                 "a piece of trace begins at {} and not at {}",
-                piece.aux.offset,
+                piece.offset,
                 stream.len()
             );
-            stream.extend_from_slice(piece.bytes);
+            stream.extend(read.bytes(piece)?);
         }
         ensure!(stream.len() % RECORD == 0, "half a record at the end");
 

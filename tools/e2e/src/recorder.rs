@@ -213,11 +213,9 @@ pub fn accounted(ended: &Ended, seen: &Seen) -> Result<()> {
 pub fn pieces(file: &Path) -> Result<Vec<Vec<(u64, u64)>>> {
     let bytes = std::fs::read(file)?;
     let trace = Trace::read(&bytes)?;
-    let of = |ring: &auxrec::trace::Ring<'_>| {
+    let of = |ring: &auxrec::trace::Ring| {
         let pieces = ring.pieces.iter();
-        pieces
-            .map(|piece| (piece.aux.offset, piece.aux.size))
-            .collect()
+        pieces.map(|piece| (piece.offset, piece.size)).collect()
     };
     Ok(trace.rings.values().map(of).collect())
 }

@@ -11,6 +11,8 @@ use iptr_decoder::utils::reconstruct_ip_and_update_last;
 use iptr_decoder::{decode, DecodeOptions, DecoderContext, HandlePacket, IpReconstructionPattern};
 use memchr::memmem;
 
+use crate::pieces::Pieces;
+use crate::source::Source;
 use crate::trace::Piece;
 
 /// A packet, as far as it says where a program went.
@@ -51,6 +53,18 @@ impl Batch {
 #[error("nobody reads the packets")]
 pub(super) struct Gone;
 
+/// Why a ring was not read to its end.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Stop {
+    #[error(transparent)]
+    Gone(#[from] Gone),
+    #[error(transparent)]
+    Failed(#[from] crate::Error),
+}
+
+/// Two places to begin are at most this far from each other, if the trace is in order: the longest period is half of it.
+const MOST: usize = 128 << 20;
+
 struct Reader<'a> {
     out: &'a SyncSender<Batch>,
     batch: Batch,
@@ -58,59 +72,116 @@ struct Reader<'a> {
     /// Between `PSB` and `PSBEND`; and the address that stands there.
     group: Option<Option<u64>>,
     overflow: bool,
+    /// The trace from the last `PSB` on; before the first one, what may be the beginning of it.
+    part: Vec<u8>,
+    /// Whether the part begins with a `PSB`.
+    begun: bool,
+    /// Whether there was a `PSB`, or anything but zeros, since the last gap.
+    seen: bool,
+    filled: bool,
 }
 
-/// Sends what is in the pieces of a ring's trace.
-pub(super) fn send(pieces: &[Piece<'_>], out: &SyncSender<Batch>) -> Result<(), Gone> {
-    let mut reader = Reader {
-        out,
-        batch: Batch::default(),
-        last_ip: 0,
-        group: None,
-        overflow: false,
-    };
-    let mut joined = Vec::new();
+/// Sends what is in the pieces of a ring's trace. No more of it is in memory than what is between two places to begin.
+pub(super) fn send<S: Source>(
+    pieces: &[Piece],
+    read: &mut Pieces<'_, S>,
+    out: &SyncSender<Batch>,
+) -> Result<(), Stop> {
+    let mut reader = Reader::new(out);
     let mut end = None;
     for (n, piece) in pieces.iter().enumerate() {
-        let start = piece.aux.offset;
+        let start = piece.offset;
         if end.is_some_and(|end| end != start) {
-            reader.decode(&joined)?;
+            reader.end()?;
             reader.put(Packet::Lost("trace that was not recorded"))?;
-            joined.clear();
         }
         // What brings a piece to a multiple of 8 bytes is no trace.
-        let next = pieces.get(n + 1).map(|next| next.aux.offset);
+        let next = pieces.get(n + 1).map(|next| next.offset);
         let len = next
-            .and_then(|next| usize::try_from(next.checked_sub(start)?).ok())
-            .map_or(piece.bytes.len(), |len| len.min(piece.bytes.len()));
-        joined.extend_from_slice(piece.bytes.get(..len).unwrap_or_default());
-        end = u64::try_from(len)
-            .ok()
-            .and_then(|len| start.checked_add(len));
+            .and_then(|next| next.checked_sub(start))
+            .map_or(piece.size, |len| len.min(piece.size));
+        let mut sent = Ok(());
+        read.read(piece, 0..len, |bytes| {
+            if sent.is_ok() {
+                sent = reader.feed(bytes);
+            }
+            Ok(())
+        })?;
+        sent?;
+        end = start.checked_add(len);
     }
-    reader.decode(&joined)?;
-    reader.flush()
+    reader.end()?;
+    Ok(reader.flush()?)
 }
 
-impl Reader<'_> {
-    /// Decodes what begins at each `PSB`, so that what is wrong ends with the next.
-    fn decode(&mut self, bytes: &[u8]) -> Result<(), Gone> {
-        let mut starts = memmem::find_iter(bytes, &PSB).peekable();
-        if starts.peek().is_none() && bytes.iter().any(|&byte| byte != 0) {
+impl<'a> Reader<'a> {
+    fn new(out: &'a SyncSender<Batch>) -> Self {
+        Self {
+            out,
+            batch: Batch::default(),
+            last_ip: 0,
+            group: None,
+            overflow: false,
+            part: Vec::new(),
+            begun: false,
+            seen: false,
+            filled: false,
+        }
+    }
+
+    /// Takes some more trace, and decodes what begins at each `PSB`, so that what is wrong ends with the next.
+    fn feed(&mut self, bytes: &[u8]) -> Result<(), Gone> {
+        // A `PSB` may be in both; the one at the beginning is known.
+        let known = if self.begun { PSB.len() } else { 0 };
+        let mut from = self.part.len().saturating_sub(PSB.len() - 1).max(known);
+        let mut part = std::mem::take(&mut self.part);
+        part.extend_from_slice(bytes);
+        self.filled |= bytes.iter().any(|&byte| byte != 0);
+        let mut start = 0;
+        while let Some(at) = part.get(from..).and_then(|rest| memmem::find(rest, &PSB)) {
+            let at = from + at;
+            if self.begun {
+                self.decode(part.get(start..at).unwrap_or_default())?;
+            }
+            (self.begun, self.seen) = (true, true);
+            (start, from) = (at, at + PSB.len());
+        }
+        if self.begun && part.len() - start > MOST {
+            self.decode(part.get(start..).unwrap_or_default())?;
+            self.put(Packet::Lost(
+                "more than 128 MiB without a place to begin (PSB)",
+            ))?;
+            self.begun = false;
+        }
+        if !self.begun {
+            start = part.len().saturating_sub(PSB.len() - 1);
+        }
+        part.drain(..start);
+        self.part = part;
+        Ok(())
+    }
+
+    /// Ends the trace, or what of it is without a gap.
+    fn end(&mut self) -> Result<(), Gone> {
+        let part = std::mem::take(&mut self.part);
+        if self.begun {
+            self.decode(&part)?;
+        } else if self.filled && !self.seen {
             self.put(Packet::Lost("trace without a place to begin (PSB)"))?;
         }
-        while let Some(start) = starts.next() {
-            let end = starts.peek().copied().unwrap_or(bytes.len());
-            let part = bytes.get(start..end).unwrap_or_default();
-            let lost = match decode(part, DecodeOptions::default(), self) {
-                Ok(()) => continue,
-                Err(DecoderError::PacketHandler(gone)) => return Err(gone),
-                Err(DecoderError::UnexpectedEOF) => "a packet that is cut",
-                Err(_) => "bytes that are no packet",
-            };
-            self.put(Packet::Lost(lost))?;
-        }
+        (self.begun, self.seen, self.filled) = (false, false, false);
         Ok(())
+    }
+
+    /// Decodes what begins at a `PSB`.
+    fn decode(&mut self, part: &[u8]) -> Result<(), Gone> {
+        let lost = match decode(part, DecodeOptions::default(), self) {
+            Ok(()) => return Ok(()),
+            Err(DecoderError::PacketHandler(gone)) => return Err(gone),
+            Err(DecoderError::UnexpectedEOF) => "a packet that is cut",
+            Err(_) => "bytes that are no packet",
+        };
+        self.put(Packet::Lost(lost))
     }
 
     fn put(&mut self, packet: Packet) -> Result<(), Gone> {
@@ -242,6 +313,81 @@ impl HandlePacket for Reader<'_> {
         match self.group.take() {
             Some(at) => self.put(Packet::Sync(at)),
             None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    const PSBEND: [u8; 2] = [0x02, 0x23];
+    /// A branch that was taken, behind the bit that says how many there are.
+    const TNT: [u8; 1] = [0b110];
+
+    /// The packets of trace that comes in portions of this length, in two stretches with a gap between them.
+    fn packets(stretches: &[Vec<u8>], portion: usize) -> Vec<Packet> {
+        let (out, batches) = std::sync::mpsc::sync_channel(1000);
+        let mut reader = Reader::new(&out);
+        for bytes in stretches {
+            for bytes in bytes.chunks(portion) {
+                reader.feed(bytes).unwrap();
+            }
+            reader.end().unwrap();
+        }
+        reader.flush().unwrap();
+        drop(reader);
+        drop(out);
+        batches.iter().flat_map(|batch| batch.packets).collect()
+    }
+
+    #[test]
+    fn portions_are_put_together() {
+        let begin = [&PSB[..], &PSBEND].concat();
+        let taken = Packet::Branches(0b11, 1);
+        let lost = Packet::Lost;
+        for (stretches, want) in [
+            (vec![vec![0; 100]], vec![]),
+            (
+                vec![vec![1; 100], begin.clone()],
+                vec![
+                    lost("trace without a place to begin (PSB)"),
+                    Packet::Sync(None),
+                ],
+            ),
+            // What stands before the first place to begin is of no use.
+            (
+                vec![[&[0x99; 40], &begin[..], &TNT, &begin, &TNT, &TNT].concat()],
+                vec![Packet::Sync(None), taken, Packet::Sync(None), taken, taken],
+            ),
+            (
+                vec![[&begin[..], &[0x02, 0xff], &begin, &TNT].concat()],
+                vec![
+                    Packet::Sync(None),
+                    lost("bytes that are no packet"),
+                    Packet::Sync(None),
+                    taken,
+                ],
+            ),
+            // Half a `PSB` and a whole one: the first that is found begins with the half.
+            (
+                vec![[&begin[..], &PSB[..8], &begin, &TNT].concat()],
+                vec![Packet::Sync(None), lost("a packet that is cut")],
+            ),
+            (
+                vec![[&begin[..], &[0x19]].concat(), begin.clone()],
+                vec![
+                    Packet::Sync(None),
+                    lost("a packet that is cut"),
+                    Packet::Sync(None),
+                ],
+            ),
+        ] {
+            for portion in 1..200 {
+                assert_eq!(packets(&stretches, portion), want, "{portion}");
+            }
         }
     }
 }

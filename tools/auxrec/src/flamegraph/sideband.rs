@@ -4,7 +4,9 @@
 
 use std::collections::HashMap;
 
-use perfdata::{Event, File, FileId, SampleId, TimeConv};
+use perfdata::{Event, Feature, FileId, SampleId, Stream, Task, TimeConv};
+
+use crate::source::{Reader, Source};
 
 /// A thread: process, thread.
 pub(super) type Who = (u32, u32);
@@ -40,6 +42,56 @@ impl Program {
     }
 }
 
+/// What a record says of processes.
+enum Change {
+    Fork(Task),
+    Comm {
+        pid: u32,
+        tid: u32,
+        exec: bool,
+        name: String,
+    },
+    Map(u32, Mapping),
+}
+
+impl Change {
+    fn of(time: u64, event: &Event<'_>) -> Option<Self> {
+        Some(match event {
+            Event::Fork(task) => Self::Fork(*task),
+            Event::Comm(comm) => Self::Comm {
+                pid: comm.pid,
+                tid: comm.tid,
+                exec: comm.exec,
+                name: String::from_utf8_lossy(comm.comm).into_owned(),
+            },
+            Event::Mmap2(map) => {
+                /// `PROT_EXEC`
+                const EXECUTABLE: u32 = 4;
+                // Recorders that know no protection say 0.
+                if map.prot & EXECUTABLE == 0 && map.prot != 0 {
+                    return None;
+                }
+                let build_id = match map.file {
+                    FileId::BuildId(..) => map.file.build_id().map(<[u8]>::to_vec),
+                    FileId::Inode { .. } => None,
+                };
+                Self::Map(
+                    map.pid,
+                    Mapping {
+                        since: time,
+                        start: map.addr,
+                        end: map.addr.saturating_add(map.len),
+                        offset: map.pgoff,
+                        path: map.filename.to_vec(),
+                        build_id,
+                    },
+                )
+            }
+            _ => return None,
+        })
+    }
+}
+
 /// See above.
 #[derive(Debug, Default)]
 pub(super) struct Sideband {
@@ -57,39 +109,43 @@ pub(super) struct Sideband {
 
 impl Sideband {
     /// Reads it.
-    pub(super) fn read(file: &File<'_>) -> crate::Result<Self> {
+    pub(super) fn read<S: Source + ?Sized>(file: &S) -> crate::Result<Self> {
+        let mut file = Stream::open(Reader::new(file))?;
         let mut found = Self {
-            release: match file.feature(perfdata::Feature::OSRELEASE) {
+            release: match file.feature(Feature::OSRELEASE)? {
                 Some(section) => section.string()?,
                 None => String::new(),
             },
             ..Self::default()
         };
         let mut events = Vec::new();
-        for record in file.records() {
-            // A file that ends in the middle of a record is read up to there.
-            let Ok(record) = record else { break };
-            let (event, id) = file.decode(&record)?;
+        loop {
+            let user = match file.record() {
+                Ok(Some(record)) => record.kind.is_user(),
+                Err(e @ perfdata::Error::Input { .. }) => return Err(e.into()),
+                // A file that ends in the middle of a record is read up to there.
+                _ => break,
+            };
+            let (event, id) = file.decode()?;
             if let Event::AuxtraceInfo(kind, words) = event {
                 found.format = Some(kind);
                 found.clock = clock(words);
                 continue;
             }
-            if record.kind.is_user() {
+            if user {
                 continue;
             }
             let id = id.unwrap_or_default();
             found.place(&id);
-            if let Event::Comm(_) | Event::Fork(_) | Event::Mmap2(_) = event {
-                events.push((id.time.unwrap_or(0), event));
-            }
+            let time = id.time.unwrap_or(0);
+            events.extend(Change::of(time, &event).map(|change| (time, change)));
         }
         for places in found.cpus.values_mut() {
             places.sort_by_key(|(time, _)| *time);
         }
         events.sort_by_key(|(time, _)| *time);
-        for (time, event) in events {
-            found.apply(time, event);
+        for (time, change) in events {
+            found.apply(time, change);
         }
         Ok(found)
     }
@@ -103,9 +159,9 @@ impl Sideband {
         }
     }
 
-    fn apply(&mut self, time: u64, event: Event<'_>) {
-        match event {
-            Event::Fork(task) => {
+    fn apply(&mut self, time: u64, change: Change) {
+        match change {
+            Change::Fork(task) => {
                 self.processes.insert(task.tid, task.pid);
                 if task.pid != task.ppid {
                     let parent = self.programs.get(&task.ppid).and_then(|all| all.last());
@@ -116,41 +172,28 @@ impl Sideband {
                     self.programs.entry(task.pid).or_default().push(child);
                 }
             }
-            Event::Comm(comm) => {
-                self.processes.insert(comm.tid, comm.pid);
-                if comm.exec {
+            Change::Comm {
+                pid,
+                tid,
+                exec,
+                name,
+            } => {
+                self.processes.insert(tid, pid);
+                if exec {
                     let program = Program {
                         since: time,
                         ..Program::default()
                     };
-                    self.programs.entry(comm.pid).or_default().push(program);
+                    self.programs.entry(pid).or_default().push(program);
                 }
-                if comm.pid == comm.tid {
-                    self.program(comm.pid).name = String::from_utf8_lossy(comm.comm).into_owned();
+                if pid == tid {
+                    self.program(pid).name = name;
                 }
             }
-            Event::Mmap2(map) => {
-                /// `PROT_EXEC`
-                const EXECUTABLE: u32 = 4;
-                // Recorders that know no protection say 0.
-                if map.prot & EXECUTABLE == 0 && map.prot != 0 {
-                    return;
-                }
-                let build_id = match map.file {
-                    FileId::BuildId(..) => map.file.build_id().map(<[u8]>::to_vec),
-                    FileId::Inode { .. } => None,
-                };
-                self.processes.entry(map.pid).or_insert(map.pid);
-                self.program(map.pid).mappings.push(Mapping {
-                    since: time,
-                    start: map.addr,
-                    end: map.addr.saturating_add(map.len),
-                    offset: map.pgoff,
-                    path: map.filename.to_vec(),
-                    build_id,
-                });
+            Change::Map(pid, mapping) => {
+                self.processes.entry(pid).or_insert(pid);
+                self.program(pid).mappings.push(mapping);
             }
-            _ => {}
         }
     }
 

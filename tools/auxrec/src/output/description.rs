@@ -8,13 +8,13 @@ use std::os::unix::ffi::OsStrExt;
 use perfdata::{ClockData, EventDesc, Features, IdIndexEntry, TimeConv};
 
 use super::Limits;
-use crate::convert::NOTE;
 use crate::host;
 use crate::join::Apart;
 use crate::pmu::Pmus;
 use crate::session::{Mode, Plan};
 use crate::sys;
 use crate::target::Target;
+use crate::unpack::NOTE;
 
 /// The description of a recording, for each of its files.
 #[derive(Debug, Clone)]

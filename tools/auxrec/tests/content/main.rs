@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod made;
+mod pieces;
 
 use auxrec::check::{check, Findings};
 use auxrec::report::{report, timeline};
@@ -55,7 +56,7 @@ fn a_good_recording() {
         .trace(&all[200..], NONE)
         .count(1024)
         .check();
-    assert_eq!(findings.problems, [""; 0]);
+    assert_eq!(*findings.problems, [""; 0]);
     assert!(!findings.lost());
     assert_eq!(findings.wraps, 4);
     let text = findings.to_string();
@@ -70,7 +71,7 @@ fn loss_is_counted_to_the_byte() {
         .trace(&packets(320, 512), AuxFlags::TRUNCATED)
         .count(640)
         .check();
-    assert_eq!(findings.problems, [""; 0]);
+    assert_eq!(*findings.problems, [""; 0]);
     assert!(findings.lost());
     let content = findings.content().unwrap();
     // 64 before the first packet, 64 between, 128 after the last.
@@ -100,7 +101,7 @@ fn barriers_tell_of_losses() {
         )
         .count(576)
         .check();
-    assert_eq!(findings.problems, [""; 0]);
+    assert_eq!(*findings.problems, [""; 0]);
     let content = findings.content().unwrap();
     assert_eq!(
         (
@@ -118,7 +119,7 @@ fn barriers_tell_of_losses() {
         .piece(&[barrier(512, 192), packets(512, 576)].concat())
         .count(576)
         .check();
-    assert_eq!(findings.problems, [""; 0]);
+    assert_eq!(*findings.problems, [""; 0]);
     assert_eq!(findings.content().unwrap().overwritten, 512);
 }
 
@@ -136,7 +137,7 @@ fn pieces_are_padded() {
             .piece(back)
             .count(128)
             .check();
-        assert_eq!(findings.problems, [""; 0], "{cut}");
+        assert_eq!(*findings.problems, [""; 0], "{cut}");
         let content = findings.content().unwrap();
         assert_eq!((content.recorded, content.lost), (128, 0), "{cut}");
 
@@ -158,7 +159,7 @@ fn padding_is_no_loss() {
         .piece(&pad(256, 64))
         .count(256);
     let findings = made.check();
-    assert_eq!(findings.problems, [""; 0]);
+    assert_eq!(*findings.problems, [""; 0]);
     assert!(!findings.lost());
     let content = findings.content().unwrap();
     assert_eq!(
@@ -178,7 +179,7 @@ fn an_overwritten_area_begins_anywhere() {
     let mut made = Made::new(true);
     made.head = 1024 - 280;
     let findings = made.piece(&all[744..]).count(1024).check();
-    assert_eq!(findings.problems, [""; 0]);
+    assert_eq!(*findings.problems, [""; 0]);
     let content = findings.content().unwrap();
     assert_eq!(
         (
@@ -206,7 +207,7 @@ fn snapshots_are_put_together() {
         snapshot(&mut made, from, to);
     }
     let findings = made.count(4096).check();
-    assert_eq!(findings.problems, [""; 0]);
+    assert_eq!(*findings.problems, [""; 0]);
     let content = findings.content().unwrap();
     assert_eq!(
         (
@@ -241,7 +242,7 @@ fn snapshots_are_padded() {
             made.piece(&all[..to]);
         }
         let findings = made.count(256).check();
-        assert_eq!(findings.problems, [""; 0], "{cut}");
+        assert_eq!(*findings.problems, [""; 0], "{cut}");
         let content = findings.content().unwrap();
         assert_eq!((content.recorded, content.lost), (256, 0), "{cut}");
     }
@@ -268,7 +269,7 @@ fn parts_of_a_recording() {
     ];
     let all: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
     let findings = auxrec::check::check_parts(&all).unwrap();
-    assert_eq!(findings.problems, [""; 0]);
+    assert_eq!(*findings.problems, [""; 0]);
     let content = findings.content().unwrap();
     assert_eq!(
         (content.recorded, content.lost, content.generated),
@@ -276,7 +277,7 @@ fn parts_of_a_recording() {
     );
     for part in &all {
         let findings = check(part).unwrap();
-        assert_eq!(findings.problems, [""; 0], "{findings}");
+        assert_eq!(*findings.problems, [""; 0], "{findings}");
         assert!(!findings.lost(), "{findings}");
     }
     let gap = auxrec::check::check_parts(&[all[0], all[2]]).unwrap();
@@ -408,7 +409,7 @@ fn every_single_wrong_thing_is_found() {
     }
     // A record that was lost explains trace of which no record tells, and is a loss.
     let findings = Made::new(false).lost().piece(&good).count(512).check();
-    assert_eq!(findings.problems, [""; 0]);
+    assert_eq!(*findings.problems, [""; 0]);
     assert!(findings.lost());
 }
 
@@ -503,7 +504,7 @@ fn a_recovered_file_is_consistent() {
             .piece(&packets(0, 512)[..cut])
             .ended("recovered");
         let findings = check(&bytes).unwrap();
-        assert_eq!(findings.problems, [""; 0], "{cut}");
+        assert_eq!(*findings.problems, [""; 0], "{cut}");
         assert!(findings.lost() && findings.recovered);
     }
 }
@@ -511,7 +512,7 @@ fn a_recovered_file_is_consistent() {
 #[test]
 fn an_empty_recording_can_be_shown() {
     let bytes = Made::new(false).count(0).bytes();
-    assert_eq!(check(&bytes).unwrap().problems, [""; 0]);
+    assert_eq!(*check(&bytes).unwrap().problems, [""; 0]);
     timeline(&bytes).unwrap();
 }
 

@@ -3,6 +3,7 @@
 //! What a recording of `pattern` holds, and whether that is right.
 
 use std::collections::BTreeSet;
+use std::fs::File;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -47,12 +48,9 @@ impl Seen {
     pub(super) fn read(paths: &[PathBuf]) -> Result<(Self, i32)> {
         let files = paths
             .iter()
-            .map(|path| {
-                std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))
-            })
-            .collect::<Result<Vec<_>>>()?;
-        let parts: Vec<&[u8]> = files.iter().map(Vec::as_slice).collect();
-        let findings = auxrec::check::check_parts(&parts)?;
+            .map(|path| auxrec::source::open(path))
+            .collect::<Result<Vec<_>, _>>()?;
+        let findings = auxrec::check::check_parts(&files)?;
         let content = findings
             .content()
             .context("the file has no trace of pattern")?;
@@ -65,14 +63,14 @@ impl Seen {
         };
         let seen = Self {
             content,
-            problems: findings.problems.clone(),
+            problems: findings.problems.to_vec(),
             wraps: findings.wraps,
             truncations: findings
                 .rings
                 .iter()
                 .map(|(_, loss, _)| loss.truncated + loss.full)
                 .sum(),
-            cpus: cpus(&parts)?,
+            cpus: cpus(&files)?,
         };
         Ok((seen, expected))
     }
@@ -109,17 +107,16 @@ impl std::fmt::Display for Seen {
 }
 
 /// The CPUs that have written packets, as the packets say.
-fn cpus(parts: &[&[u8]]) -> Result<Vec<u32>> {
-    let trace = auxrec::trace::Trace::read_parts(parts)?;
+fn cpus(files: &[File]) -> Result<Vec<u32>> {
+    let trace = auxrec::trace::Trace::read_parts(files)?;
+    let mut read = auxrec::pieces::Pieces::of(files);
     let mut cpus = BTreeSet::new();
 
     for piece in trace.rings.values().flat_map(|ring| &ring.pieces) {
         // Packets begin at multiples of their unit, in the stream and so in every piece of it but for what cuts it.
-        let skew = piece.aux.offset.wrapping_neg() % u64::from(PACKET_UNIT);
-        let whole = piece
-            .bytes
-            .get(usize::try_from(skew)?..)
-            .unwrap_or_default();
+        let skew = piece.offset.wrapping_neg() % u64::from(PACKET_UNIT);
+        let bytes = read.bytes(piece)?;
+        let whole = bytes.get(usize::try_from(skew)?..).unwrap_or_default();
         for unit in whole.chunks(PACKET_UNIT.into()) {
             if let Ok(header) = Header::decode(unit) {
                 cpus.insert(u32::from(header.cpu));

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use anyhow::{ensure, Context, Result};
+use auxrec::pieces::Pieces;
 use auxrec::trace::Trace;
 use object::{Object, ObjectSegment, ObjectSymbol};
 use perfdata::Event;
@@ -111,25 +112,23 @@ pub(super) fn counted(data: &Path) -> Result<(u64, u64)> {
 /// look at.
 pub(super) fn image(data: &Path) -> Result<Image> {
     let bytes = fs::read(data)?;
-    let trace = Trace::read(&bytes)?;
+    let file = perfdata::File::parse(&bytes)?;
     // A later mapping at the same address takes the place of an earlier one.
     let mut image = BTreeMap::new();
-    for file in &trace.files {
-        for record in file.records() {
-            let record = record?;
-            let (Event::Mmap2(map), _) = file.decode(&record)? else {
-                continue;
+    for record in file.records() {
+        let record = record?;
+        let (Event::Mmap2(map), _) = file.decode(&record)? else {
+            continue;
+        };
+        let name = std::str::from_utf8(map.filename)?.trim_end_matches('\0');
+        let is_file = name.starts_with('/') && !name.starts_with("//");
+        if map.prot & 4 != 0 && is_file && !name.ends_with(".data.code") {
+            let part = Mapped {
+                file: name.to_owned(),
+                offset: map.pgoff,
+                len: map.len,
             };
-            let name = std::str::from_utf8(map.filename)?.trim_end_matches('\0');
-            let is_file = name.starts_with('/') && !name.starts_with("//");
-            if map.prot & 4 != 0 && is_file && !name.ends_with(".data.code") {
-                let part = Mapped {
-                    file: name.to_owned(),
-                    offset: map.pgoff,
-                    len: map.len,
-                };
-                image.insert(map.addr, part);
-            }
+            image.insert(map.addr, part);
         }
     }
     Ok(Image(image))
@@ -144,8 +143,10 @@ fn ring(data: &Path, files: &Path) -> Result<PathBuf> {
     let ring = rings.next().context("no trace")?;
     ensure!(rings.next().is_none(), "trace in several rings");
     let raw = files.join("ring");
-    let pieces: Vec<_> = ring.pieces.iter().map(|piece| piece.bytes).collect();
-    fs::write(&raw, pieces.concat())?;
+    let files = [&bytes];
+    let mut read = Pieces::of(&files);
+    let pieces = ring.pieces.iter().map(|piece| read.bytes(piece));
+    fs::write(&raw, pieces.collect::<Result<Vec<_>, _>>()?.concat())?;
     Ok(raw)
 }
 

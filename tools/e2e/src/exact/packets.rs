@@ -7,6 +7,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use anyhow::{bail, ensure, Context, Result};
+use auxrec::pieces::Pieces;
 use auxrec::trace::Trace;
 use clap::Args;
 use object::{Object, ObjectSegment};
@@ -43,20 +44,23 @@ pub fn write(asked: &Packets) -> Result<()> {
     let trace = Trace::read(&data)?;
     ensure!(trace.problems.is_empty(), "{:?}", trace.problems);
     let mut parts = Parts::default();
-    for file in &trace.files {
-        for record in file.records() {
-            match file.decode(&record?)?.0 {
-                Event::Mmap2(map) => parts.map(&map)?,
-                event @ Event::TextPoke(..) => {
-                    bail!("the kernel has changed its code: {event:x?}")
-                }
-                _ => {}
+    let file = perfdata::File::parse(&data)?;
+    for record in file.records() {
+        match file.decode(&record?)?.0 {
+            Event::Mmap2(map) => parts.map(&map)?,
+            event @ Event::TextPoke(..) => {
+                bail!("the kernel has changed its code: {event:x?}")
             }
+            _ => {}
         }
     }
     let of_cpu = trace.rings.values().filter(|ring| ring.cpu == Some(*cpu));
-    let pieces = of_cpu.flat_map(|ring| &ring.pieces);
-    let packets: Vec<_> = pieces.map(|piece| piece.bytes).collect();
+    let files = [&data];
+    let mut all = Pieces::of(&files);
+    let mut packets = Vec::new();
+    for piece in of_cpu.flat_map(|ring| &ring.pieces) {
+        packets.extend(all.bytes(piece)?);
+    }
 
     let kcore = read("kcore_dir/kcore")?;
     let kcore = object::File::parse(&kcore[..]).context("kcore is no ELF file")?;
@@ -65,7 +69,7 @@ pub fn write(asked: &Packets) -> Result<()> {
         let (at, len) = part.file_range();
         parts.add(part.address(), len, name.clone(), at)?;
     }
-    fs::write(prefix.with_extension("pt"), packets.concat())?;
+    fs::write(prefix.with_extension("pt"), packets)?;
     fs::write(prefix.with_extension("parts"), parts.lines())?;
     Ok(())
 }

@@ -1,0 +1,479 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The trace of `pattern`: every packet, the positions of each stream, and the sum.
+//!
+//! Each ring's trace is read from its beginning to its end. What is carried on from one portion to the next is less than a packet.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::ops::Range;
+
+use pattern_codec::{
+    find_sync, lost_before, verify_payload, Behind, DecodeError, Follow, Header, Kind, HEADER_LEN,
+};
+
+use super::Content;
+use crate::error::Result;
+use crate::pieces::Pieces;
+use crate::session::Mode;
+use crate::source::Source;
+use crate::trace::{Piece, Problems, Ring, Trace};
+
+/// The PMU whose trace `check` can read.
+const PATTERN: &str = "pattern";
+
+/// Verifies the trace of all rings of `pattern`, by their numbers. The pieces are read as they follow each other in the files.
+pub(super) fn contents<S: Source>(
+    files: &[S],
+    trace: &Trace,
+) -> Result<BTreeMap<u32, (Content, Problems)>> {
+    let rings = trace.rings.iter().filter(|(_, ring)| ring.pmu == PATTERN);
+    let mut units: BTreeMap<_, _> = rings
+        .map(|(&idx, ring)| (idx, Unit::new(ring, trace)))
+        .collect();
+    let next = |idx: u32, unit: &Unit<'_>, number: usize| {
+        let piece = unit.ring.pieces.get(number)?;
+        Some(Reverse((piece.file, piece.at, idx, number)))
+    };
+    let mut order: BinaryHeap<_> = units
+        .iter()
+        .filter_map(|(&idx, unit)| next(idx, unit, 0))
+        .collect();
+    let mut read = Pieces::of(files);
+    let mut again = Pieces::of(files);
+    while let Some(Reverse((_, _, idx, number))) = order.pop() {
+        let Some(unit) = units.get_mut(&idx) else {
+            continue;
+        };
+        unit.piece(number, &mut read, &mut again)?;
+        order.extend(next(idx, unit, number + 1));
+    }
+    Ok(units
+        .into_iter()
+        .map(|(idx, unit)| (idx, unit.ended()))
+        .collect())
+}
+
+/// Where a run is.
+enum Phase {
+    /// Looking for the first packet.
+    Sync,
+    Packets,
+    /// No packet begins at this place of the run; looking for the next one.
+    Stray(DecodeError, u64),
+}
+
+/// Trace without a gap in its positions.
+struct Run {
+    base: u64,
+    /// How long it is until now.
+    len: u64,
+    /// How much of it was looked at.
+    at: u64,
+    phase: Phase,
+    /// Bytes in front of the first packet, of which packets are missing.
+    cut: u64,
+    /// Streams that it has shown.
+    here: BTreeSet<u32>,
+    /// From where on its bytes are those of which piece.
+    parts: Vec<(u64, usize)>,
+}
+
+/// What a ring's trace holds.
+struct Unit<'t> {
+    ring: &'t Ring,
+    trace: &'t Trace,
+    name: String,
+    out: Content,
+    problems: Problems,
+    streams: BTreeMap<u32, Follow>,
+    /// Bytes that are in the file though no packet claims them: the gap that they leave is no loss.
+    unknown: u64,
+    run: Option<Run>,
+    /// What of the run was read and not looked at.
+    carry: Vec<u8>,
+}
+
+impl<'t> Unit<'t> {
+    fn new(ring: &'t Ring, trace: &'t Trace) -> Self {
+        Self {
+            ring,
+            trace,
+            name: ring.name(),
+            out: Content::default(),
+            problems: Problems::default(),
+            streams: BTreeMap::new(),
+            unknown: 0,
+            run: None,
+            carry: Vec::new(),
+        }
+    }
+
+    fn wrong(&mut self, place: u64, what: impl FnOnce() -> String) {
+        self.out.mismatches += 1;
+        let name = &self.name;
+        self.problems
+            .add(|| format!("{name}: at {place:#x} of the trace: {}", what()));
+    }
+
+    /// The next piece. Snapshots may hold the same bytes: where they do, these must be equal.
+    fn piece<S: Source>(
+        &mut self,
+        number: usize,
+        read: &mut Pieces<'_, S>,
+        again: &mut Pieces<'_, S>,
+    ) -> Result<()> {
+        let pieces = &self.ring.pieces;
+        let Some(piece) = pieces.get(number) else {
+            return Ok(());
+        };
+        let overwritten = self.trace.mode == Mode::Overwrite;
+        let mut same = 0;
+        match &self.run {
+            // A packet may go from one piece into the next.
+            Some(_) if !overwritten => {}
+            Some(run) if piece.offset <= run.base.wrapping_add(run.len) => {
+                let base = run.base;
+                let Some(at) = piece.offset.checked_sub(base) else {
+                    self.wrong(piece.offset, || {
+                        format!(
+                            "a snapshot begins before the one before it, which begins at {base:#x}"
+                        )
+                    });
+                    return Ok(());
+                };
+                same = run.len.saturating_sub(at).min(piece.size);
+                if !run.is_same(pieces, piece, same, read, again)? {
+                    self.wrong(piece.offset, || {
+                        "what two snapshots hold of the same bytes is not the same".to_owned()
+                    });
+                }
+            }
+            _ => {
+                self.end_run();
+                let cut = piece.offset != 0 && (overwritten || self.trace.partial);
+                self.run = Some(Run {
+                    base: piece.offset,
+                    len: 0,
+                    at: 0,
+                    // The area begins in the middle of a packet, whose front was overwritten, or is in the file before.
+                    phase: if cut { Phase::Sync } else { Phase::Packets },
+                    cut: 0,
+                    here: BTreeSet::new(),
+                    parts: Vec::new(),
+                });
+            }
+        }
+        if let Some(run) = self.run.as_mut().filter(|_| overwritten) {
+            run.parts.push((run.len, number));
+        }
+        read.read(piece, same..piece.size, |bytes| {
+            self.carry.extend_from_slice(bytes);
+            self.look(false);
+            Ok(())
+        })
+    }
+
+    /// Looks at what there is, as far as it can be judged; at the end of a run, at all of it.
+    fn look(&mut self, last: bool) {
+        let Some(mut run) = self.run.take() else {
+            return;
+        };
+        let bytes = std::mem::take(&mut self.carry);
+        let mut at = 0;
+        while let Some(len) = bytes
+            .get(at..)
+            .filter(|rest| !rest.is_empty())
+            .and_then(|rest| self.step(&mut run, rest, last))
+        {
+            at += len;
+            run.at += to_u64(len);
+        }
+        self.carry = bytes;
+        self.carry.drain(..at);
+        run.len = run.at + to_u64(self.carry.len());
+        self.run = Some(run);
+    }
+
+    fn end_run(&mut self) {
+        self.look(true);
+        let Some(run) = self.run.take() else {
+            return;
+        };
+        match run.phase {
+            Phase::Sync => self.synced(&run, false),
+            Phase::Stray(why, from) => self.stray(run.base, why, from..run.at),
+            Phase::Packets => {}
+        }
+    }
+
+    /// Judges what `rest` begins with; how much that is, or [`None`] if it needs more of the run.
+    fn step(&mut self, run: &mut Run, rest: &[u8], last: bool) -> Option<usize> {
+        if let Phase::Packets = run.phase {
+            return self.packet(run, rest, last);
+        }
+        let found = find_sync(rest);
+        let len = match found {
+            Some(len) => len,
+            None if last => rest.len(),
+            // A packet can begin where less than a header was read.
+            None => rest
+                .len()
+                .checked_sub(HEADER_LEN - 1)
+                .filter(|len| *len != 0)?,
+        };
+        if let Phase::Sync = run.phase {
+            run.cut += to_u64(len);
+        }
+        if found.is_some() {
+            match std::mem::replace(&mut run.phase, Phase::Packets) {
+                Phase::Sync => self.synced(run, true),
+                Phase::Stray(why, from) => {
+                    self.stray(run.base, why, from..run.at + to_u64(len));
+                }
+                Phase::Packets => {}
+            }
+        }
+        Some(len)
+    }
+
+    /// The first packet of a run was found, or there is none.
+    fn synced(&mut self, run: &Run, found: bool) {
+        let cut = run.cut;
+        if (!found && cut != 0) || cut > u64::from(u16::MAX) {
+            self.wrong(run.base, || {
+                format!("the first {cut} bytes are more than the rest of a packet")
+            });
+        }
+        self.out.recorded += cut;
+    }
+
+    /// Where in a run no packet is.
+    fn stray(&mut self, base: u64, why: DecodeError, at: Range<u64>) {
+        let len = at.end - at.start;
+        self.wrong(base.wrapping_add(at.start), || {
+            format!("{why}; {len} bytes are not understood")
+        });
+        self.out.recorded += len;
+        self.unknown += len;
+    }
+
+    fn packet(&mut self, run: &mut Run, rest: &[u8], last: bool) -> Option<usize> {
+        let is_header = rest.len() >= HEADER_LEN;
+        if !is_header && !last {
+            return None;
+        }
+        // The trace was cut with the file, or goes on in the next.
+        let may_be_cut = self.trace.recovered || self.trace.partial;
+        let header = match Header::decode(rest) {
+            Ok(header) => header,
+            Err(_) if may_be_cut && !is_header => {
+                self.out.recorded += to_u64(rest.len());
+                return Some(rest.len());
+            }
+            Err(why) => {
+                // Goes on at the next packet, so that one bad place is one problem.
+                run.phase = Phase::Stray(why, run.at);
+                return Some(1);
+            }
+        };
+        let Some(packet) = rest.get(..usize::from(header.len)) else {
+            if !last {
+                return None;
+            }
+            if !may_be_cut {
+                self.wrong(run.base.wrapping_add(run.at), || {
+                    format!(
+                        "a packet of {} bytes is cut after {}",
+                        header.len,
+                        rest.len()
+                    )
+                });
+            }
+            self.out.recorded += to_u64(rest.len());
+            return Some(rest.len());
+        };
+        self.verify(run, &header, packet);
+        Some(packet.len())
+    }
+
+    fn verify(&mut self, run: &mut Run, header: &Header, packet: &[u8]) {
+        let place = run.base.wrapping_add(run.at);
+        let len = to_u64(packet.len());
+        self.out.packets += 1;
+        match header.kind {
+            Kind::Data => self.out.recorded += len,
+            kind => {
+                self.out.overhead += len;
+                if kind == Kind::Pad {
+                    self.out.padding += len;
+                }
+            }
+        }
+        let payload = packet.get(HEADER_LEN..).unwrap_or(&[]);
+        let offset = u16::try_from(HEADER_LEN).unwrap_or(0);
+        if let Err(offset) = verify_payload(header, offset, payload) {
+            self.wrong(place, || {
+                format!("the payload of the packet differs from byte {offset} on")
+            });
+        }
+        if self
+            .ring
+            .cpu
+            .is_some_and(|cpu| cpu != u32::from(header.cpu))
+        {
+            self.wrong(place, || {
+                format!("the packet was written by CPU {}", header.cpu)
+            });
+        }
+        if header.kind == Kind::Pad {
+            return;
+        }
+        let overwritten = self.trace.mode == Mode::Overwrite;
+        let new = run.here.insert(header.stream);
+        let begins = !self.streams.contains_key(&header.stream);
+        // Where it was before the first file that is there is not known.
+        let unseen = self.trace.partial && !overwritten;
+        let from = if unseen { header.pos } else { 0 };
+        let follow = self
+            .streams
+            .entry(header.stream)
+            .or_insert(Follow::from(from));
+        match follow.packet(header) {
+            // What was generated between two snapshots, and before the first, was overwritten; but for the rest of the packet
+            // that was cut.
+            Ok(gap) if new && overwritten => {
+                let there = gap.min(run.cut);
+                run.cut -= there;
+                self.out.overwritten = self.out.overwritten.saturating_add(gap - there);
+            }
+            Ok(gap) => {
+                let told = lost_before(header, packet);
+                if let (Some(told), false) = (told.filter(|told| *told != gap), begins && unseen) {
+                    self.wrong(place, || {
+                        format!(
+                            "the barrier tells of {told} bytes lost before it, and there are {gap}"
+                        )
+                    });
+                }
+                let there = gap.min(self.unknown);
+                self.unknown -= there;
+                self.out.gaps += u64::from(gap != there);
+                self.out.lost = self.out.lost.saturating_add(gap - there);
+            }
+            Err(Behind { reached }) => self.wrong(place, || {
+                format!(
+                    "the packet is at {} of stream {}, which had come to {reached}",
+                    header.pos, header.stream
+                )
+            }),
+        }
+    }
+
+    /// A problem of the ring, of no place in it.
+    fn mismatch(&mut self, what: impl FnOnce() -> String) {
+        self.out.mismatches += 1;
+        let name = &self.name;
+        self.problems.add(|| format!("{name}: {}", what()));
+    }
+
+    /// What was found, when there are no more pieces.
+    fn ended(mut self) -> (Content, Problems) {
+        self.end_run();
+        self.sum();
+        (self.out, self.problems)
+    }
+
+    fn sum(&mut self) {
+        let (trace, ring) = (self.trace, self.ring);
+        // In the midst of a trace bytes go missing for a reason, and a record has its flag.
+        let flagged = ring.loss.truncated + ring.loss.partial + ring.loss.collision;
+        let told = flagged != 0 || ring.loss.full != 0 || ring.loss.records_lost != 0;
+        let lost = self.out.lost;
+        if lost != 0 && !told && !trace.cut && !trace.recovered && !trace.partial {
+            self.mismatch(|| {
+                format!("{lost} bytes are missing between packets, and no AUX record says that trace was lost")
+            });
+        }
+        self.out.streams = to_u64(self.streams.len());
+
+        // What was generated after the last packet that found room can only be told by the counter.
+        if trace.partial || trace.recovered && ring.counts.is_empty() {
+            // How far the unit has come is written down nowhere. What is known adds up by itself.
+            self.out.generated = self.out.accounted();
+            return;
+        }
+        if ring.counts.is_empty() && !ring.pieces.is_empty() {
+            self.mismatch(|| {
+                "the file has no counter, so what was lost at the end cannot be told".to_owned()
+            });
+            return;
+        }
+        let counts = ring.counts.iter().map(|count| count.value);
+        let generated = counts.fold(0, u64::saturating_add);
+        self.out.generated = generated;
+        let accounted = self.out.accounted();
+        match generated.checked_sub(accounted) {
+            Some(0) => {}
+            Some(rest) if trace.mode == Mode::Overwrite => {
+                self.out.overwritten = self.out.overwritten.saturating_add(rest);
+            }
+            // The last packets found no room, and a record says so; or the recorder's output failed.
+            Some(rest) if trace.cut || ring.loss.truncated + ring.loss.full != 0 => {
+                self.out.gaps += 1;
+                self.out.lost = self.out.lost.saturating_add(rest);
+            }
+            Some(rest) => {
+                self.mismatch(|| {
+                    format!("{rest} bytes were generated that are neither recorded nor reported as lost")
+                });
+                self.out.lost = self.out.lost.saturating_add(rest);
+            }
+            None => self.mismatch(|| {
+                format!("{generated} bytes were generated, and {accounted} are recorded or lost")
+            }),
+        }
+    }
+}
+
+impl Run {
+    /// Whether the first `same` bytes of a piece are those that the run has there.
+    fn is_same<S: Source>(
+        &self,
+        pieces: &[Piece],
+        piece: &Piece,
+        same: u64,
+        read: &mut Pieces<'_, S>,
+        again: &mut Pieces<'_, S>,
+    ) -> Result<bool> {
+        let mut equal = true;
+        let mut at = piece.offset.wrapping_sub(self.base);
+        read.read(piece, 0..same, |mut bytes| {
+            while equal && !bytes.is_empty() {
+                let after = self.parts.partition_point(|(from, _)| *from <= at);
+                let end = self.parts.get(after).map_or(self.len, |(from, _)| *from);
+                let number = after.checked_sub(1).and_then(|n| self.parts.get(n));
+                let Some(before) = number.and_then(|(_, number)| pieces.get(*number)) else {
+                    return Ok(());
+                };
+                let some = usize::try_from(end.saturating_sub(at)).unwrap_or(usize::MAX);
+                let (mut new, rest) = bytes.split_at(some.min(bytes.len()));
+                let from = self.base.wrapping_add(at).wrapping_sub(before.offset);
+                at += to_u64(new.len());
+                again.read(before, from..from + to_u64(new.len()), |old| {
+                    let (now, later) = new.split_at(old.len().min(new.len()));
+                    equal &= now == old;
+                    new = later;
+                    Ok(())
+                })?;
+                bytes = rest;
+            }
+            Ok(())
+        })?;
+        Ok(equal)
+    }
+}
+
+fn to_u64(n: usize) -> u64 {
+    u64::try_from(n).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Where a recording is read from: a file, or bytes. No more of it is in memory than what is being looked at.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::Path;
+
+use crate::error::{Error, Result};
+
+/// What can be read at any place, by several threads.
+pub trait Source: Sync {
+    /// Reads some of what is at `at`; nothing at the end.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    fn read_at(&self, out: &mut [u8], at: u64) -> io::Result<usize>;
+
+    /// Its length.
+    ///
+    /// # Errors
+    /// If that is not known.
+    fn size(&self) -> io::Result<u64>;
+}
+
+impl Source for File {
+    fn read_at(&self, out: &mut [u8], at: u64) -> io::Result<usize> {
+        std::os::unix::fs::FileExt::read_at(self, out, at)
+    }
+
+    fn size(&self) -> io::Result<u64> {
+        // As the metadata has none of a block device.
+        let mut file = self;
+        file.seek(SeekFrom::End(0))
+    }
+}
+
+impl Source for [u8] {
+    fn read_at(&self, out: &mut [u8], at: u64) -> io::Result<usize> {
+        let at = usize::try_from(at).unwrap_or(usize::MAX);
+        self.get(at..).unwrap_or_default().read(out)
+    }
+
+    fn size(&self) -> io::Result<u64> {
+        u64::try_from(self.len()).map_err(io::Error::other)
+    }
+}
+
+impl Source for Vec<u8> {
+    fn read_at(&self, out: &mut [u8], at: u64) -> io::Result<usize> {
+        self.as_slice().read_at(out, at)
+    }
+
+    fn size(&self) -> io::Result<u64> {
+        self.as_slice().size()
+    }
+}
+
+impl<S: Source + ?Sized> Source for &S {
+    fn read_at(&self, out: &mut [u8], at: u64) -> io::Result<usize> {
+        (**self).read_at(out, at)
+    }
+
+    fn size(&self) -> io::Result<u64> {
+        (**self).size()
+    }
+}
+
+/// Opens a recording. A pipe cannot be read at any place: it is copied to a temporary file without a name, in `TMPDIR`.
+///
+/// # Errors
+/// If it cannot be read, or the temporary file cannot be written.
+pub fn open(path: &Path) -> Result<File> {
+    let cannot = |e: io::Error| Error::failed(format!("cannot read {}: {e}", path.display()));
+    let mut file = File::open(path).map_err(cannot)?;
+    if file.stream_position().is_ok() {
+        return Ok(file);
+    }
+    let kept = |e: io::Error| {
+        Error::failed(format!(
+            "cannot keep what {} has in a temporary file: {e}; set TMPDIR to a directory with room for it",
+            path.display()
+        ))
+    };
+    let mut copy = tempfile::tempfile().map_err(kept)?;
+    io::copy(&mut file, &mut copy).map_err(kept)?;
+    Ok(copy)
+}
+
+/// Reads a source from a place on.
+#[derive(Debug)]
+pub(crate) struct Reader<'a, S: ?Sized> {
+    source: &'a S,
+    at: u64,
+}
+
+impl<'a, S: Source + ?Sized> Reader<'a, S> {
+    pub fn new(source: &'a S) -> Self {
+        Self { source, at: 0 }
+    }
+}
+
+impl<S: Source + ?Sized> Read for Reader<'_, S> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let len = self.source.read_at(out, self.at)?;
+        self.at = self.at.saturating_add(u64::try_from(len).unwrap_or(0));
+        Ok(len)
+    }
+}
+
+impl<S: Source + ?Sized> Seek for Reader<'_, S> {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let at = match to {
+            SeekFrom::Start(at) => Some(at),
+            SeekFrom::Current(way) => self.at.checked_add_signed(way),
+            SeekFrom::End(way) => self.source.size()?.checked_add_signed(way),
+        };
+        self.at = at.ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(self.at)
+    }
+}
