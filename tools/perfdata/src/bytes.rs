@@ -48,6 +48,16 @@ impl<'a> Cursor<'a> {
         Ok(bytes)
     }
 
+    /// Whether these bytes are next: they are taken then.
+    pub(crate) fn mark(&mut self, bytes: &[u8]) -> bool {
+        let rest = self.data.get(self.pos..).unwrap_or_default();
+        let is_next = rest.starts_with(bytes);
+        if is_next {
+            self.pos += bytes.len();
+        }
+        is_next
+    }
+
     #[inline]
     pub(crate) fn array<const N: usize>(&mut self, field: &'static str) -> Result<[u8; N]> {
         let mut out = [0; N];

@@ -41,9 +41,17 @@ impl Feature {
     pub const CLOCKID: Self = Self(23);
     /// The clock against the time of day.
     pub const CLOCK_DATA: Self = Self(29);
-    /// Notes of the recorder, lines of `key=value`: in the last place there is, where perf has nothing and does not look.
+    /// Notes of the recorder, lines of `key=value`. No bit of the header says that they are there: `perf inject` calls a
+    /// function for each bit, and crashes if it has none. Their entry stands behind the table, with a mark of its own.
+    /// Files that have the bit are read, too.
     pub const NOTES: Self = Self(255);
 }
+
+/// What the entry of the notes begins with: place and length follow.
+pub(crate) const NOTES_MAGIC: [u8; 8] = *b"AUXNOTES";
+
+/// The length of the entry of the notes.
+pub(crate) const NOTES_ENTRY: usize = 24;
 
 /// An event with its ids and its name.
 #[derive(Debug, Clone, PartialEq, Eq)]

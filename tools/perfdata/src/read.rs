@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 use crate::attr::{Attr, Flags, SampleType};
 use crate::bytes::{to_u64, Cursor};
-use crate::feature::{Feature, IndexEntry, Section};
+use crate::feature::{Feature, IndexEntry, Section, NOTES_MAGIC};
 use crate::record::{Event, Record, RecordType, Records, SampleId};
 use crate::recover::parse_spare;
 use crate::{Error, Result, HEADER_LEN, MAGIC};
@@ -92,6 +92,14 @@ fn section<'a>(
         })
 }
 
+/// The numbers of the features that the header has.
+pub(crate) fn numbers(bits: &[u8]) -> impl Iterator<Item = u8> + '_ {
+    (0..=u8::MAX).filter(|number| {
+        let byte = bits.get(usize::from(number / 8)).copied().unwrap_or(0);
+        byte & 1 << (number % 8) != 0
+    })
+}
+
 impl<'a> File<'a> {
     /// Reads what stands around the records of the file `bytes`.
     ///
@@ -175,10 +183,7 @@ impl<'a> File<'a> {
             "feature table",
         )?;
         let mut table = Cursor::new(table, table_at);
-        for number in 0..=u8::MAX {
-            if bits[usize::from(number / 8)] & 1 << (number % 8) == 0 {
-                continue;
-            }
+        let mut add = |number, table: &mut Cursor<'_>| {
             let at = table.offset();
             let offset = table.u64("feature section.offset")?;
             let size = table.u64("feature section.size")?;
@@ -187,6 +192,13 @@ impl<'a> File<'a> {
                 offset,
                 bytes: section(bytes, at, offset, size, "feature section")?,
             });
+            Ok(())
+        };
+        for number in numbers(bits) {
+            add(number, &mut table)?;
+        }
+        if finished && table.mark(&NOTES_MAGIC) {
+            add(Feature::NOTES.0, &mut table)?;
         }
         Ok(Self {
             bytes,

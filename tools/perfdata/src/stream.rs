@@ -6,8 +6,8 @@ use std::io::{self, BufReader, Read, Seek, SeekFrom};
 
 use crate::attr::Attr;
 use crate::bytes::{to_u64, Cursor};
-use crate::feature::{Feature, Features, IndexEntry, Section};
-use crate::read::Events;
+use crate::feature::{Feature, Features, IndexEntry, Section, NOTES_ENTRY, NOTES_MAGIC};
+use crate::read::{numbers, Events};
 use crate::record::{Auxtrace, Event, Head, Record, RecordType, SampleId};
 use crate::{Error, File, Result, HEADER_LEN};
 
@@ -112,9 +112,7 @@ impl Front {
         }
         let data = word(&header, DATA_AT);
         let size = word(&header, DATA_AT + 8);
-        let numbers = (0..=u8::MAX)
-            .filter(|number| header[72 + usize::from(number / 8)] & 1 << (number % 8) != 0)
-            .collect();
+        let numbers = numbers(header.get(72..).unwrap_or_default()).collect();
         let attrs = word(&header, ATTRS_AT).saturating_add(word(&header, ATTRS_AT + 8));
         let mut bytes = header;
         let mut front = data.max(attrs).max(HEADER_LEN).min(len);
@@ -177,22 +175,30 @@ fn places(
     numbers: &[u8],
     len: u64,
 ) -> Result<Vec<Place>> {
-    let there = len.saturating_sub(table).min(to_u64(numbers.len()) * 16);
-    let entries = read_at(file, table, there)?;
+    let most = to_u64(numbers.len() * 16 + NOTES_ENTRY);
+    let entries = read_at(file, table, len.saturating_sub(table).min(most))?;
     let mut c = Cursor::new(&entries, table);
-    let place = |&number: &u8| {
-        let entry = c.offset();
-        let at = c.u64("feature section.offset")?;
-        let size = c.u64("feature section.size")?;
-        inside(at, size, len).ok_or(Error::Invalid {
-            field: "feature section",
-            offset: entry,
-            value: at,
-            why: "the section is not within the file",
-        })?;
-        Ok((number, at, size))
-    };
-    numbers.iter().map(place).collect()
+    let mut places = Vec::new();
+    for &number in numbers {
+        places.push(place(number, &mut c, len)?);
+    }
+    if !numbers.is_empty() && c.mark(&NOTES_MAGIC) {
+        places.push(place(Feature::NOTES.0, &mut c, len)?);
+    }
+    Ok(places)
+}
+
+fn place(number: u8, c: &mut Cursor<'_>, len: u64) -> Result<Place> {
+    let entry = c.offset();
+    let at = c.u64("feature section.offset")?;
+    let size = c.u64("feature section.size")?;
+    inside(at, size, len).ok_or(Error::Invalid {
+        field: "feature section",
+        offset: entry,
+        value: at,
+        why: "the section is not within the file",
+    })?;
+    Ok((number, at, size))
 }
 
 /// A file that is read from its beginning to its end.

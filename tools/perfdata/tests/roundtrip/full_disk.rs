@@ -217,7 +217,7 @@ fn a_full_disk_loses_nothing_for_nothing() {
         (0, Some((64, false))),
     ];
     let mut features = Features::new();
-    features.notes(&[("ended", "x".repeat(300))]);
+    features.string(Feature::HOSTNAME, &"x".repeat(300));
     let events = [(aux_attr(), vec![100])];
     let mut empty = Writer::new(Disk::new(usize::MAX), &events).unwrap();
     let data = empty.position();

@@ -4,6 +4,8 @@
 
 use std::io::Cursor;
 
+use perfdata::{Feature, File, Stream};
+
 use crate::sample::{chunks, sample_file};
 
 #[test]
@@ -38,6 +40,36 @@ fn linux_perf_data_reads_it() {
     assert_eq!(perf_file.event_attributes()[0].name(), Some("pattern//"));
 }
 
+/// perf has functions for the features that it knows, and calls one for each bit of the header.
+#[test]
+fn the_header_has_only_features_of_perf() {
+    const HEADER_BITS: usize = 72;
+    const CLOCK_DATA: usize = 29;
+    let mut bytes = sample_file(&chunks());
+    let bits = bytes[HEADER_BITS..HEADER_BITS + 32].to_vec();
+    let is_set = |number: usize| bits[number / 8] & 1 << (number % 8) != 0;
+    assert!(is_set(CLOCK_DATA));
+    assert!(!(CLOCK_DATA + 1..256).any(is_set));
+    notes_are_found(&bytes);
+
+    // Where the notes were a feature of the header, their entry was one of the table.
+    let mark = b"AUXNOTES";
+    let at = bytes.windows(8).position(|part| part == mark).unwrap();
+    bytes.copy_within(at + 8..at + 24, at);
+    bytes[HEADER_BITS + 31] |= 0x80;
+    notes_are_found(&bytes);
+}
+
+fn notes_are_found(bytes: &[u8]) {
+    let expected = vec![("aux_size".to_owned(), "65536".to_owned())];
+    let file = File::parse(bytes).unwrap();
+    let notes = file.feature(Feature::NOTES).unwrap().notes().unwrap();
+    assert_eq!(notes, expected);
+    let mut stream = Stream::open(Cursor::new(bytes)).unwrap();
+    let notes = stream.feature(Feature::NOTES).unwrap().unwrap();
+    assert_eq!(notes.notes().unwrap(), expected);
+}
+
 #[test]
 #[cfg_attr(not(has_perf), ignore = "no perf on PATH")]
 fn stock_perf_reads_it() {
@@ -67,6 +99,14 @@ fn stock_perf_reads_it() {
             );
         }
     }
+    let out = Command::new("perf")
+        .args(["inject", "-o"])
+        .arg(dir.path().join("injected.data"))
+        .arg("-i")
+        .arg(&path)
+        .output()
+        .unwrap();
+    assert!(out.status.success(), "perf inject: {out:?}");
     let out = Command::new("perf")
         .args(["report", "--header-only", "-i"])
         .arg(&path)
