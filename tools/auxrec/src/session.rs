@@ -110,26 +110,35 @@ impl Session {
         &mut self.rings
     }
 
-    /// Enables the events that do not wait for an exec: the tracking events and, with `trace`, the events
-    /// that write trace.
+    /// Enables the tracking events, unless they wait for an exec. What a process does from then on is recorded: its
+    /// names and mappings until then may be read from `/proc` now.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    pub fn track(&self) -> Result<()> {
+        if self.plan.on_exec {
+            return Ok(());
+        }
+        for opened in self.rings.iter().flat_map(|ring| &ring.tracking) {
+            let enabled = opened.event.enable();
+            enabled.map_err(|e| refused("enable", TRACKING, &e))?;
+        }
+        for ring in self.rings.iter().filter(|ring| !self.switches(ring)) {
+            let mut state = ring.switched.lock();
+            for opened in state.events.iter() {
+                let enabled = opened.event.enable();
+                enabled.map_err(|e| refused("enable", TRACKING, &e))?;
+            }
+            state.on = true;
+        }
+        Ok(())
+    }
+
+    /// Enables the events that write trace, with `trace`, unless they wait for an exec.
     ///
     /// # Errors
     /// If the system refuses.
     pub fn enable(&self, trace: bool) -> Result<()> {
-        if !self.plan.on_exec {
-            for opened in self.rings.iter().flat_map(|ring| &ring.tracking) {
-                let enabled = opened.event.enable();
-                enabled.map_err(|e| refused("enable", TRACKING, &e))?;
-            }
-            for ring in self.rings.iter().filter(|ring| !self.switches(ring)) {
-                let mut state = ring.switched.lock();
-                for opened in state.events.iter() {
-                    let enabled = opened.event.enable();
-                    enabled.map_err(|e| refused("enable", TRACKING, &e))?;
-                }
-                state.on = true;
-            }
-        }
         if trace && self.plan.on_exec && !self.plan.delayed {
             // The exec enables the events.
             for ring in &self.rings {
@@ -151,7 +160,7 @@ impl Session {
 
     /// Whether the events of these rings write trace. Else they are on while the recording lasts.
     fn switches(&self, rings: &Rings) -> bool {
-        !self.plan.only_tracks(rings.number)
+        !self.plan.events.is_empty() && !self.plan.only_tracks(rings.number)
     }
 
     /// A handle that switches the trace on and off, also from other threads.

@@ -50,8 +50,10 @@ pub(super) struct Recording {
 }
 
 impl Recording {
-    /// Writes what comes before the first record of the kernel.
+    /// Writes what comes before the first record of the kernel. The kernel records what processes do from before
+    /// `/proc` is read.
     pub(super) fn begin(&mut self, options: &Options) -> Result<()> {
+        self.session.track()?;
         self.output.begin()?;
         let Some(threads) = self.output.threads() else {
             return Ok(());

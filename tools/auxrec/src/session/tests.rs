@@ -150,6 +150,7 @@ fn where_a_pmu_is_not_there_are_sideband_records() {
     };
     assert!(!rings.have_aux() && rings.ids(1).len() == 1 && rings.ids(0).is_empty());
     // The tracking event is on, whatever becomes of the trace.
+    session.track().unwrap();
     session.enable(false).unwrap();
     session.disable().unwrap();
     assert!(rings.switched.lock().on && session.switch().rings.is_empty());

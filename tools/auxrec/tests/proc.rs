@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What a process does while the recorder reads `/proc` is in the recording.
+
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::io::Write as _;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+
+use nix::sys::ptrace::{self, Options};
+use nix::sys::signal::{kill, Signal};
+use nix::sys::wait::{waitpid, WaitPidFlag, WaitStatus};
+use nix::unistd::Pid;
+use perfdata::{Event, File};
+
+/// System calls of x86-64.
+const CLOSE: u64 = 3;
+const OPENAT: u64 = 257;
+
+fn pid(child: &Child) -> Pid {
+    Pid::from_raw(child.id().try_into().unwrap())
+}
+
+/// The string at this address, up to its end or that of a page.
+fn string(of: Pid, address: u64) -> Vec<u8> {
+    let mut text = Vec::new();
+    while text.len() < 4096 {
+        let at = usize::try_from(address).unwrap() + text.len();
+        let at = std::ptr::without_provenance_mut(at);
+        let Ok(word) = ptrace::read(of, at) else {
+            break;
+        };
+        let word = word.to_le_bytes();
+        let len = word.iter().position(|byte| *byte == 0);
+        text.extend(&word[..len.unwrap_or(word.len())]);
+        if len.is_some() {
+            break;
+        }
+    }
+    text
+}
+
+/// Lets the recorder go on until it has read this file and closes it; false if it ends before.
+fn runs_until_read(recorder: Pid, file: &str) -> bool {
+    let mut is_open = false;
+    let mut signal = None;
+    loop {
+        ptrace::syscall(recorder, signal.take()).unwrap();
+        match waitpid(recorder, Some(WaitPidFlag::__WALL)).unwrap() {
+            WaitStatus::PtraceSyscall(_) => {
+                let registers = ptrace::getregs(recorder).unwrap();
+                match registers.orig_rax {
+                    OPENAT if string(recorder, registers.rsi) == file.as_bytes() => is_open = true,
+                    CLOSE if is_open => return true,
+                    _ => {}
+                }
+            }
+            WaitStatus::Stopped(_, Signal::SIGTRAP | Signal::SIGSTOP | Signal::SIGCONT) => {}
+            WaitStatus::Stopped(_, other) => signal = Some(other),
+            WaitStatus::Exited(..) | WaitStatus::Signaled(..) => return false,
+            _ => {}
+        }
+    }
+}
+
+/// The program is another one when the recorder has read what the process had mapped, and before it records.
+#[test]
+fn a_program_that_begins_while_proc_is_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("perf.data");
+    let mut target = Command::new("sh")
+        .args(["-c", "read line; exec sleep 1000000"])
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let number = target.id().to_string();
+    let mut recorder = Command::new("sh")
+        .args(["-c", "kill -STOP $$; exec \"$@\"", "sh"])
+        .arg(env!("CARGO_BIN_EXE_auxrec"))
+        .args(["record", "--sideband", "-q", "-p", &number, "-o"])
+        .arg(&data)
+        .spawn()
+        .unwrap();
+    let traced = pid(&recorder);
+    waitpid(traced, Some(WaitPidFlag::WUNTRACED)).unwrap();
+    ptrace::attach(traced).unwrap();
+    waitpid(traced, Some(WaitPidFlag::__WALL)).unwrap();
+    ptrace::setoptions(
+        traced,
+        Options::PTRACE_O_TRACESYSGOOD | Options::PTRACE_O_EXITKILL,
+    )
+    .unwrap();
+    kill(traced, Signal::SIGCONT).unwrap();
+
+    let may_record = runs_until_read(traced, &format!("/proc/{number}/maps"));
+    let mut input = target.stdin.take().unwrap();
+    writeln!(input).unwrap();
+    while may_record && fs::read(format!("/proc/{number}/comm")).unwrap() != b"sleep\n" {
+        thread::yield_now();
+    }
+    if may_record {
+        ptrace::detach(traced, None).unwrap();
+    }
+    // The recording ends with the process.
+    target.kill().unwrap();
+    target.wait().unwrap();
+    let status = recorder.wait();
+    if !may_record {
+        // This user may not use perf here.
+        return;
+    }
+    assert!(status.unwrap().success());
+
+    let bytes = fs::read(&data).unwrap();
+    let file = File::parse(&bytes).unwrap();
+    let (mut names, mut mapped) = (Vec::new(), 0);
+    for record in file.records().map(Result::unwrap) {
+        match file.decode(&record).unwrap().0 {
+            Event::Comm(comm) => names.push((comm.exec, comm.comm.to_vec())),
+            Event::Mmap2(map) if map.filename.ends_with(b"/sleep") => mapped += 1,
+            _ => {}
+        }
+    }
+    assert_eq!(names, [(false, b"sh".to_vec()), (true, b"sleep".to_vec())]);
+    assert!(mapped > 0);
+}
