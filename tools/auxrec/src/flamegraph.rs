@@ -4,8 +4,8 @@
 //!
 //! The crate `iptr-decoder` reads the packets; the text between two of them is followed here, instruction by instruction, in
 //! the files that the programs had mapped. Each ring is read by a thread of its own, a few thousand packets ahead, and the
-//! rings are put into order by their time stamps, so that a thread that was on several CPUs has one stack of calls. Of a ring's
-//! trace what is between two places to begin (`PSB`) is in memory; what grows is what was told of programs, and their calls.
+//! rings are put into order by their time stamps, so that a thread that was on several CPUs has one stack of calls. Of each
+//! ring the trace between two `PSB`s is in memory. The records of programs and the calls are in memory as a whole.
 //!
 //! What does not fit is counted and said; the trace is followed again from the next place where it begins.
 
@@ -91,7 +91,7 @@ pub fn calls<S: Source + ?Sized>(file: &S, root: &Path) -> Result<Calls> {
         for ring in &rings {
             let (send, receive) = sync_channel(AHEAD);
             let mut read = Pieces::of(&files);
-            // It ends when it has sent all, or when nobody listens.
+            // It ends when it has sent all, or when the receiver is dropped.
             let run = move || packets::send(&ring.pieces, &mut read, &send);
             readers.push(
                 thread::Builder::new()

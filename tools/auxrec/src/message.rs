@@ -206,7 +206,7 @@ pub(crate) mod tests {
     /// An hour: no test waits for it.
     const LONG: Duration = Duration::from_secs(3600);
 
-    /// A reader: it reports each text when its write begins, and takes it when it is told to.
+    /// A writer that reports each text when its write begins, and ends the write when [`Reader::go`] says so.
     pub(crate) struct Pipe {
         begun: Sender<String>,
         go: Receiver<io::Result<()>>,
@@ -248,7 +248,7 @@ pub(crate) mod tests {
         assert_eq!(reader.begun.iter().collect::<String>(), "abc");
     }
 
-    /// A reader that reads nothing stops nobody, and each text is counted.
+    /// A reader that reads nothing stops no caller, and each text is counted.
     #[test]
     fn a_reader_that_stops_is_abandoned() {
         let (pipe, reader) = Pipe::new();

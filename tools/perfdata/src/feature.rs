@@ -53,6 +53,9 @@ pub(crate) const NOTES_MAGIC: [u8; 8] = *b"AUXNOTES";
 /// The length of the entry of the notes.
 pub(crate) const NOTES_ENTRY: usize = 24;
 
+/// An index without entries.
+const EMPTY_INDEX: [u8; 8] = [0; 8];
+
 /// An event with its ids and its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EventDesc {
@@ -236,6 +239,34 @@ impl Features {
             offset: 0,
             bytes,
         })
+    }
+
+    /// Table and sections as they stand from file offset `at` on, and the bits of the header.
+    pub(crate) fn encode(&self, at: u64) -> (Vec<u8>, [u8; 32]) {
+        let (notes, mut others): (Vec<_>, Vec<_>) = self
+            .iter()
+            .partition(|(number, _)| Feature(*number) == Feature::NOTES);
+        // The file was ended if it has a feature of the header.
+        if others.is_empty() && !notes.is_empty() {
+            others.push((Feature::AUXTRACE.0, &EMPTY_INDEX));
+        }
+        let mut bits = [0_u8; 32];
+        let mut at = at + to_u64(others.len() * 16 + notes.len() * NOTES_ENTRY);
+        let mut table = Vec::new();
+        let mut sections: Vec<u8> = Vec::new();
+        for (number, bytes) in others.into_iter().chain(notes) {
+            if Feature(number) == Feature::NOTES {
+                table.extend(NOTES_MAGIC);
+            } else {
+                bits[usize::from(number / 8)] |= 1 << (number % 8);
+            }
+            table.extend(at.to_le_bytes());
+            table.extend(to_u64(bytes.len()).to_le_bytes());
+            sections.extend(bytes);
+            at += to_u64(bytes.len());
+        }
+        table.extend(sections);
+        (table, bits)
     }
 
     pub(crate) fn index(&mut self, entries: &[IndexEntry]) -> &mut Self {

@@ -8,7 +8,7 @@ use crate::bytes::{to_u64, Cursor};
 use crate::feature::{Feature, Features, IndexEntry};
 use crate::record::{Event, RecordType};
 use crate::stream::{Front, Stream};
-use crate::write::{patch_at, write_features, DATA_SIZE_AT, FEATURES_AT};
+use crate::write::{patch_at, DATA_SIZE_AT, FEATURES_AT};
 use crate::{Error, Result};
 
 /// What was found in a file.
@@ -81,7 +81,7 @@ pub fn recover<F: Read + Write + Seek>(
         features.index(&index);
     }
     edit(&mut features, &out);
-    let (tail, bits) = write_features(&features, good.end);
+    let (tail, bits) = features.encode(good.end);
     file.seek(SeekFrom::Start(good.end))
         .and_then(|_| file.write_all(&tail))
         .map_err(failed(good.end))?;

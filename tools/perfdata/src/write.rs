@@ -6,7 +6,7 @@ use std::io::{self, BufReader, IoSlice, Read, Seek, SeekFrom, Write};
 
 use crate::attr::Attr;
 use crate::bytes::{to_u64, Cursor};
-use crate::feature::{Feature, Features, IndexEntry, NOTES_ENTRY, NOTES_MAGIC};
+use crate::feature::{Features, IndexEntry};
 use crate::record::{Auxtrace, Encode, RecordType, Records, SampleId};
 use crate::recover::spare_bytes;
 use crate::stream::read_error;
@@ -479,7 +479,7 @@ impl<W: Write + Seek> Writer<W> {
         if !self.index.is_empty() {
             features.index(&self.index);
         }
-        write_features(&features, self.written)
+        features.encode(self.written)
     }
 }
 
@@ -577,35 +577,4 @@ pub(crate) fn patch_at(
     out.seek(SeekFrom::Start(at))?;
     out.write_all(bytes)?;
     out.seek(SeekFrom::Start(back)).map(|_| ())
-}
-
-/// An index without entries.
-const EMPTY_INDEX: [u8; 8] = [0; 8];
-
-/// Table and sections of the features as they stand from file offset `at` on, and the bits that say which there are.
-pub(crate) fn write_features(features: &Features, at: u64) -> (Vec<u8>, [u8; 32]) {
-    let (notes, mut others): (Vec<_>, Vec<_>) = features
-        .iter()
-        .partition(|(number, _)| Feature(*number) == Feature::NOTES);
-    // The file was ended if it has a feature of the header.
-    if others.is_empty() && !notes.is_empty() {
-        others.push((Feature::AUXTRACE.0, &EMPTY_INDEX));
-    }
-    let mut bits = [0_u8; 32];
-    let mut at = at + to_u64(others.len() * 16 + notes.len() * NOTES_ENTRY);
-    let mut table = Vec::new();
-    let mut sections: Vec<u8> = Vec::new();
-    for (number, bytes) in others.into_iter().chain(notes) {
-        if Feature(number) == Feature::NOTES {
-            table.extend(NOTES_MAGIC);
-        } else {
-            bits[usize::from(number / 8)] |= 1 << (number % 8);
-        }
-        table.extend(at.to_le_bytes());
-        table.extend(to_u64(bytes.len()).to_le_bytes());
-        sections.extend(bytes);
-        at += to_u64(bytes.len());
-    }
-    table.extend(sections);
-    (table, bits)
 }

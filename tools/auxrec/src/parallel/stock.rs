@@ -103,7 +103,7 @@ impl Stock {
         self.changed.notify_all();
     }
 
-    /// When the value is dropped, the writer has ended: nobody waits any more.
+    /// To be dropped when the writer ends: no thread waits for a buffer from then on.
     pub(super) fn closing(&self) -> Closing<'_> {
         Closing(self)
     }
