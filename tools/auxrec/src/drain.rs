@@ -432,11 +432,16 @@ pub(crate) fn pass(
     Ok(sum)
 }
 
-/// Writes what the events of these rings have counted; `attr` has the layout of what ends each record.
+/// Writes what the events of these rings have counted by `time`; `attr` has the layout of what ends each record.
 ///
 /// # Errors
 /// If the file cannot be written.
-pub fn counts<W: Write + Seek>(attr: &Attr, rings: &[Rings], file: &mut Writer<W>) -> Result<()> {
+pub fn counts<W: Write + Seek>(
+    attr: &Attr,
+    time: u64,
+    rings: &[Rings],
+    file: &mut Writer<W>,
+) -> Result<()> {
     for rings in rings {
         // An event that cannot be read any more, its PMU being gone, has no count; `check` says so.
         for (opened, count) in rings.counts() {
@@ -444,7 +449,7 @@ pub fn counts<W: Write + Seek>(attr: &Attr, rings: &[Rings], file: &mut Writer<W
             let id = SampleId {
                 pid: Some(thread),
                 tid: Some(thread),
-                time: Some(sys::now()),
+                time: Some(time),
                 id: Some(opened.id),
                 stream_id: None,
                 cpu: Some(rings.cpu.unwrap_or(u32::MAX)),

@@ -22,7 +22,9 @@ use crate::host;
 use crate::intel_pt;
 use crate::join::{part_of, Apart};
 use crate::pack::Pack;
+use crate::session::Clock;
 use crate::size::bytes;
+use crate::sys;
 use crate::target::{descendants, process_of, processes, threads, Target};
 
 mod description;
@@ -333,6 +335,13 @@ impl Output {
             host::process(pid, &all, &attr, id, &mut build_ids, &mut self.file)?;
         }
         Ok(())
+    }
+
+    /// What the clock of the records says now. If that is not known, it is the time of the newest record; without one,
+    /// that of the recorder's clock.
+    pub fn time(&self, clock: Clock) -> u64 {
+        let newest = self.times.map(|(_, newest)| newest);
+        clock.now().or(newest).unwrap_or_else(sys::now)
     }
 
     /// The sections behind the data.

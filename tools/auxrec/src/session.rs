@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::limits::Limits;
 use crate::sys;
 
+mod clock;
 mod hotplug;
 mod open;
 mod opened;
@@ -20,6 +21,7 @@ mod switch;
 
 pub(crate) use plan::default_watermark;
 
+pub use clock::Clock;
 pub use opened::{Known, Opened};
 pub use plan::{known_sideband, Mode, Plan, SIDEBAND, TRACKING};
 pub use rings::Rings;
@@ -181,6 +183,15 @@ impl Session {
                 .map(|number| self.plan.name(number).to_owned())
                 .collect(),
         }
+    }
+
+    /// The clock of the events' records.
+    #[must_use]
+    pub fn record_clock(&self) -> Clock {
+        if self.plan.has_own_clock() {
+            return Clock::Monotonic;
+        }
+        Clock::Perf(self.rings.first().and_then(|rings| rings.base.clock()))
     }
 
     /// How to convert the processor's clock to perf's, if the kernel provides the conversion.

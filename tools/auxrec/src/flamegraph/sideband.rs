@@ -209,17 +209,7 @@ impl Sideband {
 
     /// perf's time of a time stamp; the end of time if that cannot be known.
     pub(super) fn time(&self, tsc: Option<u64>) -> u64 {
-        let TimeConv {
-            shift, mult, zero, ..
-        } = self.clock;
-        match tsc {
-            Some(tsc) if mult != 0 && shift < 64 => {
-                let (whole, rest) = (tsc >> shift, tsc & ((1 << shift) - 1));
-                zero.wrapping_add(whole.wrapping_mul(mult))
-                    .wrapping_add(rest.wrapping_mul(mult) >> shift)
-            }
-            _ => u64::MAX,
-        }
+        tsc.and_then(|tsc| self.clock.time(tsc)).unwrap_or(u64::MAX)
     }
 
     /// Who ran on a CPU.

@@ -319,11 +319,13 @@ impl Recording {
             self.output.notes.push(("offline", offline.join(",")));
         }
         let attr = self.session.plan().tracking_attr();
+        let clock = self.session.record_clock();
         let notes = self.output.notes.clone();
         for (file, rings) in self.files() {
+            let time = file.time(clock);
             file.notes.clone_from(&notes);
             file.counters = Some(file.file.position());
-            drain::counts(&attr, rings, &mut file.file)?;
+            drain::counts(&attr, time, rings, &mut file.file)?;
             file.flush()?;
         }
         Ok(())
@@ -337,6 +339,7 @@ impl Recording {
         status: Option<i32>,
     ) -> Result<Outcome> {
         let attr = self.session.plan().tracking_attr();
+        let clock = self.session.record_clock();
         let _ = self.session.disable();
         let mut held = Vec::new();
         let is_disk = |result: &Result<()>| matches!(result, Err(Error::Disk(_)));
@@ -353,7 +356,8 @@ impl Recording {
                     Err(error) => result = Err(error.into()),
                 }
             }
-            let state = file.salvage(|file| drain::counts(&attr, rings, file));
+            let time = file.time(clock);
+            let state = file.salvage(|file| drain::counts(&attr, time, rings, file));
             held.push((file.path().display().to_string(), state));
         }
         let path = self.output.path().to_owned();

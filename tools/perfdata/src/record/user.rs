@@ -233,6 +233,25 @@ impl Encode for TimeConv {
 }
 
 impl TimeConv {
+    /// perf's time, ns, when the cycle counter says `cycles`; [`None`] without a conversion. `tsc_to_perf_time()` of
+    /// `tools/perf/util/tsc.c`.
+    #[must_use]
+    pub fn time(&self, cycles: u64) -> Option<u64> {
+        let shift = u32::try_from(self.shift).ok().filter(|shift| *shift < 64)?;
+        if self.mult == 0 {
+            return None;
+        }
+        let cycles = if self.cap_short {
+            let since = cycles.wrapping_sub(self.cycles) & self.mask;
+            self.cycles.wrapping_add(since)
+        } else {
+            cycles
+        };
+        let (whole, rest) = (cycles >> shift, cycles & ((1 << shift) - 1));
+        let time = self.zero.wrapping_add(whole.wrapping_mul(self.mult));
+        Some(time.wrapping_add(rest.wrapping_mul(self.mult) >> shift))
+    }
+
     /// Old files have no more than the first three words, which is `zero` with its capability.
     pub(super) fn decode(c: &mut Cursor<'_>) -> Result<Self> {
         let mut conv = Self {

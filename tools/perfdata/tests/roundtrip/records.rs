@@ -166,3 +166,36 @@ fn mappings_have_build_ids_or_are_the_kernels_and_its_text_changes() {
     );
     assert_eq!(user.file.build_id().unwrap()[..4], [0xde, 0xad, 0xbe, 0xef]);
 }
+
+/// With numbers of any length a time is a product and a shift.
+#[test]
+fn cycles_become_times() {
+    let conv = |shift, mult, zero| TimeConv {
+        shift,
+        mult,
+        zero,
+        ..TimeConv::default()
+    };
+    for (conv, cycles) in [
+        (conv(10, 341, 5), 3_000_000_000_u64),
+        (conv(32, 1_431_655_765, 0), u64::MAX),
+        (conv(31, 715_827_883, 1 << 60), (1 << 55) + 12_345),
+        (conv(0, 1, 7), 9),
+    ] {
+        let product = (u128::from(cycles) * u128::from(conv.mult)) >> conv.shift;
+        let time = product + u128::from(conv.zero);
+        assert_eq!(conv.time(cycles).map(u128::from), Some(time), "{conv:?}");
+    }
+    // A counter of 40 bits that has wrapped.
+    let short = TimeConv {
+        cycles: (5 << 40) - 10,
+        mask: (1 << 40) - 1,
+        cap_short: true,
+        ..conv(0, 1, 0)
+    };
+    assert_eq!(short.time(20), Some((5 << 40) + 20));
+    // No conversion.
+    for none in [conv(10, 0, 5), conv(64, 1, 5)] {
+        assert_eq!(none.time(1), None);
+    }
+}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What a process does while the recorder reads `/proc` is in the recording.
+//! Recordings without trace, of this machine.
 
 #![allow(clippy::unwrap_used)]
 
@@ -125,4 +125,43 @@ fn a_program_that_begins_while_proc_is_read() {
     }
     assert_eq!(names, [(false, b"sh".to_vec()), (true, b"sleep".to_vec())]);
     assert!(mapped > 0);
+}
+
+/// Without trace the records have perf's own clock, whatever CLOCK_MONOTONIC is: in a namespace of times it may be
+/// weeks ahead.
+#[test]
+fn counts_have_the_time_of_the_other_records() {
+    const AHEAD: u64 = 1_000_000;
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("perf.data");
+    let namespace = format!("--monotonic={AHEAD}");
+    let recorded = Command::new("unshare")
+        .args(["--time", &namespace, env!("CARGO_BIN_EXE_auxrec")])
+        .args(["record", "--sideband", "-q", "-o"])
+        .arg(&data)
+        .args(["--", "true"])
+        .status();
+    if !recorded.is_ok_and(|status| status.success()) {
+        // This user may not use perf here, or have such a namespace.
+        return;
+    }
+    let bytes = fs::read(&data).unwrap();
+    let file = File::parse(&bytes).unwrap();
+    let (mut others, mut counts) = (Vec::new(), Vec::new());
+    for record in file.records().map(Result::unwrap) {
+        let (event, id) = file.decode(&record).unwrap();
+        let time = id.and_then(|id| id.time).filter(|time| *time != 0);
+        match event {
+            Event::Read(_) => counts.extend(time),
+            _ => others.extend(time),
+        }
+    }
+    let last = others.into_iter().max().unwrap();
+    assert!(!counts.is_empty());
+    for time in counts {
+        assert!(
+            time >= last && time - last < AHEAD * 1_000_000_000,
+            "{last} {time}"
+        );
+    }
 }
