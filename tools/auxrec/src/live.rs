@@ -123,7 +123,7 @@ pub(crate) struct View {
 }
 
 impl View {
-    /// For rings of these names, each with an area of `size` bytes; nothing if nobody looks.
+    /// For rings of these names, each with an area of `size` bytes; [`None`] with [`Live::Off`].
     ///
     /// # Errors
     /// If there can be no further thread.
