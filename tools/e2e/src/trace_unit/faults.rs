@@ -269,10 +269,13 @@ pub fn translated() -> Vec<Named> {
 fn freed() -> Result<String> {
     let registers = Registers::open()?;
     let mut probe = Probe::open(&attr(RATE)?, -1, i32::try_from(CPU)?, PAGES, false)?;
-    probe.event.enable()?;
-    until("there is trace", || {
+    until("the unit stops within a page", || {
+        probe.event.enable()?;
+        spin(Duration::from_millis(5));
+        probe.event.disable()?;
         probe.read_records()?;
-        Ok(probe.read_trace(u64::MAX)? > 0 || probe.head() > PIECE)
+        while probe.read_trace(u64::MAX)? > 0 {}
+        Ok(is_within_page(&probe))
     })?;
     drop(probe);
     let before = said(ERRORS)?;
@@ -353,6 +356,11 @@ impl Registers {
 fn said(what: &str) -> Result<usize> {
     let is = |line: &&str| line.contains("trace_unit") && line.contains(what);
     Ok(messages()?.lines().filter(is).count())
+}
+
+/// Whether the unit writes on in the page where it wrote last. Of stale bytes it writes none in another one.
+fn is_within_page(probe: &Probe) -> bool {
+    probe.head() % bytes(1) != 0
 }
 
 /// Whether a record says that trace is missing, and nobody knows how much.
@@ -493,11 +501,17 @@ impl Fault {
     fn happens(&self, registers: &Registers, all: &mut [Traced]) -> Result<()> {
         let before = registers.happened()?;
         if self.is_idle() {
-            for one in &mut *all {
-                one.probe.event.disable()?;
-                one.probe.read_records()?;
-                while !one.is_overwritten() && one.probe.read_trace(u64::MAX)? > 0 {}
-            }
+            until("the unit stops within a page", || {
+                step(all)?;
+                let mut within = true;
+                for one in &mut *all {
+                    one.probe.event.disable()?;
+                    one.probe.read_records()?;
+                    while !one.is_overwritten() && one.probe.read_trace(u64::MAX)? > 0 {}
+                    within &= is_within_page(&one.probe);
+                }
+                Ok(within)
+            })?;
         }
         let said_before = self.says.map(said).transpose()?;
         registers.ask(self.kind, self.argument)?;

@@ -324,7 +324,11 @@ impl Unit {
         match fault.kind {
             Kind::InterruptSpurious => noted.raise = true,
             Kind::DmaStale => {
-                if let Err(refused) = memory.write(self.last, &[0xee; 64]) {
+                // The page behind may be anybody's.
+                let room = usize::try_from(self.last.wrapping_neg() % PAGE).unwrap_or(0);
+                let stale = [0xee; 64];
+                let stale = stale.get(..room).unwrap_or(&stale);
+                if let Err(refused) = memory.write(self.last, stale) {
                     noted.error = Some((refused.into(), self.last));
                 }
             }

@@ -105,6 +105,20 @@ fn dma_goes_wrong_once() {
 }
 
 #[test]
+fn stale_bytes_stay_in_the_page() {
+    for (written, stale) in [(4096 - 63, 63), (4096 - 64, 64), (4096, 0)] {
+        let mut bench = round(0, 0);
+        bench.ram.pages.insert(0x5000, vec![0; 4096]);
+        bench.write(CTRL, PATTERN);
+        bench.put(1, &vec![1; written]);
+        bench.write(CTRL, 0);
+        fault(&mut bench, 8, 0);
+        let found = |page: u64| bench.ram.pages[&page].iter().filter(|&&byte| byte == 0xee);
+        assert_eq!((found(0x4000).count(), found(0x5000).count()), (stale, 0));
+    }
+}
+
+#[test]
 fn registers_lie_and_are_lost() {
     let mut bench = round(0, 0);
     bench.write(CTRL, PATTERN);
