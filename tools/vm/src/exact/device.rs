@@ -250,7 +250,7 @@ fn perf_script(recording: &Path) -> Command {
 }
 
 /// The instructions of a CPU that perf shows of a recording. An error is a line, too.
-fn shown(recording: &Path, cpu: usize) -> Result<Decoder> {
+pub(super) fn shown(recording: &Path, cpu: usize) -> Result<Decoder> {
     let mut perf = perf_script(recording);
     perf.args(["--itrace=i1ie", "-F", "ip", "-C", &cpu.to_string()]);
     Decoder::start(&mut perf)

@@ -3,13 +3,15 @@
 //! Whether what stock perf offers for Intel PT is right on our units: a table of uses of perf, each on a recording, and each with what is
 //! right by an independent log.
 //!
-//! In a guest programs are recorded. Outside they are stepped by `steptrace`, and each row runs perf on one of the recordings.
+//! In a guest programs are recorded by `soft_pt`; outside they are stepped by `steptrace`. In another one, whose clock counts instructions,
+//! the trace unit records the kernel, and logs what it traces. Each row runs perf on one of the recordings.
 //!
 //! - [`recordings`]: what is recorded.
 //! - [`rows`]: the table.
 //! - [`executed`]: what was executed, by the log.
 //! - The others: what is right, by that.
 
+use super::device::shown;
 use super::programs;
 use crate::cache::Cache;
 use crate::error::{Error, OnFile, Result};
@@ -20,6 +22,7 @@ use crate::modules::{self, Mode};
 use crate::step::{Log, Progress};
 use crate::tools;
 use executed::{Code, Executed};
+use recordings::Recording;
 use rows::{Row, Said, ROWS};
 use std::collections::HashMap;
 use std::fs;
@@ -33,6 +36,7 @@ mod branches;
 mod calls;
 mod executed;
 mod instructions;
+mod kernel;
 mod packets;
 mod recordings;
 mod rows;
@@ -46,6 +50,7 @@ const LONGEST: &str = "120";
 /// What was recorded.
 struct Recorded {
     files: PathBuf,
+    files_of_unit: PathBuf,
     /// By program.
     executed: HashMap<&'static str, Executed>,
 }
@@ -57,6 +62,12 @@ pub(super) fn run(cache: &Cache, dir: &Path, kernel: &Kernel) -> Result<Case> {
     };
     let progress = Progress::begin(&format!("exact: {NAME} on {}", kernel.kind));
     let dir = dir.join("exact-matrix");
+    let prefix = dir.join("unit");
+    let unit = record_kernel(cache, &dir, kernel, &prefix)?;
+    if let Some(fault) = unit.faults().first() {
+        let why = format!("{}: {}", fault.name, fault.reason);
+        return Ok(Case::fail(NAME, &why));
+    }
     let outcome = record(cache, &dir, kernel, &tools)?;
     if let Some(fault) = outcome.faults().first() {
         let why = format!("{}: {}", fault.name, fault.reason);
@@ -76,8 +87,10 @@ pub(super) fn run(cache: &Cache, dir: &Path, kernel: &Kernel) -> Result<Case> {
         let code = Code::of_program(&path)?;
         executed.insert(program, Executed::read(&printed, code)?);
     }
+    by_unit(&unit.files, &prefix, &mut executed)?;
     let recorded = Recorded {
         files: outcome.files,
+        files_of_unit: unit.files,
         executed,
     };
     let suite = Case::suite(NAME, judged(&dir, &recorded)?);
@@ -115,6 +128,66 @@ fn record(
     let place = cache.build().join("programs");
     let command = format!("PROGRAMS={}\n{}", place.display(), recordings::command());
     guest.run(cache, &dir.join("guest"), &command, |_| {})
+}
+
+/// Records the kernel's code in a guest whose clock counts instructions.
+fn record_kernel(cache: &Cache, dir: &Path, kernel: &Kernel, prefix: &Path) -> Result<Outcome> {
+    let built = modules::build(cache, kernel, Mode::Plain)?;
+    let guest = Guest::new(kernel, &built.files)?
+        .append("vdso=0 vdso32=0")
+        .timeout(Duration::from_secs(900))
+        .counting()
+        .more_memory(512)
+        .intel()
+        .devices(Devices::TraceUnit)
+        .logged(prefix)
+        .installed(Path::new("/usr/bin/perf"))?;
+    guest.run(
+        cache,
+        &dir.join("guest-unit"),
+        &recordings::command_of_unit(),
+        |_| {},
+    )
+}
+
+impl Recorded {
+    fn file(&self, recording: &Recording) -> PathBuf {
+        let files = match recording.is_by_unit() {
+            true => &self.files_of_unit,
+            false => &self.files,
+        };
+        files.join(recording.file())
+    }
+}
+
+/// What the unit has logged of each recording: as many instructions as perf shows of it. Whether they are the same, is for the rows.
+fn by_unit(
+    files: &Path,
+    prefix: &Path,
+    executed: &mut HashMap<&'static str, Executed>,
+) -> Result<()> {
+    let read = |name: &str| {
+        let path = prefix.with_extension(name);
+        fs::read_to_string(&path).on("read", &path)
+    };
+    let image = prefix.with_extension("image");
+    let image = fs::read(&image).on("read", &image)?;
+    let (log, parts) = (read("cpu0.log")?, read("list")?);
+    let mut lines = log.lines();
+    let last = recordings::BY_UNIT.len() - 1;
+    for (number, recording) in recordings::BY_UNIT.iter().enumerate() {
+        let file = files.join(recording.file());
+        let symbols = file.join("kcore_dir/kallsyms");
+        let symbols = fs::read_to_string(&symbols).on("read", &symbols)?;
+        let count = match number == last {
+            true => usize::MAX,
+            false => shown(&file, 0)?.count(),
+        };
+        let code = Code::of_kernel(&image, &parts, &symbols);
+        let executed_here = Executed::by_cpu(lines.by_ref().take(count), code)?;
+        executed.insert(recording.program, executed_here);
+    }
+    Ok(())
 }
 
 /// Runs all rows, two at a time.
@@ -157,7 +230,7 @@ fn judge(place: &Path, recorded: &Recorded, row: &Row) -> Result<Case> {
         .args([LONGEST, "sh", "-c", row.command])
         .current_dir(place)
         .env("HOME", place)
-        .env("DATA", recorded.files.join(row.recording.file()))
+        .env("DATA", recorded.file(row.recording))
         .output()
         .map_err(|source| Error::Spawn {
             program: "timeout".to_owned(),

@@ -11,10 +11,10 @@ use std::collections::BTreeMap;
 
 /// A branch as perf shows it.
 #[derive(Debug, PartialEq, Eq)]
-struct Shown {
-    flags: String,
-    from: u64,
-    to: u64,
+pub(super) struct Shown {
+    pub flags: String,
+    pub from: u64,
+    pub to: u64,
 }
 
 /// Calls, and where a trace ends.
@@ -57,7 +57,7 @@ struct Counts {
 }
 
 /// A line such as ` 1034 tr end  syscall  401000 => 0`.
-fn read(line: &str) -> Option<(u32, Shown)> {
+pub(super) fn read(line: &str) -> Option<(u32, Shown)> {
     let (left, right) = line.split_once("=>")?;
     let mut words: Vec<_> = left.split_whitespace().collect();
     let from = address(words.pop()?)?;
@@ -76,7 +76,7 @@ fn address(word: &str) -> Option<u64> {
 }
 
 /// How perf names a branch.
-fn flags(kind: Kind) -> &'static str {
+pub(super) fn flags(kind: Kind) -> &'static str {
     match kind {
         Kind::Plain => "",
         Kind::Conditional => "jcc",
@@ -84,6 +84,7 @@ fn flags(kind: Kind) -> &'static str {
         Kind::Call | Kind::IndirectCall => "call",
         Kind::Return => "return",
         Kind::Syscall => "tr end syscall",
+        Kind::FarReturn => "iret",
     }
 }
 

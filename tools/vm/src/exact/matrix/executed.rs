@@ -21,6 +21,8 @@ pub(super) enum Kind {
     IndirectCall,
     Return,
     Syscall,
+    /// `IRET` and `SYSRET`.
+    FarReturn,
 }
 
 /// An executed instruction.
@@ -83,6 +85,39 @@ impl Code {
         Ok(code)
     }
 
+    /// The code of a kernel: parts of an image, in lines of offset, length and address, and lines of `/proc/kallsyms`.
+    pub fn of_kernel(image: &[u8], parts: &str, symbols: &str) -> Self {
+        let hex = |word: &str| u64::from_str_radix(word, 16).ok();
+        let part = |line: &str| {
+            let numbers: Option<Vec<u64>> = line.split(' ').map(hex).collect();
+            let &[offset, len, address] = numbers?.as_slice() else {
+                return None;
+            };
+            let offset = usize::try_from(offset).ok()?;
+            let len = usize::try_from(len).ok()?;
+            Some((address, image.get(offset..)?.get(..len)?.to_vec()))
+        };
+        let mut functions: BTreeMap<u64, (u64, Vec<String>)> = BTreeMap::new();
+        for line in symbols.lines() {
+            let mut words = line.split_whitespace();
+            let at = words.next().and_then(hex);
+            let is_code = words
+                .next()
+                .is_some_and(|kind| matches!(kind, "t" | "T" | "w" | "W"));
+            if let (Some(at), true, Some(name)) = (at, is_code, words.next()) {
+                functions.entry(at).or_default().1.push(name.to_owned());
+            }
+        }
+        let starts: Vec<_> = functions.keys().copied().skip(1).collect();
+        for ((at, (size, _)), next) in functions.iter_mut().zip(starts) {
+            *size = next - at;
+        }
+        Self {
+            segments: parts.lines().filter_map(part).collect(),
+            functions,
+        }
+    }
+
     /// Bytes from an address on, `len` at most.
     pub fn bytes(&self, ip: u64, len: usize) -> &[u8] {
         let within = |(address, data): &'_ (u64, Vec<u8>)| {
@@ -112,6 +147,24 @@ impl Code {
             .any(|(at, (size, names))| ip - at < (*size).max(1) && names.iter().any(|n| n == name))
     }
 
+    /// Whether the function that has this address has a name that begins so.
+    pub fn has_name(&self, ip: u64, prefix: &str) -> bool {
+        let names = self.functions.range(..=ip).next_back();
+        names.is_some_and(|(_, (_, names))| names.iter().any(|name| name.starts_with(prefix)))
+    }
+
+    /// Where a direct branch at this address leads.
+    pub fn target(&self, ip: u64) -> Option<u64> {
+        self.decode(ip)?.2
+    }
+
+    /// Whether the instruction at this address is executed several times, or may be.
+    pub fn repeats(&self, ip: u64) -> bool {
+        let mut decoder = Decoder::with_ip(64, self.bytes(ip, 15), ip, DecoderOptions::NONE);
+        let instruction = decoder.decode();
+        instruction.is_invalid() || instruction.is_string_instruction()
+    }
+
     fn decode(&self, ip: u64) -> Option<(u64, Kind, Option<u64>)> {
         let mut decoder = Decoder::with_ip(64, self.bytes(ip, 15), ip, DecoderOptions::NONE);
         let instruction = decoder.decode();
@@ -131,12 +184,20 @@ fn kind(instruction: &Instruction) -> Kind {
         FlowControl::UnconditionalBranch => Kind::Jump,
         FlowControl::IndirectBranch => Kind::IndirectJump,
         FlowControl::ConditionalBranch => Kind::Conditional,
+        FlowControl::Return if is_far(instruction.mnemonic()) => Kind::FarReturn,
         FlowControl::Return => Kind::Return,
         FlowControl::Call if instruction.mnemonic() == Mnemonic::Syscall => Kind::Syscall,
         FlowControl::Call => Kind::Call,
         FlowControl::IndirectCall => Kind::IndirectCall,
         _ => Kind::Plain,
     }
+}
+
+fn is_far(mnemonic: Mnemonic) -> bool {
+    matches!(
+        mnemonic,
+        Mnemonic::Iret | Mnemonic::Iretd | Mnemonic::Iretq | Mnemonic::Sysret | Mnemonic::Sysretq
+    )
 }
 
 /// What each thread executed, in the order in which they were made.
@@ -187,6 +248,33 @@ impl Executed {
         };
         executed.check()?;
         Ok(executed)
+    }
+
+    /// What a CPU executed, from addresses in lines. `Plain` are also those instructions whose code is not there.
+    pub fn by_cpu<'a>(log: impl Iterator<Item = &'a str>, code: Code) -> Result<Self> {
+        let mut known: HashMap<u64, (u64, Kind)> = HashMap::new();
+        let mut steps: Vec<Step> = Vec::new();
+        for line in log {
+            let ip = u64::from_str_radix(line, 16)
+                .map_err(|_| Error::Other(format!("the log has the line `{line}`")))?;
+            let decode = || code.decode(ip).map(|(len, kind, _)| (len, kind));
+            let (len, kind) = *known
+                .entry(ip)
+                .or_insert_with(|| decode().unwrap_or((0, Kind::Plain)));
+            if let Some(last) = steps.last_mut() {
+                last.next = Some(ip);
+            }
+            steps.push(Step {
+                ip,
+                len,
+                kind,
+                next: None,
+            });
+        }
+        Ok(Self {
+            threads: vec![steps],
+            code,
+        })
     }
 
     /// Each instruction leads to the next: else log and files do not go together.

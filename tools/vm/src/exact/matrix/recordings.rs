@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What the rows are about: programs, recorded by `auxrec` and by stock perf with `soft_pt` under the name `intel_pt`.
+//! What the rows are about: programs, recorded by `auxrec` and by stock perf with `soft_pt` under the name `intel_pt`; and the code of a
+//! kernel, recorded by stock perf with `trace_unit` under that name.
 
 /// A recording of a program.
 #[derive(Debug)]
@@ -18,6 +19,8 @@ enum Recorder {
     Perf,
     /// perf writes to a pipe.
     PerfToPipe,
+    /// perf records a CPU, with a copy of the kernel's code.
+    PerfOfCpu,
 }
 
 const fn by_auxrec(name: &'static str, event: &'static str, program: &'static str) -> Recording {
@@ -62,6 +65,11 @@ impl Recording {
         format!("{}.data", self.name)
     }
 
+    /// Whether the trace unit traces, not `soft_pt`.
+    pub fn is_by_unit(&self) -> bool {
+        self.by == Recorder::PerfOfCpu
+    }
+
     /// What records it in a guest. Neither the recorder nor a task of the kernel runs where the program runs, while it runs.
     fn command(&self) -> String {
         let Self {
@@ -82,12 +90,42 @@ impl Recording {
             Recorder::PerfToPipe => format!(
                 "/usr/bin/perf record -q -B -N -e {event} -m64,512 -o - -- $PROGRAMS/{program} >/out/{file} 2>{said}"
             ),
+            Recorder::PerfOfCpu => {
+                return format!(
+                    "perf record -q -B -N --kcore -C 0 -e {event} -m1M,64M -o /out/{file} -- {program} >/out/{name}.out 2>{said} || echo '# {name} ended badly'\n"
+                )
+            }
         };
         format!("{first} {recorder} || echo '# {name} ended badly'\n")
     }
 }
 
-/// What records all of them in a guest, with `$PROGRAMS` as the place of the programs.
+/// What a CPU executed of the kernel's code, traced by the unit.
+pub(super) const KERNEL: Recording = Recording {
+    by: Recorder::PerfOfCpu,
+    ..by_auxrec("kernel", "intel_pt/cyc,mtc/k", "cat /proc/version")
+};
+
+/// All that it executed.
+pub(super) const WHOLE: Recording = Recording {
+    by: Recorder::PerfOfCpu,
+    ..by_auxrec("whole", "intel_pt/cyc/", "cat /proc/uptime")
+};
+
+/// What the unit records, in this order.
+pub(super) const BY_UNIT: [&Recording; 2] = [&KERNEL, &WHOLE];
+
+/// What records that in a guest with one CPU.
+pub(super) fn command_of_unit() -> String {
+    let loads = "insmod /modules/rust_perf.ko && insmod /modules/trace_unit.ko intel_pt=1 || exit 1
+echo 0 >/proc/sys/kernel/kptr_restrict
+";
+    BY_UNIT
+        .iter()
+        .fold(loads.to_owned(), |command, one| command + &one.command())
+}
+
+/// What records all programs in a guest, with `$PROGRAMS` as the place of the programs.
 pub(super) fn command() -> String {
     let mut command = "insmod /modules/rust_perf.ko && insmod /modules/rust_stepping.ko && insmod /modules/soft_pt.ko intel_pt=1 || exit 1
 echo 0 >/proc/sys/kernel/randomize_va_space; echo 0 >/proc/sys/kernel/watchdog

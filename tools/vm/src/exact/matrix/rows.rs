@@ -8,10 +8,13 @@ use super::calls::{
 };
 use super::executed::Executed;
 use super::instructions::{all, bytes, every, nothing, one_in, one_thread, quick, skips, some};
+use super::kernel::{branches_of_kernel, every_of_cpu, times};
 use super::packets::{
     cycles, dumped, dumped_without_compression, one_cycle_each, payloads, psb_events, psb_every,
 };
-use super::recordings::{Recording, CYCLES, NORETCOMP, PERF, PIPE, PLAIN, PSB, THREADS, WRITES};
+use super::recordings::{
+    Recording, CYCLES, KERNEL, NORETCOMP, PERF, PIPE, PLAIN, PSB, THREADS, WHOLE, WRITES,
+};
 
 /// What came of a row: a note, or why it fails.
 pub(super) type Verdict = Result<String, String>;
@@ -105,4 +108,10 @@ pub(super) const ROWS: &[Row] = &[
     row("a pipe from perf record", &PIPE, "perf script -i - --itrace=i1ie -F tid,ip <$DATA", all),
     row("a pipe from perf inject", &PLAIN, "perf inject -i $DATA -o - | perf script -i - --itrace=i1ie -F tid,ip", all),
     row("perf inject of perf record", &PERF, "perf inject -i $DATA --itrace=i100ie --strip -o new && perf script -i new -F tid,ip", every::<100>),
+    row("the kernel, i1i", &KERNEL, "perf script -i $DATA --itrace=i1ie -F ip", every_of_cpu::<1>),
+    row("the kernel, i1000i", &KERNEL, "perf script -i $DATA --itrace=i1000ie -F ip", every_of_cpu::<1000>),
+    row("the kernel, b", &KERNEL, "perf script -i $DATA --itrace=be -F tid,flags,ip,addr", branches_of_kernel),
+    row("the kernel, perf report", &KERNEL, "perf report -i $DATA --itrace=i1ie --stdio -q -F sample,sym", histogram),
+    row("kernel and programs, i1i", &WHOLE, "perf script -i $DATA --itrace=i1ie -F ip", every_of_cpu::<1>),
+    row("times", &WHOLE, "perf script -i $DATA --itrace=be --ns -F time,flags,ip,addr", times),
 ];

@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Whether what perf shows of the trace unit's trace is what a CPU executed, by the log of the plugin that is the unit. Interrupts and
+//! exceptions are no instructions: the log has what is executed next.
+
+use super::branches::{flags, read, Shown};
+use super::executed::{Executed, Kind, Step};
+use super::rows::{Said, Verdict};
+use std::collections::HashMap;
+use std::iter::Peekable;
+
+/// Every `N`th instruction, in lines of `-F ip`.
+pub(super) fn every_of_cpu<const N: usize>(said: &Said<'_>) -> Verdict {
+    let mut right = said
+        .executed
+        .first()
+        .chunks_exact(N)
+        .filter_map(<[_]>::last);
+    let mut count = 0;
+    for line in said.out.lines().filter(|line| !line.trim().is_empty()) {
+        let right = right.next().map(|step| step.ip);
+        let shown = u64::from_str_radix(line.trim(), 16).ok();
+        if shown.is_none() || shown != right {
+            return Err(format!(
+                "after {count} that are right perf shows `{line}` for {right:x?}"
+            ));
+        }
+        count += 1;
+    }
+    match right.count() {
+        0 if count > 0 => Ok(format!("{count} instructions, each of them")),
+        left => Err(format!("perf does not show the last {left} instructions")),
+    }
+}
+
+/// All branches of the kernel's code, in lines of `-F tid,flags,ip,addr`.
+pub(super) fn branches_of_kernel(said: &Said<'_>) -> Verdict {
+    let lines = said.out.lines().filter(|line| !line.trim().is_empty());
+    let shown: Result<Vec<_>, _> = lines
+        .map(|line| read(line).map(|(_, shown)| shown).ok_or(line))
+        .collect();
+    let shown = shown.map_err(|line| format!("perf shows `{line}`"))?;
+    let mut follow = Follow {
+        executed: said.executed,
+        shown: shown.into_iter().peekable(),
+        branches: 0,
+        interrupts: 0,
+        from_user: 0,
+    };
+    follow.all()?;
+    Ok(format!(
+        "{} branches, {} interrupts and exceptions, {} returns to user space, each of them",
+        follow.branches, follow.interrupts, follow.from_user
+    ))
+}
+
+struct Follow<'a, I: Iterator<Item = Shown>> {
+    executed: &'a Executed,
+    shown: Peekable<I>,
+    branches: usize,
+    interrupts: usize,
+    from_user: usize,
+}
+
+impl<I: Iterator<Item = Shown>> Follow<'_, I> {
+    fn all(&mut self) -> Result<(), String> {
+        let steps = self.executed.first();
+        let first = steps.first().ok_or("nothing is executed")?;
+        self.begins(first.ip)?;
+        for step in steps {
+            match step.next {
+                Some(next) => self.leads_to(step, next)?,
+                // Where the trace ends.
+                None => return self.ends(step),
+            }
+        }
+        Ok(())
+    }
+
+    /// The last instruction: there is no more than the end of the trace.
+    fn ends(&mut self, step: &Step) -> Result<(), String> {
+        // It may lead anywhere.
+        let leads = step.kind != Kind::Conditional || !self.is_break(step.behind());
+        let at = match leads {
+            true => self.branches_to(step, u64::MAX)?,
+            false => Some(step.behind()),
+        };
+        if let Some(at) = at {
+            let to = self.take(&[at], |flags| flags.starts_with("tr end"), "the end")?;
+            if to != 0 {
+                return Err(format!("the trace ends, and perf shows {to:x}"));
+            }
+        }
+        match self.shown.next() {
+            None => Ok(()),
+            more => Err(format!(
+                "{step:x?} is executed last, and perf shows {more:x?}"
+            )),
+        }
+    }
+
+    /// What is shown next has this origin, flags that are right, and leads to the address that is returned.
+    fn take(
+        &mut self,
+        from: &[u64],
+        is_right: impl Fn(&str) -> bool,
+        what: &str,
+    ) -> Result<u64, String> {
+        match self.shown.next() {
+            Some(shown) if from.contains(&shown.from) && is_right(&shown.flags) => Ok(shown.to),
+            shown => Err(format!(
+                "after {} branches {what} at {from:x?} is executed, and perf shows {shown:x?}",
+                self.branches
+            )),
+        }
+    }
+
+    fn begins(&mut self, at: u64) -> Result<(), String> {
+        let to = self.take(&[0], |flags| flags == "tr strt", "a beginning")?;
+        match to == at {
+            true => Ok(()),
+            false => Err(format!("the trace begins at {at:x}, and perf shows {to:x}")),
+        }
+    }
+
+    fn leads_to(&mut self, step: &Step, next: u64) -> Result<(), String> {
+        let Some(at) = self.branches_to(step, next)? else {
+            return Ok(());
+        };
+        if at == next && !self.is_break(next) {
+            return Ok(());
+        }
+        // An instruction that faults is not executed.
+        let from: &[u64] = match step.kind {
+            Kind::Plain => &[at, step.ip],
+            _ => &[at],
+        };
+        let is_interrupt = |flags: &str| {
+            let flags = flags.strip_prefix("tr end").unwrap_or(flags);
+            ["", "int", "hw int", "async"].contains(&flags.trim())
+        };
+        let to = self.take(from, is_interrupt, "an interrupt")?;
+        if to == 0 {
+            return self.begins(next);
+        }
+        self.interrupts += 1;
+        let is_entry = ["asm_", "irq_entries", "error_entry", "nmi"]
+            .iter()
+            .any(|prefix| self.executed.code.has_name(next, prefix));
+        match to == next && is_entry {
+            true => Ok(()),
+            false => Err(format!(
+                "{next:x} is executed behind {step:x?}, and perf shows an interrupt to {to:x}"
+            )),
+        }
+    }
+
+    /// Where the instruction itself leads, when perf shows so; nothing if it leads to user space and what follows is known.
+    fn branches_to(&mut self, step: &Step, next: u64) -> Result<Option<u64>, String> {
+        let target = self.executed.code.target(step.ip);
+        let right = flags(step.kind);
+        let is_shown = self.shown.peek().is_some_and(|shown| shown.from == step.ip);
+        match step.kind {
+            Kind::Plain => return Ok(Some(step.behind())),
+            Kind::Conditional => {
+                let takes = |shown: &Shown| shown.from == step.ip && Some(shown.to) == target;
+                // perf shows it if it is taken.
+                let taken = next != step.behind() && self.shown.peek().is_some_and(takes);
+                if !taken {
+                    return Ok(Some(step.behind()));
+                }
+            }
+            Kind::FarReturn if is_shown => {
+                let to = self.take(
+                    &[step.ip],
+                    |flags| ["iret", "sysret", "tr end iret", "tr end sysret"].contains(&flags),
+                    "a far return",
+                )?;
+                if to == 0 {
+                    self.from_user += 1;
+                    self.begins(next)?;
+                    return Ok(None);
+                }
+                self.branches += 1;
+                return Ok(Some(to));
+            }
+            _ => {}
+        }
+        let to = self.take(&[step.ip], |flags| flags == right, right)?;
+        let is_direct = matches!(step.kind, Kind::Conditional | Kind::Jump | Kind::Call);
+        if is_direct && Some(to) != target {
+            return Err(format!("{step:x?} is executed, and perf shows {to:x}"));
+        }
+        self.branches += 1;
+        Ok(Some(to))
+    }
+
+    /// Whether the trace ends in front of this instruction, where nothing of the program ends it.
+    fn is_break(&mut self, at: u64) -> bool {
+        let ends = |shown: &Shown| {
+            shown.from == at && shown.to == 0 && ["tr end", "tr end async"].contains(&&*shown.flags)
+        };
+        self.shown.peek().is_some_and(ends)
+    }
+}
+
+/// Lines of `--ns -F time,flags,ip,addr`, by a clock that goes on by a nanosecond an instruction: between two branches that have packets
+/// of their own it has gone on by as many as were executed. Each round of an instruction that repeats is one more.
+pub(super) fn times(said: &Said<'_>) -> Verdict {
+    let steps = said.executed.first();
+    let mut repeats: HashMap<u64, bool> = HashMap::new();
+    let mut at = 0;
+    let mut before = None;
+    // Whether there may be more rounds since the branch before.
+    let mut more = false;
+    let (mut exact, mut all) = (0_u64, 0_u64);
+    let mut last = 0;
+    for line in said.out.lines().filter(|line| !line.trim().is_empty()) {
+        let wrong = || format!("perf shows `{line}`");
+        let (time, rest) = line.split_once(':').ok_or_else(wrong)?;
+        let time: u64 = time.trim().replace('.', "").parse().map_err(|_| wrong())?;
+        if time < last {
+            return Err(format!("{last} is before `{line}`"));
+        }
+        last = time;
+        let (_, shown) = read(&format!("0 {rest}")).ok_or_else(wrong)?;
+        if shown.from == 0 || is_by_processor(&shown.flags) {
+            continue;
+        }
+        let behind = steps.get(at..).unwrap_or_default();
+        let passed = behind.iter().position(|step| step.ip == shown.from);
+        let passed = passed.ok_or_else(|| format!("`{line}` is not executed"))? + 1;
+        let passed_steps = behind.get(..passed).unwrap_or_default();
+        more |= passed_steps.iter().any(|step| {
+            let repeats = repeats
+                .entry(step.ip)
+                .or_insert_with(|| said.executed.code.repeats(step.ip));
+            *repeats
+        });
+        at += passed;
+        let by_address = |step: &Step| has_address(step, said.executed);
+        if !passed_steps.last().is_some_and(by_address) {
+            continue;
+        }
+        if let Some((time_before, at_before)) = before.replace((time, at)) {
+            let passed = u64::try_from(at - at_before).unwrap_or(u64::MAX);
+            let right = time - time_before == passed;
+            if !right && (!more || time - time_before < passed) {
+                return Err(format!(
+                    "{passed} instructions are executed in {} ns up to `{line}`",
+                    time - time_before
+                ));
+            }
+            all += 1;
+            exact += u64::from(right);
+        }
+        more = false;
+    }
+    match exact {
+        0 => Err("no time between two branches can be compared".to_owned()),
+        _ => Ok(format!(
+            "{exact} of {all} times are exact, the others have rounds of instructions that repeat, or user code between"
+        )),
+    }
+}
+
+/// Whether the trace has a packet with the address to which this instruction has branched: no return behind a call leads to the first
+/// instruction of a function.
+fn has_address(step: &Step, executed: &Executed) -> bool {
+    match step.kind {
+        Kind::IndirectJump | Kind::IndirectCall => true,
+        Kind::Return => step
+            .next
+            .is_some_and(|next| executed.code.function(next) == Some(next)),
+        _ => false,
+    }
+}
+
+/// Whether it is no branch of an instruction.
+fn is_by_processor(flags: &str) -> bool {
+    matches!(
+        flags,
+        "hw int" | "int" | "async" | "tr end" | "tr end async" | "tr end hw int"
+    )
+}
