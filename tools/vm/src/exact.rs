@@ -30,7 +30,7 @@ mod outside;
 
 /// Programs that are unlike each other, and soon done: stepping them by ptrace takes a minute each in a guest that is emulated.
 /// `device::NAME` is left out for its longest part, the guest with one CPU: the others are named.
-pub const FEW: [&str; 20] = [
+pub const FEW: [&str; 21] = [
     "again",
     "debugged",
     "dispatched",
@@ -40,6 +40,7 @@ pub const FEW: [&str; 20] = [
     device::STEPS,
     device::TWO_CPUS,
     kernel::NAME,
+    matrix::NAME,
     outside::NAME,
     "losses",
     "probed",

@@ -12,7 +12,7 @@
 //! - The others: what is right, by that.
 
 use super::device::shown;
-use super::programs;
+use super::{both, programs};
 use crate::cache::Cache;
 use crate::error::{Error, OnFile, Result};
 use crate::guest::{Devices, Guest, Outcome};
@@ -51,6 +51,7 @@ const LONGEST: &str = "120";
 struct Recorded {
     files: PathBuf,
     files_of_unit: PathBuf,
+    programs: PathBuf,
     /// By program.
     executed: HashMap<&'static str, Executed>,
 }
@@ -63,13 +64,13 @@ pub(super) fn run(cache: &Cache, dir: &Path, kernel: &Kernel) -> Result<Case> {
     let progress = Progress::begin(&format!("exact: {NAME} on {}", kernel.kind));
     let dir = dir.join("exact-matrix");
     let prefix = dir.join("unit");
-    let unit = record_kernel(cache, &dir, kernel, &prefix)?;
-    if let Some(fault) = unit.faults().first() {
-        let why = format!("{}: {}", fault.name, fault.reason);
-        return Ok(Case::fail(NAME, &why));
-    }
-    let outcome = record(cache, &dir, kernel, &tools)?;
-    if let Some(fault) = outcome.faults().first() {
+    // Both guests need them, and are not to make them at the same time.
+    let built = modules::build(cache, kernel, Mode::Plain)?;
+    let (unit, outcome) = both(
+        || record_kernel(cache, &dir, kernel, &built.files, &prefix),
+        || record(cache, &dir, kernel, &built.files, &tools),
+    )?;
+    if let Some(fault) = [unit.faults(), outcome.faults()].concat().first() {
         let why = format!("{}: {}", fault.name, fault.reason);
         return Ok(Case::fail(NAME, &why));
     }
@@ -91,6 +92,7 @@ pub(super) fn run(cache: &Cache, dir: &Path, kernel: &Kernel) -> Result<Case> {
     let recorded = Recorded {
         files: outcome.files,
         files_of_unit: unit.files,
+        programs: cache.build().join("programs"),
         executed,
     };
     let suite = Case::suite(NAME, judged(&dir, &recorded)?);
@@ -103,10 +105,10 @@ fn record(
     cache: &Cache,
     dir: &Path,
     kernel: &Kernel,
+    modules: &[PathBuf],
     tools: &[(String, PathBuf)],
 ) -> Result<Outcome> {
-    let built = modules::build(cache, kernel, Mode::Plain)?;
-    let mut guest = Guest::new(kernel, &built.files)?
+    let mut guest = Guest::new(kernel, modules)?
         // perf has no text of another kernel's vDSO.
         .append("vdso=0 vdso32=0")
         .timeout(Duration::from_secs(900))
@@ -131,9 +133,14 @@ fn record(
 }
 
 /// Records the kernel's code in a guest whose clock counts instructions.
-fn record_kernel(cache: &Cache, dir: &Path, kernel: &Kernel, prefix: &Path) -> Result<Outcome> {
-    let built = modules::build(cache, kernel, Mode::Plain)?;
-    let guest = Guest::new(kernel, &built.files)?
+fn record_kernel(
+    cache: &Cache,
+    dir: &Path,
+    kernel: &Kernel,
+    modules: &[PathBuf],
+    prefix: &Path,
+) -> Result<Outcome> {
+    let guest = Guest::new(kernel, modules)?
         .append("vdso=0 vdso32=0")
         .timeout(Duration::from_secs(900))
         .counting()
@@ -231,6 +238,7 @@ fn judge(place: &Path, recorded: &Recorded, row: &Row) -> Result<Case> {
         .current_dir(place)
         .env("HOME", place)
         .env("DATA", recorded.file(row.recording))
+        .env("PROGRAM", recorded.programs.join(row.recording.program))
         .output()
         .map_err(|source| Error::Spawn {
             program: "timeout".to_owned(),

@@ -4,7 +4,7 @@
 //! the file. Nothing here comes from perf, from our encoder or from our classifier.
 
 use crate::error::{Error, OnFile, Result};
-use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic};
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, Register};
 use object::{Object, ObjectSegment, ObjectSymbol, SymbolKind};
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -163,6 +163,12 @@ impl Code {
         let mut decoder = Decoder::with_ip(64, self.bytes(ip, 15), ip, DecoderOptions::NONE);
         let instruction = decoder.decode();
         instruction.is_invalid() || instruction.is_string_instruction()
+    }
+
+    /// Whether the instruction at this address is a `MOV` to `CR3`.
+    pub fn sets_cr3(&self, ip: u64) -> bool {
+        let mut decoder = Decoder::with_ip(64, self.bytes(ip, 15), ip, DecoderOptions::NONE);
+        decoder.decode().op0_register() == Register::CR3
     }
 
     fn decode(&self, ip: u64) -> Option<(u64, Kind, Option<u64>)> {

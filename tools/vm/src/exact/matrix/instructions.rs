@@ -148,6 +148,117 @@ pub(super) fn bytes(said: &Said<'_>) -> Verdict {
     }
 }
 
+/// The function `work` by `perf annotate -n`, in lines such as `  12 :   4013e0: push   %r13`: how often each instruction was executed.
+pub(super) fn annotated(said: &Said<'_>) -> Verdict {
+    let code = &said.executed.code;
+    let mut right: BTreeMap<u64, u64> = BTreeMap::new();
+    for step in said.executed.first() {
+        if code.is_in(step.ip, "work") {
+            *right.entry(step.ip).or_default() += 1;
+        }
+    }
+    let instruction = |line: &str| {
+        let (count, rest) = line.split_once(" :")?;
+        let (ip, text) = rest.trim_start().split_once(':')?;
+        let ip = u64::from_str_radix(ip, 16).ok()?;
+        // Lines of source have numbers, too.
+        let count = match count.trim() {
+            "" => 0,
+            count => count.parse::<u64>().ok()?,
+        };
+        (!text.trim().is_empty() && count > 0).then_some((ip, count))
+    };
+    let shown: BTreeMap<u64, u64> = said.out.lines().filter_map(instruction).collect();
+    if shown != right || right.is_empty() {
+        let differ = right
+            .iter()
+            .find(|(ip, count)| shown.get(ip) != Some(count));
+        return Err(format!(
+            "perf shows {} instructions, {} are right; the first that differs is {differ:x?}",
+            shown.len(),
+            right.len()
+        ));
+    }
+    Ok(format!(
+        "{} instructions, each as often as it was executed",
+        right.len()
+    ))
+}
+
+/// Every hundredth instruction with its line of source, then a line `lines`, and the same by `addr2line`.
+pub(super) fn lines(said: &Said<'_>) -> Verdict {
+    let (shown, right) = said
+        .out
+        .split_once("\nlines\n")
+        .ok_or("there is no line `lines`")?;
+    let mut shown = shown.lines().filter(|line| !line.trim().is_empty());
+    let mut steps = said
+        .executed
+        .first()
+        .chunks_exact(100)
+        .filter_map(<[_]>::last);
+    let mut count = 0;
+    for right in right.lines() {
+        // As in `branches.c:20 (discriminator 3)`.
+        let right = right.split(' ').next().unwrap_or_default();
+        let ip = shown
+            .next()
+            .and_then(|line| u64::from_str_radix(line.trim(), 16).ok());
+        let line = shown.next().unwrap_or_default().trim();
+        let step = steps.next().map(|step| step.ip);
+        if ip.is_none() || ip != step || line != right {
+            return Err(format!(
+                "perf shows {ip:x?} at {line}, and {step:x?} at {right} is right"
+            ));
+        }
+        count += 1;
+    }
+    match steps.next() {
+        None if count > 0 => Ok(format!("{count} instructions with their lines")),
+        _ => Err(format!("perf shows {count} lines, and more are right")),
+    }
+}
+
+/// Every `N`th instruction, and in lines with `insn:` those that were executed from some branch on up to it.
+pub(super) fn between_branches<const N: usize>(said: &Said<'_>) -> Verdict {
+    let steps = said.executed.first();
+    let hex = |word: &str| u64::from_str_radix(word.trim(), 16).ok();
+    let mut samples: Vec<(u64, Vec<u64>)> = Vec::new();
+    for line in said.out.lines() {
+        match (line.split_once("insn:"), samples.last_mut()) {
+            (Some((ip, _)), Some((_, listed))) => listed.push(hex(ip).ok_or(line)?),
+            (None, _) => samples.extend(hex(line).map(|ip| (ip, Vec::new()))),
+            (Some(_), None) => return Err(format!("perf shows `{line}` first")),
+        }
+    }
+    let mut listed_in_all = 0;
+    for (number, (ip, listed)) in samples.iter().enumerate() {
+        let end = (number + 1) * N;
+        let window = |end: usize| steps.get(end.checked_sub(listed.len())?..end);
+        let is_right = |end| window(end).is_some_and(|steps| ips(steps) == *listed);
+        let before = steps.get(..end - 1).unwrap_or_default();
+        // perf takes a sample at the newest branch's address for that branch.
+        let branch = before.iter().rposition(|step| step.target().is_some());
+        let at_branch = branch.filter(|at| before.get(*at).is_some_and(|step| step.ip == *ip));
+        let ends = [Some(end), Some(end - 1), at_branch.map(|at| at + 1)];
+        let step = steps.get(end - 1).map(|step| step.ip);
+        if step != Some(*ip) || !ends.into_iter().flatten().any(is_right) {
+            return Err(format!(
+                "sample {number} is {ip:x} behind {listed:x?}, and {:x?} is right",
+                window(end).map(ips)
+            ));
+        }
+        listed_in_all += listed.len();
+    }
+    if samples.len() != steps.len() / N || listed_in_all == 0 {
+        return Err(format!("perf shows {} samples", samples.len()));
+    }
+    Ok(format!(
+        "{} samples with {listed_in_all} instructions before them, each of them",
+        samples.len()
+    ))
+}
+
 /// Some instructions, in lines of `-F tid,ip`: in the order of execution, as many as there are beginnings of the trace and
 /// targets of indirect branches, at least.
 pub(super) fn quick(said: &Said<'_>) -> Verdict {

@@ -283,3 +283,104 @@ fn is_by_processor(flags: &str) -> bool {
         "hw int" | "int" | "async" | "tr end" | "tr end async" | "tr end hw int"
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::executed::Code;
+    use super::*;
+
+    /// A call, an interrupt in front of the return, a branch that is taken, and a return to user space.
+    fn executed() -> Executed {
+        let mut image = vec![0x90; 0x3000];
+        let mut put = |at: usize, bytes: &[u8]| {
+            image[at..at + bytes.len()].copy_from_slice(bytes);
+        };
+        put(0, &[0xe8, 0x0b, 0, 0, 0, 0x74, 0x02]);
+        put(9, &[0x48, 0xcf]);
+        put(0x11, &[0xc3]);
+        put(0x1001, &[0x48, 0xcf]);
+        let symbols = "1000 t f\n1010 t g\n1020 t h\n2000 T asm_exc\n3000 T entry\n";
+        let code = Code::of_kernel(&image, "0 3000 1000\n", symbols);
+        let log = "1000 1010 2000 2001 1011 1005 1009 3000 3001";
+        Executed::by_cpu(log.split(' '), code).unwrap()
+    }
+
+    fn verdict(right: fn(&Said<'_>) -> Verdict, lines: &[&str]) -> Verdict {
+        let (out, executed) = (lines.join("\n"), executed());
+        right(&Said {
+            out: &out,
+            executed: &executed,
+        })
+    }
+
+    const BRANCHES: [&str; 9] = [
+        "7 tr strt jmp 0 => 1000",
+        "7 call 1000 => 1010",
+        "7 hw int 1011 => 2000",
+        "7 iret 2001 => 1011",
+        "7 return 1011 => 1005",
+        "7 jcc 1005 => 1009",
+        "7 tr end iret 1009 => 0",
+        "7 tr strt jmp 0 => 3000",
+        "7 tr end 3002 => 0",
+    ];
+
+    #[test]
+    fn each_branch_is_needed() {
+        verdict(branches_of_kernel, &BRANCHES).unwrap();
+        for (at, line) in BRANCHES.iter().enumerate() {
+            let mut less = BRANCHES.to_vec();
+            less.remove(at);
+            verdict(branches_of_kernel, &less).expect_err(line);
+            less.insert(at, "7 jmp 1005 => 1009");
+            verdict(branches_of_kernel, &less).expect_err(line);
+        }
+        // An interrupt leads to where interrupts lead.
+        let elsewhere = BRANCHES.map(|line| line.replace("2000", "1020"));
+        let elsewhere = elsewhere.each_ref().map(String::as_str);
+        verdict(branches_of_kernel, &elsewhere).unwrap_err();
+    }
+
+    #[test]
+    fn each_instruction_is_needed() {
+        let all = [
+            "1000", "1010", "2000", "2001", "1011", "1005", "1009", "3000", "3001",
+        ];
+        verdict(every_of_cpu::<1>, &all).unwrap();
+        verdict(every_of_cpu::<1>, &all[..8]).unwrap_err();
+        verdict(every_of_cpu::<1>, &all[1..]).unwrap_err();
+        verdict(every_of_cpu::<4>, &["2001", "3000"]).unwrap();
+        verdict(every_of_cpu::<4>, &["2001", "1009"]).unwrap_err();
+    }
+
+    #[test]
+    fn times_are_exact() {
+        let mut image = vec![0x90; 0x30];
+        // Two indirect calls with a NOP between, and one that repeats behind.
+        for at in [0x00, 0x11, 0x22] {
+            image[at..at + 2].copy_from_slice(&[0xff, 0xd0]);
+        }
+        image[0x20..0x22].copy_from_slice(&[0xf3, 0xaa]);
+        let code = Code::of_kernel(&image, "0 30 1000\n", "1000 t f\n");
+        let log = "1000 1010 1011 1020 1022 1028".split(' ');
+        let executed = Executed::by_cpu(log, code).unwrap();
+        let table = [
+            ("1.000000002", "1.000000004", true),
+            ("1.000000002", "1.000000009", true),
+            ("1.000000001", "1.000000009", false),
+            ("1.000000003", "1.000000009", false),
+            ("1.000000002", "1.000000003", false),
+            ("0.999999999", "1.000000009", false),
+        ];
+        for (second, third, right) in table {
+            let out = format!(
+                "1.000000000: call 1000 => 1010\n{second}: call 1011 => 1020\n{third}: call 1022 => 1028\n"
+            );
+            let said = Said {
+                out: &out,
+                executed: &executed,
+            };
+            assert_eq!(times(&said).is_ok(), right, "{second} {third}");
+        }
+    }
+}

@@ -2,7 +2,7 @@
 
 //! Whether the packets that perf dumps, and the events that it makes of them, are as many as what was executed needs.
 
-use super::executed::Kind;
+use super::executed::{Kind, Step};
 use super::rows::{Said, Verdict};
 
 /// A dumped packet.
@@ -120,6 +120,49 @@ fn switched(counts: &Counts, syscalls: usize) -> Result<(), String> {
         syscalls,
     )?;
     equal("TIP.PGE packets", counts.begins, counts.ends)
+}
+
+/// Of the kernel's code alone: what leads elsewhere has a bit or an address, an interrupt has one, too, behind a `FUP`; and each `MOV` that
+/// changes `CR3` has a `PIP`.
+pub(super) fn dumped_of_kernel(said: &Said<'_>) -> Verdict {
+    let all = packets(said.out);
+    let counts = counts(&all);
+    let (mut in_psb, mut addresses, mut spaces) = (false, 0, 0);
+    for packet in &all {
+        match packet.name {
+            "PSB" => in_psb = true,
+            "PSBEND" => in_psb = false,
+            "FUP" if !in_psb => addresses += 1,
+            "PIP" if !in_psb => spaces += 1,
+            _ => {}
+        }
+    }
+    let executed = said.executed;
+    let branches = [
+        Kind::Conditional,
+        Kind::Return,
+        Kind::IndirectJump,
+        Kind::IndirectCall,
+        Kind::FarReturn,
+    ];
+    let branches: usize = branches.map(|kind| executed.count(kind)).iter().sum();
+    equal(
+        "bits, TIP and TIP.PGD packets",
+        counts.bits + counts.tips + counts.ends,
+        branches + addresses,
+    )?;
+    equal("TIP.PGE packets", counts.begins, counts.ends)?;
+    let steps = executed.first().iter();
+    // What flushes the TLB moves the value that is there.
+    let changes = |step: &&Step| {
+        executed.code.sets_cr3(step.ip) && !executed.code.has_name(step.ip, "native_flush_tlb")
+    };
+    let moves = steps.filter(changes).count();
+    equal("PIP packets", spaces, moves)?;
+    Ok(format!(
+        "{branches} branches and {addresses} interrupts in {} bits, {} TIP and {} TIP.PGD packets; {spaces} PIP packets",
+        counts.bits, counts.tips, counts.ends
+    ))
 }
 
 /// The offsets of the `PSB` packets of a dump.

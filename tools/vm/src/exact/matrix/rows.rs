@@ -7,10 +7,14 @@ use super::calls::{
     by_script, call_and_return_trace, call_trace, chains, histogram, inclusive, last_branches,
 };
 use super::executed::Executed;
-use super::instructions::{all, bytes, every, nothing, one_in, one_thread, quick, skips, some};
+use super::instructions::{
+    all, annotated, between_branches, bytes, every, lines, nothing, one_in, one_thread, quick,
+    skips, some,
+};
 use super::kernel::{branches_of_kernel, every_of_cpu, times};
 use super::packets::{
-    cycles, dumped, dumped_without_compression, one_cycle_each, payloads, psb_events, psb_every,
+    cycles, dumped, dumped_of_kernel, dumped_without_compression, one_cycle_each, payloads,
+    psb_events, psb_every,
 };
 use super::recordings::{
     Recording, CYCLES, KERNEL, NORETCOMP, PERF, PIPE, PLAIN, PSB, THREADS, WHOLE, WRITES,
@@ -98,8 +102,12 @@ pub(super) const ROWS: &[Row] = &[
     row("--time of all", &THREADS, "perf script -i $DATA --itrace=i1ie -F tid,ip --time 0,$(perf script -i $DATA --no-itrace --show-task-events --ns | sed -n 's/.* \\([0-9.]*\\): PERF_RECORD_EXIT.*/\\1/p' | tail -n1)", all),
     row("--time behind the end", &THREADS, "perf script -i $DATA --itrace=i1ie -F tid,ip --time $(perf script -i $DATA --no-itrace --show-task-events --ns | sed -n 's/.* \\([0-9.]*\\): PERF_RECORD_EXIT.*/\\1/p' | tail -n1),", nothing),
     row("--time of a thread", &THREADS, "perf script -i $DATA --itrace=i1ie -F tid,ip --time $(perf script -i $DATA --no-itrace --show-task-events --ns | sed -n 's/.* \\([0-9.]*\\): PERF_RECORD_FORK.*/\\1/p' | head -n1),$(perf script -i $DATA --no-itrace --show-task-events --ns | sed -n 's/.* \\([0-9.]*\\): PERF_RECORD_EXIT.*/\\1/p' | head -n1)", one_thread),
+    row("iybxwpe", &PLAIN, "perf script -i $DATA --itrace=iybxwpe -F event,tid,flags,ip,addr | sed -n 's/branches:u://p'", branches::<ALL>),
+    row("-F +srcline", &PLAIN, "perf script -i $DATA --itrace=i100ie --no-inline -F ip,srcline >shown; cat shown; echo; echo lines; grep -o '^ *[0-9a-f]*$' shown | addr2line -s -e $PROGRAM", lines),
+    row("-F +brstackinsn", &PLAIN, "perf script -i $DATA --itrace=i100il4e -F ip,brstackinsn", between_branches::<100>),
     row("perf report", &PLAIN, "perf report -i $DATA --itrace=i1ie --stdio -q -F sample,sym", histogram),
     row("perf report --children", &PLAIN, "perf report -i $DATA --itrace=i1ig64e --no-inline --stdio -q --children -g caller,100 -F overhead_children,sample,sym", inclusive),
+    row("perf annotate", &PLAIN, "perf annotate -i $DATA --itrace=i1ie --stdio -q -n work", annotated),
     row("perf inject", &PLAIN, "perf inject -i $DATA --itrace=i100ie --strip -o new && perf script -i new -F tid,ip", every::<100>),
     row("perf inject for AutoFDO", &PLAIN, "perf inject -i $DATA --itrace=i100ile --strip -o new && perf script -i new -F ip,brstack", last_branches::<100, 64>),
     row("dlfilter-show-cycles.so", &CYCLES, "perf script -i $DATA --itrace=A --call-trace --dlfilter dlfilter-show-cycles.so", call_trace),
@@ -111,6 +119,7 @@ pub(super) const ROWS: &[Row] = &[
     row("the kernel, i1i", &KERNEL, "perf script -i $DATA --itrace=i1ie -F ip", every_of_cpu::<1>),
     row("the kernel, i1000i", &KERNEL, "perf script -i $DATA --itrace=i1000ie -F ip", every_of_cpu::<1000>),
     row("the kernel, b", &KERNEL, "perf script -i $DATA --itrace=be -F tid,flags,ip,addr", branches_of_kernel),
+    row("the kernel, -D", &KERNEL, "perf script -i $DATA -D", dumped_of_kernel),
     row("the kernel, perf report", &KERNEL, "perf report -i $DATA --itrace=i1ie --stdio -q -F sample,sym", histogram),
     row("kernel and programs, i1i", &WHOLE, "perf script -i $DATA --itrace=i1ie -F ip", every_of_cpu::<1>),
     row("times", &WHOLE, "perf script -i $DATA --itrace=be --ns -F time,flags,ip,addr", times),
