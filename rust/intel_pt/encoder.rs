@@ -71,6 +71,8 @@ pub struct Config {
     pub ret_compression: bool,
     /// Whether there are no `TNT`s. A decoder then sees where indirect branches lead, and cannot follow the thread.
     pub tnt_disable: bool,
+    /// Whether there are no packets of branches, nor of where tracing begins and ends: a trace of clocks and of PTWRITEs.
+    pub branch_disable: bool,
     /// Whether there is a `PTW` for each PTWRITE.
     pub ptw: bool,
     /// Whether a `FUP` with the address of the PTWRITE follows each `PTW`.
@@ -230,8 +232,10 @@ impl Encoder {
             let now = output.tsc();
             self.tsc(&mut group, &mut state, now, output);
         }
-        mode_exec(&mut group, &mut state, mode);
-        group.address(Address::Pge, ip, &mut state.last_ip);
+        if !self.config.branch_disable {
+            mode_exec(&mut group, &mut state, mode);
+            group.address(Address::Pge, ip, &mut state.last_ip);
+        }
         self.write(&group, state, output)?;
         // A decoder may keep older calls or not: the encoder does not depend on it.
         self.calls.clear();
@@ -287,7 +291,7 @@ impl Encoder {
         mode: Mode,
         output: &mut impl Output,
     ) -> Result<(), Full> {
-        if !self.state.on {
+        if !self.state.on || self.config.branch_disable {
             return Ok(());
         }
         match branch {
@@ -332,7 +336,7 @@ impl Encoder {
         mode: Mode,
         output: &mut impl Output,
     ) -> Result<(), Full> {
-        if !self.state.on {
+        if !self.state.on || self.config.branch_disable {
             return Ok(());
         }
 
@@ -408,6 +412,10 @@ impl Encoder {
         if self.config.fup_on_ptw {
             group.address(Address::Fup, ip, &mut state.last_ip);
         }
+        // With branches a `PSB` follows one of these.
+        if self.config.branch_disable && self.psb_due(&state) {
+            self.psb(&mut group, &mut state, None, output);
+        }
         self.write(&group, state, output)
     }
 
@@ -448,6 +456,10 @@ impl Encoder {
         if !self.state.on {
             return Ok(());
         }
+        if self.config.branch_disable {
+            self.state.on = false;
+            return Ok(());
+        }
 
         let mut group = Group::new();
         let mut state = State {
@@ -472,6 +484,10 @@ impl Encoder {
 
     /// Writes a `TIP`. Returns what [`finish`](Self::finish) returns.
     fn tip(&mut self, to: u64, mode: Mode, output: &mut impl Output) -> Result<bool, Full> {
+        if self.config.branch_disable {
+            return Ok(false);
+        }
+
         let mut group = Group::new();
         let mut state = self.state;
 

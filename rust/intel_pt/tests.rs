@@ -298,6 +298,52 @@ fn ptwrites_have_their_operands_and_addresses() {
     }
 }
 
+#[test]
+fn without_branches_there_are_clocks_and_ptwrites() {
+    let config = Config {
+        branch_disable: true,
+        ptw: true,
+        fup_on_ptw: true,
+        psb_period: 28,
+        ..Config::default()
+    };
+    let mut clock = Clock(Vec::new(), 0);
+    let mut pt = Encoder::new(config);
+
+    pt.begin(false, &mut clock).unwrap();
+    let psb = clock.0.clone();
+    pt.enable(0x401000, Mode::Bits64, &mut clock).unwrap();
+    assert!(pt.is_on());
+    pt.step(&taken(0x401000), &mut clock).unwrap();
+    pt.branch(
+        Branch::IndirectCall,
+        0x401002,
+        0x402000,
+        Mode::Bits64,
+        &mut clock,
+    )
+    .unwrap();
+    pt.branch(Branch::Return, 0x402001, 0x401002, Mode::Bits64, &mut clock)
+        .unwrap();
+    pt.interrupt(0x401002, 0x403000, Mode::Bits64, &mut clock)
+        .unwrap();
+    assert_eq!(clock.0, psb);
+    let mut want = psb.clone();
+    for number in 0..3 {
+        pt.ptwrite(0x401012, Payload::Bits32(number), &mut clock)
+            .unwrap();
+        want.extend([2, 0x92, number.to_le_bytes()[0], 0, 0, 0]);
+        // The first address is whole, and the one behind a `PSB`.
+        match number {
+            1 => want.extend([&[0x3d, 0x12, 0x10], &psb[..]].concat()),
+            _ => want.extend([0x5d, 0x12, 0x10, 0x40, 0]),
+        }
+    }
+    pt.disable(0x401020, &mut clock).unwrap();
+    assert!(!pt.is_on());
+    assert_eq!(clock.0, want);
+}
+
 /// Packets, and an instruction counter.
 #[derive(Default)]
 struct Counter(Vec<u8>, u64);

@@ -62,7 +62,7 @@ perf::format! {
         noretcomp: config[11],
         /// The operand of each `ptwrite`.
         ptw: config[12],
-        /// Branches.
+        /// Branches, where `pt` says that they can be left out.
         branch: config[13],
         /// Of the slower clock.
         mtc_period: config[14..=17],
@@ -85,8 +85,8 @@ const CYC_THRESH_MAX: u64 = 12;
 pub(crate) fn encoder_config(config: &Config) -> Result<intel_pt::Config> {
     let lacking = [config.pwr_evt(), config.mtc(), config.mtc_period()];
 
-    // Branches are all that there is: as on a unit of Intel's that cannot leave them out.
-    if config.pt() != config.branch()
+    // Without `pt` the bit of `branch` has no meaning, as with Intel's driver.
+    if config.branch() > config.pt()
         || config.psb_period() > PSB_PERIOD_MAX
         || config.cyc_thresh() > CYC_THRESH_MAX
         || lacking != [0; 3]
@@ -103,6 +103,7 @@ pub(crate) fn encoder_config(config: &Config) -> Result<intel_pt::Config> {
         },
         ret_compression: config.noretcomp() == 0,
         tnt_disable: config.notnt() != 0,
+        branch_disable: config.branch() < config.pt(),
         ptw: config.ptw() != 0,
         fup_on_ptw: config.fup_on_ptw() != 0,
         psb_period: 2048 << config.psb_period(),

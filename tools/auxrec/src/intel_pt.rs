@@ -199,18 +199,22 @@ mod tests {
         assert_eq!(words[10..], [1 << 9, 0xf << 14, 168, 2, 2, 0, 0, 0]);
     }
 
-    /// Time stamps are asked for, unless the user does not want them.
+    /// Time stamps and branches are asked for, unless the user does not want them.
     #[test]
-    fn stamps_are_the_default() {
+    fn defaults_are_those_of_perf() {
         let dir = tempfile::tempdir().unwrap();
         write(&dir.path().join("unit"), UNIT);
-
-        assert_eq!(plan(dir.path(), "unit//u").events[0].0.config[0], 1 << 10);
-        assert_eq!(
-            plan(dir.path(), "unit/noretcomp/u").events[0].0.config[0],
-            3 << 10
-        );
-        assert_eq!(plan(dir.path(), "unit/tsc=0/u").events[0].0.config[0], 0);
+        let table = [
+            ("unit//u", 0x2401),
+            ("unit/noretcomp/u", 0x2c01),
+            ("unit/tsc=0/u", 0x2001),
+            ("unit/branch=0/u", 0x0401),
+            ("unit/pt=0,branch=0/u", 0x0400),
+        ];
+        for (event, config) in table {
+            let found = plan(dir.path(), event).events[0].0.config[0];
+            assert_eq!(found, config, "{event}");
+        }
     }
 
     /// Each value of each term that has some values only, where the unit has them and where it lacks them.

@@ -347,7 +347,12 @@ fn refused() -> Result<String> {
         ),
         ("a threshold that is none", attr.flags, 13 << 19, EINVAL),
         ("the slower clock", attr.flags, 1 << 9, EINVAL),
-        ("no branches", attr.flags, 1, EINVAL),
+        (
+            "branches that are not asked for",
+            attr.flags,
+            1 << 13,
+            EINVAL,
+        ),
         ("a term that is none", attr.flags, 1 << 2, EINVAL),
         ("a period that is none", attr.flags, 15 << 24, EINVAL),
     ];

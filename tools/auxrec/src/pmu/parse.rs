@@ -85,8 +85,9 @@ impl Pmus {
             )));
         };
         if spec.pmu.writes_intel_pt() {
-            // perf's default. Without time stamps a decoder cannot match the trace with changing mappings.
-            spec.terms("tsc", false)?;
+            // perf's default. Without time stamps a decoder cannot match the trace with changing mappings; without `pt` the bit of
+            // `branch` has no meaning.
+            spec.terms("tsc,pt,branch", false)?;
         }
         spec.terms(terms, true)?;
         spec.modifiers(modifiers)?;

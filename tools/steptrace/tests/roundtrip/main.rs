@@ -273,6 +273,7 @@ fn configs(seed: u64) -> Config {
         cyc: dice.one_in(2),
         cyc_threshold: [0, 1, 2000][dice.below(3)],
         tnt_disable: false,
+        branch_disable: false,
         ptw: dice.one_in(2),
         fup_on_ptw: dice.one_in(2),
         mtc: dice.one_in(2).then(|| Mtc {

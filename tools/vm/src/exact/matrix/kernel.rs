@@ -205,13 +205,14 @@ impl<I: Iterator<Item = Shown>> Follow<'_, I> {
 }
 
 /// Lines of `--ns -F time,flags,ip,addr`, by a clock that goes on by a nanosecond an instruction: between two branches that have packets
-/// of their own it has gone on by as many as were executed. Each round of an instruction that repeats is one more.
+/// of their own it has gone on by as many as were executed. Each round of an instruction that repeats is one more, and QEMU may take some for an
+/// interrupt.
 pub(super) fn times(said: &Said<'_>) -> Verdict {
     let steps = said.executed.first();
     let mut repeats: HashMap<u64, bool> = HashMap::new();
     let mut at = 0;
     let mut before = None;
-    // Whether there may be more rounds since the branch before.
+    // Whether more time may have passed since the branch before.
     let mut more = false;
     let (mut exact, mut all) = (0_u64, 0_u64);
     let mut last = 0;
@@ -225,6 +226,7 @@ pub(super) fn times(said: &Said<'_>) -> Verdict {
         last = time;
         let (_, shown) = read(&format!("0 {rest}")).ok_or_else(wrong)?;
         if shown.from == 0 || is_by_processor(&shown.flags) {
+            more = true;
             continue;
         }
         let behind = steps.get(at..).unwrap_or_default();
@@ -259,7 +261,7 @@ pub(super) fn times(said: &Said<'_>) -> Verdict {
     match exact {
         0 => Err("no time between two branches can be compared".to_owned()),
         _ => Ok(format!(
-            "{exact} of {all} times are exact, the others have rounds of instructions that repeat, or user code between"
+            "{exact} of {all} times are exact, the others have user code, interrupts, or instructions that repeat between"
         )),
     }
 }

@@ -122,6 +122,22 @@ fn switched(counts: &Counts, syscalls: usize) -> Result<(), String> {
     equal("TIP.PGE packets", counts.begins, counts.ends)
 }
 
+/// Nothing of branches: an address for each `PTW` alone.
+pub(super) fn dumped_without_branches(said: &Said<'_>) -> Verdict {
+    let all = packets(said.out);
+    let named = |name: &str| all.iter().filter(|packet| packet.name == name).count();
+    let of_branches = ["TNT", "TIP", "TIP.PGE", "TIP.PGD", "MODE.Exec"];
+    let of_branches: usize = of_branches.map(named).iter().sum();
+    equal("packets of branches", of_branches, 0)?;
+    equal("FUP packets", named("FUP"), named("PTWRITE"))?;
+    match named("PTWRITE") {
+        0 => Err("no PTW is dumped".to_owned()),
+        count => Ok(format!(
+            "{count} PTW packets with their addresses, and no branch"
+        )),
+    }
+}
+
 /// Of the kernel's code alone: what leads elsewhere has a bit or an address, an interrupt has one, too, behind a `FUP`; and each `MOV` that
 /// changes `CR3` has a `PIP`.
 pub(super) fn dumped_of_kernel(said: &Said<'_>) -> Verdict {

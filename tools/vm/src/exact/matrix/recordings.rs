@@ -38,6 +38,11 @@ pub(super) const NORETCOMP: Recording = by_auxrec("noretcomp", "intel_pt/noretco
 pub(super) const CYCLES: Recording = by_auxrec("cycles", "intel_pt/cyc/u", "branches");
 pub(super) const PSB: Recording = by_auxrec("psb", "intel_pt/psb_period=0/u", "branches");
 pub(super) const WRITES: Recording = by_auxrec("writes", "intel_pt/ptw,fup_on_ptw,cyc/u", "writes");
+pub(super) const WRITES_ALONE: Recording = by_auxrec(
+    "writes-alone",
+    "intel_pt/branch=0,ptw,fup_on_ptw/u",
+    "writes",
+);
 pub(super) const PERF: Recording = Recording {
     by: Recorder::Perf,
     ..by_auxrec("perf", "intel_pt//u", "branches")
@@ -48,8 +53,16 @@ pub(super) const PIPE: Recording = Recording {
 };
 
 /// All of them.
-pub(super) const ALL: [&Recording; 8] = [
-    &PLAIN, &PERF, &THREADS, &NORETCOMP, &CYCLES, &PSB, &WRITES, &PIPE,
+pub(super) const ALL: [&Recording; 9] = [
+    &PLAIN,
+    &PERF,
+    &THREADS,
+    &NORETCOMP,
+    &CYCLES,
+    &PSB,
+    &WRITES,
+    &WRITES_ALONE,
+    &PIPE,
 ];
 
 /// The programs that are stepped, outside: they execute the same instructions on each machine. A processor that lacks `PTWRITE` cannot

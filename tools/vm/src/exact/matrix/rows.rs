@@ -13,11 +13,12 @@ use super::instructions::{
 };
 use super::kernel::{branches_of_kernel, every_of_cpu, times};
 use super::packets::{
-    cycles, dumped, dumped_of_kernel, dumped_without_compression, one_cycle_each, payloads,
-    psb_events, psb_every,
+    cycles, dumped, dumped_of_kernel, dumped_without_branches, dumped_without_compression,
+    one_cycle_each, payloads, psb_events, psb_every,
 };
 use super::recordings::{
     Recording, CYCLES, KERNEL, NORETCOMP, PERF, PIPE, PLAIN, PSB, THREADS, WHOLE, WRITES,
+    WRITES_ALONE,
 };
 
 /// What came of a row: a note, or why it fails.
@@ -88,6 +89,8 @@ pub(super) const ROWS: &[Row] = &[
     row("-D with noretcomp", &NORETCOMP, "perf script -i $DATA -D", dumped_without_compression),
     row("-D with psb_period", &PSB, "perf script -i $DATA -D", psb_every::<2048>),
     row("w", &WRITES, "perf script -i $DATA --itrace=we -F ip,synth && echo && echo printed && cat ${DATA%.data}.out", payloads),
+    row("w with branch=0", &WRITES_ALONE, "perf script -i $DATA --itrace=we -F ip,synth && echo && echo printed && grep -v ' 0$' ${DATA%.data}.out", payloads),
+    row("-D with branch=0", &WRITES_ALONE, "perf script -i $DATA -D", dumped_without_branches),
     row("d", &PLAIN, "perf script -i $DATA --itrace=i1ide -F tid,ip && test -s intel_pt.log", all),
     row("Z", &PLAIN, "perf script -i $DATA --itrace=i1iZe -F tid,ip", all),
     row("y", &CYCLES, "perf script -i $DATA --itrace=i1iye -F event,period", cycles),
