@@ -4,7 +4,7 @@
 # cache (${XDG_CACHE_HOME:-~/.cache}/auxpmu).
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench figures fuzz check litmus kbuild kunit e2e matrix beside disk exact break debug modules tools shell guest trace programs rust-analyzer kernels update clean clean-cache
+.PHONY: help demo test bench figures coverage fuzz check litmus kbuild kunit e2e matrix beside disk exact break debug modules tools shell guest trace programs rust-analyzer kernels update clean clean-cache
 
 ROOT := tools/vm/root.sh
 # A profile of its own: auxvm only waits for others, and the first call waits for its build.
@@ -32,6 +32,7 @@ help:
 	@echo '  make bench          what a session of an event and recording cost, in guest instructions; PART=driver, steps, tracing, restart or recorder'
 	@echo '                      for one of them, PART=parallel for how fast two processors are drained'
 	@echo '  make figures        Documentation/figures.md from what was measured last'
+	@echo '  make coverage       Documentation/intel-pt-coverage.md from what the tests said last'
 	@echo '  make fuzz           the parsers of files and options, and the trace unit, under libFuzzer; SECONDS=60 for each, CASE="name" for one'
 	@echo '  make modules        build the modules for both kernels: build/modules/'
 	@echo '  make tools          build the tools for guests'
@@ -69,7 +70,7 @@ litmus kbuild kunit matrix beside disk exact break:
 e2e:
 	@$(AUXVM) test --suite e2e --suite matrix $(CASES)
 
-demo tools rust-analyzer update figures:
+demo tools rust-analyzer update figures coverage:
 	@$(AUXVM) $@
 
 shell:

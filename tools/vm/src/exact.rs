@@ -7,6 +7,7 @@
 //! - [`outside`]: a whole guest, traced by that unit from its kernel's first instruction on, for stock perf.
 //! - [`device`]: kernel and programs, traced by that unit and its driver.
 //! - [`matrix`]: what else perf offers for such traces.
+//! - [`theirs`]: perf's own tests.
 
 use crate::cache::Cache;
 use crate::error::{Error, OnFile, Result};
@@ -27,6 +28,7 @@ mod device;
 mod kernel;
 mod matrix;
 mod outside;
+mod theirs;
 
 /// Programs that are unlike each other, and soon done: stepping them by ptrace takes a minute each in a guest that is emulated.
 /// `device::NAME` is left out for its longest part, the guest with one CPU: the others are named.
@@ -83,9 +85,15 @@ pub fn run(
     let of_programs: Vec<_> = filters
         .iter()
         .filter(|filter| {
-            let mut others = [kernel::NAME, outside::NAME, matrix::NAME, device::NAME]
-                .into_iter()
-                .chain(device::parts());
+            let mut others = [
+                kernel::NAME,
+                outside::NAME,
+                matrix::NAME,
+                device::NAME,
+                theirs::NAME,
+            ]
+            .into_iter()
+            .chain(device::parts());
             !others.any(|name| name.contains(filter.as_str()))
         })
         .cloned()
@@ -102,6 +110,9 @@ pub fn run(
     }
     if asked(matrix::NAME) {
         suites.push(matrix::run(cache, dir, stock)?);
+    }
+    if asked(theirs::NAME) {
+        suites.push(theirs::run(cache, dir, stock)?);
     }
     let part = |name: &str| asked(device::NAME) || asked(name);
     if device::parts().any(part) {

@@ -17,6 +17,7 @@ pub mod broken;
 pub mod cache;
 pub mod compile_fail;
 pub mod contract;
+pub mod coverage;
 pub mod cpio;
 pub mod demo;
 pub mod disk;

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 use vm::bench;
 use vm::cache::Cache;
+use vm::coverage;
 use vm::demo;
 use vm::figures;
 use vm::fuzz;
@@ -141,6 +142,8 @@ enum Verb {
         #[arg(value_enum)]
         part: Option<bench::Part>,
     },
+    /// Write Documentation/intel-pt-coverage.md from what the tests said last
+    Coverage,
     /// Write Documentation/figures.md from what was measured
     Figures,
     /// Feed the parsers of files and options what nobody would write
@@ -310,6 +313,7 @@ fn run(args: Args) -> Result<ExitCode> {
                 return Ok(ExitCode::FAILURE);
             }
         }
+        Verb::Coverage => println!("{}", coverage::write(&cache)?.display()),
         Verb::Figures => println!("{}", figures::write(&cache)?.display()),
         Verb::Fuzz { seconds, case } => {
             for line in fuzz::run(&cache, seconds, &case)? {

@@ -7,7 +7,7 @@ use crate::cache::Cache;
 use crate::error::Result;
 use crate::ktap::Case;
 use crate::step::{Log, Progress};
-use crate::{contract, libtest};
+use crate::{contract, coverage, libtest};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -36,6 +36,7 @@ pub(super) fn run(cache: &Cache, dir: &Path) -> Result<Case> {
         rule("SPDX", cache, &files, lacks_spdx),
         rule("no unsafe", cache, &files, has_unsafe),
         contract::check(cache.checkout(), &files),
+        coverage::check(cache.checkout()),
     ];
     let scripts: Vec<_> = files
         .iter()

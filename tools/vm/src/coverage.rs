@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! `Documentation/intel-pt-coverage.md`: what perf's page on Intel PT promises, and the cases that show it on each unit.
+//!
+//! `coverage/promises.tsv` has the promises: section, promise, and for `soft_pt` and `trace_unit` either cases, as the ends of their paths
+//! with `; ` between, or `cannot: REASON` where software cannot, or `open: WHAT` where nothing shows it yet. The results are those of the
+//! last run of tests. Of a case that did not run, the document keeps what it said.
+
+use crate::cache::Cache;
+use crate::error::{Error, OnFile, Result};
+use crate::ktap::{self, Case, Status};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const PROMISES: &str = include_str!("coverage/promises.tsv");
+
+/// The document, in the checkout.
+const DOCUMENT: &str = "Documentation/intel-pt-coverage.md";
+
+const UNITS: [&str; 2] = ["soft_pt", "trace_unit"];
+
+const HEAD: &str = "<!-- SPDX-License-Identifier: GPL-2.0 OR MIT -->
+
+# What perf promises for Intel PT
+
+`make coverage` writes this file from `tools/vm/src/coverage/promises.tsv` and from the last run of the tests. Do not
+edit it. The promises are those of perf's page `perf-intel-pt(1)`. A case is named by the end of its path:
+[testing.md](testing.md) says how to run it.
+
+| result | |
+|---|---|
+| passed | each of the cases passed when it last ran |
+| cannot | software cannot, or this machine's |
+| open | nothing shows it yet |
+";
+
+/// How a promise is held on a unit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Proof<'a> {
+    By(Vec<&'a str>),
+    Cannot(&'a str),
+    Open(&'a str),
+}
+
+struct Promise<'a> {
+    section: &'a str,
+    text: &'a str,
+    proofs: [Proof<'a>; 2],
+}
+
+impl<'a> Proof<'a> {
+    fn parse(cell: &'a str) -> Self {
+        if let Some(reason) = cell.strip_prefix("cannot: ") {
+            return Self::Cannot(reason);
+        }
+        match cell.strip_prefix("open: ") {
+            Some(what) => Self::Open(what),
+            None => Self::By(cell.split("; ").collect()),
+        }
+    }
+}
+
+fn promises(text: &str) -> std::result::Result<Vec<Promise<'_>>, String> {
+    let promise = |line| -> std::result::Result<Promise<'_>, String> {
+        let cells: Vec<_> = str::split(line, '\t').collect();
+        match cells.as_slice() {
+            &[section, text, soft_pt, trace_unit] => Ok(Promise {
+                section,
+                text,
+                proofs: [soft_pt, trace_unit].map(Proof::parse),
+            }),
+            _ => Err(format!("`{line}` is no promise")),
+        }
+    };
+    text.lines().map(promise).collect()
+}
+
+/// The results of cases, by the ends of their paths.
+type Results = BTreeMap<String, Status>;
+
+/// The results of all cases that the promises name. A case that ran on several kernels has passed if it has nowhere failed and somewhere
+/// passed.
+fn results(promises: &[Promise<'_>], run: &[Case]) -> Results {
+    let mut results = Results::new();
+    for case in run {
+        collect(&case.name, case, promises, &mut results);
+    }
+    results
+}
+
+fn collect(path: &str, case: &Case, promises: &[Promise<'_>], results: &mut Results) {
+    let proofs = promises.iter().flat_map(|promise| &promise.proofs);
+    for proof in proofs {
+        let Proof::By(names) = proof else { continue };
+        for name in names.iter().filter(|name| is_end(path, name)) {
+            let now = case.status;
+            let both = |before: &mut Status| {
+                *before = match (*before, now) {
+                    (Status::Fail, _) | (_, Status::Fail) => Status::Fail,
+                    (Status::Pass, _) | (_, Status::Pass) => Status::Pass,
+                    (Status::Skip, Status::Skip) => Status::Skip,
+                };
+            };
+            let name = (*name).to_owned();
+            results.entry(name).and_modify(both).or_insert(now);
+        }
+    }
+    for child in &case.children {
+        collect(&format!("{path}/{}", child.name), child, promises, results);
+    }
+}
+
+/// Whether a path ends with these parts.
+fn is_end(path: &str, end: &str) -> bool {
+    path.strip_suffix(end)
+        .is_some_and(|before| before.is_empty() || before.ends_with('/'))
+}
+
+/// What the document says of cases.
+fn said(document: &str) -> Results {
+    let row = |line: &str| {
+        let cells: Vec<_> = line.trim_matches('|').split(" | ").collect();
+        let (cases, result) = (cells.get(2)?.to_string(), cells.get(3)?.trim());
+        let status = match result {
+            "passed" => Status::Pass,
+            "skipped" => Status::Skip,
+            "failed" => Status::Fail,
+            _ => return None,
+        };
+        let names = cases.split("; ").map(|name| name.trim().to_owned());
+        Some(names.map(|name| (name, status)).collect::<Vec<_>>())
+    };
+    document.lines().filter_map(row).flatten().collect()
+}
+
+fn result(names: &[&str], results: &Results) -> &'static str {
+    let all: Vec<_> = names.iter().map(|name| results.get(*name)).collect();
+    if all.contains(&Some(&Status::Fail)) {
+        "failed"
+    } else if all.contains(&None) {
+        "not run"
+    } else if all.contains(&Some(&Status::Skip)) {
+        "skipped"
+    } else {
+        "passed"
+    }
+}
+
+fn document(promises: &[Promise<'_>], results: &Results) -> String {
+    let mut text = HEAD.to_owned();
+    let mut section = "";
+    for promise in promises {
+        if promise.section != section {
+            section = promise.section;
+            let _ = write!(
+                text,
+                "\n## {section}\n\n| promise | unit | shown by | result |\n|---|---|---|---|\n"
+            );
+        }
+        for (unit, proof) in UNITS.iter().zip(&promise.proofs) {
+            let (how, result) = match proof {
+                Proof::By(names) => (names.join("; "), result(names, results)),
+                Proof::Cannot(reason) => ((*reason).to_owned(), "cannot"),
+                Proof::Open(what) => ((*what).to_owned(), "open"),
+            };
+            let text_of = match *unit == UNITS[0] {
+                true => promise.text,
+                false => "",
+            };
+            let _ = writeln!(text, "| {text_of} | {unit} | {how} | {result} |");
+        }
+    }
+    text
+}
+
+/// Writes the document.
+///
+/// # Errors
+///
+/// When no tests have run, a file cannot be read or written, or a promise is none.
+pub fn write(cache: &Cache) -> Result<PathBuf> {
+    let promises = promises(PROMISES).map_err(Error::Other)?;
+    let run = cache.build().join("test/all.ktap");
+    let run = fs::read_to_string(&run).on("read", &run)?;
+    let place = cache.checkout().join(DOCUMENT);
+    let mut known = said(&fs::read_to_string(&place).unwrap_or_default());
+    known.extend(results(&promises, &ktap::parse(&run)));
+    fs::write(&place, document(&promises, &known)).on("write", &place)?;
+    Ok(place)
+}
+
+/// Whether the document has each promise, and each case that it names has passed.
+#[must_use]
+pub fn check(checkout: &Path) -> Case {
+    const NAME: &str = "coverage of Intel PT";
+
+    let text = match fs::read_to_string(checkout.join(DOCUMENT)) {
+        Ok(text) => text,
+        Err(error) => return Case::fail(NAME, &format!("cannot read {DOCUMENT}: {error}")),
+    };
+    let promises = match promises(PROMISES) {
+        Ok(promises) => promises,
+        Err(error) => return Case::fail(NAME, &error),
+    };
+    let results = said(&text);
+    if document(&promises, &results) != text {
+        return Case::fail(NAME, "it is not what `make coverage` writes");
+    }
+    match results.iter().find(|(_, status)| **status != Status::Pass) {
+        Some((name, status)) => Case::fail(NAME, &format!("{name}: {status:?}")),
+        None if text.contains("| not run |") => Case::fail(NAME, "a case has not run"),
+        None => Case::pass(NAME),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str =
+        "One\t`a`\tsuite/case 1; other\tcannot: no\nTwo\t`b`\topen: nothing\tcase 1\n";
+
+    fn run(first: Case, other: Case) -> Vec<Case> {
+        vec![Case::suite(
+            "all",
+            vec![Case::suite("suite", vec![first]), other],
+        )]
+    }
+
+    #[test]
+    fn the_document_has_the_results() {
+        let promises = promises(TEXT).unwrap();
+        let table = [
+            (
+                Case::pass("case 1"),
+                Case::pass("other"),
+                "passed",
+                "passed",
+            ),
+            (
+                Case::pass("case 1"),
+                Case::skip("other", ""),
+                "skipped",
+                "passed",
+            ),
+            (
+                Case::fail("case 1", ""),
+                Case::pass("other"),
+                "failed",
+                "failed",
+            ),
+            (
+                Case::pass("case 1"),
+                Case::pass("another"),
+                "not run",
+                "passed",
+            ),
+        ];
+        for (first, other, one, two) in table {
+            let results = results(&promises, &run(first, other));
+            let text = document(&promises, &results);
+            let rows = [
+                format!("| `a` | soft_pt | suite/case 1; other | {one} |"),
+                "|  | trace_unit | no | cannot |".to_owned(),
+                "| `b` | soft_pt | nothing | open |".to_owned(),
+                format!("|  | trace_unit | case 1 | {two} |"),
+            ];
+            for row in rows {
+                assert!(text.contains(&row), "{row}\n{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_did_not_run_is_kept() {
+        let promises = promises(TEXT).unwrap();
+        let all = run(Case::pass("case 1"), Case::pass("other"));
+        let text = document(&promises, &results(&promises, &all));
+        assert_eq!(document(&promises, &said(&text)), text);
+    }
+
+    #[test]
+    fn a_line_that_is_no_promise_is_found() {
+        for line in ["One\ttwo\tthree", "", "a\tb\tc\td\te"] {
+            assert!(promises(&format!("{line}\n")).is_err(), "{line}");
+        }
+    }
+}

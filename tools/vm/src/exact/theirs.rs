@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! perf's own shell tests, unmodified, from Debian's package: with `soft_pt`, and with the trace unit, under the name `intel_pt`.
+//!
+//! A test that can't pass here has its reason in [`CANNOT`], and is reported as skipped with it. If it passes it has passed.
+
+use super::both;
+use crate::cache::Cache;
+use crate::error::{OnFile, Result};
+use crate::guest::{Devices, Guest, Outcome};
+use crate::kernel::Kernel;
+use crate::ktap::Case;
+use crate::modules::{self, Mode};
+use crate::python;
+use crate::step::Progress;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The case's name.
+pub(super) const NAME: &str = "perf's own tests";
+
+/// Where the package has them.
+const PLACE: &str = "/usr/lib/perf-core/tests/shell";
+
+/// The tests. The first one reports its parts.
+const SCRIPTS: [&str; 5] = [
+    "test_intel_pt.sh",
+    "pipe_test.sh",
+    "record+zstd_comp_decomp.sh",
+    "record_sideband.sh",
+    "script.sh",
+];
+
+/// What they call besides perf and busybox.
+const PROGRAMS: [&str; 8] = [
+    "/usr/bin/perf",
+    "/usr/bin/bash",
+    "/usr/bin/awk",
+    "/usr/bin/date",
+    "/usr/bin/find",
+    "/usr/bin/mktemp",
+    "/usr/bin/sed",
+    "/usr/bin/taskset",
+];
+
+/// A unit, a test or a part, and why that can't pass.
+const CANNOT: &[(&str, &str, &str)] = &[
+    (SOFT_PT, "with kernel trace", "it traces no kernel code"),
+    (SOFT_PT, "power events", NO_POWER),
+    (SOFT_PT, "with event_trace", NO_EVENTS),
+    (UNIT, "power events", NO_POWER),
+    (UNIT, "with TNT packets disabled", "it has no such term"),
+    (SOFT_PT, "pipe_test.sh", NO_SYMBOLS),
+    (UNIT, "pipe_test.sh", NO_SYMBOLS),
+    (UNIT, "with event_trace", NO_EVENTS),
+    (SOFT_PT, "virtual LBR", NO_COUNTERS),
+    (UNIT, "virtual LBR", NO_COUNTERS),
+    (SOFT_PT, "with pause / resume", NO_COUNTERS),
+    (UNIT, "with pause / resume", NO_COUNTERS),
+];
+
+const SOFT_PT: &str = "soft_pt";
+const UNIT: &str = "trace_unit";
+const NO_POWER: &str = "the unit sees no power states";
+const NO_SYMBOLS: &str = "Debian's perf has no symbols";
+const NO_EVENTS: &str = "the unit has no Event Trace";
+const NO_COUNTERS: &str = "an emulated processor has no hardware counters";
+
+pub(super) fn run(cache: &Cache, dir: &Path, kernel: &Kernel) -> Result<Case> {
+    let progress = Progress::begin(&format!("exact: {NAME} on {}", kernel.kind));
+    let built = modules::build(cache, kernel, Mode::Plain)?;
+    let on = |unit| on(cache, dir, kernel, &built.files, unit);
+    let (soft_pt, unit) = both(|| on(SOFT_PT), || on(UNIT))?;
+    let suite = Case::suite(NAME, vec![soft_pt, unit]);
+    progress.end(&suite.counts().summary());
+    Ok(suite)
+}
+
+fn on(
+    cache: &Cache,
+    dir: &Path,
+    kernel: &Kernel,
+    modules: &[PathBuf],
+    unit: &'static str,
+) -> Result<Case> {
+    let (loads, devices) = match unit {
+        SOFT_PT => (
+            "insmod /modules/rust_stepping.ko && insmod /modules/soft_pt.ko intel_pt=1",
+            Devices::Plain,
+        ),
+        _ => (
+            "insmod /modules/trace_unit.ko intel_pt=1",
+            Devices::TraceUnit,
+        ),
+    };
+    let mut guest = Guest::new(kernel, modules)?
+        .append("vdso=0 kunit.enable=0")
+        .timeout(Duration::from_secs(1800))
+        .more_memory(512)
+        .intel()
+        .devices(devices);
+    for program in PROGRAMS {
+        guest = guest.installed(Path::new(program))?;
+    }
+    for file in [files(Path::new(PLACE))?, python::cpython()?].concat() {
+        guest = guest.installed(&file)?;
+    }
+    let mut command = format!(
+        "insmod /modules/rust_perf.ko && {loads} || exit 1\necho 0 >/proc/sys/kernel/kptr_restrict\ncd /tmp; export PATH=/usr/bin:$PATH\n"
+    );
+    for script in SCRIPTS {
+        command += &format!(
+            "timeout 600 bash {PLACE}/{script} >/out/{script}.said 2>&1; echo $? >/out/{script}.status\n"
+        );
+    }
+    let outcome = guest.run(
+        cache,
+        &dir.join(format!("exact-theirs-{unit}")),
+        &command,
+        |_| {},
+    )?;
+    let mut cases = Vec::new();
+    for script in SCRIPTS {
+        cases.extend(judged(&outcome, unit, script)?);
+    }
+    if let Some(fault) = outcome.faults().first() {
+        cases.push(Case::fail(fault.name.as_str(), &fault.reason));
+    }
+    Ok(Case::suite(unit, cases))
+}
+
+/// All tests, and what they read.
+fn files(place: &Path) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(place).on("read", place)? {
+        let path = entry.on("read", place)?.path();
+        match path.is_dir() {
+            true if path.ends_with("lib") => files.extend(self::files(&path)?),
+            true => {}
+            false => files.push(path),
+        }
+    }
+    Ok(files)
+}
+
+/// What came of it, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Came {
+    Passed,
+    Skipped(String),
+    Failed(String),
+}
+
+fn judged(outcome: &Outcome, unit: &str, script: &str) -> Result<Vec<Case>> {
+    let read = |what: &str| {
+        let path = outcome.files.join(format!("{script}.{what}"));
+        fs::read_to_string(&path).on("read", &path)
+    };
+    let (said, status) = (read("said")?, read("status")?);
+    let last = || said.lines().last().unwrap_or_default().to_owned();
+    let parts = parts(&said);
+    // The status of a script with parts is theirs, unless it has ended before the last.
+    let whole = match (status.trim(), said.contains("--- Done ---")) {
+        ("0", _) => Came::Passed,
+        (_, true) if !parts.is_empty() => Came::Passed,
+        ("2", _) => Came::Skipped(last()),
+        (status, _) => Came::Failed(format!("status {status}: {}", last())),
+    };
+    let all = parts
+        .into_iter()
+        .map(|(name, came)| (format!("{script}: {name}"), came))
+        .chain([(script.to_owned(), whole)]);
+    Ok(all
+        .map(|(name, came)| {
+            let is = |(of, part, _): &&(&str, &str, &str)| *of == unit && name.ends_with(part);
+            let cannot = CANNOT.iter().find(is);
+            match (came, cannot) {
+                (Came::Passed, _) => Case::pass(&name),
+                (_, Some((_, _, reason))) => Case::skip(&name, reason),
+                (Came::Skipped(why), None) => {
+                    Case::fail(&name, &format!("skipped, without a reason of ours: {why}"))
+                }
+                (Came::Failed(why), None) => Case::fail(&name, &why),
+            }
+        })
+        .collect())
+}
+
+/// The parts of a script that says `--- Test NAME ---` in front of each, and `OK` or `SKIP: WHY` at its end.
+fn parts(said: &str) -> Vec<(String, Came)> {
+    let mut parts: Vec<(String, Came)> = Vec::new();
+    for line in said.lines() {
+        let name = line
+            .strip_prefix("--- Test ")
+            .and_then(|line| line.strip_suffix(" ---"));
+        if let Some(name) = name {
+            parts.push((
+                name.trim_end().to_owned(),
+                Came::Failed("it says nothing".to_owned()),
+            ));
+            continue;
+        }
+        // What follows is no part.
+        if line.starts_with("--- ") {
+            break;
+        }
+        if let Some((_, came)) = parts.last_mut() {
+            *came = match line.strip_prefix("SKIP: ") {
+                Some(why) => Came::Skipped(why.to_owned()),
+                None if line == "OK" => Came::Passed,
+                None if line.trim().is_empty() => continue,
+                None => Came::Failed(line.to_owned()),
+            };
+        }
+    }
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_told_apart() {
+        let said = "before\n--- Test one ---\nnoise\nOK\n--- Test two  ---\nSKIP: none is there\n--- Test three ---\n\
+                    OK\nwent wrong\n--- Test four ---\n--- Cleaning up ---\nOK\n";
+        let want = [
+            ("one", Came::Passed),
+            ("two", Came::Skipped("none is there".to_owned())),
+            ("three", Came::Failed("went wrong".to_owned())),
+            ("four", Came::Failed("it says nothing".to_owned())),
+        ];
+        let want = want.map(|(name, came)| (name.to_owned(), came));
+        assert_eq!(parts(said), want);
+    }
+}
