@@ -127,6 +127,14 @@ impl Size {
         (pos.get() & self.mask()) as usize
     }
 
+    /// The position with the offset of `pos` that is less than the size: what is left of `pos` where
+    /// wraps are not counted.
+    #[inline]
+    #[must_use]
+    pub const fn first(self, pos: Pos) -> Pos {
+        Pos(pos.get() & self.mask())
+    }
+
     /// The space in bytes for a writer at `head`, with the reader at `tail`: perf's `CIRC_SPACE()`.
     ///
     /// One byte always stays free, so that a full ring and an empty one differ. User space owns

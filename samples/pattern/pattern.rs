@@ -71,6 +71,10 @@ module! {
             default: 0,
             description: "Register as another PMU, for programs that go by names: 1 intel_pt, 2 intel_bts",
         },
+        offset: u8 {
+            default: 0,
+            description: "In overwrite mode, publish the head as an offset in the AUX area, as hardware intel_pt does: 1",
+        },
     },
 }
 
@@ -110,6 +114,7 @@ impl kernel::Module for Module {
             });
         let driver = Pattern {
             streams: Atomic::new(0),
+            is_offset: module_parameters::offset.value() != 0,
         };
 
         Ok(Self {
@@ -121,6 +126,8 @@ impl kernel::Module for Module {
 struct Pattern {
     /// Streams so far.
     streams: Atomic<u32>,
+    /// Whether the unit does not count how often it wraps.
+    is_offset: bool,
 }
 
 /// What an AUX area has.
@@ -262,11 +269,16 @@ impl AuxPmu for Pattern {
             aux::Mode::Overwrite => broken::wrap(len, region.size()),
         });
         let format = sink.format();
+        let commit = if unit.lost.any() {
+            unit.lose_and_leave(event, len, mode)
+        } else {
+            event.leave(unit);
+            aux::Commit::new(len, aux::Loss::None)
+        };
 
-        if unit.lost.any() {
-            return unit.lose_and_leave(event, len, mode).in_format(format);
+        match self.is_offset {
+            true => commit.in_format(format).as_offset(),
+            false => commit.in_format(format),
         }
-        event.leave(unit);
-        aux::Commit::new(len, aux::Loss::None).in_format(format)
     }
 }

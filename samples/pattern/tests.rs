@@ -89,9 +89,14 @@ impl Terms {
 }
 
 fn open(setup: &Setup) -> Result<Bench<Pattern>> {
+    open_with(setup, false)
+}
+
+fn open_with(setup: &Setup, is_offset: bool) -> Result<Bench<Pattern>> {
     Bench::new(
         Pattern {
             streams: Atomic::new(0),
+            is_offset,
         },
         setup,
     )
@@ -433,6 +438,46 @@ mod cases {
             seen.read(&bench.read()?)?;
             assert_eq!(seen.overhead, 1024 - 64);
             assert!(seen.adds_up(&bench));
+        }
+        Ok(())
+    }
+
+    /// As hardware that does not count how often it wraps: the head stays within the area, and each
+    /// record has the area's size.
+    #[test]
+    fn a_head_can_be_an_offset() -> Result {
+        for (sink, format) in [(DIRECT, 0), (SG, 0), (BUFFER, FLAT)] {
+            let setup = Setup {
+                mode: Mode::Overwrite,
+                ..Terms { sink, ..TERMS }.setup(4)
+            };
+            let mut bench = open_with(&setup, true)?;
+
+            bench.add()?;
+            bench.tick();
+            bench.stop();
+            bench.start();
+            for _ in 0..3 {
+                bench.tick();
+            }
+            bench.stop();
+            bench.start();
+            bench.tick();
+            bench.stop();
+            // Nothing was written.
+            bench.start();
+            bench.del();
+            let all = [PAGE, 0, PAGE].map(|head| (head, 4 * PAGE, OVERWRITE | format));
+            assert_eq!(&records(&bench)?[..], &all);
+            assert_eq!(bench.head(), PAGE);
+            assert!(bench.violation().is_none());
+
+            // In non-overwrite mode it makes no difference.
+            let mut bench = open_with(&Terms { sink, ..TERMS }.setup(8), true)?;
+            bench.add()?;
+            bench.tick();
+            bench.del();
+            assert_eq!(&records(&bench)?[..], &[(0, PAGE, format)]);
         }
         Ok(())
     }

@@ -98,6 +98,15 @@ fn wraps_counts_ends() {
     }
 }
 
+#[test]
+fn wraps_that_are_not_counted() {
+    let size = Size::new(16).unwrap();
+
+    for (pos, first) in [(0, 0), (15, 15), (16, 0), (35, 3), (u64::MAX, 15)] {
+        assert_eq!(size.first(Pos::new(pos)), Pos::new(first), "{pos}");
+    }
+}
+
 proptest! {
     /// A writer and a reader take turns; the model is a queue.
     #[test]

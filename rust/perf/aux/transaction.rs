@@ -380,6 +380,8 @@ pub struct Commit {
     pub(super) len: u64,
     pub(super) losses: Losses,
     pub(super) format: Format,
+    /// Whether in overwrite mode `aux_head` is an offset.
+    pub(super) is_offset: bool,
 }
 
 impl Commit {
@@ -393,6 +395,7 @@ impl Commit {
             len,
             losses: loss.into(),
             format: Format::default(),
+            is_offset: false,
         }
     }
 
@@ -407,6 +410,22 @@ impl Commit {
     pub fn and_lost(self, loss: Loss) -> Self {
         Self {
             losses: self.losses.and(loss),
+            ..self
+        }
+    }
+
+    /// In overwrite mode: the unit does not know how often it wrapped, so the length counts modulo the
+    /// size of the area.
+    ///
+    /// perf then publishes the head as an offset in the area, and a record of the area's size. A
+    /// reader must find out by itself whether the area wrapped. A unit that counts its bytes is
+    /// better off without. In non-overwrite mode this has no effect.
+    ///
+    /// C counterpart: `handle->head` in `pt_event_stop()`, `arch/x86/events/intel/pt.c`.
+    #[inline]
+    pub fn as_offset(self) -> Self {
+        Self {
+            is_offset: true,
             ..self
         }
     }

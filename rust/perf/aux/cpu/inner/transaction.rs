@@ -37,6 +37,7 @@ use crate::{
     context,
     event::Event, //
 };
+use auxcore::ring::Pos;
 use core::ptr::NonNull;
 use kernel::{
     prelude::*,
@@ -177,12 +178,28 @@ impl<T: AuxPmu, C: Core> Inner<T, C> {
         // perf does not check the length. A driver that claims more than it was given has written
         // where it must not; the reader learns of no byte that is not there.
         let mode = open.buffer.pages().mode();
+        let size = open.buffer.pages().size();
         let limit = open.extent.limit(commit.len);
         if limit < commit.len {
             state.stats.overclaimed.add(1);
             commit.losses = commit.losses.and(Loss::Gap { bytes: None });
         }
         commit.len = limit;
+        // In overwrite mode perf takes the head from the driver.
+        let end = open.extent.head().advance(limit);
+        let end = match mode {
+            Mode::Linear => None,
+            Mode::Overwrite if commit.is_offset => {
+                let size = open.buffer.pages().size();
+
+                if limit != 0 {
+                    commit.len = size.len();
+                }
+                Some(size.first(end))
+            }
+            // Monotonic, so that a reader knows by arithmetic how often the area wrapped.
+            Mode::Overwrite => Some(end),
+        };
 
         if T::HAS_DMA {
             if let Some(mapping) = state.driver().dma(open.buffer.data()) {
@@ -197,9 +214,9 @@ impl<T: AuxPmu, C: Core> Inner<T, C> {
         // INVARIANT: The transaction ends here.
         let open = self.open.take();
         let truncated = if commit.losses.any() {
-            self.publish_losses(state, event, mode, commit)
+            self.publish_losses(state, event, mode, end, commit)
         } else {
-            self.publish(state, event, mode, commit.len, commit.format.flags());
+            self.publish(state, event, end, commit.len, commit.format.flags());
             false
         };
         // Last, with its claim: the next writer of this AUX area must not find the transaction open.
@@ -214,28 +231,23 @@ impl<T: AuxPmu, C: Core> Inner<T, C> {
         state: &CpuState<T, C>,
         event: NonNull<bindings::perf_event>,
         mode: Mode,
+        end: Option<Pos>,
         commit: Commit,
     ) -> bool {
         let flags = commit.losses.flags(mode);
 
-        self.publish(
-            state,
-            event,
-            mode,
-            commit.len,
-            flags | commit.format.flags(),
-        );
+        self.publish(state, event, end, commit.len, flags | commit.format.flags());
         state.report_losses(event, &commit.losses, flags);
         flags & u64::from(bindings::PERF_AUX_FLAG_TRUNCATED) != 0
     }
 
-    /// Ends the transaction.
+    /// Ends the transaction. `end`: in overwrite mode, the head that perf publishes.
     #[inline]
     fn publish(
         &mut self,
         state: &CpuState<T, C>,
         event: NonNull<bindings::perf_event>,
-        mode: Mode,
+        end: Option<Pos>,
         len: u64,
         flags: u64,
     ) {
@@ -245,13 +257,13 @@ impl<T: AuxPmu, C: Core> Inner<T, C> {
             // SAFETY: A transaction is open on the handle: the caller has it.
             unsafe { C::flag(&mut self.handle, flags) };
         }
-        if mode == Mode::Overwrite {
-            // Monotonic, so that a reader knows by arithmetic how often the area wrapped.
-            self.handle.set_head(head.advance(len));
+        if let Some(end) = end {
+            self.handle.set_head(end);
         }
         // SAFETY:
         // - A transaction is open on the handle, begun on this CPU: the caller has it.
-        // - `len` is within its space: the caller has limited it; (B) stands in the caller.
+        // - `len` is within its space: the caller has limited it, or it is the area in overwrite mode;
+        //   (B) stands in the caller.
         unsafe { C::end(&mut self.handle, len) };
 
         state.report_commit(event, head.get(), len, flags);
