@@ -17,7 +17,7 @@ use crate::code::Code;
 use crate::error::{Error, Result};
 use crate::live::Gauge;
 use crate::loss::Loss;
-use crate::ring::{pieces, steps, Area};
+use crate::ring::{pieces, since, steps, Area};
 use crate::session::{Mode, Rings, Session};
 use crate::sys::{self, Mapping};
 
@@ -72,6 +72,8 @@ pub struct Drain {
     newest: Option<u64>,
     /// How far the AUX area was written, when somebody was told last.
     head: u64,
+    /// Whether an area in overwrite mode was seen to wrap.
+    wrapped: bool,
     /// Where to leave how it goes, if somebody looks.
     pub(crate) gauge: Option<Arc<Gauge>>,
     /// What was lost.
@@ -178,6 +180,7 @@ impl Drain {
             divisible: !session.plan().writes_intel_pt(),
             newest: None,
             head: 0,
+            wrapped: false,
             gauge: None,
             loss: Loss::default(),
             wraps: 0,
@@ -214,14 +217,20 @@ impl Drain {
             ..Pass::default()
         };
         if let (Some(gauge), Some(came)) = (&self.gauge, came) {
-            let head = trace
-                .as_ref()
-                .map_or_else(|| rings.aux().1.head(), |(_, range)| range.end);
-            let came_since = head.wrapping_sub(self.head);
-            // An area that is overwritten is full for good when it has gone round.
-            let fill = trace
-                .as_ref()
-                .map_or(head.min(rings.aux.size()), |_| came_since);
+            let size = rings.aux.size();
+            let (head, came_since, fill) = match &trace {
+                Some((_, range)) => {
+                    let came = range.end.wrapping_sub(self.head);
+                    (range.end, came, came)
+                }
+                // An area in overwrite mode stays full once it has wrapped.
+                None => {
+                    let head = rings.aux().1.head();
+                    self.wrapped |= head < self.head || head > size;
+                    let fill = if self.wrapped { size } else { head };
+                    (head, since(size, self.head, head), fill)
+                }
+            };
             let age = self.newest.map(|newest| came.saturating_sub(newest));
             gauge.found(came_since, fill, age, self.loss.cuts());
             self.head = head;

@@ -11,6 +11,10 @@ use crate::ring::Area;
 use crate::session::{Rings, Session};
 use crate::sys;
 
+mod laps;
+
+use laps::Laps;
+
 /// For how long nothing was traced, because a snapshot was taken: of one ring, ns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Blind {
@@ -28,7 +32,7 @@ pub struct Blind {
 pub(crate) struct Snapshots {
     /// So much of each ring.
     size: u64,
-    buffers: Vec<Vec<u8>>,
+    copies: Vec<Held>,
     /// How many there were.
     pub times: u64,
     pub blind: Blind,
@@ -37,11 +41,12 @@ pub(crate) struct Snapshots {
 impl Snapshots {
     /// For all rings of a session, which hold `size` bytes each at most.
     pub fn new(session: &Session, size: usize) -> Self {
-        // Not zeros: the system would give memory only when it is written, which would be in the blind time.
-        let buffer = || vec![0xff; size];
+        // A piece of trace in the file is a multiple of 8.
+        let size = u64::try_from(size).unwrap_or(u64::MAX) / 8 * 8;
+        let rings = session.rings().iter();
         Self {
-            size: u64::try_from(size).unwrap_or(u64::MAX),
-            buffers: session.rings().iter().map(|_| buffer()).collect(),
+            size,
+            copies: rings.map(|ring| Held::new(ring.aux.size(), size)).collect(),
             times: 0,
             blind: Blind::default(),
         }
@@ -56,12 +61,12 @@ impl Snapshots {
     ) -> Result<Blind> {
         let mut blind = Blind::default();
         let mut held: Vec<(Range<u64>, u64)> = Vec::new();
-        for (rings, buffer) in session.rings_mut().iter_mut().zip(&mut self.buffers) {
+        for (rings, copy) in session.rings_mut().iter_mut().zip(&mut self.copies) {
             if !rings.have_aux() {
                 held.push((0..0, sys::now()));
                 continue;
             }
-            let (range, ns) = hold(rings, self.size, buffer).map_err(|e| {
+            let (range, ns) = hold(rings, self.size, copy).map_err(|e| {
                 Error::failed(format!(
                     "cannot take a snapshot of {}: its PMU may be gone ({e})",
                     rings.name()
@@ -84,8 +89,8 @@ impl Snapshots {
             }
         }
         let rings = session.rings().iter().zip(drains);
-        for ((rings, drain), ((range, time), buffer)) in rings.zip(held.iter().zip(&self.buffers)) {
-            drain.held(rings, range, buffer, *time, file)?;
+        for ((rings, drain), ((range, time), copy)) in rings.zip(held.iter().zip(&self.copies)) {
+            drain.held(rings, range, &copy.bytes, *time, file)?;
         }
         file.round()?;
         self.times += 1;
@@ -93,6 +98,36 @@ impl Snapshots {
         self.blind.sum = self.blind.sum.saturating_add(blind.sum);
         Ok(blind)
     }
+}
+
+/// The copy of a ring.
+#[derive(Debug)]
+struct Held {
+    /// The newest bytes of the last snapshot, in front.
+    bytes: Vec<u8>,
+    /// Memory for the next snapshot, while it is compared with the last one.
+    next: Vec<u8>,
+    laps: Laps,
+}
+
+impl Held {
+    /// For so many bytes of a ring of this size.
+    fn new(ring: u64, most: u64) -> Self {
+        Self {
+            bytes: memory(most),
+            next: memory(most),
+            laps: Laps::new(ring),
+        }
+    }
+}
+
+/// Not zeros: the system would give memory only when it is written, which would be in the blind time.
+fn memory(len: u64) -> Vec<u8> {
+    vec![0xff; to_usize(len)]
+}
+
+fn to_usize(n: u64) -> usize {
+    usize::try_from(n).unwrap_or(usize::MAX)
 }
 
 /// Between the unit and what is copied while it goes on there is this part of the ring.
@@ -134,36 +169,67 @@ impl Unit for Rings {
     }
 }
 
-/// Copies the newest bytes of a ring to the front of `buffer`; which ones, and for how long nothing was traced.
+/// Copies the newest bytes of a ring to the front of `held.bytes`; which ones, and for how long nothing was traced.
 ///
 /// The unit is stopped, and then its head is there. It will overwrite the oldest bytes first: of these as many are copied at once as
 /// it takes to have an [`AHEAD`]th of the ring between it and the others. Those are copied while it goes on. Then it is stopped again,
 /// and its head tells whether it came as far as them; if so, the newest bytes are copied while it stands still.
-fn hold(ring: &mut impl Unit, most: u64, buffer: &mut [u8]) -> io::Result<(Range<u64>, u64)> {
+///
+/// A head that does not count all bytes would not tell. Of such a ring all is copied while the unit stands still, and [`Laps`] finds
+/// the positions.
+fn hold(ring: &mut impl Unit, most: u64, held: &mut Held) -> io::Result<(Range<u64>, u64)> {
     let size = ring.size();
-    let ((range, first), stopped) = ring.pause(|ring| {
+    if !held.laps.are_counted() {
+        held.next.resize(to_usize(most), 0xff);
+    }
+    let (found, stopped) = ring.pause(|ring| {
+        let head = ring.head();
+        if !held.laps.count(head) {
+            // The places of the bytes are those of any positions with this offset.
+            let end = head % size + size;
+            let range = end - most..end;
+            copy(ring, range.clone(), &range, &mut held.next);
+            return Err(head);
+        }
+        if !held.next.is_empty() {
+            std::mem::swap(&mut held.bytes, &mut held.next);
+        }
         let range = ring.newest(most);
         let len = range.end - range.start;
-        // One that has not gone beyond the ring's length may be one that never does, and would not tell.
-        let first = if range.end <= size {
-            len
-        } else {
-            (size / AHEAD).saturating_sub(size - len).min(len)
-        };
-        copy(ring, range.start..range.start + first, &range, buffer);
-        (range, first)
+        let first = (size / AHEAD).saturating_sub(size - len).min(len);
+        copy(
+            ring,
+            range.start..range.start + first,
+            &range,
+            &mut held.bytes,
+        );
+        Ok((range, first))
     })?;
+    let (range, first) = match found {
+        Ok(found) => found,
+        Err(head) => {
+            let range = held.laps.place(head, &mut held.next, &held.bytes);
+            std::mem::swap(&mut held.bytes, &mut held.next);
+            return Ok((range, stopped));
+        }
+    };
+    held.next = Vec::new();
     if first == range.end - range.start {
         return Ok((range, stopped));
     }
-    copy(ring, range.start + first..range.end, &range, buffer);
+    copy(
+        ring,
+        range.start + first..range.end,
+        &range,
+        &mut held.bytes,
+    );
     let (range, again) = ring.pause(|ring| {
         // What is not in the ring any more lies a ring's length before the head.
         if ring.head().saturating_sub(size) <= range.start + first {
             return range;
         }
         let range = ring.newest(most);
-        copy(ring, range.clone(), &range, buffer);
+        copy(ring, range.clone(), &range, &mut held.bytes);
         range
     })?;
     Ok((range, stopped + again))
@@ -171,7 +237,7 @@ fn hold(ring: &mut impl Unit, most: u64, buffer: &mut [u8]) -> io::Result<(Range
 
 /// Copies what is at these positions to where it is in the snapshot, which has those of `all`.
 fn copy(ring: &impl Unit, part: Range<u64>, all: &Range<u64>, buffer: &mut [u8]) {
-    let place = |at: u64| usize::try_from(at - all.start).unwrap_or(usize::MAX);
+    let place = |at: u64| to_usize(at - all.start);
     if let Some(out) = buffer.get_mut(place(part.start)..place(part.end)) {
         ring.copy(part.start, out);
     }
@@ -197,6 +263,8 @@ mod tests {
     /// A ring whose unit writes so many bytes each time that 16 were copied.
     struct Model {
         head: Cell<u64>,
+        /// Whether the head that the kernel tells is an offset.
+        is_offset: bool,
         speed: u64,
         still: bool,
         /// How many bytes were copied while it stood still.
@@ -210,7 +278,10 @@ mod tests {
 
         fn head(&self) -> u64 {
             assert!(self.still, "the kernel tells only then");
-            self.head.get()
+            match self.is_offset {
+                true => self.head.get() % SIZE,
+                false => self.head.get(),
+            }
         }
 
         fn newest(&self, most: u64) -> Range<u64> {
@@ -221,8 +292,9 @@ mod tests {
         fn copy(&self, from: u64, out: &mut [u8]) {
             for (at, out) in (from..).zip(out) {
                 let head = self.head.get();
-                // The newest that was written there.
-                *out = byte(head - 1 - (head - 1 - at) % SIZE);
+                // The newest that was written there, if any was.
+                let back = (head + SIZE - 1 - at % SIZE) % SIZE;
+                *out = (head - 1).checked_sub(back).map_or(0, byte);
                 if self.still {
                     self.copied.set(self.copied.get() + 1);
                 } else if at % 16 == 0 {
@@ -239,20 +311,70 @@ mod tests {
         }
     }
 
+    impl Model {
+        fn new(head: u64, is_offset: bool, speed: u64) -> Self {
+            Self {
+                head: Cell::new(head),
+                is_offset,
+                speed,
+                still: false,
+                copied: Cell::new(0),
+            }
+        }
+    }
+
     proptest! {
         #[test]
-        fn a_snapshot_is_whole(head in 1_u64..2000, most in 1_u64..=SIZE, speed in 0_u64..40) {
-            let mut ring = Model { head: Cell::new(head), speed, still: false, copied: Cell::new(0) };
-            let mut buffer = vec![0; usize::try_from(most).unwrap()];
-            let (range, _) = hold(&mut ring, most, &mut buffer).unwrap();
+        fn a_snapshot_is_whole(head in 1_u64..2000, most in 1_u64..=SIZE / 8, speed in 0_u64..40) {
+            let most = most * 8;
+            let mut ring = Model::new(head, false, speed);
+            let mut held = Held::new(SIZE, most);
+            let (range, _) = hold(&mut ring, most, &mut held).unwrap();
             prop_assert_eq!(range.end - range.start, most.min(head));
             prop_assert!((head..=ring.head.get()).contains(&range.end));
-            for (at, got) in range.clone().zip(&buffer) {
+            for (at, got) in range.clone().zip(&held.bytes) {
                 prop_assert_eq!(*got, byte(at), "{} of {:?}", at, range);
             }
             // Of a ring that has gone round, only what the unit comes to first, if it is slower than the copy.
             if head > SIZE && speed < 2 {
                 prop_assert!(ring.copied.get() <= SIZE / AHEAD);
+            }
+        }
+
+        /// Whatever the head is, each snapshot has the newest bytes but for zeros in front, and positions that two snapshots
+        /// share have the same bytes.
+        #[test]
+        fn snapshots_follow_each_other(
+            is_offset: bool,
+            steps in prop::collection::vec(0_u64..700, 1..12),
+            most in 8_u64..=SIZE / 8,
+        ) {
+            let most = most * 8;
+            let mut ring = Model::new(1, is_offset, 0);
+            let mut held = Held::new(SIZE, most);
+            // The positions found, and by how much they differ from the unit's.
+            let mut last: Option<(Range<u64>, u64)> = None;
+            for step in steps {
+                ring.head.set(ring.head.get() + step);
+                let head = ring.head.get();
+                let (range, _) = hold(&mut ring, most, &mut held).unwrap();
+                let len = range.end - range.start;
+                for (at, got) in (head - len..head).zip(&held.bytes) {
+                    prop_assert_eq!(*got, byte(at), "{} to {}", at, head);
+                }
+                prop_assert!((head - most.min(head)..head - len).all(|at| byte(at) == 0));
+                prop_assert_eq!(range.end % SIZE, head % SIZE);
+                if !is_offset {
+                    prop_assert_eq!(range.end, head);
+                }
+                let off = head.wrapping_sub(range.end);
+                if let Some((before, was_off)) = last {
+                    // A gap, or no difference. In an area that may not have wrapped an exact fit is no gap.
+                    let apart = range.start > before.end
+                        || range.start == before.end && range.end <= SIZE;
+                    prop_assert!(apart || off == was_off, "{:?} {:?}", before, range);
+                }
+                last = Some((range, off));
             }
         }
     }

@@ -6,6 +6,7 @@ use plotters::prelude::*;
 
 use crate::error::{Error, Result};
 use crate::report::truncated;
+use crate::ring::since;
 use crate::session::Mode;
 use crate::size::bytes;
 use crate::trace::{Ring, Trace};
@@ -87,6 +88,10 @@ impl Lines {
             out.fill.push((at, percent(head, tail)));
             match step {
                 Step::Head(to, cut) => {
+                    let to = match mode {
+                        Mode::Overwrite => head.saturating_add(since(size, head, to)),
+                        Mode::Linear => to,
+                    };
                     out.head.push((at, mib(head)));
                     if to / size != head / size {
                         out.wraps.push(at);

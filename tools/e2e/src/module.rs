@@ -37,10 +37,14 @@ pub fn with<T>(name: &str, what: impl FnOnce() -> Result<T>) -> Result<T> {
 
 /// Loads the driver anew, under the name that goes by this number in its parameter `alias`.
 pub fn alias(number: u8) -> Result<()> {
+    again(&format!("alias={number}"))
+}
+
+/// Loads the driver anew, with this parameter.
+pub fn again(parameter: &str) -> Result<()> {
     load_all()?;
     unload("pattern")?;
-    let alias = format!("alias={number}");
-    tool("insmod", &["/modules/pattern.ko", &alias])
+    tool("insmod", &["/modules/pattern.ko", parameter])
 }
 
 /// Loads a second driver, if the guest has one: the name of its PMU and of its module.

@@ -21,7 +21,8 @@ use rustix::process::Signal;
 use events::{aux_sample, other_events, pause_and_resume, sideband, two_events};
 use files::{files_and_max_size, files_by_signal, files_by_size};
 use snapshots::{
-    snapshot_of_a_size, snapshots_by_command, snapshots_by_signal, snapshots_of_threads,
+    snapshot_of_a_size, snapshots_by_command, snapshots_by_signal, snapshots_of_offsets,
+    snapshots_of_threads,
 };
 
 use crate::cases::{event, released, Seen, PAGE};
@@ -31,7 +32,7 @@ use crate::recording::{Ended, Reader, Recorder, TraceFile};
 pub type Steps = fn(&str) -> Result<String>;
 
 /// The cases, by their names.
-pub const ALL: [(&str, Steps); 16] = [
+pub const ALL: [(&str, Steps); 17] = [
     ("snapshots by signal", snapshots_by_signal),
     ("snapshots by command, queued", snapshots_by_command),
     (
@@ -39,6 +40,10 @@ pub const ALL: [(&str, Steps); 16] = [
         snapshot_of_a_size,
     ),
     ("snapshots of threads", snapshots_of_threads),
+    (
+        "snapshots of a head that is an offset",
+        snapshots_of_offsets,
+    ),
     ("commands", commands),
     ("real-time priority", realtime),
     ("delay", delay),

@@ -5,11 +5,12 @@
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{ensure, Result};
+use anyhow::{ensure, Context, Result};
 use rustix::process::Signal;
 
 use super::{accounted, end, pieces, wait_for, with, Commander};
 use crate::cases::{released, Seen, PAGE};
+use crate::module;
 use crate::recording::{Reader, Recorder, TraceFile};
 
 pub(super) fn snapshots_by_signal(name: &str) -> Result<String> {
@@ -149,6 +150,79 @@ pub(super) fn snapshots_of_threads(name: &str) -> Result<String> {
         matches!(rings.as_slice(), [pieces] if (5..=6).contains(&pieces.len())),
         "five snapshots and the last: {rings:x?}"
     );
+    released()?;
+    Ok(seen.to_string())
+}
+
+/// A unit whose head is an offset in the area, as that of hardware `intel_pt`: a snapshot has all that the area holds, before the
+/// unit wraps and after.
+pub(super) fn snapshots_of_offsets(name: &str) -> Result<String> {
+    module::again("offset=1")?;
+    let seen = silent_units(name).and_then(|silent| {
+        let busy = busy_unit(name)?;
+        Ok(format!("{silent}; {busy}"))
+    });
+    module::again("offset=0")?;
+    seen
+}
+
+/// Units that fall silent after a known number of bytes.
+fn silent_units(name: &str) -> Result<String> {
+    let ring = 16 * PAGE;
+    let lengths = [ring / 4, ring, ring + 192, 2 * ring, 5 * ring / 2 + 64];
+    for wrote in lengths {
+        let file = TraceFile::new(name);
+        let mut commander = Commander::new(name)?;
+        let terms = format!("rate=16384,limit={wrote}");
+        let mut arguments = with(&terms, 16, &["-C", "1", "-S"]);
+        arguments.extend(commander.arguments());
+        let recorder = Recorder::start(file.path(), &arguments)?;
+        commander.ask("ping")?;
+        wait_for("silence", || {
+            thread::sleep(Duration::from_millis(200));
+            commander.ask("snapshot")?;
+            let rings = pieces(file.path())?;
+            Ok(
+                matches!(rings.as_slice(), [pieces] if matches!(pieces.as_slice(), [.., one, next] if one == next)),
+            )
+        })?;
+        commander.ask("stop")?;
+        let ended = recorder.wait(Reader::KeepsUp)?;
+        let rings = pieces(file.path())?;
+        let last = rings.first().and_then(|pieces| pieces.last());
+        let (at, len) = *last.context("no snapshot")?;
+        ensure!(
+            len == wrote.min(ring) && (at + len) % ring == wrote % ring,
+            "a snapshot of {len} bytes at {at:#x} after {wrote}: {rings:x?}"
+        );
+        let seen = Seen::of(&file)?;
+        accounted(&ended, &seen)?;
+        // Whole packets; the oldest may be cut.
+        let recorded = seen.content.recorded;
+        ensure!(
+            seen.content.generated == wrote && recorded == wrote.min(ring),
+            "{recorded} bytes after {wrote}: {seen}"
+        );
+        released()?;
+    }
+    Ok(format!("whole after {lengths:?} bytes"))
+}
+
+/// A unit that writes on, now less than the area between two snapshots, now more.
+fn busy_unit(name: &str) -> Result<String> {
+    let file = TraceFile::new(name);
+    let mut commander = Commander::new(name)?;
+    let mut arguments = with("rate=1024,packet=3", 16, &["-a", "-S", "e"]);
+    arguments.extend(commander.arguments());
+    let recorder = Recorder::start(file.path(), &arguments)?;
+    commander.ask("ping")?;
+    for ms in [100, 10, 20, 200, 5, 0, 100] {
+        thread::sleep(Duration::from_millis(ms));
+        commander.ask("snapshot")?;
+    }
+    let ended = end(recorder)?;
+    let seen = Seen::of(&file)?;
+    accounted(&ended, &seen)?;
     released()?;
     Ok(seen.to_string())
 }
