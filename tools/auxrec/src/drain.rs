@@ -9,17 +9,15 @@ use std::io::{Seek, Write};
 use std::ops::Range;
 use std::sync::Arc;
 
-use perfdata::{
-    Attr, Auxtrace, Event, Flags, Read, RecordType, Records, SampleId, TimePlace, Writer,
-};
+use perfdata::{Attr, Auxtrace, Event, Read, RecordType, Records, SampleId, TimePlace, Writer};
 
 use crate::code::Code;
 use crate::error::{Error, Result};
 use crate::live::Gauge;
 use crate::loss::Loss;
 use crate::ring::{pieces, since, steps, Area};
-use crate::session::{Mode, Rings, Session};
-use crate::sys::{self, Mapping};
+use crate::session::{Clock, Mode, Moment, Rings, Session};
+use crate::sys::Mapping;
 
 /// Small areas are written through a buffer of this length.
 const BOUNCE: usize = 256 * 1024;
@@ -61,6 +59,8 @@ pub struct Drain {
     code: Option<(Arc<Code>, [usize; 2])>,
     /// Where records of such have their time.
     time: TimePlace,
+    /// The clock of that time.
+    clock: Clock,
     records: Vec<u8>,
     bounce: Vec<u8>,
     /// Whether something said that the kernel has turned an event off, and it was not yet started again.
@@ -167,6 +167,7 @@ impl Drain {
         let attr = session.plan().tracking_attr();
         Self {
             time: TimePlace::of(&attr),
+            clock: session.record_clock(),
             attr,
             code: session
                 .plan()
@@ -211,12 +212,12 @@ impl Drain {
         };
         let before = self.loss.cuts();
         self.newest = None;
-        let came = self.gauge.is_some().then(sys::now);
+        let came = self.gauge.as_ref().and_then(|_| self.clock.now());
         let mut pass = Pass {
             records: self.records(rings, file)?,
             ..Pass::default()
         };
-        if let (Some(gauge), Some(came)) = (&self.gauge, came) {
+        if let Some(gauge) = &self.gauge {
             let size = rings.aux.size();
             let (head, came_since, fill) = match &trace {
                 Some((_, range)) => {
@@ -231,7 +232,8 @@ impl Drain {
                     (head, since(size, self.head, head), fill)
                 }
             };
-            let age = self.newest.map(|newest| came.saturating_sub(newest));
+            let age = came.zip(self.newest);
+            let age = age.map(|(came, newest)| came.saturating_sub(newest));
             gauge.found(came_since, fill, age, self.loss.cuts());
             self.head = head;
         }
@@ -286,7 +288,7 @@ impl Drain {
         rings: &Rings,
         range: &Range<u64>,
         held: &[u8],
-        reference: u64,
+        moment: Moment,
         file: &mut impl Sink,
     ) -> Result<()> {
         if range.is_empty() {
@@ -297,12 +299,12 @@ impl Drain {
         for part in pieces(range.clone(), self.piece_limit(file)) {
             let from = usize::try_from(part.start - range.start).unwrap_or(usize::MAX);
             let to = usize::try_from(part.end - range.start).unwrap_or(usize::MAX);
-            let aux = rings.piece(&part, reference);
+            let aux = rings.piece(&part, moment.reference);
             file.piece(&aux)?;
             file.payload(held.get(from..to).unwrap_or(&[]))?;
             pad(&aux, part.end - part.start, file)?;
         }
-        self.loss.drained(len, reference);
+        self.loss.drained(len, moment.time);
         Ok(())
     }
 
@@ -355,9 +357,7 @@ impl Drain {
             }
             match record.event(&self.attr)? {
                 Event::Aux(aux) => {
-                    // By another clock it says nothing about now.
-                    let ours = self.attr.flags.contains(Flags::USE_CLOCKID);
-                    self.newest = time.filter(|_| ours);
+                    self.newest = time;
                     self.loss.aux(&aux, time);
                 }
                 Event::Lost(lost) => self.loss.lost(lost.lost),
@@ -371,9 +371,9 @@ impl Drain {
         let len = range.end.wrapping_sub(range.start);
         self.wraps += rings.aux.wraps(&range);
         for range in pieces(range, self.piece_limit(file)) {
-            let reference = sys::now();
+            let moment = self.clock.moment();
             let len = range.end.wrapping_sub(range.start);
-            let aux = rings.piece(&range, reference);
+            let aux = rings.piece(&range, moment.reference);
             file.piece(&aux)?;
             let (reader, area) = rings.aux();
             let mut at = range.start;
@@ -401,7 +401,7 @@ impl Drain {
                 file.payload(bounce)?;
             }
             pad(&aux, len, file)?;
-            self.loss.drained(len, reference);
+            self.loss.drained(len, moment.time);
         }
         Ok(len)
     }

@@ -32,7 +32,8 @@ pub struct Loss {
     pub jumps: u64,
     /// Bytes in these places: skipped by the driver, or of records that were lost.
     pub jumped: u64,
-    /// For how long nothing was traced for want of room, ns: from each truncation until the ring was drained.
+    /// For how long nothing was traced for want of room, ns: from each truncation until the ring was drained, if the file says when
+    /// that was.
     pub dark: u64,
     /// For how long nothing was traced as its CPU was offline, ns: until its events were opened again; or while it was online, if it
     /// was not when the recording began.
@@ -77,10 +78,10 @@ impl Loss {
         self.next = Some(aux.offset.wrapping_add(aux.size));
     }
 
-    /// The ring was drained of `size` bytes at `time`, and tracing enabled again.
-    pub fn drained(&mut self, size: u64, time: u64) {
+    /// The ring was drained of `size` bytes at `time`, if that is known by the clock of the records, and tracing enabled again.
+    pub fn drained(&mut self, size: u64, time: Option<u64>) {
         self.read = self.read.saturating_add(size);
-        if let Some(cut) = self.cut_at.take() {
+        if let (Some(cut), Some(time)) = (self.cut_at.take(), time) {
             self.dark = self.dark.saturating_add(time.saturating_sub(cut));
         }
     }
@@ -186,7 +187,7 @@ mod tests {
         let mut loss = Loss::default();
         let none = AuxFlags::empty();
         loss.aux(&aux(0, 64, none), Some(10));
-        loss.drained(64, 20);
+        loss.drained(64, Some(20));
         assert!(!loss.any());
         loss.aux(
             &aux(64, 64, AuxFlags::TRUNCATED | AuxFlags::PARTIAL),
@@ -194,7 +195,7 @@ mod tests {
         );
         loss.found_full();
         loss.aux(&aux(128, 0, AuxFlags::TRUNCATED), Some(2500));
-        loss.drained(64, 9000);
+        loss.drained(64, Some(9000));
         loss.aux(&aux(192, 64, none), Some(9500));
         loss.lost(2);
         loss.found_full();

@@ -33,7 +33,7 @@ mod sync;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use description::Description;
+pub(crate) use description::{Description, CYCLES, REFERENCE};
 pub(crate) use sink::merge;
 pub(crate) use sync::to_disk;
 

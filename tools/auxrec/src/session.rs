@@ -21,7 +21,7 @@ mod switch;
 
 pub(crate) use plan::default_watermark;
 
-pub use clock::Clock;
+pub use clock::{Clock, Moment};
 pub use opened::{Known, Opened};
 pub use plan::{known_sideband, Mode, Plan, SIDEBAND, TRACKING};
 pub use rings::Rings;

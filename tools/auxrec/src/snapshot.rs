@@ -8,8 +8,7 @@ use std::ops::Range;
 use crate::drain::{Drain, Tape};
 use crate::error::{Error, Result};
 use crate::ring::Area;
-use crate::session::{Rings, Session};
-use crate::sys;
+use crate::session::{Moment, Rings, Session};
 
 mod laps;
 
@@ -60,10 +59,11 @@ impl Snapshots {
         file: &mut impl Tape,
     ) -> Result<Blind> {
         let mut blind = Blind::default();
-        let mut held: Vec<(Range<u64>, u64)> = Vec::new();
+        let clock = session.record_clock();
+        let mut held: Vec<(Range<u64>, Moment)> = Vec::new();
         for (rings, copy) in session.rings_mut().iter_mut().zip(&mut self.copies) {
             if !rings.have_aux() {
-                held.push((0..0, sys::now()));
+                held.push((0..0, clock.moment()));
                 continue;
             }
             let (range, ns) = hold(rings, self.size, copy).map_err(|e| {
@@ -74,7 +74,7 @@ impl Snapshots {
             })?;
             blind.max = blind.max.max(ns);
             blind.sum += ns;
-            held.push((range, sys::now()));
+            held.push((range, clock.moment()));
         }
         // The records of what was copied come before it; and before what of them is left of a ring that is overwritten, that which
         // may have been told of in records that are not.
@@ -89,8 +89,8 @@ impl Snapshots {
             }
         }
         let rings = session.rings().iter().zip(drains);
-        for ((rings, drain), ((range, time), copy)) in rings.zip(held.iter().zip(&self.copies)) {
-            drain.held(rings, range, &copy.bytes, *time, file)?;
+        for ((rings, drain), ((range, moment), copy)) in rings.zip(held.iter().zip(&self.copies)) {
+            drain.held(rings, range, &copy.bytes, *moment, file)?;
         }
         file.round()?;
         self.times += 1;

@@ -2,6 +2,8 @@
 
 //! The picture of a recording: head, tail and fill of each AUX area over time.
 
+use std::num::NonZero;
+
 use plotters::prelude::*;
 
 use crate::error::{Error, Result};
@@ -66,11 +68,11 @@ impl Lines {
             steps.push((record.time, Step::Head(head, truncated(record))));
         }
         if mode == Mode::Linear {
-            steps.extend(ring.pieces.iter().map(|piece| {
-                (
-                    piece.reference,
+            steps.extend(ring.pieces.iter().filter_map(|piece| {
+                Some((
+                    piece.read?.get(),
                     Step::Tail(piece.offset.saturating_add(piece.size)),
-                )
+                ))
             }));
         }
         steps.sort_by_key(|(time, _)| *time);
@@ -167,7 +169,8 @@ fn paint(
 ) -> std::result::Result<(), Box<dyn std::error::Error>> {
     let times = trace.rings.values().flat_map(|ring| {
         let records = ring.records.iter().map(|record| record.time);
-        records.chain(ring.pieces.iter().map(|piece| piece.reference))
+        let pieces = ring.pieces.iter().filter_map(|piece| piece.read);
+        records.chain(pieces.map(NonZero::get))
     });
     let (start, last) = times.fold((u64::MAX, 0), |(a, b), time| (a.min(time), b.max(time)));
     let end = (float(last.saturating_sub(start)) / 1e6).max(1e-3);

@@ -4,11 +4,14 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
+use std::num::NonZero;
 
-use perfdata::{Aux, AuxFlags, Auxtrace, Event, Feature, Read, RecordType, Stream};
+use perfdata::{Aux, AuxFlags, Auxtrace, Event, Feature, Read, RecordType, Stream, TimeConv};
 
 use crate::error::{Error, Result};
+use crate::intel_pt;
 use crate::loss::Loss;
+use crate::output::{CYCLES, REFERENCE};
 use crate::recover::ENDED;
 use crate::session::Mode;
 use crate::source::Source;
@@ -36,8 +39,8 @@ pub struct Piece {
     pub offset: u64,
     /// Its length, without what brought it to a multiple of 8.
     pub size: u64,
-    /// When the recorder read it.
-    pub reference: u64,
+    /// When the recorder read it, by the clock of the records, ns, if the file says that.
+    pub read: Option<NonZero<u64>>,
     /// Which file it is in.
     pub file: u32,
     /// How many zeros end what is in the file, at most 7.
@@ -154,12 +157,12 @@ impl Ring {
 }
 
 impl Piece {
-    fn of(file: u32, at: u64, aux: &Auxtrace, place: Place, zeros: u8) -> Self {
+    fn of(file: u32, at: u64, aux: &Auxtrace, read: Option<u64>, place: Place, zeros: u8) -> Self {
         Self {
             at,
             offset: aux.offset,
             size: aux.size,
-            reference: aux.reference,
+            read: read.and_then(NonZero::new),
             file,
             zeros,
             packed: place.packed,
@@ -281,6 +284,45 @@ struct About {
     /// CPUs that went offline, and for how long each was not recorded, ns.
     offline: BTreeMap<u32, u64>,
     finished: bool,
+    counter: Counter,
+}
+
+/// What the `reference` of AUXTRACE records is, and how it becomes a time of the records.
+#[derive(Debug, Clone, Copy, Default)]
+struct Counter {
+    /// What a note says.
+    noted: bool,
+    /// Whether the file is not the recorder's: perf writes no notes.
+    foreign: bool,
+    /// Whether the trace has times of the cycle counter.
+    counted: bool,
+    conv: Option<TimeConv>,
+}
+
+impl Counter {
+    /// Takes from a record what it says about the counter.
+    fn look(&mut self, event: &Event<'_>) {
+        match event {
+            Event::TimeConv(conv) => self.conv = Some(*conv),
+            Event::AuxtraceInfo(intel_pt::DECODER | intel_pt::BTS, _) => self.counted = true,
+            _ => {}
+        }
+    }
+
+    /// The time of a reference, ns.
+    fn time(&self, reference: u64) -> Option<u64> {
+        match self {
+            Self { noted: true, .. }
+            | Self {
+                foreign: true,
+                counted: true,
+                ..
+            } => self.conv?.time(reference),
+            // An old recorder wrote its own time, beside records of perf's.
+            Self { counted: true, .. } => None,
+            Self { .. } => Some(reference),
+        }
+    }
 }
 
 impl About {
@@ -326,6 +368,11 @@ impl About {
                     .collect()
             }),
             finished: file.is_finished(),
+            counter: Counter {
+                noted: notes.get(REFERENCE).is_some_and(|text| text == CYCLES),
+                foreign: notes.is_empty(),
+                ..Counter::default()
+            },
         })
     }
 }
@@ -381,6 +428,7 @@ impl Trace {
                 });
             }
         }
+        let mut counter = first.counter;
         for (number, file) in (0..).zip(files) {
             let mut file = Plain::open(file)?;
             let index = id_index(&mut file.stream)?;
@@ -404,7 +452,7 @@ impl Trace {
             if names.len() < 2 {
                 trace.rings.values_mut().for_each(|ring| ring.event = None);
             }
-            trace.read_records(number, &mut file, &index)?;
+            trace.read_records(number, &mut file, &index, &mut counter)?;
         }
         for ring in trace.rings.values_mut() {
             ring.unpad(trace.mode);
@@ -452,6 +500,7 @@ impl Trace {
         number_of_file: u32,
         file: &mut Plain<'_, S>,
         index: &[Index],
+        counter: &mut Counter,
     ) -> Result<()> {
         let rings: HashMap<u64, u32> = index.iter().map(|(id, idx, _, _)| (*id, *idx)).collect();
         loop {
@@ -475,8 +524,9 @@ impl Trace {
                 } else {
                     None
                 };
-                ring.loss.drained(aux.size, aux.reference);
-                let piece = Piece::of(number_of_file, at, &aux, place, zeros);
+                let read = counter.time(aux.reference);
+                ring.loss.drained(aux.size, read);
+                let piece = Piece::of(number_of_file, at, &aux, read, place, zeros);
                 ring.pieces.push(piece);
                 continue;
             }
@@ -487,6 +537,7 @@ impl Trace {
                     continue;
                 }
             };
+            counter.look(&event);
             let number = id.and_then(|id| id.id);
             let ring_of = |number: Option<u64>| number.and_then(|id| rings.get(&id)).copied();
             match event {

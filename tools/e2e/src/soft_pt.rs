@@ -22,7 +22,7 @@ use auxrec::trace::Trace;
 use perfdata::{Attr, Flags, Read};
 use rustix::process::{kill_process, Pid, Signal};
 
-use followed::{filters, flamegraph, snapshot};
+use followed::{filters, flamegraph, snapshot, times};
 pub use followed::{place, Followed, PROGRAM};
 
 use crate::module;
@@ -34,7 +34,7 @@ use crate::stops;
 pub type Case = (&'static str, fn() -> Result<String>);
 
 /// All cases.
-pub const ALL: [Case; 20] = [
+pub const ALL: [Case; 21] = [
     ("soft_pt: attached and detached", attach),
     ("soft_pt: closed while it runs", close),
     ("soft_pt: a ring that nobody reads", full),
@@ -53,6 +53,7 @@ pub const ALL: [Case; 20] = [
     ("soft_pt: address filters", filters),
     ("soft_pt: outside of all filters", stops::outside),
     ("soft_pt: a snapshot", snapshot),
+    ("soft_pt: the time of each piece", times),
     ("soft_pt: each single step is reported", reported::steps),
     ("soft_pt: what a reported step does", reported::acts),
 ];

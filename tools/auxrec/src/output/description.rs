@@ -41,6 +41,11 @@ pub(crate) struct Description {
     pub apart: Option<Apart>,
 }
 
+/// The note that says what the `reference` of AUXTRACE records is. Without it, it is the time.
+pub(crate) const REFERENCE: &str = "reference";
+/// The processor's cycle counter, of which TIME_CONV makes the time.
+pub(crate) const CYCLES: &str = "cycles";
+
 /// The features of the file with the number `part`. `ended` says how the file ended, `more` are
 /// further notes.
 pub(super) fn features(
@@ -63,6 +68,9 @@ pub(super) fn features(
         ("mode", mode.to_owned()),
         ("ended", ended.to_owned()),
     ];
+    if !plan.has_own_clock() && sys::cycles().is_some() {
+        notes.push((REFERENCE, CYCLES.to_owned()));
+    }
     if limits.parts {
         notes.push(("part", part.to_string()));
     }

@@ -6,6 +6,15 @@ use perfdata::TimeConv;
 
 use crate::sys;
 
+/// A moment, as a file has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Moment {
+    /// For AUXTRACE records: the processor's cycle counter where perf's clock is made of it, as perf writes it. Else the time.
+    pub reference: u64,
+    /// By the clock of the events' records, ns; [`None`] if the kernel does not say how that is made.
+    pub time: Option<u64>,
+}
+
 /// What the times of the events' records are by.
 #[derive(Debug, Clone, Copy)]
 pub enum Clock {
@@ -16,6 +25,29 @@ pub enum Clock {
 }
 
 impl Clock {
+    /// This moment.
+    #[must_use]
+    pub fn moment(self) -> Moment {
+        let of_counter = |conv: Option<TimeConv>, cycles| Moment {
+            reference: cycles,
+            time: conv.and_then(|conv| conv.time(cycles)),
+        };
+        match (self, sys::cycles()) {
+            (Self::Perf(conv), Some(cycles)) => of_counter(conv, cycles),
+            (Self::Perf(_), None) => Moment {
+                reference: sys::now(),
+                time: None,
+            },
+            (Self::Monotonic, _) => {
+                let now = sys::now();
+                Moment {
+                    reference: now,
+                    time: Some(now),
+                }
+            }
+        }
+    }
+
     /// The time now, ns; [`None`] if the kernel does not say how perf's clock is made.
     #[must_use]
     pub fn now(self) -> Option<u64> {
@@ -23,5 +55,33 @@ impl Clock {
             Self::Monotonic => Some(sys::now()),
             Self::Perf(conv) => conv?.time(sys::cycles()?),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_moment_of_each_clock() {
+        let conv = TimeConv {
+            shift: 3,
+            mult: 5,
+            zero: 7,
+            cap_zero: true,
+            ..TimeConv::default()
+        };
+        for conv in [Some(conv), None] {
+            let Some(before) = sys::cycles() else { break };
+            let moment = Clock::Perf(conv).moment();
+            let after = sys::cycles().unwrap_or(0);
+            assert!((before..=after).contains(&moment.reference));
+            let time = conv.and_then(|conv| conv.time(moment.reference));
+            assert_eq!(moment.time, time);
+        }
+        let before = sys::now();
+        let moment = Clock::Monotonic.moment();
+        assert_eq!(moment.time, Some(moment.reference));
+        assert!((before..=sys::now()).contains(&moment.reference));
     }
 }

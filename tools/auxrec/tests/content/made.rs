@@ -7,8 +7,8 @@ use std::io::Cursor;
 use auxrec::check::{check, Findings};
 use pattern_codec::{Header, Kind};
 use perfdata::{
-    Attr, Aux, AuxFlags, Auxtrace, EventDesc, Features, FinishedInit, Flags, IdIndex, IdIndexEntry,
-    Lost, Read, SampleId, SampleType, Writer,
+    Attr, Aux, AuxFlags, Auxtrace, Encode, EventDesc, Features, FinishedInit, Flags, IdIndex,
+    IdIndexEntry, Lost, Read, SampleId, SampleType, Writer,
 };
 
 /// A recording of one CPU, piece by piece.
@@ -18,6 +18,10 @@ pub(super) struct Made {
     overwrite: bool,
     pub(super) part: Option<u32>,
     pub(super) offline: Option<&'static str>,
+    /// What the file says the references are.
+    pub(super) reference: Option<&'static str>,
+    /// Whether another recorder made it, without notes.
+    pub(super) foreign: bool,
     pub(super) head: u64,
     time: u64,
 }
@@ -97,9 +101,17 @@ impl Made {
             overwrite,
             part: None,
             offline: None,
+            reference: None,
+            foreign: false,
             head: 0,
             time: 0,
         }
+    }
+
+    /// A record of the recorder's.
+    pub(super) fn say(&mut self, record: &impl Encode) -> &mut Self {
+        self.file.record(record, None).unwrap();
+        self
     }
 
     pub(super) fn id(&mut self) -> SampleId {
@@ -139,8 +151,13 @@ impl Made {
 
     /// A piece, brought to a multiple of 8 with this.
     pub(super) fn padded(&mut self, bytes: &[u8], with: u8) -> &mut Self {
-        let size = u64::try_from(bytes.len()).unwrap();
         let reference = self.id().time.unwrap();
+        self.read_at(bytes, with, reference)
+    }
+
+    /// The same, with this reference.
+    pub(super) fn read_at(&mut self, bytes: &[u8], with: u8, reference: u64) -> &mut Self {
+        let size = u64::try_from(bytes.len()).unwrap();
         let mut whole = bytes.to_vec();
         whole.resize(bytes.len().next_multiple_of(8), with);
         let aux = Auxtrace {
@@ -197,10 +214,11 @@ impl Made {
         let mut notes = vec![("aux_size", "256"), ("mode", mode), ("ended", ended)];
         notes.extend(part.as_deref().map(|part| ("part", part)));
         notes.extend(self.offline.map(|cpus| ("offline", cpus)));
-        features
-            .events(&[event])
-            .pmu_mappings(&[(42, "pattern")])
-            .notes(&notes);
+        notes.extend(self.reference.map(|what| ("reference", what)));
+        features.events(&[event]).pmu_mappings(&[(42, "pattern")]);
+        if !self.foreign {
+            features.notes(&notes);
+        }
         self.file.try_finish(&features).unwrap();
         self.file.get_ref().get_ref().clone()
     }

@@ -2,11 +2,13 @@
 
 //! A trace of this program that is followed: each instruction that was counted is found, and the calls are right.
 
+use std::num::NonZero;
 use std::path::Path;
 
 use anyhow::{ensure, Context, Result};
 use auxrec::trace::Trace;
 use object::{Object, ObjectSegment, ObjectSymbol};
+use perfdata::Event;
 
 use crate::recording::{Reader, Recorder, TraceFile};
 use crate::workload::CALLS;
@@ -168,6 +170,54 @@ pub(super) fn snapshot() -> Result<String> {
         "{count} of {counted} instructions are in the snapshot"
     );
     Ok(format!("the last {count} of {counted} instructions"))
+}
+
+/// AUXTRACE records have the cycle counter, as perf's, and TIME_CONV makes of it a time after the first AUX record and before the
+/// counters at the end.
+pub(super) fn times() -> Result<String> {
+    let file = TraceFile::new("times");
+    let arguments = "-e soft_pt//u -m 64K,64K -- /bin/auxe2e workload calls";
+    let arguments: Vec<_> = arguments.split(' ').map(str::to_owned).collect();
+    Recorder::start(file.path(), &arguments)?.wait(Reader::KeepsUp)?;
+
+    let bytes = std::fs::read(file.path()).context("cannot read the recording")?;
+    let parsed = perfdata::File::parse(&bytes)?;
+    let (mut conv, mut first, mut last, mut pieces) = (None, None, None, Vec::new());
+    for record in parsed.records() {
+        let (event, id) = parsed.decode(&record?)?;
+        let time = id.and_then(|id| id.time);
+        match event {
+            Event::TimeConv(found) => conv = Some(found),
+            Event::Aux(_) => first = first.or(time),
+            Event::Read(_) => last = last.max(time),
+            Event::Auxtrace(aux, _) => pieces.push(aux.reference),
+            _ => {}
+        }
+    }
+    let conv = conv.context("there is no TIME_CONV record")?;
+    let range = first.context("no AUX record")?..=last.context("no counter")?;
+    let mut times = Vec::new();
+    for reference in pieces {
+        let time = conv.time(reference).context("no conversion")?;
+        ensure!(
+            range.contains(&time),
+            "a piece with the reference {reference} is of {time} ns, and the records of {range:?}"
+        );
+        times.push(time);
+    }
+    let trace = Trace::read(&bytes)?;
+    let read = trace.rings.values().flat_map(|ring| &ring.pieces);
+    let mut read: Vec<_> = read
+        .filter_map(|piece| piece.read)
+        .map(NonZero::get)
+        .collect();
+    read.sort_unstable();
+    times.sort_unstable();
+    ensure!(
+        !times.is_empty() && read == times,
+        "auxrec takes {times:?} for {read:?}"
+    );
+    Ok(format!("{} pieces in {range:?}", times.len()))
 }
 
 /// Where a function of this program is in its file, and how long it is.
