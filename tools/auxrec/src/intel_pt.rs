@@ -5,6 +5,8 @@
 //! The words are those of `intel_pt_info_fill()` in perf's `arch/x86/util/intel-pt.c`; their order is `INTEL_PT_PMU_TYPE` and
 //! so on in `util/intel-pt.h`.
 
+use std::ffi::CStr;
+
 use perfdata::TimeConv;
 
 use crate::error::{Error, Result};
@@ -36,8 +38,9 @@ pub fn info(plan: &Plan, clock: &TimeConv) -> Option<Vec<u64>> {
     let cap = |name: &str| pmu.caps.get(name).and_then(|text| text.parse().ok());
 
     let (ticks, coarse) = pmu.tsc_art_ratio.unwrap_or((0, 0));
+    let filter = plan.filter.as_deref().map_or(&[][..], CStr::to_bytes);
 
-    Some(vec![
+    let mut words = vec![
         pmu.kind.into(),
         clock.shift,
         clock.mult,
@@ -46,7 +49,8 @@ pub fn info(plan: &Plan, clock: &TimeConv) -> Option<Vec<u64>> {
         mask(pmu, "tsc"),
         mask(pmu, "noretcomp"),
         switches,
-        u64::from(plan.mode == Mode::Overwrite),
+        // Areas of which samples hold pieces are overwritten, too; that is no snapshot.
+        u64::from(plan.mode == Mode::Overwrite && !plan.samples()),
         plan.cpus.is_some().into(),
         mask(pmu, "mtc"),
         mask(pmu, "mtc_period"),
@@ -55,11 +59,28 @@ pub fn info(plan: &Plan, clock: &TimeConv) -> Option<Vec<u64>> {
         coarse,
         mask(pmu, "cyc"),
         // The ratio that CBR packets are compared with.
-        0,
-        // No filter's text follows.
-        0,
-        cap("event_trace").unwrap_or(0),
-    ])
+        pmu.max_nonturbo_ratio.unwrap_or(0),
+        u64::try_from(filter.len()).unwrap_or(0),
+    ];
+    words.extend(text(filter));
+    words.push(cap("event_trace").unwrap_or(0));
+    Some(words)
+}
+
+/// A text as words: with a NUL behind it, and zeros up to a whole word. An empty one has none.
+fn text(bytes: &[u8]) -> Vec<u64> {
+    let ended = match bytes {
+        [] => Vec::new(),
+        _ => [bytes, &[0]].concat(),
+    };
+    let word = |bytes: &[u8]| {
+        let mut word = [0_u8; 8];
+        for (to, from) in word.iter_mut().zip(bytes) {
+            *to = *from;
+        }
+        u64::from_le_bytes(word)
+    };
+    ended.chunks(8).map(word).collect()
 }
 
 /// Terms that have some values only: the file of `caps/` with a bit for each value, and the one that says whether there are any.
@@ -132,6 +153,7 @@ mod tests {
     use super::*;
     use crate::pmu::{Pmus, Role};
     use perfdata::Flags;
+    use std::ffi::CString;
     use std::fs;
     use std::path::Path;
 
@@ -155,8 +177,9 @@ mod tests {
         ("format/cyc_thresh", "config:19-22"),
         ("format/psb_period", "config:24-27"),
         ("tsc_art_ratio", "168:2"),
+        ("max_nonturbo_ratio", "33"),
         ("caps/psb_cyc", "1"),
-        ("caps/event_trace", "0"),
+        ("caps/event_trace", "1"),
     ];
 
     fn plan(dir: &Path, event: &str) -> Plan {
@@ -192,13 +215,37 @@ mod tests {
             cap_zero: true,
             ..TimeConv::default()
         };
-        let plan = plan(dir.path(), "any_name//u");
+        let mut plan = plan(dir.path(), "any_name//u");
         assert!(!lacks_clock(&plan, &clock) && lacks_clock(&plan, &TimeConv::default()));
         let words = info(&plan, &clock).unwrap();
 
         assert_eq!(words[..5], [9, 31, 12345, 99, 1]);
         assert_eq!(words[5..10], [1 << 10, 1 << 11, 2, 0, 1]);
-        assert_eq!(words[10..], [1 << 9, 0xf << 14, 168, 2, 2, 0, 0, 0]);
+        assert_eq!(words[10..], [1 << 9, 0xf << 14, 168, 2, 2, 33, 0, 1]);
+
+        // The text of filters has a NUL and fills whole words, before the last word.
+        for (filter, text) in [
+            ("start 1", &["start 1\0"][..]),
+            (
+                "filter 0x1000/0x20@/bin/a",
+                &["filter 0", "x1000/0x", "20@/bin/", "a\0\0\0\0\0\0\0"],
+            ),
+            ("start 0x", &["start 0x", "\0\0\0\0\0\0\0\0"]),
+        ] {
+            plan.filter = Some(CString::new(filter).unwrap());
+            let words = info(&plan, &clock).unwrap();
+            let word = |text: &&str| u64::from_le_bytes(text.as_bytes().try_into().unwrap());
+            let mut want: Vec<_> = text.iter().map(word).collect();
+            want.insert(0, u64::try_from(filter.len()).unwrap());
+            want.push(1);
+            assert_eq!(words[16..], want, "{filter}");
+        }
+        let snapshots = |plan: &Plan| info(plan, &clock).unwrap()[8];
+        assert_eq!(snapshots(&plan), 0);
+        plan.mode = Mode::Overwrite;
+        assert_eq!(snapshots(&plan), 1);
+        plan.events[0].0.aux_sample = Some(4096);
+        assert_eq!(snapshots(&plan), 0);
     }
 
     /// Time stamps and branches are asked for, unless the user does not want them.

@@ -48,6 +48,8 @@ pub struct Pmu {
     pub caps: BTreeMap<String, String>,
     /// Ticks of the time stamp counter, for so many of the coarse clock of `MTC` packets.
     pub tsc_art_ratio: Option<(u64, u64)>,
+    /// The processor's frequency without turbo, as a multiple of its bus clock. Intel's own driver of Intel PT says it.
+    pub max_nonturbo_ratio: Option<u64>,
 }
 
 impl Default for Pmus {
@@ -150,6 +152,8 @@ impl Pmus {
             events,
             cpus,
             caps: files(&dir.join("caps")).into_iter().collect(),
+            max_nonturbo_ratio: read(&dir.join("max_nonturbo_ratio"))
+                .and_then(|text| text.parse().ok()),
             tsc_art_ratio: read(&dir.join("tsc_art_ratio")).and_then(|text| {
                 let (ticks, coarse) = text.split_once(':')?;
                 Some((ticks.parse().ok()?, coarse.parse().ok()?))

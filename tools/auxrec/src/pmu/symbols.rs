@@ -82,6 +82,7 @@ impl Pmus {
             cpus: None,
             caps: BTreeMap::new(),
             tsc_art_ratio: None,
+            max_nonturbo_ratio: None,
         };
         let mut event = EventSpec::new(text, pmu);
         event.config[0] = config;
