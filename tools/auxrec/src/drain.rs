@@ -15,6 +15,7 @@ use crate::code::Code;
 use crate::error::{Error, Result};
 use crate::live::Gauge;
 use crate::loss::Loss;
+use crate::pmu::Format;
 use crate::ring::{pieces, since, steps, Area};
 use crate::session::{Clock, Mode, Moment, Rings, Session};
 use crate::sys::Mapping;
@@ -24,6 +25,9 @@ const BOUNCE: usize = 256 * 1024;
 /// An area is written from where it is in steps of this part of it, if that is as much as the buffer. A file may be slow, and
 /// the driver gets the place of a step back only afterwards; but each step costs a call.
 const STRAIGHT: u64 = 4;
+
+/// Records of Intel BTS are at multiples of this length in their area.
+const BTS_RECORD: u64 = 24;
 
 /// When events that the kernel has turned off, their area being full, are started again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,8 +70,8 @@ pub struct Drain {
     /// Whether something said that the kernel has turned an event off, and it was not yet started again.
     off: bool,
     policy: OnTruncate,
-    /// Whether a piece of trace may be cut anywhere.
-    divisible: bool,
+    /// The format of the trace, if perf decodes it. Then a piece may not be cut anywhere.
+    format: Option<Format>,
     /// Time of the newest AUX record.
     newest: Option<u64>,
     /// How far the AUX area was written, when somebody was told last.
@@ -178,7 +182,7 @@ impl Drain {
             bounce: vec![0; BOUNCE],
             off: false,
             policy: session.plan().on_truncate,
-            divisible: !session.plan().writes_intel_pt(),
+            format: session.plan().format(),
             newest: None,
             head: 0,
             wrapped: false,
@@ -296,7 +300,9 @@ impl Drain {
         }
         let len = range.end - range.start;
         self.wraps = range.end / rings.aux.size();
-        for part in pieces(range.clone(), self.piece_limit(file)) {
+        let size = rings.aux.size();
+        let whole = whole(self.format, range, size);
+        for part in cut(self.format, whole, size, self.piece_limit(file)) {
             let from = usize::try_from(part.start - range.start).unwrap_or(usize::MAX);
             let to = usize::try_from(part.end - range.start).unwrap_or(usize::MAX);
             let aux = rings.piece(&part, moment.reference);
@@ -309,7 +315,7 @@ impl Drain {
     }
 
     fn piece_limit(&self, file: &impl Sink) -> usize {
-        if self.divisible {
+        if self.format.is_none() {
             file.piece_limit()
         } else {
             usize::MAX & !7
@@ -370,7 +376,8 @@ impl Drain {
     fn trace(&mut self, rings: &mut Rings, range: Range<u64>, file: &mut impl Sink) -> Result<u64> {
         let len = range.end.wrapping_sub(range.start);
         self.wraps += rings.aux.wraps(&range);
-        for range in pieces(range, self.piece_limit(file)) {
+        let size = rings.aux.size();
+        for range in cut(self.format, range, size, self.piece_limit(file)) {
             let moment = self.clock.moment();
             let len = range.end.wrapping_sub(range.start);
             let aux = rings.piece(&range, moment.reference);
@@ -405,6 +412,31 @@ impl Drain {
         }
         Ok(len)
     }
+}
+
+/// Cuts positions in an area of `size` bytes into pieces of at most `limit` bytes. perf's decoders begin anew with each piece. One
+/// of Intel BTS ends where the area ends: there is no whole record.
+fn cut(
+    format: Option<Format>,
+    range: Range<u64>,
+    size: u64,
+    limit: usize,
+) -> impl Iterator<Item = Range<u64>> {
+    let lap = match format {
+        Some(Format::IntelBts) => size,
+        _ => u64::MAX,
+    };
+    steps(range, lap).flat_map(move |part| pieces(part, limit))
+}
+
+/// What of an overwritten area begins with a record, as far as that is known.
+fn whole(format: Option<Format>, range: &Range<u64>, size: u64) -> Range<u64> {
+    if format != Some(Format::IntelBts) {
+        return range.clone();
+    }
+    let at = range.start % size;
+    let next = at.next_multiple_of(BTS_RECORD).min(size);
+    (range.start + (next - at)).min(range.end)..range.end
 }
 
 /// Writes the zeros that bring a piece with `len` bytes of trace to its size.
@@ -475,4 +507,32 @@ pub fn counts<W: Write + Seek>(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An area of 64 bytes has two records of Intel BTS, and 16 bytes of no record.
+    #[test]
+    fn pieces_of_records() {
+        let bts = Some(Format::IntelBts);
+        let pt = Some(Format::IntelPt);
+        for (format, range, cuts, snapshot) in [
+            (bts, 0..48, &[0, 48][..], 0..48),
+            (bts, 24..112, &[24, 64, 112], 24..112),
+            (bts, 64..128, &[64, 128], 64..128),
+            // The oldest is cut, or is none.
+            (bts, 40..104, &[40, 64, 104], 48..104),
+            (bts, 50..114, &[50, 64, 114], 64..114),
+            (bts, 60..62, &[60, 62], 62..62),
+            (pt, 40..104, &[40, 104], 40..104),
+            (None, 40..104, &[40, 104], 40..104),
+        ] {
+            let found: Vec<_> = cut(format, range.clone(), 64, 1000).collect();
+            let cuts: Vec<_> = cuts.windows(2).map(|pair| pair[0]..pair[1]).collect();
+            assert_eq!(found, cuts, "{format:?} {range:?}");
+            assert_eq!(whole(format, &range, 64), snapshot, "{format:?} {range:?}");
+        }
+    }
 }

@@ -15,8 +15,6 @@ use crate::session::{Mode, Plan};
 
 /// The number of the decoder, `PERF_AUXTRACE_INTEL_PT`.
 pub const DECODER: u32 = 1;
-/// That of the decoder of branch trace store, `PERF_AUXTRACE_INTEL_BTS`.
-pub const BTS: u32 = 2;
 
 /// Records of context switches: none.
 const NO_SWITCHES: u64 = 0;

@@ -35,6 +35,7 @@ pub mod check;
 pub mod code;
 pub mod control;
 pub mod convert;
+mod decoder;
 pub mod delay;
 pub mod drain;
 pub mod dump;

@@ -19,7 +19,6 @@ use perfdata::{AuxtraceInfo, Features, FinishedInit, IdIndex, IdIndexEntry, Writ
 use crate::drain::Times;
 use crate::error::{Error, Result};
 use crate::host;
-use crate::intel_pt;
 use crate::join::{part_of, Apart};
 use crate::pack::Pack;
 use crate::session::Clock;
@@ -278,11 +277,11 @@ impl Output {
             self.file.record(&IdIndex(entries), None)?;
         }
         // The record names a decoder of perf's, and perf has none for most PMUs.
-        if let Some(private) = &self.what.intel_pt {
+        if let Some(info) = &self.what.info {
             self.file.record(
                 &AuxtraceInfo {
-                    kind: intel_pt::DECODER,
-                    private,
+                    kind: info.kind,
+                    private: &info.words,
                 },
                 None,
             )?;

@@ -162,7 +162,32 @@ impl Pmus {
     }
 }
 
+/// The formats of trace that perf decodes and this crate can describe to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// Intel PT, of hardware or software.
+    IntelPt,
+    /// Intel's branch trace store.
+    IntelBts,
+    /// Arm's Statistical Profiling Extension.
+    ArmSpe,
+    /// HiSilicon's PCIe Trace and Tuning.
+    HisiPtt,
+}
+
 impl Pmu {
+    /// The format of its trace, if perf has a decoder for it. As perf, this goes by the name of the PMU, except for Intel PT.
+    #[must_use]
+    pub fn format(&self) -> Option<Format> {
+        match self.name.as_str() {
+            _ if self.writes_intel_pt() => Some(Format::IntelPt),
+            "intel_bts" => Some(Format::IntelBts),
+            name if name.starts_with("arm_spe_") => Some(Format::ArmSpe),
+            name if name.starts_with("hisi_ptt") => Some(Format::HisiPtt),
+            _ => None,
+        }
+    }
+
     /// Whether its events can be opened on this CPU.
     pub(crate) fn is_on(&self, cpu: u32) -> bool {
         self.cpus.as_ref().is_none_or(|cpus| cpus.contains(&cpu))

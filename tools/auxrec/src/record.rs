@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::control::Channel;
+use crate::decoder;
 use crate::delay::{Delay, Switch as Switching};
 use crate::drain::{Drain, OnTruncate};
 use crate::error::{Error, Result};
-use crate::intel_pt;
 use crate::limits::Limits;
 use crate::live::Live;
 use crate::loss::Loss;
@@ -188,13 +188,10 @@ pub fn record(options: &Options) -> Result<Outcome> {
         ));
     }
     let session = Session::open(plan, &limits)?;
-    if intel_pt::lacks_clock(session.plan(), &session.clock()) {
-        say(
-            "warning: the kernel does not say how the processor's cycle counter becomes perf's clock (TSC not available), so \
-             nobody will know which thread's trace a CPU's is: record with --per-thread"
-        );
+    for note in decoder::notes(session.plan(), &session.clock()) {
+        say(note);
     }
-    let description = options.description(&session, online.len(), pid);
+    let description = options.description(&session, &online, pid);
     if options.apart && description.apart.is_none() {
         say("one thread drains all rings, so nothing is --apart");
     }

@@ -8,8 +8,9 @@ use std::num::NonZero;
 
 use perfdata::{Aux, AuxFlags, Auxtrace, Event, Feature, Read, RecordType, Stream, TimeConv};
 
+use crate::decoder::{ARM_SPE, INTEL_BTS};
 use crate::error::{Error, Result};
-use crate::intel_pt;
+use crate::intel_pt::DECODER;
 use crate::loss::Loss;
 use crate::output::{CYCLES, REFERENCE};
 use crate::recover::ENDED;
@@ -294,8 +295,8 @@ struct Counter {
     noted: bool,
     /// Whether the file is not the recorder's: perf writes no notes.
     foreign: bool,
-    /// Whether the trace has times of the cycle counter.
-    counted: bool,
+    /// The decoder for trace that has times of the cycle counter, and so records of perf's clock.
+    decoder: Option<u32>,
     conv: Option<TimeConv>,
 }
 
@@ -304,7 +305,9 @@ impl Counter {
     fn look(&mut self, event: &Event<'_>) {
         match event {
             Event::TimeConv(conv) => self.conv = Some(*conv),
-            Event::AuxtraceInfo(intel_pt::DECODER | intel_pt::BTS, _) => self.counted = true,
+            Event::AuxtraceInfo(kind @ (DECODER | INTEL_BTS | ARM_SPE), _) => {
+                self.decoder = Some(*kind);
+            }
             _ => {}
         }
     }
@@ -315,11 +318,13 @@ impl Counter {
             Self { noted: true, .. }
             | Self {
                 foreign: true,
-                counted: true,
+                decoder: Some(DECODER | INTEL_BTS),
                 ..
             } => self.conv?.time(reference),
-            // An old recorder wrote its own time, beside records of perf's.
-            Self { counted: true, .. } => None,
+            // An old recorder wrote its own time, beside records of perf's. For Arm SPE perf writes no time.
+            Self {
+                decoder: Some(_), ..
+            } => None,
             Self { .. } => Some(reference),
         }
     }

@@ -114,6 +114,8 @@ struct Recorded {
     places: BTreeSet<String>,
     /// The kinds of records, as perf prints them.
     kinds: BTreeSet<String>,
+    /// The words of AUXTRACE_INFO, as perf prints them.
+    info: Vec<String>,
 }
 
 /// All of a CPU, as `intel_pt`.
@@ -150,6 +152,15 @@ fn same(run: &Run) -> Result<String> {
             "pieces are of {:?} in perf's file, and of {:?} in auxrec's",
             theirs.places,
             ours.places
+        );
+    }
+    // A decoder is told the same about the trace. `pattern` as intel_pt has other terms, and auxrec does not take it for Intel PT.
+    if run.alias.1 == "intel_bts" {
+        ensure!(
+            theirs.info.len() == 6 && theirs.info == ours.info,
+            "AUXTRACE_INFO differs: perf {:?}, auxrec {:?}",
+            theirs.info,
+            ours.info
         );
     }
     let chance = named(["some", "some"]);
@@ -230,7 +241,11 @@ fn record(run: &Run, program: &str) -> Result<Recorded> {
             .collect()
     };
     let word = |c: char| !(c.is_ascii_alphanumeric() || c == '_');
+    let info = text.lines();
+    let info = info.skip_while(|line| !line.contains("PERF_RECORD_AUXTRACE_INFO"));
+    let info = info.skip(1).take_while(|line| line.starts_with("  "));
     Ok(Recorded {
+        info: info.map(|line| line.trim().to_owned()).collect(),
         bytes: bytes(&file.0, run.alias.1 == "intel_bts")?,
         aux: of("AUX"),
         pieces: of("AUXTRACE"),

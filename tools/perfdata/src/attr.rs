@@ -23,6 +23,10 @@ bitflags::bitflags! {
         const STREAM_ID = 1 << 9;
         /// What a tracepoint has.
         const RAW = 1 << 10;
+        /// Where data came from.
+        const DATA_SRC = 1 << 15;
+        /// Physical address of the data.
+        const PHYS_ADDR = 1 << 19;
         /// A piece of the AUX area of the group's leader.
         const AUX = 1 << 20;
         /// Id of the event in a place that does not depend on the other bits.

@@ -8,6 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use perfdata::{ClockData, EventDesc, Features, IdIndexEntry, TimeConv};
 
 use super::Limits;
+use crate::decoder::Info;
 use crate::host;
 use crate::join::Apart;
 use crate::pmu::Pmus;
@@ -35,8 +36,8 @@ pub(crate) struct Description {
     pub workload: Option<u32>,
     /// How the processor's clock becomes that of the records, if the kernel says so.
     pub clock: Option<TimeConv>,
-    /// The private words for perf's decoder of Intel PT, if the trace is Intel PT.
-    pub intel_pt: Option<Vec<u64>>,
+    /// What perf's decoder of the trace has to be told, if it has one.
+    pub info: Option<Info>,
     /// If each thread writes a file: the recording, and the thread of this file.
     pub apart: Option<Apart>,
 }

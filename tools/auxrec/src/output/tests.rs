@@ -110,7 +110,7 @@ fn description() -> Description {
         target: Target::Command,
         workload: None,
         clock: None,
-        intel_pt: None,
+        info: None,
         apart: Some(Apart {
             id: "1-2".to_owned(),
             threads: 2,

@@ -4,7 +4,7 @@
 
 use perfdata::{Attr, Flags, SampleType};
 
-use super::{Pmu, Term};
+use super::{Format, Pmu, Term};
 use crate::error::{nearest, one_of, Error, Result};
 
 /// perf's limit for the trace in a sample. A sample is a record, and its length has 16 bits.
@@ -218,6 +218,36 @@ impl EventSpec {
         Ok(())
     }
 
+    /// Gives a term of the PMU the value 1, if the user has not given it one.
+    pub(crate) fn set_if_unset(&mut self, name: &str) {
+        let terms = self.text.split('/').nth(1).unwrap_or_default();
+        let given = terms
+            .split(',')
+            .any(|term| term.split('=').next().map(str::trim) == Some(name));
+        let Some(term) = self.pmu.terms.get(name).filter(|_| !given) else {
+            return;
+        };
+        if let Some(word) = self.config.get_mut(term.word) {
+            *word = term.put(*word, 1).unwrap_or(*word);
+        }
+    }
+
+    /// What a decoder finds in the trace, by which perf knows what to show.
+    fn content(&self) -> SampleType {
+        if self.pmu.format() != Some(Format::ArmSpe) {
+            return SampleType::empty();
+        }
+        let is_set = |name: &str| {
+            let term = self.pmu.terms.get(name);
+            let word = term.and_then(|term| Some(term.get(*self.config.get(term.word)?)));
+            word.is_some_and(|value| value != 0)
+        };
+        match is_set("pa_enable") {
+            true => SampleType::DATA_SRC | SampleType::PHYS_ADDR,
+            false => SampleType::DATA_SRC,
+        }
+    }
+
     /// The attribute, as far as the event's description gives it.
     #[must_use]
     pub fn attr(&self) -> Attr {
@@ -238,7 +268,7 @@ impl EventSpec {
             },
             sample_type: match self.aux_sample {
                 Some(_) => SampleType::AUX,
-                None => SampleType::empty(),
+                None => self.content(),
             },
             aux_sample_size: self.aux_sample.unwrap_or(0),
             aux_action: self.action.map_or(0, Action::bits),

@@ -2,7 +2,7 @@
 
 //! Parses lists of events, groups, and single events, as the user gives them.
 
-use super::{EventSpec, Pmus};
+use super::{EventSpec, Format, Pmus, Rate};
 use crate::error::{Error, Result};
 use crate::intel_pt;
 
@@ -15,6 +15,9 @@ const WITHOUT_AUX: [&str; 6] = [
     "uprobe",
     "cpu",
 ];
+
+/// How many operations are between two samples of Arm SPE, if its driver does not say the least: as perf's.
+const SPE_INTERVAL: u64 = 4096;
 
 impl Pmus {
     /// Parses a list of events in the form `pmu/term=value,…/modifiers` or `name[:modifiers]`, and of
@@ -84,10 +87,17 @@ impl Pmus {
                  known by its name, such as `cpu-clock:u` or `sched:sched_switch`"
             )));
         };
-        if spec.pmu.writes_intel_pt() {
+        match spec.pmu.format() {
             // perf's default. Without time stamps a decoder cannot match the trace with changing mappings; without `pt` the bit of
             // `branch` has no meaning.
-            spec.terms("tsc,pt,branch", false)?;
+            Some(Format::IntelPt) => spec.terms("tsc,pt,branch", false)?,
+            // perf's default, too.
+            Some(Format::ArmSpe) => {
+                let least = spec.pmu.caps.get("min_interval");
+                let least = least.and_then(|text| text.parse().ok());
+                spec.rate = Rate::Period(least.unwrap_or(SPE_INTERVAL));
+            }
+            _ => {}
         }
         spec.terms(terms, true)?;
         spec.modifiers(modifiers)?;

@@ -4,7 +4,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use perfdata::Flags;
+use perfdata::{Flags, SampleType};
 use proptest::prelude::*;
 
 use super::*;
@@ -46,6 +46,43 @@ fn events() {
         pmus.mappings(),
         [(42, "pattern".to_owned()), (1, "software".to_owned())]
     );
+}
+
+/// The attribute that `arm_spe_setup_evsel()` of perf's `arch/arm64/util/arm-spe.c` makes.
+#[test]
+fn statistical_profiling() {
+    let dir = tempfile::tempdir().unwrap();
+    for unit in ["arm_spe_0", "arm_spe_1"] {
+        let format = dir.path().join(unit).join("format");
+        fs::create_dir_all(&format).unwrap();
+        fs::write(dir.path().join(unit).join("type"), "9").unwrap();
+        fs::write(format.join("ts_enable"), "config:0").unwrap();
+        fs::write(format.join("pa_enable"), "config:1").unwrap();
+        fs::write(format.join("min_latency"), "config2:0-11").unwrap();
+    }
+    let caps = dir.path().join("arm_spe_0/caps");
+    fs::create_dir(&caps).unwrap();
+    fs::write(caps.join("min_interval"), "256").unwrap();
+
+    let (source, address) = (SampleType::DATA_SRC, SampleType::PHYS_ADDR);
+    for (event, period, sample_type, of_threads, of_cpus) in [
+        ("arm_spe_0//", 256, source, 0, 1),
+        ("arm_spe_1//u", 4096, source, 0, 1),
+        ("arm_spe_0/period=1000/", 1000, source, 0, 1),
+        ("arm_spe_0/pa_enable=1/", 256, source | address, 2, 3),
+        ("arm_spe_0/pa_enable=0/", 256, source, 0, 1),
+        ("arm_spe_0/ts_enable=0,min_latency=9/", 256, source, 0, 0),
+        ("arm_spe_0/min_latency=9,ts_enable/", 256, source, 1, 1),
+    ] {
+        let mut spec = Pmus::at(dir.path()).event(event).unwrap();
+        let attr = spec.attr();
+        assert_eq!(attr.sample_period, period, "{event}");
+        assert_eq!(attr.sample_type, sample_type, "{event}");
+        assert!(!attr.flags.contains(Flags::FREQ), "{event}");
+        assert_eq!(attr.config, of_threads, "{event}");
+        spec.set_if_unset("ts_enable");
+        assert_eq!(spec.attr().config, of_cpus, "{event}");
+    }
 }
 
 #[test]

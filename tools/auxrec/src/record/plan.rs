@@ -13,15 +13,15 @@ use perfdata::EventDesc;
 
 use super::Options;
 use crate::code::Code;
+use crate::decoder::{self, Cpus};
 use crate::delay::Delay;
 use crate::error::{Error, Result};
 use crate::filter;
-use crate::intel_pt;
 use crate::join::Apart;
 use crate::limits::Limits;
 use crate::output::Description;
 use crate::parallel::share;
-use crate::pmu::{arrange, Pmus};
+use crate::pmu::{arrange, Format, Pmus};
 use crate::session::{default_watermark, known_sideband, Mode, Plan, Session};
 use crate::size::check_ring;
 use crate::sys;
@@ -36,7 +36,7 @@ impl Options {
         for events in &self.events {
             groups.extend(pmus.events(events)?);
         }
-        let events = match self.sideband {
+        let mut events = match self.sideband {
             true => Vec::new(),
             false => arrange(groups, self.aux_sample)?,
         };
@@ -133,6 +133,12 @@ impl Options {
                 Some(Vec::new()),
             ),
         };
+        // As perf does: the trace of CPUs is put in order with records by its time.
+        for (event, _) in events.iter_mut().filter(|_| cpus.is_some()) {
+            if event.pmu.format() == Some(Format::ArmSpe) {
+                event.set_if_unset("ts_enable");
+            }
+        }
         let plan = Plan {
             data,
             aux,
@@ -191,7 +197,7 @@ impl Options {
     pub(super) fn description(
         &self,
         session: &Session,
-        online: usize,
+        online: &[u32],
         workload: Option<u32>,
     ) -> Description {
         let plan = session.plan();
@@ -211,11 +217,11 @@ impl Options {
             events: numbers.into_iter().map(event).collect(),
             index: session.id_index(),
             cmdline: self.cmdline.clone(),
-            online,
+            online: online.len(),
             target: self.target.clone(),
             workload,
             clock: (clock.cap_zero && !plan.has_own_clock()).then_some(clock),
-            intel_pt: intel_pt::info(plan, &clock),
+            info: decoder::info(plan, &clock, &Cpus::new(online)),
             apart: (self.apart && threads > 1).then(|| Apart {
                 id: format!("{}-{}", sys::wall(), std::process::id()),
                 threads,

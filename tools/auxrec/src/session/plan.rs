@@ -12,7 +12,7 @@ use crate::code::Code;
 use crate::drain::OnTruncate;
 use crate::error::{Error, Result};
 use crate::limits::Limits;
-use crate::pmu::{EventSpec, Role};
+use crate::pmu::{EventSpec, Format, Role};
 use crate::ring::IN_FLIGHT;
 use crate::size::bytes;
 use crate::sys::{self, Event};
@@ -137,11 +137,28 @@ impl Plan {
         .union(SampleType::TIME)
         .union(SampleType::CPU);
 
-    /// Whether the events have the recorder's clock. The time stamps of Intel PT are the processor's,
-    /// and can be converted to perf's own clock only. Without a trace nobody knows what this file is for.
+    /// Whether the events have the recorder's clock. The time stamps of Intel PT, Intel BTS and Arm SPE
+    /// are the processor's, and can be converted to perf's own clock only. Without a trace nobody knows what this file is for.
     #[must_use]
     pub fn has_own_clock(&self) -> bool {
-        !self.writes_intel_pt() && !self.events.is_empty()
+        let stamped = matches!(
+            self.format(),
+            Some(Format::IntelPt | Format::IntelBts | Format::ArmSpe)
+        );
+        !stamped && !self.events.is_empty()
+    }
+
+    /// The format of the trace, if perf has a decoder for it. Of several it is Intel PT, or the first.
+    #[must_use]
+    pub fn format(&self) -> Option<Format> {
+        let all = || {
+            self.events
+                .iter()
+                .filter_map(|(event, _)| event.pmu.format())
+        };
+        all()
+            .find(|format| *format == Format::IntelPt)
+            .or_else(|| all().next())
     }
 
     /// Whether the trace is Intel PT.
@@ -289,7 +306,7 @@ impl Plan {
         let mut flags = flags | self.sideband;
         flags.set(Flags::WRITE_BACKWARD, self.overwrite);
         if self.cpus.is_none() && !self.has_own_clock() {
-            // Each ring has the trace of one thread: the decoder of Intel PT must not look for switches.
+            // Each ring has the trace of one thread: perf's decoders must not look for switches.
             flags.remove(Flags::CONTEXT_SWITCH);
         }
         self.common(&Attr {

@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What perf's decoders have to be told about a recording: AUXTRACE_INFO.
+//!
+//! The words are those that perf's source writes, for each decoder in `info_fill` of a file in `arch/*/util`. Nothing here was
+//! compared with a recording of such a machine, and [`notes`] says so.
+
+use std::fs;
+use std::path::PathBuf;
+
+use perfdata::TimeConv;
+
+use crate::intel_pt;
+use crate::pmu::{Format, Pmu};
+use crate::session::{Mode, Plan};
+
+/// `PERF_AUXTRACE_INTEL_BTS`.
+pub(crate) const INTEL_BTS: u32 = 2;
+/// `PERF_AUXTRACE_ARM_SPE`.
+pub(crate) const ARM_SPE: u32 = 4;
+/// `PERF_AUXTRACE_HISI_PTT`.
+const HISI_PTT: u32 = 6;
+
+/// `ARM_SPE_HEADER_CURRENT_VERSION`.
+const SPE_VERSION: u64 = 2;
+/// Words in front of those of CPUs: `ARM_SPE_AUXTRACE_PRIV_MAX`.
+const SPE_WORDS: u64 = 4;
+/// `ARM_SPE_CPU_MAGIC`.
+const SPE_CPU: u64 = 0x1010_1010_1010_1010;
+/// Words of a CPU behind their number: from `ARM_SPE_CPU_MIDR` on.
+const SPE_CPU_WORDS: u64 = 4;
+
+/// The AUXTRACE_INFO record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Info {
+    /// The decoder.
+    pub kind: u32,
+    /// The decoder's own words.
+    pub words: Vec<u64>,
+}
+
+/// The machine's CPUs.
+#[derive(Debug)]
+pub(crate) struct Cpus {
+    /// Those that are online.
+    pub online: Vec<u32>,
+    /// The directory of sysfs that describes them.
+    pub dir: PathBuf,
+}
+
+impl Cpus {
+    pub fn new(online: &[u32]) -> Self {
+        Self {
+            online: online.to_vec(),
+            dir: "/sys/devices/system/cpu".into(),
+        }
+    }
+
+    /// The identification of an Arm CPU.
+    fn midr(&self, cpu: u32) -> Option<u64> {
+        let file = format!("cpu{cpu}/regs/identification/midr_el1");
+        number(&fs::read_to_string(self.dir.join(file)).ok()?, 16)
+    }
+}
+
+/// A number as C's `strtoul()` reads it.
+fn number(text: &str, radix: u32) -> Option<u64> {
+    let text = text.trim();
+    let digits = match radix {
+        16 => text.strip_prefix("0x").unwrap_or(text),
+        _ => text,
+    };
+    u64::from_str_radix(digits, radix).ok()
+}
+
+/// The PMU whose trace perf can decode, and the trace's format.
+fn decoded(plan: &Plan) -> Option<(&Pmu, Format)> {
+    let format = plan.format()?;
+    let mut pmus = plan.events.iter().map(|(event, _)| &event.pmu);
+    Some((pmus.find(|pmu| pmu.format() == Some(format))?, format))
+}
+
+/// What perf's decoder of the trace has to be told, if it has one.
+pub(crate) fn info(plan: &Plan, clock: &TimeConv, cpus: &Cpus) -> Option<Info> {
+    let (pmu, format) = decoded(plan)?;
+    let (kind, words) = match format {
+        Format::IntelPt => (intel_pt::DECODER, intel_pt::info(plan, clock)?),
+        // The decoder divides by the multiplier.
+        Format::IntelBts if clock.mult == 0 => return None,
+        Format::IntelBts => (INTEL_BTS, intel_bts(pmu, plan, clock)),
+        Format::ArmSpe => (ARM_SPE, arm_spe(pmu, plan, cpus)),
+        Format::HisiPtt => (HISI_PTT, vec![pmu.kind.into()]),
+    };
+    Some(Info { kind, words })
+}
+
+/// `intel_bts_info_fill()`, `arch/x86/util/intel-bts.c`.
+fn intel_bts(pmu: &Pmu, plan: &Plan, clock: &TimeConv) -> Vec<u64> {
+    vec![
+        pmu.kind.into(),
+        clock.shift,
+        clock.mult,
+        clock.zero,
+        clock.cap_zero.into(),
+        u64::from(plan.mode == Mode::Overwrite),
+    ]
+}
+
+/// `arm_spe_info_fill()`, `arch/arm64/util/arm-spe.c`.
+fn arm_spe(pmu: &Pmu, plan: &Plan, cpus: &Cpus) -> Vec<u64> {
+    let mut wanted = cpus.online.clone();
+    if let Some(some) = &plan.cpus {
+        wanted.retain(|cpu| some.contains(cpu));
+    }
+    let cap = |name: &str, radix| pmu.caps.get(name).and_then(|text| number(text, radix));
+    let count = u64::try_from(wanted.len()).unwrap_or(0);
+    let mut words = vec![SPE_VERSION, SPE_WORDS, pmu.kind.into(), count];
+    for cpu in wanted {
+        let midr = cpus.midr(cpu).unwrap_or(0);
+        words.extend([SPE_CPU, cpu.into(), SPE_CPU_WORDS, midr]);
+        words.extend(match pmu.is_on(cpu) {
+            true => [
+                pmu.kind.into(),
+                cap("min_interval", 10).unwrap_or(0),
+                cap("event_filter", 16).unwrap_or(0),
+            ],
+            false => [u64::MAX, 0, 0],
+        });
+    }
+    words
+}
+
+/// What the user should know about such a recording.
+pub(crate) fn notes(plan: &Plan, clock: &TimeConv) -> Vec<String> {
+    let Some((pmu, format)) = decoded(plan) else {
+        return Vec::new();
+    };
+    let mut notes = Vec::new();
+    // Units in software have this format, and tests.
+    let is_hardware = format != Format::IntelPt || pmu.max_nonturbo_ratio.is_some();
+    if is_hardware {
+        notes.push(format!(
+            "note: {} is not verified on hardware: what the file tells perf's decoder is taken from perf's source, and was compared \
+             with no recording of such a machine",
+            pmu.name
+        ));
+    }
+    if intel_pt::lacks_clock(plan, clock) {
+        notes.push(
+            "warning: the kernel does not say how the processor's cycle counter becomes perf's clock (TSC not available), so \
+             nobody will know which thread's trace a CPU's is: record with --per-thread"
+                .to_owned(),
+        );
+    }
+    if format == Format::IntelBts && plan.cpus.is_some() {
+        notes.push(format!(
+            "warning: perf decodes the trace of {} for threads only: record with --per-thread",
+            pmu.name
+        ));
+    }
+    if format == Format::IntelBts && clock.mult == 0 {
+        notes.push(format!(
+            "warning: the kernel does not say how the processor's cycle counter becomes perf's clock (TSC not available), without \
+             which perf cannot decode the trace of {}: the file has no AUXTRACE_INFO record, and `perf script` takes --no-itrace",
+            pmu.name
+        ));
+    }
+    notes
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::path::Path;
+
+    use super::*;
+    use crate::pmu::{Pmus, Role};
+
+    /// Writes files of sysfs.
+    fn write(dir: &Path, files: &[(&str, &str)]) {
+        for (name, text) in files {
+            let path = dir.join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, format!("{text}\n")).unwrap();
+        }
+    }
+
+    fn plan(dir: &Path, event: &str, cpus: Option<Vec<u32>>) -> Plan {
+        Plan {
+            events: vec![(Pmus::at(dir).event(event).unwrap(), Role::Aux)],
+            cpus,
+            ..Plan::default()
+        }
+    }
+
+    const CLOCK: TimeConv = TimeConv {
+        shift: 31,
+        mult: 1_234_567,
+        zero: 0xffff_ffff_0000_0000,
+        cap_zero: true,
+        cycles: 0,
+        mask: 0,
+        cap_short: false,
+    };
+
+    fn no_cpus() -> Cpus {
+        Cpus {
+            online: Vec::new(),
+            dir: PathBuf::new(),
+        }
+    }
+
+    #[test]
+    fn words_of_branch_trace_store() {
+        let dir = tempfile::tempdir().unwrap();
+        write(dir.path(), &[("intel_bts/type", "12")]);
+        let mut plan = plan(dir.path(), "intel_bts//u", None);
+        for (mode, snapshots) in [(Mode::Linear, 0), (Mode::Overwrite, 1)] {
+            plan.mode = mode;
+            let words = vec![12, 31, 1_234_567, 0xffff_ffff_0000_0000, 1, snapshots];
+            let found = info(&plan, &CLOCK, &no_cpus());
+            assert_eq!(found, Some(Info { kind: 2, words }));
+        }
+        let [note] = &notes(&plan, &CLOCK)[..] else {
+            panic!("{:?}", notes(&plan, &CLOCK))
+        };
+        assert!(note.contains("intel_bts is not verified on hardware"));
+        // perf's own clock, by which its decoder sorts.
+        assert!(!plan.has_own_clock());
+        // The decoder would divide by 0.
+        let none = TimeConv::default();
+        assert_eq!(info(&plan, &none, &no_cpus()), None);
+        plan.cpus = Some(vec![0]);
+        let notes = notes(&plan, &none);
+        assert!(
+            notes.len() == 3
+                && notes[1].contains("--per-thread")
+                && notes[2].contains("--no-itrace")
+        );
+    }
+
+    #[test]
+    fn words_of_statistical_profiling() {
+        const CPU: u64 = 0x1010_1010_1010_1010;
+        let dir = tempfile::tempdir().unwrap();
+        write(
+            dir.path(),
+            &[
+                ("pmus/arm_spe_0/type", "9"),
+                ("pmus/arm_spe_0/cpumask", "0-1"),
+                ("pmus/arm_spe_0/format/ts_enable", "config:0"),
+                ("pmus/arm_spe_0/format/pa_enable", "config:1"),
+                ("pmus/arm_spe_0/caps/min_interval", "256"),
+                ("pmus/arm_spe_0/caps/event_filter", "0xfe"),
+                (
+                    "cpu/cpu0/regs/identification/midr_el1",
+                    "0x00000000410fd0c0",
+                ),
+                (
+                    "cpu/cpu1/regs/identification/midr_el1",
+                    "0x00000000411fd401",
+                ),
+                (
+                    "cpu/cpu2/regs/identification/midr_el1",
+                    "0x00000000410fd034",
+                ),
+            ],
+        );
+        let cpus = Cpus {
+            online: vec![0, 1, 2],
+            dir: dir.path().join("cpu"),
+        };
+        let of = [
+            [CPU, 0, 4, 0x410f_d0c0, 9, 256, 0xfe],
+            [CPU, 1, 4, 0x411f_d401, 9, 256, 0xfe],
+            // No such unit is on this CPU.
+            [CPU, 2, 4, 0x410f_d034, u64::MAX, 0, 0],
+        ];
+        for (wanted, found) in [
+            (None, &of[..]),
+            (Some(vec![0, 1, 2, 3]), &of[..]),
+            (Some(vec![1, 2]), &of[1..]),
+        ] {
+            let plan = plan(&dir.path().join("pmus"), "arm_spe_0//u", wanted);
+            let count = u64::try_from(found.len()).unwrap();
+            let mut words = vec![2, 4, 9, count];
+            words.extend(found.iter().flatten());
+            let found = info(&plan, &CLOCK, &cpus);
+            assert_eq!(found, Some(Info { kind: 4, words }));
+            assert!(!plan.has_own_clock() && notes(&plan, &CLOCK).len() == 1);
+        }
+    }
+
+    #[test]
+    fn words_of_the_others() {
+        let dir = tempfile::tempdir().unwrap();
+        write(
+            dir.path(),
+            &[("hisi_ptt0_2/type", "17"), ("pattern/type", "4")],
+        );
+        let ptt = plan(dir.path(), "hisi_ptt0_2//", Some(vec![0]));
+        let words = vec![17];
+        let found = info(&ptt, &CLOCK, &no_cpus());
+        assert_eq!(found, Some(Info { kind: 6, words }));
+        assert_eq!(notes(&ptt, &CLOCK).len(), 1);
+        // perf has no decoder for most PMUs.
+        let other = plan(dir.path(), "pattern//", Some(vec![0]));
+        assert_eq!(info(&other, &CLOCK, &no_cpus()), None);
+        assert!(notes(&other, &CLOCK).is_empty() && other.has_own_clock());
+    }
+}
