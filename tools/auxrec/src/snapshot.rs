@@ -32,6 +32,8 @@ pub(crate) struct Snapshots {
     /// So much of each ring.
     size: u64,
     copies: Vec<Held>,
+    /// Memory for one more: for a ring that is compared with its last snapshot.
+    spare: Vec<u8>,
     /// How many there were.
     pub times: u64,
     pub blind: Blind,
@@ -46,6 +48,7 @@ impl Snapshots {
         Self {
             size,
             copies: rings.map(|ring| Held::new(ring.aux.size(), size)).collect(),
+            spare: Vec::new(),
             times: 0,
             blind: Blind::default(),
         }
@@ -66,7 +69,7 @@ impl Snapshots {
                 held.push((0..0, clock.moment()));
                 continue;
             }
-            let (range, ns) = hold(rings, self.size, copy).map_err(|e| {
+            let (range, ns) = hold(rings, self.size, copy, &mut self.spare).map_err(|e| {
                 Error::failed(format!(
                     "cannot take a snapshot of {}: its PMU may be gone ({e})",
                     rings.name()
@@ -105,8 +108,6 @@ impl Snapshots {
 struct Held {
     /// The newest bytes of the last snapshot, in front.
     bytes: Vec<u8>,
-    /// Memory for the next snapshot, while it is compared with the last one.
-    next: Vec<u8>,
     laps: Laps,
 }
 
@@ -114,16 +115,11 @@ impl Held {
     /// For so many bytes of a ring of this size.
     fn new(ring: u64, most: u64) -> Self {
         Self {
-            bytes: memory(most),
-            next: memory(most),
+            // Not zeros: the system would give memory only when it is written, which would be in the blind time.
+            bytes: vec![0xff; to_usize(most)],
             laps: Laps::new(ring),
         }
     }
-}
-
-/// Not zeros: the system would give memory only when it is written, which would be in the blind time.
-fn memory(len: u64) -> Vec<u8> {
-    vec![0xff; to_usize(len)]
 }
 
 fn to_usize(n: u64) -> usize {
@@ -176,11 +172,17 @@ impl Unit for Rings {
 /// and its head tells whether it came as far as them; if so, the newest bytes are copied while it stands still.
 ///
 /// A head that does not count all bytes would not tell. Of such a ring all is copied while the unit stands still, and [`Laps`] finds
-/// the positions.
-fn hold(ring: &mut impl Unit, most: u64, held: &mut Held) -> io::Result<(Range<u64>, u64)> {
+/// the positions. It is copied into `spare`, which has the memory of the last snapshot afterwards.
+fn hold(
+    ring: &mut impl Unit,
+    most: u64,
+    held: &mut Held,
+    spare: &mut Vec<u8>,
+) -> io::Result<(Range<u64>, u64)> {
     let size = ring.size();
-    if !held.laps.are_counted() {
-        held.next.resize(to_usize(most), 0xff);
+    let is_new = !held.laps.are_counted();
+    if is_new {
+        spare.resize(to_usize(most), 0xff);
     }
     let (found, stopped) = ring.pause(|ring| {
         let head = ring.head();
@@ -188,11 +190,12 @@ fn hold(ring: &mut impl Unit, most: u64, held: &mut Held) -> io::Result<(Range<u
             // The places of the bytes are those of any positions with this offset.
             let end = head % size + size;
             let range = end - most..end;
-            copy(ring, range.clone(), &range, &mut held.next);
+            copy(ring, range.clone(), &range, spare);
             return Err(head);
         }
-        if !held.next.is_empty() {
-            std::mem::swap(&mut held.bytes, &mut held.next);
+        if is_new {
+            // The last snapshot may have been shorter.
+            std::mem::swap(&mut held.bytes, spare);
         }
         let range = ring.newest(most);
         let len = range.end - range.start;
@@ -208,12 +211,11 @@ fn hold(ring: &mut impl Unit, most: u64, held: &mut Held) -> io::Result<(Range<u
     let (range, first) = match found {
         Ok(found) => found,
         Err(head) => {
-            let range = held.laps.place(head, &mut held.next, &held.bytes);
-            std::mem::swap(&mut held.bytes, &mut held.next);
+            let range = held.laps.place(head, spare, &held.bytes);
+            std::mem::swap(&mut held.bytes, spare);
             return Ok((range, stopped));
         }
     };
-    held.next = Vec::new();
     if first == range.end - range.start {
         return Ok((range, stopped));
     }
@@ -328,8 +330,8 @@ mod tests {
         fn a_snapshot_is_whole(head in 1_u64..2000, most in 1_u64..=SIZE / 8, speed in 0_u64..40) {
             let most = most * 8;
             let mut ring = Model::new(head, false, speed);
-            let mut held = Held::new(SIZE, most);
-            let (range, _) = hold(&mut ring, most, &mut held).unwrap();
+            let (mut held, mut spare) = (Held::new(SIZE, most), Vec::new());
+            let (range, _) = hold(&mut ring, most, &mut held, &mut spare).unwrap();
             prop_assert_eq!(range.end - range.start, most.min(head));
             prop_assert!((head..=ring.head.get()).contains(&range.end));
             for (at, got) in range.clone().zip(&held.bytes) {
@@ -351,13 +353,13 @@ mod tests {
         ) {
             let most = most * 8;
             let mut ring = Model::new(1, is_offset, 0);
-            let mut held = Held::new(SIZE, most);
+            let (mut held, mut spare) = (Held::new(SIZE, most), Vec::new());
             // The positions found, and by how much they differ from the unit's.
             let mut last: Option<(Range<u64>, u64)> = None;
             for step in steps {
                 ring.head.set(ring.head.get() + step);
                 let head = ring.head.get();
-                let (range, _) = hold(&mut ring, most, &mut held).unwrap();
+                let (range, _) = hold(&mut ring, most, &mut held, &mut spare).unwrap();
                 let len = range.end - range.start;
                 for (at, got) in (head - len..head).zip(&held.bytes) {
                     prop_assert_eq!(*got, byte(at), "{} to {}", at, head);
