@@ -81,6 +81,42 @@ fn text(bytes: &[u8]) -> Vec<u64> {
     ended.chunks(8).map(word).collect()
 }
 
+/// The PMU of Intel's own driver.
+const HARDWARE: &str = "intel_pt";
+/// The exponent that perf takes for `mtc_period` and `psb_period` if the unit has it.
+const PERIOD: u32 = 3;
+
+/// The terms that an event has unless the user says otherwise. Without time stamps a decoder cannot match the trace with changing
+/// mappings; without `pt` the bit of `branch` has no meaning. The processor's own unit has all those that perf's `intel_pt_default_config()` gives it.
+#[must_use]
+pub fn default_terms(pmu: &Pmu) -> String {
+    let mut terms = "tsc,pt,branch".to_owned();
+    if pmu.name != HARDWARE {
+        return terms;
+    }
+    let is_on = |name: &str| pmu.caps.get(name).is_none_or(|text| text != "0");
+    let periods = |name: &str| {
+        let text = pmu.caps.get(name)?;
+        nearest(u32::from_str_radix(text, 16).ok()?)
+    };
+    if let Some(period) = periods("mtc_periods").filter(|_| is_on("mtc")) {
+        terms += &format!(",mtc,mtc_period={period}");
+        if let Some(period) = periods("psb_periods").filter(|_| is_on("psb_cyc")) {
+            terms += &format!(",psb_period={period}");
+        }
+    }
+    terms
+}
+
+/// The largest number of a set bit up to [`PERIOD`], or else the smallest beyond.
+fn nearest(bits: u32) -> Option<u32> {
+    let all = || (0..u32::BITS).filter(|bit| bits >> bit & 1 == 1);
+    all()
+        .take_while(|bit| *bit <= PERIOD)
+        .last()
+        .or_else(|| all().next())
+}
+
 /// Terms that have some values only: the file of `caps/` with a bit for each value, and the one that says whether there are any.
 const VALUES: [(&str, &str, &str); 3] = [
     ("mtc_period", "mtc_periods", "mtc"),
@@ -261,6 +297,58 @@ mod tests {
         for (event, config) in table {
             let found = plan(dir.path(), event).events[0].0.config[0];
             assert_eq!(found, config, "{event}");
+        }
+    }
+
+    /// Those that perf gives the processor's unit.
+    #[test]
+    fn defaults_of_hardware() {
+        const PT: u64 = 1 | 1 << 10 | 1 << 13;
+        for (caps, want) in [
+            // As of most processors.
+            (
+                &[("mtc", "1"), ("mtc_periods", "249"), ("psb_periods", "3f")][..],
+                0x0300_e601,
+            ),
+            (
+                &[("mtc", "1"), ("mtc_periods", "ffff"), ("psb_periods", "30")],
+                PT | 1 << 9 | 3 << 14 | 4 << 24,
+            ),
+            (
+                &[("mtc", "1"), ("mtc_periods", "14"), ("psb_periods", "0")],
+                PT | 1 << 9 | 2 << 14,
+            ),
+            (
+                &[
+                    ("mtc_periods", "1"),
+                    ("psb_cyc", "0"),
+                    ("psb_periods", "3f"),
+                ],
+                PT | 1 << 9,
+            ),
+            (
+                &[("mtc", "0"), ("mtc_periods", "249"), ("psb_periods", "3f")],
+                PT,
+            ),
+            (
+                &[("mtc", "1"), ("mtc_periods", "0"), ("psb_periods", "3f")],
+                PT,
+            ),
+            (&[("mtc", "1")], PT),
+        ] {
+            let dir = tempfile::tempdir().unwrap();
+            let unit = dir.path().join("intel_pt");
+            write(&unit, UNIT);
+            for (name, text) in caps {
+                write(&unit.join("caps"), &[(name, text)]);
+            }
+            let config = |event: &str| Pmus::at(dir.path()).event(event).unwrap().config[0];
+            assert_eq!(config("intel_pt//u"), want, "{caps:?}");
+            assert_eq!(
+                config("intel_pt/tsc=0,pt=0/u"),
+                want & !(1 << 10 | 1),
+                "{caps:?}"
+            );
         }
     }
 

@@ -88,9 +88,7 @@ impl Pmus {
             )));
         };
         match spec.pmu.format() {
-            // perf's default. Without time stamps a decoder cannot match the trace with changing mappings; without `pt` the bit of
-            // `branch` has no meaning.
-            Some(Format::IntelPt) => spec.terms("tsc,pt,branch", false)?,
+            Some(Format::IntelPt) => spec.terms(&intel_pt::default_terms(&spec.pmu), false)?,
             // perf's default, too.
             Some(Format::ArmSpe) => {
                 let least = spec.pmu.caps.get("min_interval");
