@@ -130,9 +130,10 @@ impl Ring {
     }
 
     /// Takes away what brought pieces to a multiple of 8: zeros beyond where the next piece begins, or, of the last one, beyond
-    /// what AUX records tell of; of a snapshot, beyond the newest head that AUX records tell of and it can have. Anything else
-    /// stays, for `check` to find.
-    fn unpad(&mut self, mode: Mode) {
+    /// what AUX records tell of; of a snapshot, beyond the newest head that AUX records tell of and it can have, unless the area of
+    /// `size` bytes has wrapped: then a snapshot is a multiple of 8, and its head may be an offset. Anything else stays, for `check`
+    /// to find.
+    fn unpad(&mut self, mode: Mode, size: Option<u64>) {
         let told = || self.records.iter().map(|record| record.aux);
         let mut heads = Vec::new();
         let mut next = None;
@@ -145,7 +146,10 @@ impl Ring {
             }
         }
         for piece in self.pieces.iter_mut().rev() {
-            let before = heads.partition_point(|head| *head <= piece.end());
+            let before = match size {
+                Some(size) if piece.end() > size => 0,
+                _ => heads.partition_point(|head| *head <= piece.end()),
+            };
             let end = match mode {
                 Mode::Linear => next.replace(piece.offset),
                 Mode::Overwrite => before.checked_sub(1).and_then(|n| heads.get(n)).copied(),
@@ -460,7 +464,7 @@ impl Trace {
             trace.read_records(number, &mut file, &index, &mut counter)?;
         }
         for ring in trace.rings.values_mut() {
-            ring.unpad(trace.mode);
+            ring.unpad(trace.mode, trace.aux_size);
             let offline = ring.cpu.and_then(|cpu| last.offline.get(&cpu));
             ring.loss.offline = offline.copied().unwrap_or(0);
         }

@@ -7,13 +7,11 @@
 mod made;
 mod pieces;
 
-use std::num::NonZero;
-
 use auxrec::check::{check, Findings};
 use auxrec::report::{report, timeline};
 use auxrec::trace::Trace;
 use pattern_codec::Kind;
-use perfdata::{AuxFlags, AuxtraceInfo, TimeConv};
+use perfdata::AuxFlags;
 use proptest::prelude::*;
 
 use made::{packet, packets, pad, special, Made};
@@ -47,57 +45,6 @@ fn cpus_that_were_offline() {
         let bytes = made.bytes();
         report(&bytes, &mut Vec::new()).unwrap();
         assert!(timeline(&bytes).unwrap().contains(rings[0].0));
-    }
-}
-
-/// The time without trace ends when the recorder read the trace. The reference of AUXTRACE records is the processor's cycle
-/// counter in files that say so, and in perf's; in old ones of Intel PT it is of no use.
-#[test]
-fn the_time_of_a_piece() {
-    const FAR: u64 = 1 << 60;
-    // 5 ns a cycle.
-    let clock = |zero: u64| TimeConv {
-        shift: 1,
-        mult: 10,
-        zero,
-        cap_zero: true,
-        ..TimeConv::default()
-    };
-    let (near, far) = (clock(0), clock(0_u64.wrapping_sub(FAR / 2 * 10)));
-    let (ours, perf) = ((Some("cycles"), false), (None, true));
-    for (conv, decoder, (reference, foreign), read, dark) in [
-        (None, None, (None, false), 1_005_000, 5000),
-        (Some(near), Some(1), ours, 201_000, 5000),
-        (Some(far), Some(1), ours, FAR + 201_000, 5000),
-        (None, Some(1), ours, 201_000, 0),
-        (Some(near), Some(1), perf, 201_000, 5000),
-        (Some(near), Some(2), perf, 201_000, 5000),
-        // An old file of ours: some time of CLOCK_MONOTONIC.
-        (Some(near), Some(1), (None, false), 9_000_000, 0),
-    ] {
-        let mut made = Made::new(false);
-        (made.reference, made.foreign) = (reference, foreign);
-        if let Some(conv) = conv {
-            made.say(&conv);
-        }
-        if let Some(kind) = decoder {
-            let private = &[0; 18];
-            made.say(&AuxtraceInfo { kind, private });
-        }
-        // At 1 ms.
-        let all = packets(0, 64);
-        made.aux(64, AuxFlags::TRUNCATED).read_at(&all, 0, read);
-        let bytes = made.count(64).bytes();
-        let trace = Trace::read(&bytes).unwrap();
-        let [ring] = &Vec::from_iter(trace.rings.values())[..] else {
-            panic!("{:?}", trace.rings)
-        };
-        let what = format!("{decoder:?} {reference:?} {foreign} {read}");
-        assert_eq!(ring.loss.dark, dark, "{what}");
-        let at = ring.pieces[0].read.map(NonZero::get);
-        assert_eq!(at, (dark != 0).then_some(1_005_000), "{what}");
-        // The picture does without.
-        assert!(timeline(&bytes).is_ok() && report(&bytes, &mut Vec::new()).is_ok());
     }
 }
 
@@ -300,6 +247,19 @@ fn snapshots_are_padded() {
         let content = findings.content().unwrap();
         assert_eq!((content.recorded, content.lost), (256, 0), "{cut}");
     }
+    // The area of 256 bytes has wrapped, and the head is an offset in it: the zeros are trace.
+    let mut made = Made::new(true);
+    made.head = 251;
+    made.aux(256, AuxFlags::OVERWRITE);
+    made.head = 1;
+    let bytes = made.piece(&[0; 256]).bytes();
+    let trace = Trace::read(&bytes).unwrap();
+    let sizes: Vec<_> = trace
+        .rings
+        .values()
+        .map(|ring| ring.pieces[0].size)
+        .collect();
+    assert_eq!(sizes, [256]);
 }
 
 /// The files that a recording went into: together they are as one, alone they are consistent.
