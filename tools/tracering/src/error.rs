@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What can go wrong, in three kinds.
+
+/// An error; its text is a sentence that says what was wrong and, where the user can mend it, what to do.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Bytes of the buffer, or text of tracefs, that no kernel writes.
+    #[error("{what}, byte {at}: {why}")]
+    Malformed {
+        /// What was read.
+        what: &'static str,
+        /// Where in it.
+        at: usize,
+        /// What is wrong there.
+        why: String,
+    },
+    /// The kernel cannot map this buffer, or not now; reading it still works.
+    #[error("{0}")]
+    NoMapping(String),
+    /// The system refuses.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// A result of this crate.
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    /// Something at a byte of what was read is wrong.
+    pub(crate) fn malformed(what: &'static str, at: usize, why: impl Into<String>) -> Self {
+        Self::Malformed {
+            what,
+            at,
+            why: why.into(),
+        }
+    }
+
+    /// The system refuses.
+    pub(crate) fn failed(text: impl Into<String>) -> Self {
+        Self::Failed(text.into())
+    }
+}

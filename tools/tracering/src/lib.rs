@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Reads the tracefs ring buffer of the Linux kernel.
+//!
+//! [`Map`] maps `trace_pipe_raw` of a CPU (Linux 6.10 and later), [`Stream`] reads or splices it, and [`Ring`] takes what the
+//! kernel has. All give [`Reader`]s: the events of a sub-buffer, without a copy if it is mapped, and how many were lost before
+//! them. [`Format`](format::Format) finds the fields of an event.
+//!
+//! ```no_run
+//! use tracering::{Map, Tracefs};
+//!
+//! let tracefs = Tracefs::find()?;
+//! let mut map = Map::open(tracefs.cpu_file(0, "trace_pipe_raw"), tracefs.page_header()?)?;
+//! while let Some(reader) = map.reader()? {
+//!     for event in reader {
+//!         let event = event?;
+//!         println!("{}: event {:?} of {} bytes", event.time, event.data.u16(0), event.data.len());
+//!     }
+//! }
+//! # Ok::<(), tracering::Error>(())
+//! ```
+
+#![deny(unsafe_code)]
+
+mod error;
+pub mod format;
+mod header;
+mod meta;
+mod ring;
+mod subbuf;
+#[allow(unsafe_code)]
+mod sys;
+mod text;
+mod tracefs;
+
+pub use error::{Error, Result};
+pub use header::{check_event_header, PageHeader};
+pub use meta::{Meta, Reader as MetaReader, META_STRUCT_LEN};
+pub use ring::{Map, Reader, Ring, Stream};
+pub use subbuf::{
+    Cursor, Event, Events, Missed, SubBuffer, RB_MISSED_EVENTS, RB_MISSED_STORED,
+    RINGBUF_TYPE_DATA_TYPE_LEN_MAX, RINGBUF_TYPE_PADDING, RINGBUF_TYPE_TIME_EXTEND,
+    RINGBUF_TYPE_TIME_STAMP,
+};
+pub use sys::Bytes;
+pub use tracefs::{Stats, Tracefs};

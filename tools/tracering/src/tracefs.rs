@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Where the files are.
+
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Read as _};
+use std::path::{Path, PathBuf};
+
+use crate::error::{Error, Result};
+use crate::header::{check_event_header, PageHeader};
+
+/// Where tracefs is mounted: the first is usual, the second is from before it had a place of its own.
+const PLACES: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
+/// What says whether, and how far, the kernel is locked down.
+const LOCKDOWN: &str = "/sys/kernel/security/lockdown";
+
+/// A directory of tracefs that has a ring buffer: the top, or an instance.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tracefs {
+    dir: PathBuf,
+}
+
+impl Tracefs {
+    /// The top of the tracefs that is mounted.
+    ///
+    /// # Errors
+    /// If none is, or this user may not use it.
+    pub fn find() -> Result<Self> {
+        for place in PLACES {
+            match fs::read_dir(Path::new(place).join("events")) {
+                Ok(_) => return Ok(Self { dir: place.into() }),
+                Err(e) if e.kind() == ErrorKind::NotFound => {}
+                Err(e) => return Err(refused(Path::new(place), &e)),
+            }
+        }
+        Err(Error::failed(format!(
+            "no tracefs at {}: mount it (mount -t tracefs nodev {}); a kernel that has none lacks CONFIG_TRACING",
+            PLACES.join(" or "),
+            PLACES[0]
+        )))
+    }
+
+    /// The directory at this path.
+    #[must_use]
+    pub fn at(dir: impl Into<PathBuf>) -> Self {
+        Self { dir: dir.into() }
+    }
+
+    /// An instance, which must exist.
+    ///
+    /// # Errors
+    /// If there is none of that name.
+    pub fn instance(&self, name: &str) -> Result<Self> {
+        let dir = self.dir.join("instances").join(name);
+        if name.is_empty() || name.contains('/') || name.starts_with('.') || !dir.is_dir() {
+            return Err(Error::failed(format!(
+                "no instance {name} in {}: make it with mkdir, or give the name of one that is there",
+                self.dir.join("instances").display()
+            )));
+        }
+        Ok(Self { dir })
+    }
+
+    /// Its path.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The path of a CPU's file, such as `trace_pipe_raw` or `stats`.
+    #[must_use]
+    pub fn cpu_file(&self, cpu: u32, file: &str) -> PathBuf {
+        self.dir.join(format!("per_cpu/cpu{cpu}")).join(file)
+    }
+
+    /// The CPUs that have a buffer, in ascending order.
+    ///
+    /// # Errors
+    /// If they cannot be listed.
+    pub fn cpus(&self) -> Result<Vec<u32>> {
+        let dir = self.dir.join("per_cpu");
+        let entries = fs::read_dir(&dir).map_err(|e| refused(&dir, &e))?;
+        let mut cpus: Vec<u32> = entries
+            .filter_map(|entry| {
+                entry
+                    .ok()?
+                    .file_name()
+                    .to_str()?
+                    .strip_prefix("cpu")?
+                    .parse()
+                    .ok()
+            })
+            .collect();
+        cpus.sort_unstable();
+        Ok(cpus)
+    }
+
+    /// What a file of it says.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn read(&self, file: impl AsRef<Path>) -> Result<String> {
+        let path = self.dir.join(file);
+        whole(&path).map_err(|e| refused(&path, &e))
+    }
+
+    /// Writes to a file of it, such as `tracing_on`.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn write(&self, file: impl AsRef<Path>, text: &str) -> Result<()> {
+        let path = self.dir.join(file);
+        fs::write(&path, text).map_err(|e| refused(&path, &e))
+    }
+
+    /// How its sub-buffers are laid out now.
+    ///
+    /// # Errors
+    /// If the kernel describes one that this crate cannot read.
+    pub fn page_header(&self) -> Result<PageHeader> {
+        check_event_header(&self.read("events/header_event")?)?;
+        PageHeader::parse(&self.read("events/header_page")?)
+    }
+
+    /// What `stats` of a CPU says.
+    ///
+    /// # Errors
+    /// If it cannot be read, or lacks a number.
+    pub fn stats(&self, cpu: u32) -> Result<Stats> {
+        let text = self.read(self.cpu_file(cpu, "stats"))?;
+        Stats::parse(&text)
+    }
+}
+
+/// The counters of a CPU's buffer, as its file `stats` has them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stats {
+    /// Events that are in the buffer and not read.
+    pub entries: u64,
+    /// Events that were overwritten.
+    pub overrun: u64,
+    /// Events that were lost as a commit was interrupted too long.
+    pub commit_overrun: u64,
+    /// Events that were lost as the buffer was full and not to be overwritten.
+    pub dropped_events: u64,
+    /// Events that were read.
+    pub read_events: u64,
+}
+
+impl Stats {
+    /// Reads the text of `stats`.
+    ///
+    /// # Errors
+    /// If it lacks a number.
+    pub fn parse(text: &str) -> Result<Self> {
+        let find = |name: &str| {
+            let value = text.lines().find_map(|line| {
+                let value = line.strip_prefix(name)?.strip_prefix(':')?;
+                value.trim().parse().ok()
+            });
+            value.ok_or_else(|| Error::malformed("stats", text.len(), format!("no {name}")))
+        };
+        Ok(Self {
+            entries: find("entries")?,
+            overrun: find("overrun")?,
+            commit_overrun: find("commit overrun")?,
+            dropped_events: find("dropped events")?,
+            read_events: find("read events")?,
+        })
+    }
+}
+
+/// Reads a file from a buffer that takes it at once: `header_page` and `header_event` have nothing for a second read.
+fn whole(path: &Path) -> io::Result<String> {
+    let mut file = File::open(path)?;
+    let mut bytes = vec![0; 1 << 16];
+    let mut filled = 0;
+    loop {
+        match file.read(&mut bytes[filled..]) {
+            Ok(0) => break,
+            Ok(n) => filled += n,
+            Err(e) if e.kind() == ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+        bytes.resize(filled + (1 << 16), 0);
+    }
+    bytes.truncate(filled);
+    String::from_utf8(bytes).map_err(|e| io::Error::new(ErrorKind::InvalidData, e.utf8_error()))
+}
+
+/// Why a file of tracefs cannot be used, and what to do.
+pub(crate) fn refused(path: &Path, error: &io::Error) -> Error {
+    let lockdown = fs::read_to_string(LOCKDOWN).unwrap_or_default();
+    Error::failed(refusal(path, error, &lockdown))
+}
+
+fn refusal(path: &Path, error: &io::Error, lockdown: &str) -> String {
+    let path = path.display();
+    let locked = ["[integrity]", "[confidentiality]"]
+        .iter()
+        .any(|mode| lockdown.contains(mode));
+    match error.kind() {
+        ErrorKind::PermissionDenied if error.raw_os_error() == Some(1) && locked => format!(
+            "{path}: the kernel is locked down ({}): boot it without lockdown= and, if need be, without secure boot",
+            lockdown.trim()
+        ),
+        ErrorKind::PermissionDenied => {
+            format!("{path}: {error}: run this as root, or give your group the mount (mount -o remount,gid=GROUP)")
+        }
+        ErrorKind::NotFound => format!("{path}: there is no such file: is this tracefs, and has it this CPU?"),
+        ErrorKind::ResourceBusy => {
+            format!("{path}: the kernel says that it is busy: stop what else maps, snapshots or reads this buffer")
+        }
+        _ => format!("{path}: {error}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn stats() {
+        let text = "entries: 1\noverrun: 2\ncommit overrun: 3\nbytes: 4\noldest event ts:  5.6\nnow ts: 7.8\n\
+            dropped events: 5\nread events: 6\n";
+        let stats = Stats::parse(text).unwrap();
+        let expected = Stats {
+            entries: 1,
+            overrun: 2,
+            commit_overrun: 3,
+            dropped_events: 5,
+            read_events: 6,
+        };
+        assert_eq!(stats, expected);
+        for name in [
+            "entries",
+            "overrun",
+            "commit overrun",
+            "dropped events",
+            "read events",
+        ] {
+            let other = text
+                .replace(&format!("\n{name}: "), "\nx: ")
+                .replace("entries: 1", name);
+            assert!(Stats::parse(&other).is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn refusals_say_what_to_do() {
+        for (number, lockdown, says) in [
+            (13, "", "run this as root"),
+            (13, "none integrity [confidentiality]\n", "run this as root"),
+            (
+                1,
+                "none [integrity] confidentiality\n",
+                "the kernel is locked down (none [integrity]",
+            ),
+            (1, "[none] integrity confidentiality\n", "run this as root"),
+            (2, "", "no such file"),
+            (16, "", "stop what else maps"),
+            (5, "", "Input/output error"),
+        ] {
+            let error = io::Error::from_raw_os_error(number);
+            let text = refusal(Path::new("/a"), &error, lockdown);
+            assert!(text.starts_with("/a: ") && text.contains(says), "{text}");
+        }
+    }
+
+    #[test]
+    fn instances_stay_within_their_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir_all(dir.path().join("instances/a")).unwrap();
+        let top = Tracefs::at(dir.path());
+        assert_eq!(
+            top.instance("a").unwrap().path(),
+            dir.path().join("instances/a")
+        );
+        for name in ["", "b", "..", ".", "a/../a", "/"] {
+            assert!(top.instance(name).is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn cpus_are_in_order() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["cpu10", "cpu2", "cpu0", "cpux", "other"] {
+            fs::create_dir_all(dir.path().join("per_cpu").join(name)).unwrap();
+        }
+        assert_eq!(Tracefs::at(dir.path()).cpus().unwrap(), [0, 2, 10]);
+    }
+}
