@@ -11,10 +11,11 @@ use std::process::Command;
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 /// The packages whose programs guests run, and the programs.
-const PROGRAMS: [(&str, &str); 3] = [
+const PROGRAMS: [(&str, &str); 4] = [
     ("auxrec", "auxrec"),
     ("e2e", "auxe2e"),
     ("steptrace", "steptrace"),
+    ("tracering", "tracering"),
 ];
 
 /// Builds those that the checkout has; gives the name and place of each.
