@@ -26,6 +26,7 @@ mod error;
 pub mod format;
 mod header;
 mod meta;
+pub mod order;
 mod ring;
 mod subbuf;
 #[allow(unsafe_code)]

@@ -39,20 +39,24 @@
 //! commit the consumer itself loads, the events that it includes are visible, as (C) pairs with (A). It is needed where
 //! another consumer had the kernel update the meta-page, on another processor. (D): the loads of events come before the
 //! system call that gives the sub-buffer back, whose lock and cmpxchg order them before the writer's next stores. The model
-//! in `tests/model.rs` fails without (A), (C) or (D).
+//! in `tests/model.rs` fails without any one of (A), (C), (D) and (E), below; (B) is the kernel's own affair.
 //!
 //! # Two consumers
 //!
 //! The kernel lets any number of processes map and read one buffer, and keeps one position for all. Consumers that map it
 //! and take turns see each event once. Without turns, one has the kernel give a sub-buffer back while the other reads it.
-//! [`Reader::verify`] finds that out: the kernel sets commit and time stamp to 0 before the writer gets a sub-buffer. And a
-//! consumer by `read` or `splice` does not update the meta-page, so a mapping shows its events again.
+//! [`Reader::verify`] finds out whether that happened since the [`Reader`] was made: the kernel sets commit and time stamp to 0
+//! before the writer gets a sub-buffer, with the full barrier of a cmpxchg between. So a consumer that has loaded an event of
+//! the next round sees, behind an acquire fence (E), another time stamp.
+//!
+//! A consumer by `read` or `splice` does not update the meta-page, so a mapping shows its events again.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::fence;
 use std::time::Duration;
 
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
@@ -63,8 +67,9 @@ use rustix::pipe::{pipe_with, splice, PipeFlags, SpliceFlags};
 use crate::error::{Error, Result};
 use crate::header::PageHeader;
 use crate::meta::Meta;
+use crate::order::load_last;
 use crate::subbuf::{Cursor, Event, Events, Missed, SubBuffer};
-use crate::sys::{acquire, get_reader, Bytes, Mapping};
+use crate::sys::{get_reader, Bytes, Mapping};
 use crate::tracefs::refused;
 
 /// Which sub-buffer is the reader's, and how far it was read.
@@ -269,9 +274,7 @@ impl Reader<'_> {
         let Some((page, at, before)) = self.taken else {
             return Ok(());
         };
-        // The loads of events come before that of the time stamp.
-        acquire();
-        if page.u64(at) == Some(before) {
+        if load_last(fence, || page.u64(at)) == Some(before) {
             return Ok(());
         }
         Err(Error::failed(

@@ -2,9 +2,12 @@
 
 //! A sub-buffer: its header, and the events behind it. Nothing is copied, and nothing is believed.
 
+use std::sync::atomic::fence;
+
 use crate::error::{Error, Result};
 use crate::header::PageHeader;
-use crate::sys::{acquire, Bytes};
+use crate::order::load_first;
+use crate::sys::Bytes;
 
 const WHAT: &str = "sub-buffer";
 
@@ -69,17 +72,17 @@ impl<'a> SubBuffer<'a> {
     /// Reads the header of the sub-buffer at the beginning of `page`.
     ///
     /// The commit is loaded once, and before all data: while the writer is on this sub-buffer it stores events and then,
-    /// behind a write barrier, a commit that includes them (`rb_set_commit_to_write()`).
+    /// behind a write barrier, a commit that includes them (`rb_set_commit_to_write()`). The time stamp is loaded before both,
+    /// so that one who finds it unchanged later knows that they are of the same round.
     ///
     /// # Errors
     /// If the header has numbers that no kernel writes.
     pub fn parse(header: &PageHeader, page: Bytes<'a>) -> Result<Self> {
         let short = |at| move || Error::malformed(WHAT, at, format!("it has {} bytes", page.len()));
-        let commit = commit(header, page).ok_or_else(short(header.commit))??;
-        acquire();
-        let time_stamp = page
-            .u64(header.time_stamp)
+        let time_stamp = load_first(|| page.u64(header.time_stamp), fence)
             .ok_or_else(short(header.time_stamp))?;
+        let commit =
+            load_first(|| commit(header, page), fence).ok_or_else(short(header.commit))??;
         let bad = |why| Error::malformed(WHAT, header.commit, why);
         let flags = commit & (RB_MISSED_EVENTS | RB_MISSED_STORED);
         let len = usize::try_from(commit & !flags).unwrap_or(usize::MAX);

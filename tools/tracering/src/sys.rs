@@ -7,7 +7,6 @@ use std::io;
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::ptr::NonNull;
-use std::sync::atomic::{fence, Ordering};
 
 use rustix::fd::AsFd;
 use rustix::ioctl::{ioctl, opcode, NoArg, Opcode};
@@ -142,11 +141,6 @@ impl Bytes<'_> {
             .map_while(|at| self.u8(at).filter(|byte| *byte != 0))
             .collect()
     }
-}
-
-/// Orders the loads before it, of a commit or of a time stamp, before the loads after it.
-pub(crate) fn acquire() {
-    fence(Ordering::Acquire);
 }
 
 /// A read-only mapping of a ring buffer.
