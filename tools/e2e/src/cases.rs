@@ -37,6 +37,7 @@ use crate::overwrite;
 use crate::recorder;
 use crate::recording::{Reader, Recorder, TraceFile};
 use crate::restart;
+use crate::ring;
 use crate::sampling;
 use crate::share;
 use crate::sink;
@@ -95,6 +96,7 @@ pub fn all() -> impl Iterator<Item = Case> {
         .chain(overwrite::ALL)
         .chain(apart::ALL)
         .chain(share::ALL)
+        .chain(ring::ALL)
         .map(|(name, steps)| Case {
             name,
             what: What::Steps(steps),

@@ -40,6 +40,7 @@ mod recording;
 mod redirect;
 mod restart;
 mod restarts;
+mod ring;
 mod sampling;
 mod share;
 mod siblings;

@@ -1,0 +1,528 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Cases of the crate `tracering`: the tracefs ring buffer, mapped and read.
+//!
+//! The events are numbered, and written by `trace_marker` into an instance of the case's own. So what was lost is known from the
+//! numbers alone, and must be what the sub-buffers say, and what `stats` counts.
+
+use std::fs::{self, File};
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::ops::Range;
+use std::os::fd::AsFd as _;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{bail, ensure, Context, Result};
+use auxrec::sys::Mapping;
+use nix::sys::personality::{self, Persona};
+use rustix::io::Errno;
+use tracering::format::Format;
+use tracering::{Error, Map, Missed, PageHeader, Reader, Ring, Stream, Tracefs};
+
+use crate::hotplug;
+use crate::recorder::{wait_for, Steps};
+use crate::workload::pin;
+use crate::Skip;
+
+/// The cases, by their names.
+pub const ALL: [(&str, Steps); 12] = [
+    ("tracefs mapped", |_| exact(How::Mapped, "1", 4, ROOM)),
+    ("tracefs mapped, no room for the count", |_| {
+        exact(How::Mapped, "1", 4, NO_ROOM)
+    }),
+    ("tracefs mapped, overwrite off", |_| {
+        exact(How::Mapped, "0", 4, ROOM)
+    }),
+    ("tracefs mapped, sub-buffers of 16 KiB", |_| {
+        exact(How::Mapped, "1", 16, ROOM)
+    }),
+    ("tracefs read", |_| exact(How::Read, "1", 4, ROOM)),
+    ("tracefs spliced, sub-buffers of 16 KiB", |_| {
+        exact(How::Spliced, "1", 16, ROOM)
+    }),
+    ("tracefs mapped while events come", |_| beside_a_writer()),
+    ("tracefs refusals while mapped", |_| refusals()),
+    ("tracefs two readers", |_| two_readers()),
+    ("tracefs reader killed", |_| killed()),
+    ("tracefs tracing turned off", |_| turned_off()),
+    ("tracefs CPU taken offline", |_| offline()),
+];
+
+/// What follows the number in the text of an event. These have 52 bytes in the buffer, so that a sub-buffer of 4 or 16 KiB has
+/// room behind them for a count of lost events.
+const ROOM: &str = "............";
+/// With this they have 40, of which 102 fill a sub-buffer of 4 KiB.
+const NO_ROOM: &str = "";
+
+/// How a buffer is read.
+#[derive(Debug, Clone, Copy)]
+enum How {
+    Mapped,
+    Read,
+    Spliced,
+}
+
+/// The size of a buffer, KiB.
+const KIB: u32 = 32;
+
+/// An instance, removed at the end.
+struct Instance {
+    tracefs: Tracefs,
+    header: PageHeader,
+    format: Format,
+    /// Open until the instance is to be removed, which it keeps from that.
+    marker: Option<File>,
+    text: &'static str,
+}
+
+impl Instance {
+    fn new(subbuf: u32, text: &'static str) -> Result<Self> {
+        let Ok(top) = Tracefs::find() else {
+            bail!(Skip("this kernel has no tracefs"));
+        };
+        let dir = top.path().join("instances/auxe2e");
+        fs::create_dir(&dir).context("cannot make an instance")?;
+        let tracefs = Tracefs::at(&dir);
+        let made = || -> Result<_> {
+            tracefs.write("buffer_subbuf_size_kb", &subbuf.to_string())?;
+            tracefs.write("buffer_size_kb", &KIB.to_string())?;
+            let format = Format::parse(&tracefs.read("events/ftrace/print/format")?)?;
+            let marker = File::options()
+                .append(true)
+                .open(dir.join("trace_marker"))?;
+            Ok((tracefs.page_header()?, format, marker))
+        }();
+        if made.is_err() {
+            fs::remove_dir(&dir)?;
+        }
+        let (header, format, marker) = made?;
+        Ok(Self {
+            tracefs,
+            header,
+            format,
+            marker: Some(marker),
+            text,
+        })
+    }
+
+    /// Writes events with these numbers on a CPU; how many of them the kernel did not take.
+    fn try_write(&self, cpu: u32, numbers: Range<u64>) -> Result<u64> {
+        pin(usize::try_from(cpu)?)?;
+        let mut marker = self.marker.as_ref().context("the marker is closed")?;
+        let mut refused = 0;
+        for n in numbers {
+            let text = format!("number {n:08}{}\n", self.text);
+            match marker.write_all(text.as_bytes()) {
+                Ok(()) => {}
+                // A buffer that is full and not to be overwritten, or that is turned off.
+                Err(e) if Errno::from_io_error(&e) == Some(Errno::BADF) => refused += 1,
+                Err(e) => return Err(e).context("cannot write an event"),
+            }
+        }
+        Ok(refused)
+    }
+
+    /// Writes events with these numbers on a CPU, which the kernel must all take.
+    fn write(&self, cpu: u32, numbers: Range<u64>) -> Result<()> {
+        let refused = self.try_write(cpu, numbers)?;
+        ensure!(refused == 0, "{refused} events could not be written");
+        Ok(())
+    }
+
+    fn raw(&self, cpu: u32) -> std::path::PathBuf {
+        self.tracefs.cpu_file(cpu, "trace_pipe_raw")
+    }
+
+    fn map(&self, cpu: u32) -> Result<Map> {
+        Ok(Map::open(self.raw(cpu), self.header)?)
+    }
+
+    fn open(&self, cpu: u32, how: How) -> Result<Ring> {
+        let not = || Error::NoMapping("the case reads".to_owned());
+        let stream = |splice| Stream::open(self.raw(cpu), self.header, splice);
+        Ok(match how {
+            How::Mapped => Ring::Mapped(self.map(cpu)?),
+            How::Read => Ring::Read(stream(false)?, not()),
+            How::Spliced => Ring::Read(stream(true)?, not()),
+        })
+    }
+
+    /// Takes all events that a buffer has now.
+    fn drain(&self, ring: &mut Ring, log: &mut Log) -> Result<()> {
+        while let Some(reader) = ring.reader()? {
+            log.take(reader, &self.format)?;
+        }
+        Ok(())
+    }
+
+    fn drain_map(&self, map: &mut Map, log: &mut Log) -> Result<()> {
+        while let Some(reader) = map.reader()? {
+            log.take(reader, &self.format)?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        self.marker = None;
+        // Where that fails, the next case cannot make it.
+        let _ = fs::remove_dir(self.tracefs.path());
+    }
+}
+
+/// What a reader saw of a CPU.
+#[derive(Debug, Default)]
+struct Log {
+    /// The numbers of events, in order.
+    numbers: Vec<u64>,
+    /// Where the kernel reported a loss: before how many of them, and of how many.
+    missed: Vec<(usize, Missed)>,
+    /// The time of the last.
+    time: u64,
+}
+
+impl Log {
+    fn take(&mut self, mut reader: Reader<'_>, format: &Format) -> Result<()> {
+        if reader.missed() != Missed::No {
+            self.missed.push((self.numbers.len(), reader.missed()));
+        }
+        for event in reader.by_ref() {
+            let event = event?;
+            ensure!(
+                event.time >= self.time,
+                "time goes back from {} to {}",
+                self.time,
+                event.time
+            );
+            self.time = event.time;
+            let text = format.field("buf").and_then(|buf| buf.text(event.data));
+            let text = String::from_utf8(text.context("an event without text")?)?;
+            let number = text
+                .strip_prefix("number ")
+                .and_then(|n| n.trim_end_matches(['\n', '.']).parse().ok());
+            self.numbers
+                .push(number.with_context(|| format!("an event of nobody's: {text:?}"))?);
+        }
+        reader.verify()?;
+        Ok(())
+    }
+
+    /// How many numbers are missing before `end`. Each gap must be where the kernel reported one, and as long as it counted;
+    /// nothing may be reported elsewhere. Without `reported`, the kernel reports none.
+    fn gaps(&self, end: u64, reported: bool) -> Result<u64> {
+        let (mut expected, mut lost) = (0, 0);
+        let mut missed = self.missed.iter().peekable();
+        for (at, &number) in self.numbers.iter().enumerate() {
+            ensure!(
+                number >= expected,
+                "event {number} comes again, or late: {expected} is next"
+            );
+            let gap = number - expected;
+            let told = missed
+                .next_if(|(place, _)| *place == at)
+                .map(|(_, missed)| *missed);
+            let right = match told {
+                None => gap == 0 || !reported,
+                Some(Missed::Events(n)) => n == gap,
+                Some(Missed::Unknown) => gap != 0,
+                Some(Missed::No) => false,
+            };
+            ensure!(
+                right,
+                "{gap} events are missing before {number}, and the kernel reports {told:?}"
+            );
+            lost += gap;
+            expected = number + 1;
+        }
+        ensure!(
+            missed.next().is_none(),
+            "a loss is reported where there is no event: {:?}",
+            self.missed
+        );
+        ensure!(expected <= end, "event {} was not written", expected - 1);
+        Ok(lost + end - expected)
+    }
+}
+
+/// Written = read + overwritten + dropped, in the numbers, in the sub-buffers and in `stats`.
+fn accounted(
+    instance: &Instance,
+    cpu: u32,
+    log: &Log,
+    written: u64,
+    reported: bool,
+) -> Result<u64> {
+    let lost = log.gaps(written, reported)?;
+    let read = u64::try_from(log.numbers.len())?;
+    ensure!(
+        read + lost == written,
+        "{read} read and {lost} lost of {written}"
+    );
+    let stats = instance.tracefs.stats(cpu)?;
+    ensure!(
+        stats.read_events == read
+            && stats.overrun + stats.dropped_events == lost
+            && (stats.entries, stats.commit_overrun) == (0, 0),
+        "{read} events were read and {lost} lost: {stats:?}"
+    );
+    Ok(lost)
+}
+
+/// Bursts of events, each smaller or larger than the buffer, and what a reader makes of them.
+fn exact(how: How, overwrite: &str, subbuf: u32, text: &'static str) -> Result<String> {
+    const BURSTS: [u64; 12] = [1, 0, 3, 250, 1000, 1, 5000, 113, 114, 2, 1500, 7];
+    let instance = Instance::new(subbuf, text)?;
+    instance.tracefs.write("options/overwrite", overwrite)?;
+    let mut said = Vec::new();
+    for cpu in instance.tracefs.cpus()? {
+        let mut ring = instance.open(cpu, how)?;
+        let mut log = Log::default();
+        let (mut written, mut refused) = (0, 0);
+        for burst in BURSTS {
+            refused += instance.try_write(cpu, written..written + burst)?;
+            written += burst;
+            instance.drain(&mut ring, &mut log)?;
+        }
+        let counted = |(_, missed): &(usize, Missed)| matches!(missed, Missed::Events(_));
+        ensure!(
+            log.missed.iter().all(|at| counted(at) == (text == ROOM)),
+            "counts of lost events: {:?}",
+            log.missed
+        );
+        let lost = accounted(&instance, cpu, &log, written, overwrite == "1")?;
+        ensure!(
+            lost > 4000 && log.numbers.len() > 1000,
+            "{lost} lost of {written}"
+        );
+        let stats = instance.tracefs.stats(cpu)?;
+        ensure!(
+            stats.dropped_events == refused && (refused == 0) == (overwrite == "1"),
+            "{refused} writes were refused: {stats:?}"
+        );
+        if let Ring::Mapped(map) = &ring {
+            let meta = map.meta()?;
+            let entries = written - stats.dropped_events;
+            ensure!(
+                (meta.entries, meta.overrun, meta.read)
+                    == (entries, stats.overrun, stats.read_events),
+                "{meta:?} and {stats:?}"
+            );
+        }
+        said.push(format!("CPU {cpu}: {written} written, {lost} lost"));
+    }
+    Ok(said.join("; "))
+}
+
+/// The writer is on the sub-buffer that is read.
+fn beside_a_writer() -> Result<String> {
+    const EVENTS: u64 = 30_000;
+    let instance = Instance::new(4, ROOM)?;
+    let mut map = instance.map(1)?;
+    let mut log = Log::default();
+    let mut parts = 0;
+    thread::scope(|scope| -> Result<()> {
+        let writer = scope.spawn(|| instance.write(1, 0..EVENTS));
+        pin(0)?;
+        while !writer.is_finished() {
+            map.wait(Some(Duration::from_millis(10)))?;
+            while let Some(reader) = map.reader()? {
+                log.take(reader, &instance.format)?;
+                parts += 1;
+            }
+        }
+        writer
+            .join()
+            .unwrap_or_else(|_| bail!("the writer panicked"))
+    })?;
+    instance.drain_map(&mut map, &mut log)?;
+    let lost = accounted(&instance, 1, &log, EVENTS, true)?;
+    Ok(format!(
+        "{EVENTS} written, {lost} lost, read in {parts} parts"
+    ))
+}
+
+/// What the kernel refuses while a buffer is mapped, and allows before and after.
+fn refusals() -> Result<String> {
+    let mut instance = Instance::new(4, ROOM)?;
+    instance.marker = None;
+    let tracefs = &instance.tracefs;
+    let mut tries = vec![("buffer_size_kb", "64"), ("buffer_subbuf_size_kb", "8")];
+    // A kernel without CONFIG_TRACER_SNAPSHOT has none.
+    if tracefs.path().join("snapshot").exists() {
+        tries.push(("snapshot", "1"));
+    }
+    let map = instance.map(0)?;
+    for (file, value) in &tries {
+        let error = tracefs.write(file, value).err().map(|e| e.to_string());
+        ensure!(
+            error.as_ref().is_some_and(|e| e.contains("busy")),
+            "{file} = {value} while it is mapped: {error:?}"
+        );
+    }
+    let removed = fs::remove_dir(tracefs.path());
+    ensure!(
+        removed
+            .as_ref()
+            .is_err_and(|e| e.kind() == ErrorKind::ResourceBusy),
+        "it can be removed while it is mapped: {removed:?}"
+    );
+    // A mapping to write to, and one to execute.
+    let file = File::open(instance.raw(0))?;
+    let both = File::options().read(true).write(true).open(instance.raw(0));
+    for file in std::iter::once(&file).chain(both.as_ref()) {
+        let writable = Mapping::new(file.as_fd(), 0, 4096, true).err();
+        ensure!(
+            writable
+                .as_ref()
+                .is_some_and(|e| e.kind() == ErrorKind::PermissionDenied),
+            "a writable mapping: {writable:?}"
+        );
+    }
+    let persona = personality::get()?;
+    personality::set(persona | Persona::READ_IMPLIES_EXEC)?;
+    let executable = Mapping::new(file.as_fd(), 0, 4096, false).err();
+    personality::set(persona)?;
+    ensure!(
+        executable
+            .as_ref()
+            .is_some_and(|e| e.kind() == ErrorKind::PermissionDenied),
+        "an executable mapping: {executable:?}"
+    );
+    drop((map, file, both));
+    for (file, value) in &tries {
+        tracefs
+            .write(file, value)
+            .with_context(|| format!("{file} = {value} afterwards"))?;
+    }
+    // Sub-buffers now have another size than the header that was read.
+    let stale = instance.map(0).err().map(|e| e.to_string());
+    ensure!(
+        stale
+            .as_ref()
+            .is_some_and(|e| e.contains("read header_page again")),
+        "a header of another size: {stale:?}"
+    );
+    let mut snapshot = "the kernel has no snapshots".to_owned();
+    if tries.len() == 3 {
+        // A snapshot that is allocated, alone, does not keep a buffer from being mapped.
+        let header = tracefs.page_header()?;
+        drop(Map::open(instance.raw(0), header)?);
+        tracefs.write("snapshot", "0")?;
+        snapshot = "a snapshot is one of them".to_owned();
+    }
+    Ok(format!("{} refused; {snapshot}", tries.len() + 3))
+}
+
+/// Two mappings that take turns have each event once, and together all.
+fn two_readers() -> Result<String> {
+    let instance = Instance::new(4, ROOM)?;
+    let mut maps = [instance.map(0)?, instance.map(0)?];
+    let mut logs = [Log::default(), Log::default()];
+    let mut written = 0;
+    for round in 0..400_usize {
+        let burst = u64::try_from(round * 7 % 31)?;
+        instance.write(0, written..written + burst)?;
+        written += burst;
+        let turn = usize::from(round % 3 == 0);
+        if let Some(reader) = maps[turn].reader()? {
+            logs[turn].take(reader, &instance.format)?;
+        }
+    }
+    instance.drain_map(&mut maps[0], &mut logs[0])?;
+    let counts = logs.each_ref().map(|log| log.numbers.len());
+    let mut all: Vec<_> = logs.iter().flat_map(|log| &log.numbers).copied().collect();
+    all.sort_unstable();
+    ensure!(
+        all.iter().copied().eq(0..written),
+        "{written} events, of which the readers have {counts:?}"
+    );
+    ensure!(counts.iter().all(|n| *n > 1000), "{counts:?}");
+    Ok(format!("{} and {} of {written}", counts[0], counts[1]))
+}
+
+/// The kernel unmaps what a reader leaves: all is allowed again, and the next reader is exact.
+fn killed() -> Result<String> {
+    let instance = Instance::new(4, ROOM)?;
+    instance.write(0, 0..10)?;
+    let mut child = Command::new("tracering")
+        .args(["-i", "auxe2e", "-C", "0", "cat"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("cannot start tracering")?;
+    let mut first = [0; 100];
+    let seen = child
+        .stdout
+        .as_mut()
+        .context("no output")?
+        .read(&mut first)?;
+    let busy = instance.tracefs.write("buffer_size_kb", "64").is_err();
+    child.kill()?;
+    child.wait()?;
+    let text = String::from_utf8_lossy(&first[..seen]);
+    ensure!(
+        text.contains("ftrace:print") && text.contains("[000]"),
+        "{text}"
+    );
+    ensure!(busy, "it did not map the buffer");
+    wait_for("the unmapping", || {
+        Ok(instance.tracefs.write("buffer_size_kb", "16").is_ok())
+    })?;
+    let mut map = instance.map(0)?;
+    let mut log = Log::default();
+    instance.write(0, 10..2000)?;
+    instance.drain_map(&mut map, &mut log)?;
+    // The first ten were the other's.
+    log.numbers.splice(0..0, 0..10);
+    for (at, _) in &mut log.missed {
+        *at += 10;
+    }
+    let lost = accounted(&instance, 0, &log, 2000, true)?;
+    Ok(format!(
+        "{} read after it, {lost} lost",
+        log.numbers.len() - 10
+    ))
+}
+
+/// Nothing comes while `tracing_on` is 0, and a mapping goes on when it is 1 again.
+fn turned_off() -> Result<String> {
+    let instance = Instance::new(4, ROOM)?;
+    let mut map = instance.map(0)?;
+    let mut log = Log::default();
+    for start in [0, 10, 20] {
+        instance.write(0, start..start + 10)?;
+        instance.tracefs.write("tracing_on", "0")?;
+        let refused = instance.try_write(0, 1000..1003)?;
+        ensure!(refused == 3, "events are written while tracing is off");
+        instance.drain_map(&mut map, &mut log)?;
+        instance.tracefs.write("tracing_on", "1")?;
+    }
+    accounted(&instance, 0, &log, 30, true)?;
+    Ok("30 events, none while it was off".to_owned())
+}
+
+/// The buffer of a CPU that goes stays mapped, and has what it had; when the CPU is back, it goes on.
+fn offline() -> Result<String> {
+    if fs::metadata(hotplug::ONLINE).is_err() {
+        bail!(Skip("this kernel cannot take CPU 1 offline"));
+    }
+    let instance = Instance::new(4, ROOM)?;
+    let mut map = instance.map(1)?;
+    let mut log = Log::default();
+    instance.write(1, 0..50)?;
+    pin(0)?;
+    hotplug::switch(false)?;
+    let drained = instance.drain_map(&mut map, &mut log);
+    hotplug::switch(true)?;
+    drained?;
+    ensure!(
+        log.numbers.len() == 50,
+        "{} events of a CPU that is gone",
+        log.numbers.len()
+    );
+    instance.write(1, 50..3000)?;
+    instance.drain_map(&mut map, &mut log)?;
+    let lost = accounted(&instance, 1, &log, 3000, true)?;
+    Ok(format!("3000 written, {lost} lost"))
+}
