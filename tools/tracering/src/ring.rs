@@ -72,6 +72,9 @@ use crate::subbuf::{Cursor, Event, Events, Missed, SubBuffer};
 use crate::sys::{get_reader, Bytes, Mapping};
 use crate::tracefs::refused;
 
+/// `TRACEFS_MAGIC` of `linux/magic.h`.
+const TRACEFS_MAGIC: rustix::fs::FsWord = 0x7472_6163;
+
 /// Which sub-buffer is the reader's, and how far it was read.
 #[derive(Debug, Clone, Copy, Default)]
 struct Position {
@@ -114,6 +117,14 @@ impl Map {
         let path = path.as_ref().to_owned();
         let file = open(&path)?;
         let no = |e: &io::Error| no_mapping(&path, e);
+        // Of another file, bytes could vanish from under the mapping.
+        let of = rustix::fs::fstatfs(&file).map_err(|e| refused(&path, &e.into()))?;
+        if of.f_type != TRACEFS_MAGIC {
+            return Err(Error::failed(format!(
+                "{}: it is no file of tracefs: give the trace_pipe_raw of a CPU",
+                path.display()
+            )));
+        }
         // The front of it, first: it says how long all is. While it is mapped, that does not change.
         let front = Mapping::new(&file, page_size()).map_err(|e| no(&e))?;
         let meta = Meta::parse(front.bytes())?;
@@ -362,7 +373,8 @@ impl Stream {
         let len = self.page.len();
         match splice(&self.file, None, into, None, len, SpliceFlags::NONBLOCK) {
             Ok(0) | Err(Errno::AGAIN) => return Ok(false),
-            Ok(_) => {}
+            Ok(n) if n == len => {}
+            Ok(_) => return Err(partial()),
             Err(e) => return Err(e.into()),
         }
         let mut filled = 0;
@@ -380,9 +392,7 @@ impl Stream {
         match rustix::io::read(&self.file, &mut *self.page) {
             Ok(0) | Err(Errno::AGAIN) => Ok(false),
             Ok(n) if n == self.page.len() => Ok(true),
-            Ok(_) => Err(io::Error::other(
-                "the kernel gave a part of a sub-buffer: its size has changed",
-            )),
+            Ok(_) => Err(partial()),
             Err(e) => Err(e.into()),
         }
     }
@@ -465,6 +475,11 @@ fn open(path: &Path) -> Result<File> {
     file.map_err(|e| refused(path, &e))
 }
 
+/// A sub-buffer is given whole, or it is none of the size that was asked for.
+fn partial() -> io::Error {
+    io::Error::other("the kernel gave a part of a sub-buffer: its size has changed")
+}
+
 fn page_size() -> usize {
     rustix::param::page_size()
 }
@@ -495,3 +510,6 @@ fn wait(path: &Path, fd: BorrowedFd<'_>, timeout: Option<Duration>) -> Result<bo
         Err(e) => Err(refused(path, &e.into())),
     }
 }
+
+#[cfg(test)]
+mod tests;

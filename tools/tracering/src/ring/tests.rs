@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What needs no kernel: the rest is in the cases of `tools/e2e/src/ring.rs`.
+
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+
+/// A sub-buffer of 4096 bytes with an event of one word for each of these, of a kernel with 64 bits.
+fn page(commit: u64, words: &[u32]) -> Vec<u8> {
+    let mut out = 100_u64.to_ne_bytes().to_vec();
+    out.extend(commit.to_ne_bytes());
+    for word in words {
+        let head: u32 = if cfg!(target_endian = "little") {
+            1 | 1 << 5
+        } else {
+            1 << 27 | 1
+        };
+        out.extend(head.to_ne_bytes());
+        out.extend(word.to_ne_bytes());
+    }
+    out.resize(4096, 0);
+    out
+}
+
+/// Times and words of all events, and what was lost before them.
+fn taken(stream: &mut Stream) -> Option<(Missed, Vec<(u64, u32)>)> {
+    let mut reader = stream.reader().unwrap()?;
+    let missed = reader.missed();
+    let events = reader.by_ref().map(|event| {
+        let event = event.unwrap();
+        (event.time, event.data.u32(0).unwrap())
+    });
+    let events = events.collect();
+    reader.verify().unwrap();
+    Some((missed, events))
+}
+
+#[test]
+fn a_file_of_sub_buffers() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("raw");
+    let lost = 16 | u64::from(crate::RB_MISSED_EVENTS);
+    let pages = [page(16, &[7, 8]), page(lost, &[9, 10])].concat();
+    std::fs::write(&path, &pages).unwrap();
+    let header = PageHeader::new(8, 4096);
+    for with_splice in [false, true] {
+        let mut stream = Stream::open(&path, header, with_splice).unwrap();
+        let first = (Missed::No, vec![(101, 7), (102, 8)]);
+        assert_eq!(taken(&mut stream), Some(first));
+        let second = (Missed::Unknown, vec![(101, 9), (102, 10)]);
+        assert_eq!(taken(&mut stream), Some(second));
+        assert_eq!(taken(&mut stream), None);
+    }
+    // One that ends in the middle.
+    std::fs::write(&path, &pages[..4000]).unwrap();
+    for with_splice in [false, true] {
+        let mut stream = Stream::open(&path, header, with_splice).unwrap();
+        let error = stream.reader().unwrap_err().to_string();
+        assert!(error.ends_with("its size has changed"), "{error}");
+    }
+}
+
+#[test]
+fn only_files_of_tracefs_are_mapped() {
+    let header = PageHeader::new(8, 4096);
+    for path in ["/dev/null", "/proc/self/exe", "/"] {
+        let error = Map::open(path, header).unwrap_err().to_string();
+        assert!(error.contains("is no file of tracefs"), "{error}");
+    }
+    let error = Map::open("/nowhere", header).unwrap_err().to_string();
+    assert!(error.contains("there is no such file"), "{error}");
+}
+
+#[test]
+fn reasons_not_to_map_say_what_to_do() {
+    for (errno, falls_back, says) in [
+        (Errno::NODEV, true, "older than 6.10"),
+        (Errno::BUSY, true, "echo 0 > snapshot"),
+        (Errno::TOOBIG, true, "buffer_size_kb"),
+        (
+            Errno::PERM,
+            false,
+            "it cannot be mapped: Operation not permitted",
+        ),
+        (
+            Errno::NOMEM,
+            false,
+            "it cannot be mapped: Cannot allocate memory",
+        ),
+    ] {
+        let error = no_mapping(Path::new("/a"), &errno.into());
+        assert_eq!(matches!(error, Error::NoMapping(_)), falls_back, "{error}");
+        let text = error.to_string();
+        assert!(text.starts_with("/a: ") && text.contains(says), "{text}");
+    }
+}
