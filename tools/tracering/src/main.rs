@@ -300,26 +300,16 @@ fn print(
         writeln!(io::stderr(), "tracering: {why}")?;
     }
     loop {
-        let last = drain || end.load(Ordering::Relaxed);
+        let mut more = false;
         for (cpu, ring) in cpus.iter().zip(&mut rings) {
-            while let Some(mut reader) = ring.reader()? {
-                match reader.missed() {
-                    Missed::No => {}
-                    Missed::Events(n) => writeln!(out, "CPU {cpu}: {n} events lost")?,
-                    Missed::Unknown => writeln!(out, "CPU {cpu}: events lost")?,
-                }
-                for event in reader.by_ref() {
-                    line(*cpu, &event?, formats, out)?;
-                }
-                reader.verify()?;
-                if end.load(Ordering::Relaxed) && !last {
-                    break;
-                }
-            }
+            more |= batch(*cpu, ring, formats, out)?;
         }
         out.flush()?;
-        if last {
+        if end.load(Ordering::Relaxed) || (drain && !more) {
             return Ok(());
+        }
+        if more {
+            continue;
         }
         let mut fds: Vec<_> = rings
             .iter()
@@ -337,6 +327,26 @@ fn print(
             Err(e) => return Err(io::Error::from(e)).context("cannot wait for events"),
         }
     }
+}
+
+/// Prints what a CPU has, but no more than some sub-buffers of it: others wait. Whether there may be more.
+fn batch(cpu: u32, ring: &mut Ring, formats: &Formats, out: &mut impl Write) -> Result<bool> {
+    const SUBBUFS: usize = 64;
+    for _ in 0..SUBBUFS {
+        let Some(mut reader) = ring.reader()? else {
+            return Ok(false);
+        };
+        match reader.missed() {
+            Missed::No => {}
+            Missed::Events(n) => writeln!(out, "CPU {cpu}: {n} events lost")?,
+            Missed::Unknown => writeln!(out, "CPU {cpu}: events lost")?,
+        }
+        for event in reader.by_ref() {
+            line(cpu, &event?, formats, out)?;
+        }
+        reader.verify()?;
+    }
+    Ok(true)
 }
 
 fn line(cpu: u32, event: &Event<'_>, formats: &Formats, out: &mut impl Write) -> Result<()> {
