@@ -5,6 +5,8 @@
 //! The events are numbered, and written by `trace_marker` into an instance of the case's own. So what was lost is known from the
 //! numbers alone, and must be what the sub-buffers say, and what `stats` counts.
 
+mod text;
+
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::ops::Range;
@@ -26,7 +28,7 @@ use crate::workload::pin;
 use crate::Skip;
 
 /// The cases, by their names.
-pub const ALL: [(&str, Steps); 12] = [
+pub const ALL: [(&str, Steps); 13] = [
     ("tracefs mapped", |_| exact(How::Mapped, "1", 4, ROOM)),
     ("tracefs mapped, no room for the count", |_| {
         exact(How::Mapped, "1", 4, NO_ROOM)
@@ -42,6 +44,7 @@ pub const ALL: [(&str, Steps); 12] = [
         exact(How::Spliced, "1", 16, ROOM)
     }),
     ("tracefs mapped while events come", |_| beside_a_writer()),
+    ("tracefs times and fields as in the text", |_| text::text()),
     ("tracefs refusals while mapped", |_| refusals()),
     ("tracefs two readers", |_| two_readers()),
     ("tracefs reader killed", |_| killed()),
