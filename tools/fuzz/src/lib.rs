@@ -22,11 +22,13 @@ mod device;
 mod flamegraph;
 mod program;
 mod seeds;
+mod tracering;
 
 pub use device::device;
 pub use flamegraph::flamegraph;
 pub use program::program;
 pub use seeds::seeds;
+pub use tracering::tracering;
 
 /// Counts what is allocated, and lets no input have more than [`allowance`].
 #[global_allocator]
@@ -39,7 +41,7 @@ pub type Target = (&'static str, fn(&[u8]));
 const BASE: usize = 4 << 20;
 
 /// All targets.
-pub const TARGETS: [Target; 8] = [
+pub const TARGETS: [Target; 9] = [
     ("file", file),
     ("recover", recover),
     ("check", check),
@@ -48,6 +50,7 @@ pub const TARGETS: [Target; 8] = [
     ("device", device),
     ("program", program),
     ("flamegraph", flamegraph),
+    ("tracering", tracering),
 ];
 
 /// How much memory an input of `len` bytes may take.

@@ -4,7 +4,7 @@
 
 use std::io::Cursor;
 
-use crate::{device, flamegraph, program};
+use crate::{device, flamegraph, program, tracering};
 
 use pattern_codec::{Header, Kind};
 use perfdata::{
@@ -49,6 +49,9 @@ pub fn seeds(target: &str) -> perfdata::Result<Vec<Vec<u8>>> {
     }
     if target == "flamegraph" {
         return flamegraph::seeds();
+    }
+    if target == "tracering" {
+        return Ok(tracering::seeds());
     }
     let mut out = vec![
         recording(false, true, false)?,
