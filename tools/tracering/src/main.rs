@@ -187,6 +187,12 @@ fn formats(tracefs: &Tracefs, names: &[String]) -> Result<Formats> {
     let mut found = Formats::new();
     let mut add = |system: &str, event: &str| -> Result<()> {
         let path = events.join(system).join(event).join("format");
+        if !path.exists() {
+            bail!(
+                "no event {system}:{event}: {} lists those that there are",
+                tracefs.path().join("available_events").display()
+            );
+        }
         let text = tracefs.read(&path)?;
         let format = Format::parse(&text).with_context(|| path.display().to_string())?;
         found.insert(format.id, (format!("{system}:{event}"), format));
@@ -201,7 +207,8 @@ fn formats(tracefs: &Tracefs, names: &[String]) -> Result<Formats> {
                 format!("{name} is no event: give SYSTEM:EVENT, such as sched:sched_switch")
             })?;
         if event == "*" {
-            for event in directories(&events.join(system))? {
+            let all = directories(&events.join(system));
+            for event in all.with_context(|| format!("no system {system}"))? {
                 add(system, &event)?;
             }
         } else {

@@ -3,7 +3,7 @@
 //! Where the files are.
 
 use std::fs::{self, File};
-use std::io::{self, ErrorKind, Read as _};
+use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
@@ -101,7 +101,9 @@ impl Tracefs {
     /// If it cannot be read.
     pub fn read(&self, file: impl AsRef<Path>) -> Result<String> {
         let path = self.dir.join(file);
-        whole(&path).map_err(|e| refused(&path, &e))
+        File::open(&path)
+            .and_then(whole)
+            .map_err(|e| refused(&path, &e))
     }
 
     /// Writes to a file of it, such as `tracing_on`.
@@ -171,8 +173,7 @@ impl Stats {
 }
 
 /// Reads a file from a buffer that takes it at once: `header_page` and `header_event` have nothing for a second read.
-fn whole(path: &Path) -> io::Result<String> {
-    let mut file = File::open(path)?;
+fn whole(mut file: impl Read) -> io::Result<String> {
     let mut bytes = vec![0; 1 << 16];
     let mut filled = 0;
     loop {
@@ -220,6 +221,26 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
+
+    /// A file of the kernel's that gives what it has to the first read, as much as that takes, and nothing to another.
+    struct Once<'a>(&'a [u8]);
+
+    impl Read for Once<'_> {
+        fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+            let read = self.0.read(out);
+            self.0 = &[];
+            read
+        }
+    }
+
+    #[test]
+    fn files_are_read_at_once() {
+        let text = "field: u64 timestamp;".repeat(100);
+        assert_eq!(whole(Once(text.as_bytes())).unwrap(), text);
+        let long = "0123456789".repeat(50_000);
+        assert_eq!(whole(long.as_bytes()).unwrap(), long);
+        assert!(whole(&b"\xff"[..]).is_err());
+    }
 
     #[test]
     fn stats() {
