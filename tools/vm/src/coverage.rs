@@ -74,7 +74,8 @@ fn promises(text: &str) -> std::result::Result<Vec<Promise<'_>>, String> {
             _ => Err(format!("`{line}` is no promise")),
         }
     };
-    text.lines().map(promise).collect()
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    lines.map(promise).collect()
 }
 
 /// The results of cases, by the ends of their paths.

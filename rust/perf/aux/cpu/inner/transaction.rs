@@ -178,7 +178,6 @@ impl<T: AuxPmu, C: Core> Inner<T, C> {
         // perf does not check the length. A driver that claims more than it was given has written
         // where it must not; the reader learns of no byte that is not there.
         let mode = open.buffer.pages().mode();
-        let size = open.buffer.pages().size();
         let limit = open.extent.limit(commit.len);
         if limit < commit.len {
             state.stats.overclaimed.add(1);
