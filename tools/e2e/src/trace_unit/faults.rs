@@ -5,19 +5,20 @@
 //! In each row the events count what the device has made of transactions that are certain: each byte was read, overwritten, or
 //! reported lost. Of a transaction that is not, nothing is there, and a record says so.
 
-use std::fs;
-use std::os::unix::fs::FileExt;
-
 use anyhow::{ensure, Context, Result};
 use perfdata::{Attr, AuxFlags};
 
-use super::{attr, device, every_byte, follow, with, MODULE, PACKET};
+use super::{attr, every_byte, follow, with, MODULE, PACKET};
 use crate::device::{messages, Named};
 use crate::drivers::{accounted, until, Trace};
 use crate::module::counter;
 use crate::probe::{bytes, Probe};
 use crate::workload::spin;
 use std::time::{Duration, Instant};
+
+mod registers;
+
+use registers::Registers;
 
 /// What goes wrong, as the device's registers have it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -296,61 +297,6 @@ const RATE: u64 = 200;
 const AGAIN: Duration = Duration::from_secs(1);
 /// So much between one thing and the next.
 const PIECE: u64 = 64 * 1024;
-
-/// The device's registers for faults, in its configuration space.
-struct Registers {
-    config: fs::File,
-    at: u64,
-}
-
-impl Registers {
-    fn open() -> Result<Self> {
-        const VENDOR: u8 = 9;
-        let path = device()?.0.join("config");
-        let config = fs::File::options()
-            .read(true)
-            .write(true)
-            .open(&path)
-            .with_context(|| format!("cannot open {}", path.display()))?;
-        let mut this = Self { config, at: 0x34 };
-        let mut at = this.byte(0)?;
-        while at != 0 {
-            this.at = at.into();
-            if this.byte(0)? == VENDOR {
-                return Ok(this);
-            }
-            at = this.byte(1)?;
-        }
-        anyhow::bail!("the device has no registers for faults")
-    }
-
-    fn byte(&self, at: u64) -> Result<u8> {
-        let mut byte = [0];
-        self.config
-            .read_exact_at(&mut byte, self.at + at)
-            .context("cannot read the configuration space")?;
-        Ok(byte[0])
-    }
-
-    fn write(&self, at: u64, value: u32) -> Result<()> {
-        self.config
-            .write_all_at(&value.to_le_bytes(), self.at + at)
-            .context("cannot write to the configuration space")
-    }
-
-    fn ask(&self, kind: Kind, argument: u32) -> Result<()> {
-        self.write(8, argument)?;
-        self.write(4, kind.0 | CPU << 8)
-    }
-
-    fn happened(&self) -> Result<u32> {
-        let mut bytes = [0; 4];
-        self.config
-            .read_exact_at(&mut bytes, self.at + 12)
-            .context("cannot read the configuration space")?;
-        Ok(u32::from_le_bytes(bytes))
-    }
-}
 
 /// How often the driver has said this.
 fn said(what: &str) -> Result<usize> {

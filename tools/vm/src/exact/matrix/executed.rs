@@ -206,6 +206,19 @@ fn is_far(mnemonic: Mnemonic) -> bool {
     )
 }
 
+/// The next instruction.
+fn push(steps: &mut Vec<Step>, ip: u64, len: u64, kind: Kind) {
+    if let Some(last) = steps.last_mut() {
+        last.next = Some(ip);
+    }
+    steps.push(Step {
+        ip,
+        len,
+        kind,
+        next: None,
+    });
+}
+
 /// What each thread executed, in the order in which they were made.
 #[derive(Default)]
 pub(super) struct Executed {
@@ -237,16 +250,7 @@ impl Executed {
                     (len, kind)
                 }
             };
-            let steps: &mut Vec<Step> = threads.entry(tid).or_default();
-            if let Some(last) = steps.last_mut() {
-                last.next = Some(ip);
-            }
-            steps.push(Step {
-                ip,
-                len,
-                kind,
-                next: None,
-            });
+            push(threads.entry(tid).or_default(), ip, len, kind);
         }
         let executed = Self {
             threads: threads.into_values().collect(),
@@ -267,15 +271,7 @@ impl Executed {
             let (len, kind) = *known
                 .entry(ip)
                 .or_insert_with(|| decode().unwrap_or((0, Kind::Plain)));
-            if let Some(last) = steps.last_mut() {
-                last.next = Some(ip);
-            }
-            steps.push(Step {
-                ip,
-                len,
-                kind,
-                next: None,
-            });
+            push(&mut steps, ip, len, kind);
         }
         Ok(Self {
             threads: vec![steps],

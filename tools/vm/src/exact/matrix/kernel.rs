@@ -45,12 +45,12 @@ pub(super) fn branches_of_kernel(said: &Said<'_>) -> Verdict {
         shown: shown.into_iter().peekable(),
         branches: 0,
         interrupts: 0,
-        from_user: 0,
+        to_user: 0,
     };
     follow.all()?;
     Ok(format!(
         "{} branches, {} interrupts and exceptions, {} returns to user space, each of them",
-        follow.branches, follow.interrupts, follow.from_user
+        follow.branches, follow.interrupts, follow.to_user
     ))
 }
 
@@ -59,7 +59,7 @@ struct Follow<'a, I: Iterator<Item = Shown>> {
     shown: Peekable<I>,
     branches: usize,
     interrupts: usize,
-    from_user: usize,
+    to_user: usize,
 }
 
 impl<I: Iterator<Item = Shown>> Follow<'_, I> {
@@ -177,7 +177,7 @@ impl<I: Iterator<Item = Shown>> Follow<'_, I> {
                     "a far return",
                 )?;
                 if to == 0 {
-                    self.from_user += 1;
+                    self.to_user += 1;
                     self.begins(next)?;
                     return Ok(None);
                 }
