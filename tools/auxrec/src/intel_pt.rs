@@ -87,7 +87,8 @@ const HARDWARE: &str = "intel_pt";
 const PERIOD: u32 = 3;
 
 /// The terms that an event has unless the user says otherwise. Without time stamps a decoder cannot match the trace with changing
-/// mappings; without `pt` the bit of `branch` has no meaning. The processor's own unit has all those that perf's `intel_pt_default_config()` gives it.
+/// mappings; without `pt` the bit of `branch` has no meaning. The processor's own unit has all those that perf's
+/// `intel_pt_default_config()` gives it.
 #[must_use]
 pub fn default_terms(pmu: &Pmu) -> String {
     let mut terms = "tsc,pt,branch".to_owned();

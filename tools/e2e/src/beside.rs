@@ -154,7 +154,7 @@ fn same(run: &Run) -> Result<String> {
             ours.places
         );
     }
-    // A decoder is told the same about the trace. `pattern` as intel_pt has other terms, and auxrec does not take it for Intel PT.
+    // perf's decoder is told the same. Under the name `intel_pt`, `pattern` lacks the terms by which auxrec knows Intel PT.
     if run.alias.1 == "intel_bts" {
         ensure!(
             theirs.info.len() == 6 && theirs.info == ours.info,

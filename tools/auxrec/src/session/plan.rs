@@ -137,8 +137,8 @@ impl Plan {
         .union(SampleType::TIME)
         .union(SampleType::CPU);
 
-    /// Whether the events have the recorder's clock. The time stamps of Intel PT, Intel BTS and Arm SPE
-    /// are the processor's, and can be converted to perf's own clock only. Without a trace nobody knows what this file is for.
+    /// Whether the events have the recorder's clock. The trace of Intel PT, Intel BTS and Arm SPE has the processor's time stamps, which
+    /// become times of perf's own clock only. A recording without a unit has perf's clock, too: it may be read beside such a trace.
     #[must_use]
     pub fn has_own_clock(&self) -> bool {
         let stamped = matches!(
