@@ -7,6 +7,7 @@
 //! - [`outside`]: a whole guest, traced by that unit from its kernel's first instruction on, for stock perf.
 //! - [`device`]: kernel and programs, traced by that unit and its driver.
 //! - [`matrix`]: what else perf offers for such traces.
+//! - [`consumers`]: gdb, and core dumps.
 //! - [`theirs`]: perf's own tests.
 
 use crate::cache::Cache;
@@ -24,6 +25,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
+mod consumers;
 mod device;
 mod kernel;
 mod matrix;
@@ -32,8 +34,9 @@ mod theirs;
 
 /// Programs that are unlike each other, and soon done: stepping them by ptrace takes a minute each in a guest that is emulated.
 /// `device::NAME` is left out for its longest part, the guest with one CPU: the others are named.
-pub const FEW: [&str; 21] = [
+pub const FEW: [&str; 22] = [
     "again",
+    consumers::NAME,
     "debugged",
     "dispatched",
     "faults",
@@ -89,6 +92,7 @@ pub fn run(
                 kernel::NAME,
                 outside::NAME,
                 matrix::NAME,
+                consumers::NAME,
                 device::NAME,
                 theirs::NAME,
             ]
@@ -110,6 +114,9 @@ pub fn run(
     }
     if asked(matrix::NAME) {
         suites.push(matrix::run(cache, dir, stock)?);
+    }
+    if asked(consumers::NAME) {
+        suites.push(consumers::run(cache, dir, stock)?);
     }
     if asked(theirs::NAME) {
         suites.push(theirs::run(cache, dir, stock)?);

@@ -2,9 +2,10 @@
 
 //! What Python reads when it begins, for a guest.
 
-use crate::error::{OnFile, Result};
+use crate::error::{Error, OnFile, Result};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// Modules that CPython imports when it begins. It finds its library by the first.
 const CPYTHON: [&str; 6] = [
@@ -43,6 +44,33 @@ pub fn cpython() -> Result<Vec<PathBuf>> {
         files.extend(CPYTHON.map(|name| place.join(format!("{name}.py"))));
     }
     files.retain(|file: &PathBuf| file.exists());
+    Ok(files)
+}
+
+/// What the Python in gdb imports when gdb begins, and when it decodes trace; with the module by which it finds its library.
+///
+/// # Errors
+///
+/// When gdb does not say.
+pub fn of_gdb() -> Result<Vec<PathBuf>> {
+    let list = "python import sys, gdb.ptwrite; print(*(m.__file__ for m in list(sys.modules.values()) if getattr(m, '__file__', None)), sep='\\n')";
+    let program = "gdb".to_owned();
+    let output = Command::new(&program)
+        .args(["-nx", "-batch", "-ex", list])
+        .output()
+        .map_err(|source| Error::Spawn { program, source })?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    let mut files: Vec<_> = said.lines().map(PathBuf::from).collect();
+    files.retain(|file| file.exists());
+    if files.is_empty() {
+        return Err(Error::Other(format!(
+            "gdb names no Python modules: {}",
+            String::from_utf8_lossy(&output.stderr)
+        )));
+    }
+    files.extend(cpython()?);
+    files.sort();
+    files.dedup();
     Ok(files)
 }
 
