@@ -7,6 +7,7 @@
 
 mod followed;
 mod reported;
+mod runs;
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
@@ -24,6 +25,7 @@ use rustix::process::{kill_process, Pid, Signal};
 
 use followed::{filters, flamegraph, snapshot, times};
 pub use followed::{place, Followed, PROGRAM};
+pub use runs::times as of_runs;
 
 use crate::module;
 use crate::probe::{Probe, PATIENCE};
@@ -34,7 +36,7 @@ use crate::stops;
 pub type Case = (&'static str, fn() -> Result<String>);
 
 /// All cases.
-pub const ALL: [Case; 21] = [
+pub const ALL: [Case; 22] = [
     ("soft_pt: attached and detached", attach),
     ("soft_pt: closed while it runs", close),
     ("soft_pt: a ring that nobody reads", full),
@@ -54,6 +56,7 @@ pub const ALL: [Case; 21] = [
     ("soft_pt: outside of all filters", stops::outside),
     ("soft_pt: a snapshot", snapshot),
     ("soft_pt: the time of each piece", times),
+    ("soft_pt: many short runs", runs::same),
     ("soft_pt: each single step is reported", reported::steps),
     ("soft_pt: what a reported step does", reported::acts),
 ];

@@ -6,7 +6,8 @@
 //! The program is the workload `calls`, from its exec to its end; and `soft_pt` traces programs that people have. What it costs by itself is
 //! taken off. With a filter for a function that it never calls, each step is one outside of what is to be traced.
 //!
-//! And what the driver costs those whom nobody traces: their system calls.
+//! And what the driver costs those whom nobody traces: their system calls; and whether an event becomes slow that is turned on and off many
+//! times.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -91,6 +92,8 @@ pub fn run() -> Result<()> {
         ends(waiting(&program)?)?;
         println!("steps {name} {count} {}", ends(waiting(&program)?)?);
     }
+    let [first, last] = soft_pt::of_runs()?;
+    println!("steps runs first {first}\nsteps runs last {last}");
     delays()?;
     let (count, time) = stepped()?;
     println!("steps ptrace {count} {time}");

@@ -139,6 +139,8 @@ pub struct Figures {
     calls: [u64; 4],
     /// How late a task runs at most that goes before others, beside a program, and beside one that is traced.
     delays: [u64; 2],
+    /// A short run, with an event that has had few, and one that has had thousands.
+    runs: [u64; 2],
     /// Programs that people have, by name.
     programs: Vec<(String, Way)>,
     stepped: Vec<Stepped>,
@@ -176,6 +178,10 @@ impl Figures {
                 number(said, "steps delay alone")?,
                 number(said, "steps delay traced")?,
             ],
+            runs: [
+                number(said, "steps runs first")?,
+                number(said, "steps runs last")?,
+            ],
             stepped: stepped(said, &programs, file)?,
             programs,
             rivals: rivals(said, alone)?,
@@ -193,7 +199,10 @@ impl Figures {
         let [absent, idle, others, after] = self.calls;
         let [(from, first, slab, free), (to, last, slab_after, free_after)] = self.memory;
         let [beside, delayed] = self.delays;
+        let [run, later] = self.runs;
         let instructions = [
+            ("run.early", run),
+            ("run.late", later),
             ("delay.program", beside),
             ("delay.program-traced", delayed),
             ("call.driver-absent", absent),
@@ -222,6 +231,11 @@ impl Figures {
         let times = self.ptrace.each() * 100 / self.soft_pt.each().max(1);
         figures.push(
             Figure::hundredths("steps.steptrace.times", times, "ratio").at_least_hundredths(15_000),
+        );
+        // Rounded up.
+        let slower = (later * 100).div_ceil(run.max(1));
+        figures.push(
+            Figure::hundredths("steps.run.late.times", slower, "ratio").at_most_hundredths(105),
         );
         let program = |(name, way): &(String, Way)| {
             Figure::count(format!("steps.program.{name}"), way.each(), "instructions").at_most(250)
@@ -331,6 +345,10 @@ impl Figures {
                 "the kernel's memory while {} instructions are traced, in {bytes} bytes: slabs from {slab} to {slab_after} KiB, available from {free} to {free_after} KiB",
                 to.saturating_sub(from)
             ),
+            format!(
+                "a short run: {} instructions with an event that has had few, {} with one that has had thousands",
+                self.runs[0], self.runs[1]
+            ),
             format!("an instruction by others: {}", rivals.join("; ")),
             format!(
                 "the interpreter by itself, on this processor: {} million instructions a second",
@@ -393,7 +411,7 @@ fn programs(said: &str) -> Option<Vec<(String, Way)>> {
 mod tests {
     use super::*;
 
-    const SAID: &str = "steps call absent 100\nsteps call idle 101\nsteps call others 300\nsteps call after 102\nsteps alone 0 1000\nsteps outside 100 101000\nsteps delay alone 300\nsteps delay traced 4000\nsteps soft_pt 100 201000\nsteps bytes 6\nsteps program perl 100 6400\nsteps interpreted perl 100 99\nsteps program gzip 10 2500\nsteps interpreted gzip 10 8\nsteps ptrace 100 1201000\nsteps gdb 10 500000\nsteps valgrind.none 100 51000\nsteps valgrind.lackey 100 240000\nsteps qemu-user 100 2000\n\
+    const SAID: &str = "steps call absent 100\nsteps call idle 101\nsteps call others 300\nsteps call after 102\nsteps alone 0 1000\nsteps outside 100 101000\nsteps runs first 2000\nsteps runs last 2010\nsteps delay alone 300\nsteps delay traced 4000\nsteps soft_pt 100 201000\nsteps bytes 6\nsteps program perl 100 6400\nsteps interpreted perl 100 99\nsteps program gzip 10 2500\nsteps interpreted gzip 10 8\nsteps ptrace 100 1201000\nsteps gdb 10 500000\nsteps valgrind.none 100 51000\nsteps valgrind.lackey 100 240000\nsteps qemu-user 100 2000\n\
                     memory 1000 60 20 500\nmemory 2000 120 21 499\nmemory 9000 540 22 498\n";
 
     fn parse(said: &str) -> Option<Figures> {
@@ -433,17 +451,21 @@ mod tests {
             lines[6].contains("8000 instructions are traced, in 480 bytes: slabs from 20 to 22 KiB, available from 500 to 498"),
             "{lines:?}"
         );
+        assert!(
+            lines[7].ends_with("2000 instructions with an event that has had few, 2010 with one that has had thousands"),
+            "{lines:?}"
+        );
         assert_eq!(
-            lines[7],
+            lines[8],
             "an instruction by others: valgrind.none 500, 0.2 times; valgrind.lackey 2390, 1.1 times; qemu-user 10, 0.0 times"
         );
         assert!(
-            lines[8].ends_with("123 million instructions a second"),
+            lines[9].ends_with("123 million instructions a second"),
             "{lines:?}"
         );
-        assert!(lines[9].starts_with("perl: 99.00 % of 100"), "{lines:?}");
-        assert!(lines[10].ends_with("syscall (first)"), "{lines:?}");
-        assert!(lines[11].starts_with("gzip: 80.00 % of 10"), "{lines:?}");
+        assert!(lines[10].starts_with("perl: 99.00 % of 100"), "{lines:?}");
+        assert!(lines[11].ends_with("syscall (first)"), "{lines:?}");
+        assert!(lines[12].starts_with("gzip: 80.00 % of 10"), "{lines:?}");
     }
 
     #[test]
@@ -473,6 +495,7 @@ mod tests {
                 .filter_map(Figure::verdict)
                 .any(|v| v.contains(said))
         };
+        assert!(verdict("met: steps.run.late.times 1.01 ratio"));
         // 2390 and 2000.
         assert!(verdict("met: steps.valgrind.lackey.times 1.19 ratio"));
         assert!(figures.contains(&Figure::hundredths(
