@@ -152,7 +152,7 @@ impl Calls {
     /// How often the trace could not be followed.
     #[must_use]
     pub fn losses(&self) -> u64 {
-        self.world.losses.values().sum()
+        self.world.losses.values().map(|loss| loss.times).sum()
     }
 
     /// Writes folded stacks: a line for each call, with the names from the outermost, separated by `;`, and its instructions.
@@ -202,8 +202,11 @@ impl Calls {
             "# {count} instructions of {} threads\n",
             self.world.threads()
         );
-        for (why, times) in losses {
-            text.push_str(&format!("# not followed, {times} times: {why}\n"));
+        for (why, loss) in losses {
+            text.push_str(&format!(
+                "# not followed, {} times: {why}; first behind {}\n",
+                loss.times, loss.first
+            ));
         }
         if tree.cut {
             text.push_str("# calls that are very deep are counted for their callers\n");

@@ -3,6 +3,7 @@
 //! Follows the programs of a ring by its packets.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::fmt;
 
 use intel_pt::insn::{Kind, Mode};
 
@@ -22,8 +23,35 @@ pub(super) struct World {
     stacks: HashMap<(Who, usize), Stack>,
     /// Instructions.
     pub(super) count: u64,
-    /// Why some of the trace could not be followed, and how often.
-    pub(super) losses: BTreeMap<String, u64>,
+    /// Why some of the trace could not be followed.
+    pub(super) losses: BTreeMap<String, Loss>,
+}
+
+/// Trace that could not be followed.
+#[derive(Debug)]
+pub(super) struct Loss {
+    /// How often.
+    pub(super) times: u64,
+    /// Where first.
+    pub(super) first: Place,
+}
+
+/// A place in the trace: it is behind this byte, and in front of the next place to begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place {
+    /// The ring's CPU, or else its thread.
+    pub(super) ring: std::result::Result<u32, u32>,
+    pub(super) at: u64,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (what, number) = match self.ring {
+            Ok(cpu) => ("CPU", cpu),
+            Err(thread) => ("thread", thread),
+        };
+        write!(f, "byte {:#x} of the trace of {what} {number}", self.at)
+    }
 }
 
 impl World {
@@ -58,8 +86,7 @@ struct Run {
 /// See above.
 #[derive(Debug)]
 pub(super) struct Follower {
-    /// The ring's CPU, or else its thread.
-    place: std::result::Result<u32, u32>,
+    place: Place,
     run: Option<Run>,
     /// Where the program is, while it is followed.
     ip: Option<u64>,
@@ -98,9 +125,9 @@ impl Follower {
     const BITS_MAX: usize = 1 << 10;
 
     /// Of the ring of a CPU, or else of a thread.
-    pub(super) fn new(place: std::result::Result<u32, u32>) -> Self {
+    pub(super) fn new(ring: std::result::Result<u32, u32>) -> Self {
         Self {
-            place,
+            place: Place { ring, at: 0 },
             run: None,
             ip: None,
             mode: Mode::Bits64,
@@ -122,7 +149,11 @@ impl Follower {
                 Err(Stray::Missing(Missing::Code(why))) => why,
                 Err(Stray::Packet(why)) => why.to_owned(),
             };
-            *world.losses.entry(why).or_default() += 1;
+            let loss = world.losses.entry(why).or_insert(Loss {
+                times: 0,
+                first: self.place,
+            });
+            loss.times = loss.times.saturating_add(1);
             if let Ok((stack, _)) = self.stack(world) {
                 stack.forget();
             }
@@ -142,6 +173,7 @@ impl Follower {
     fn packet(&mut self, packet: Packet, tsc: Option<u64>, world: &mut World) -> Followed {
         match packet {
             Packet::Mode(mode) => self.mode = mode,
+            Packet::At(at) => self.place.at = at,
             Packet::Lost(why) => return Err(Stray::Packet(why)),
             Packet::Begin(ip) => self.begin(ip, tsc, world)?,
             Packet::Sync(Some(ip)) if self.ip.is_none() => self.begin(ip, tsc, world)?,
@@ -179,7 +211,7 @@ impl Follower {
 
     fn begin(&mut self, ip: u64, tsc: Option<u64>, world: &mut World) -> Followed {
         let time = world.sideband.time(tsc);
-        let who = match self.place {
+        let who = match self.place.ring {
             Ok(cpu) => world.sideband.on_cpu(cpu, time),
             Err(thread) => Some(world.sideband.thread(thread)),
         };

@@ -2,6 +2,7 @@
 
 //! The packets of a ring, in batches that can be put into order with those of other rings.
 
+use std::ops::Range;
 use std::sync::mpsc::SyncSender;
 
 use intel_pt::insn::Mode;
@@ -32,6 +33,8 @@ pub(super) enum Packet {
     Sync(Option<u64>),
     /// How the processor reads code from now on.
     Mode(Mode),
+    /// What follows is in the trace from this byte on.
+    At(u64),
     /// Something is missing here.
     Lost(&'static str),
 }
@@ -74,6 +77,8 @@ struct Reader<'a> {
     overflow: bool,
     /// The trace from the last `PSB` on; before the first one, what may be the beginning of it.
     part: Vec<u8>,
+    /// Where that begins in the trace.
+    at: u64,
     /// Whether the part begins with a `PSB`.
     begun: bool,
     /// Whether there was a `PSB`, or anything but zeros, since the last gap.
@@ -91,9 +96,15 @@ pub(super) fn send<S: Source>(
     let mut end = None;
     for (n, piece) in pieces.iter().enumerate() {
         let start = piece.offset;
-        if end.is_some_and(|end| end != start) {
-            reader.end()?;
-            reader.put(Packet::Lost("trace that was not recorded"))?;
+        match end {
+            Some(end) if end == start => {}
+            None => reader.at = start,
+            Some(end) => {
+                reader.end()?;
+                reader.put(Packet::At(end))?;
+                reader.put(Packet::Lost("trace that was not recorded"))?;
+                reader.at = start;
+            }
         }
         // What brings a piece to a multiple of 8 bytes is no trace.
         let next = pieces.get(n + 1).map(|next| next.offset);
@@ -123,6 +134,7 @@ impl<'a> Reader<'a> {
             group: None,
             overflow: false,
             part: Vec::new(),
+            at: 0,
             begun: false,
             seen: false,
             filled: false,
@@ -141,13 +153,13 @@ impl<'a> Reader<'a> {
         while let Some(at) = part.get(from..).and_then(|rest| memmem::find(rest, &PSB)) {
             let at = from + at;
             if self.begun {
-                self.decode(part.get(start..at).unwrap_or_default())?;
+                self.decode(&part, start..at)?;
             }
             (self.begun, self.seen) = (true, true);
             (start, from) = (at, at + PSB.len());
         }
         if self.begun && part.len() - start > MOST {
-            self.decode(part.get(start..).unwrap_or_default())?;
+            self.decode(&part, start..part.len())?;
             self.put(Packet::Lost(
                 "more than 128 MiB without a place to begin (PSB)",
             ))?;
@@ -158,6 +170,7 @@ impl<'a> Reader<'a> {
         }
         part.drain(..start);
         self.part = part;
+        self.at = self.at.saturating_add(bytes_in(start));
         Ok(())
     }
 
@@ -165,16 +178,21 @@ impl<'a> Reader<'a> {
     fn end(&mut self) -> Result<(), Gone> {
         let part = std::mem::take(&mut self.part);
         if self.begun {
-            self.decode(&part)?;
+            self.decode(&part, 0..part.len())?;
         } else if self.filled && !self.seen {
+            self.put(Packet::At(self.at))?;
             self.put(Packet::Lost("trace without a place to begin (PSB)"))?;
         }
+        self.at = self.at.saturating_add(bytes_in(part.len()));
         (self.begun, self.seen, self.filled) = (false, false, false);
         Ok(())
     }
 
-    /// Decodes what begins at a `PSB`.
-    fn decode(&mut self, part: &[u8]) -> Result<(), Gone> {
+    /// Decodes what begins at a `PSB`, in such a place of the part.
+    fn decode(&mut self, part: &[u8], range: Range<usize>) -> Result<(), Gone> {
+        let at = self.at.saturating_add(bytes_in(range.start));
+        let part = part.get(range).unwrap_or_default();
+        self.put(Packet::At(at))?;
         let lost = match decode(part, DecodeOptions::default(), self) {
             Ok(()) => return Ok(()),
             Err(DecoderError::PacketHandler(gone)) => return Err(gone),
@@ -207,6 +225,10 @@ impl<'a> Reader<'a> {
     fn ip(&mut self, pattern: IpReconstructionPattern) -> Option<u64> {
         reconstruct_ip_and_update_last(&mut self.last_ip, pattern).then_some(self.last_ip)
     }
+}
+
+fn bytes_in(len: usize) -> u64 {
+    u64::try_from(len).unwrap_or(u64::MAX)
 }
 
 impl HandlePacket for Reader<'_> {
@@ -322,6 +344,9 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
 
     const PSBEND: [u8; 2] = [0x02, 0x23];
     /// A branch that was taken, behind the bit that says how many there are.
@@ -341,6 +366,13 @@ mod tests {
         drop(reader);
         drop(out);
         batches.iter().flat_map(|batch| batch.packets).collect()
+    }
+
+    /// The same, without the places.
+    fn told(stretches: &[Vec<u8>], portion: usize) -> Vec<Packet> {
+        let mut packets = packets(stretches, portion);
+        packets.retain(|packet| !matches!(packet, Packet::At(_)));
+        packets
     }
 
     #[test]
@@ -386,7 +418,59 @@ mod tests {
             ),
         ] {
             for portion in 1..200 {
-                assert_eq!(packets(&stretches, portion), want, "{portion}");
+                assert_eq!(told(&stretches, portion), want, "{portion}");
+            }
+        }
+    }
+    /// What is told of each part between two places to begin, by where that is.
+    fn parts(trace: &[u8]) -> BTreeMap<u64, Vec<Packet>> {
+        let mut parts = BTreeMap::new();
+        let mut at = 0;
+        for packet in packets(&[trace.to_vec()], trace.len().max(1)) {
+            match packet {
+                Packet::At(place) => at = place,
+                packet => parts.entry(at).or_insert_with(Vec::new).push(packet),
+            }
+        }
+        parts
+    }
+
+    proptest! {
+        /// Bits that are flipped, and bytes that are missing or too many, damage the part that they are in, and the one in front if there
+        /// is no place to begin any more. All others are decoded as without.
+        #[test]
+        fn damage_ends_at_the_next_place_to_begin(
+            lens in vec(1_usize..40, 3..8),
+            damaged in 0_usize..8,
+            place in 0_usize..60,
+            how in 0..3,
+            bytes in vec(any::<u8>(), 1..20),
+        ) {
+            let part = |len: &usize| [&PSB[..], &PSBEND, &vec![TNT[0]; *len]].concat();
+            let mut each: Vec<_> = lens.iter().map(part).collect();
+            let begins = |each: &[Vec<u8>]| -> Vec<u64> {
+                let ends = each.iter().scan(0, |end, part| Some(std::mem::replace(end, *end + part.len())));
+                ends.map(bytes_in).collect()
+            };
+            let (good, whole) = (begins(&each), parts(&each.concat()));
+            let damaged = damaged % each.len();
+            let part = &mut each[damaged];
+            let place = place % part.len();
+            match how {
+                0 => part.iter_mut().skip(place).zip(&bytes).for_each(|(old, flip)| *old ^= flip),
+                1 => drop(part.splice(place..(place + bytes.len()).min(part.len()), [])),
+                _ => drop(part.splice(place..place, bytes)),
+            }
+            let (now, seen) = (begins(&each), parts(&each.concat()));
+            for (n, (before, after)) in good.iter().zip(&now).enumerate() {
+                if n != damaged && n + 1 != damaged {
+                    prop_assert_eq!(seen.get(after), whole.get(before), "part {}", n);
+                }
+            }
+            let is_lost = |packets: &Vec<Packet>| packets.iter().any(|p| matches!(p, Packet::Lost(_)));
+            let (first, end) = (now[damaged.saturating_sub(1)], now.get(damaged + 1).copied().unwrap_or(u64::MAX));
+            for (at, _) in seen.iter().filter(|(_, packets)| is_lost(packets)) {
+                prop_assert!((first..end).contains(at), "something is said to be lost at {}", at);
             }
         }
     }
