@@ -17,6 +17,9 @@ const CPYTHON: [&str; 6] = [
     "encodings/ascii",
 ];
 
+/// Folders of CPython's library that no program here wants.
+const LEFT_OUT: [&str; 5] = ["__pycache__", "ensurepip", "idlelib", "pydoc_data", "test"];
+
 /// Modules that PyPy imports when it begins. It finds its library by the first.
 const PYPY: [&str; 12] = [
     "site",
@@ -44,6 +47,28 @@ pub fn cpython() -> Result<Vec<PathBuf>> {
         files.extend(CPYTHON.map(|name| place.join(format!("{name}.py"))));
     }
     files.retain(|file: &PathBuf| file.exists());
+    Ok(files)
+}
+
+/// The modules of Debian's Python that are not for others' use alone, in source and machine code.
+///
+/// # Errors
+///
+/// When a folder cannot be read.
+pub fn library() -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    let mut left = libraries("python3.")?;
+    while let Some(place) = left.pop() {
+        for entry in fs::read_dir(&place).on("read", &place)? {
+            let path = entry.on("read", &place)?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            match path.extension().and_then(|extension| extension.to_str()) {
+                None if path.is_dir() && !LEFT_OUT.contains(&&*name) => left.push(path),
+                Some("py" | "so") => files.push(path),
+                _ => {}
+            }
+        }
+    }
     Ok(files)
 }
 

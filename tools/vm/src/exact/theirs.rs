@@ -23,7 +23,7 @@ pub(super) const NAME: &str = "perf's own tests";
 /// Where the package has them.
 const PLACE: &str = "/usr/lib/perf-core/tests/shell";
 
-/// The tests. The first one reports its parts.
+/// The tests that run with each unit. The first one reports its parts.
 const SCRIPTS: [&str; 5] = [
     "test_intel_pt.sh",
     "pipe_test.sh",
@@ -32,14 +32,19 @@ const SCRIPTS: [&str; 5] = [
     "script.sh",
 ];
 
+/// How the names of others begin, which run with `soft_pt` alone: they do not trace.
+const OTHERS: [&str; 4] = ["record", "inject", "script", "stat"];
+
 /// What they call besides perf and busybox.
-const PROGRAMS: [&str; 8] = [
+const PROGRAMS: [&str; 10] = [
     "/usr/bin/perf",
     "/usr/bin/bash",
     "/usr/bin/awk",
     "/usr/bin/date",
     "/usr/bin/find",
     "/usr/bin/mktemp",
+    "/usr/bin/perl",
+    "/usr/bin/python3",
     "/usr/bin/sed",
     "/usr/bin/taskset",
 ];
@@ -55,8 +60,6 @@ const CANNOT: &[(&str, &str, &str)] = &[
     (UNIT, "per-thread recording", TOO_SLOW),
     (SOFT_PT, "per-thread (incl. kernel) recording", NO_KERNEL),
     (UNIT, "per-thread (incl. kernel) recording", TOO_SLOW),
-    (SOFT_PT, "script.sh", NO_PYTHON),
-    (UNIT, "script.sh", NO_PYTHON),
     (SOFT_PT, "pipe_test.sh", NO_SYMBOLS),
     (UNIT, "pipe_test.sh", NO_SYMBOLS),
     (UNIT, "with event_trace", NO_EVENTS),
@@ -64,13 +67,50 @@ const CANNOT: &[(&str, &str, &str)] = &[
     (UNIT, "virtual LBR", NO_COUNTERS),
     (SOFT_PT, "with pause / resume", NO_COUNTERS),
     (UNIT, "with pause / resume", NO_COUNTERS),
+    (SOFT_PT, "inject_aslr.sh", NO_SYMBOLS),
+    (SOFT_PT, "record.sh", NO_SYMBOLS),
+    (
+        SOFT_PT,
+        "record+probe_libc_inet_pton.sh",
+        "the guest has no network",
+    ),
+    (
+        SOFT_PT,
+        "record+script_probe_vfs_getname.sh",
+        "there are no line numbers of Debian's kernel",
+    ),
+    (
+        SOFT_PT,
+        "record+zstd_comp_decomp_multi_record.sh",
+        "what it records in its time fills no two records",
+    ),
+    (SOFT_PT, "record_bpf_filter.sh", NO_BPF),
+    (SOFT_PT, "record_offcpu.sh", NO_BPF),
+    (SOFT_PT, "stat_bpf_counters.sh", NO_BPF),
+    (SOFT_PT, "stat_bpf_counters_cgrp.sh", NO_BPF),
+    (SOFT_PT, "record_lbr.sh", NO_COUNTERS),
+    (SOFT_PT, "record_weak_term.sh", NO_COUNTERS),
+    (SOFT_PT, "stat.sh", NO_COUNTERS),
+    (SOFT_PT, "stat_metrics_cgrp.sh", NO_COUNTERS),
+    (SOFT_PT, "stat_metrics_values.sh", NO_COUNTERS),
+    (SOFT_PT, "script_dlfilter.sh", "the guest has no compiler"),
+    (
+        SOFT_PT,
+        "script_perl.sh",
+        "Debian's perf is built without Perl",
+    ),
+    (
+        SOFT_PT,
+        "stat_all_pfm.sh",
+        "Debian's perf is built without libpfm",
+    ),
 ];
 
 const SOFT_PT: &str = "soft_pt";
 const UNIT: &str = "trace_unit";
 const NO_POWER: &str = "the unit sees no power states";
 const NO_KERNEL: &str = "it traces no kernel code";
-const NO_PYTHON: &str = "its last part wants a Python with its library";
+const NO_BPF: &str = "Debian's perf is built without BPF";
 const TOO_SLOW: &str =
     "it gives perf five seconds to start, beside four busy threads: too few on an emulated processor";
 const NO_SYMBOLS: &str = "Debian's perf has no symbols";
@@ -113,13 +153,16 @@ fn on(
     for program in PROGRAMS {
         guest = guest.installed(Path::new(program))?;
     }
-    for file in [files(Path::new(PLACE))?, python::cpython()?].concat() {
+    let place = Path::new(PLACE);
+    let scripts = Path::new("/usr/lib/perf-core/scripts");
+    for file in [files(place)?, all_files(scripts)?, python::library()?].concat() {
         guest = guest.installed(&file)?;
     }
+    let scripts = scripts_for(unit, &files(place)?);
     let mut command = format!(
         "insmod /modules/rust_perf.ko && {loads} || exit 1\necho 0 >/proc/sys/kernel/kptr_restrict\ncd /tmp; export PATH=/usr/bin:$PATH\n"
     );
-    for script in SCRIPTS {
+    for script in &scripts {
         command += &format!(
             "timeout 1500 bash {PLACE}/{script} >/out/{script}.said 2>&1; echo $? >/out/{script}.status\n"
         );
@@ -131,13 +174,44 @@ fn on(
         |_| {},
     )?;
     let mut cases = Vec::new();
-    for script in SCRIPTS {
+    for script in &scripts {
         cases.extend(judged(&outcome, unit, script)?);
     }
     if let Some(fault) = outcome.faults().first() {
         cases.push(Case::fail(fault.name.as_str(), &fault.reason));
     }
     Ok(Case::suite(unit, cases))
+}
+
+/// The names of the tests for a unit.
+fn scripts_for(unit: &str, files: &[PathBuf]) -> Vec<String> {
+    let mut scripts: Vec<_> = SCRIPTS.map(str::to_owned).to_vec();
+    if unit == SOFT_PT {
+        let mut others: Vec<_> = files
+            .iter()
+            .filter(|path| path.parent() == Some(Path::new(PLACE)))
+            .filter_map(|path| path.file_name()?.to_str())
+            .filter(|name| name.ends_with(".sh") && !SCRIPTS.contains(name))
+            .filter(|name| OTHERS.iter().any(|other| name.starts_with(other)))
+            .map(str::to_owned)
+            .collect();
+        others.sort();
+        scripts.extend(others);
+    }
+    scripts
+}
+
+/// The files in a folder and in those below.
+fn all_files(place: &Path) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(place).on("read", place)? {
+        let path = entry.on("read", place)?.path();
+        match path.is_dir() {
+            true => files.extend(all_files(&path)?),
+            false => files.push(path),
+        }
+    }
+    Ok(files)
 }
 
 /// All tests, and what they read.
