@@ -305,8 +305,10 @@ impl<'a> Guest<'a> {
                     accel => accel.model(),
                 },
             };
+            // perf takes the ratio of two clocks from leaf 0x15, whether the processor has it or not. One of Intel's gives the
+            // last leaf that it has for one that it does not have.
             let vendor = if self.intel {
-                ",vendor=GenuineIntel"
+                ",vendor=GenuineIntel,level=21"
             } else {
                 ""
             };

@@ -9,6 +9,7 @@
 //! - [`recordings`]: what is recorded.
 //! - [`rows`]: the table.
 //! - [`executed`]: what was executed, by the log.
+//! - [`trail`]: the packets, along the log.
 //! - The others: what is right, by that.
 
 use super::device::shown;
@@ -23,7 +24,7 @@ use crate::step::{Log, Progress};
 use crate::tools;
 use executed::{Code, Executed};
 use recordings::Recording;
-use rows::{Row, Said, ROWS};
+use rows::{Row, Said};
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -40,6 +41,7 @@ mod kernel;
 mod packets;
 mod recordings;
 mod rows;
+mod trail;
 
 /// The case's name.
 pub(super) const NAME: &str = "decoder matrix";
@@ -66,8 +68,9 @@ pub(super) fn run(cache: &Cache, dir: &Path, kernel: &Kernel) -> Result<Case> {
     let prefix = dir.join("unit");
     // Both guests need them, and are not to make them at the same time.
     let built = modules::build(cache, kernel, Mode::Plain)?;
+    programs(cache)?;
     let (unit, outcome) = both(
-        || record_kernel(cache, &dir, kernel, &built.files, &prefix),
+        || record_by_unit(cache, &dir, kernel, &built.files, &prefix),
         || record(cache, &dir, kernel, &built.files, &tools),
     )?;
     if let Some(fault) = [unit.faults(), outcome.faults()].concat().first() {
@@ -88,14 +91,16 @@ pub(super) fn run(cache: &Cache, dir: &Path, kernel: &Kernel) -> Result<Case> {
         let code = Code::of_program(&path)?;
         executed.insert(program, Executed::read(&printed, code)?);
     }
-    by_unit(&unit.files, &prefix, &mut executed)?;
+    let log = by_unit(&unit.files, &prefix, &mut executed)?;
     let recorded = Recorded {
         files: outcome.files,
         files_of_unit: unit.files,
         programs: cache.build().join("programs"),
         executed,
     };
-    let suite = Case::suite(NAME, judged(&dir, &recorded)?);
+    let mut cases = judged(&dir, &recorded)?;
+    cases.push(log);
+    let suite = Case::suite(NAME, cases);
     progress.end(&suite.counts().summary());
     Ok(suite)
 }
@@ -120,27 +125,23 @@ fn record(
     for (name, path) in tools {
         guest = guest.program(name, path)?;
     }
-    let recorded = |path: &&PathBuf| {
-        let mut all = recordings::ALL.iter();
-        all.any(|recording| path.ends_with(recording.program))
-    };
-    for program in programs(cache)?.iter().filter(recorded) {
-        guest = guest.installed(program)?;
+    for program in recorded(programs(cache)?, &recordings::ALL) {
+        guest = guest.installed(&program)?;
     }
     let place = cache.build().join("programs");
     let command = format!("PROGRAMS={}\n{}", place.display(), recordings::command());
     guest.run(cache, &dir.join("guest"), &command, |_| {})
 }
 
-/// Records the kernel's code in a guest whose clock counts instructions.
-fn record_kernel(
+/// Records by the trace unit, in a guest whose clock counts instructions.
+fn record_by_unit(
     cache: &Cache,
     dir: &Path,
     kernel: &Kernel,
     modules: &[PathBuf],
     prefix: &Path,
 ) -> Result<Outcome> {
-    let guest = Guest::new(kernel, modules)?
+    let mut guest = Guest::new(kernel, modules)?
         .append("vdso=0 vdso32=0")
         .timeout(Duration::from_secs(900))
         .counting()
@@ -148,13 +149,24 @@ fn record_kernel(
         .intel()
         .devices(Devices::TraceUnit)
         .logged(prefix)
-        .installed(Path::new("/usr/bin/perf"))?;
-    guest.run(
-        cache,
-        &dir.join("guest-unit"),
-        &recordings::command_of_unit(),
-        |_| {},
-    )
+        .installed(Path::new("/usr/bin/perf"))?
+        .installed(Path::new("/usr/bin/env"))?;
+    for program in recorded(programs(cache)?, &recordings::BY_UNIT) {
+        guest = guest.installed(&program)?;
+    }
+    let place = cache.build().join("programs");
+    let command = format!(
+        "PROGRAMS={}\n{}",
+        place.display(),
+        recordings::command_of_unit()
+    );
+    guest.run(cache, &dir.join("guest-unit"), &command, |_| {})
+}
+
+/// The programs that are recorded.
+fn recorded(programs: Vec<PathBuf>, all: &[&Recording]) -> Vec<PathBuf> {
+    let is = |path: &PathBuf| all.iter().any(|one| path.ends_with(one.program));
+    programs.into_iter().filter(is).collect()
 }
 
 impl Recorded {
@@ -167,12 +179,15 @@ impl Recorded {
     }
 }
 
-/// What the unit has logged of each recording: as many instructions as perf shows of it. Whether they are the same, is for the rows.
+/// What the unit has logged of each recording: as many instructions as perf shows of it. Whether they are the same, is for the rows. Of a
+/// program that was stepped they must be its steps.
 fn by_unit(
     files: &Path,
     prefix: &Path,
     executed: &mut HashMap<&'static str, Executed>,
-) -> Result<()> {
+) -> Result<Case> {
+    const LOG: &str = "unit, what it logs of programs";
+
     let read = |name: &str| {
         let path = prefix.with_extension(name);
         fs::read_to_string(&path).on("read", &path)
@@ -182,24 +197,36 @@ fn by_unit(
     let (log, parts) = (read("cpu0.log")?, read("list")?);
     let mut lines = log.lines();
     let last = recordings::BY_UNIT.len() - 1;
+    let mut same = 0;
     for (number, recording) in recordings::BY_UNIT.iter().enumerate() {
         let file = files.join(recording.file());
-        let symbols = file.join("kcore_dir/kallsyms");
-        let symbols = fs::read_to_string(&symbols).on("read", &symbols)?;
         let count = match number == last {
             true => usize::MAX,
             false => shown(&file, 0)?.count(),
         };
+        let logged = lines.by_ref().take(count);
+        if recording.is_of_program() {
+            let logged: Vec<_> = logged.collect();
+            if let Some(steps) = executed.get(recording.program) {
+                if let Err(why) = steps.are(&logged) {
+                    return Ok(Case::fail(LOG, &format!("{}: {why}", recording.name)));
+                }
+                same += 1;
+            }
+            continue;
+        }
+        let symbols = file.join("kcore_dir/kallsyms");
+        let symbols = fs::read_to_string(&symbols).on("read", &symbols)?;
         let code = Code::of_kernel(&image, &parts, &symbols);
-        let executed_here = Executed::by_cpu(lines.by_ref().take(count), code)?;
-        executed.insert(recording.program, executed_here);
+        executed.insert(recording.program, Executed::by_cpu(logged, code)?);
     }
-    Ok(())
+    Ok(Case::pass(LOG).with_log(vec![format!("{same} recordings, the steps of each")]))
 }
 
 /// Runs all rows, two at a time.
 fn judged(dir: &Path, recorded: &Recorded) -> Result<Vec<Case>> {
-    let left = Mutex::new(ROWS.iter().enumerate());
+    let rows = rows::all();
+    let left = Mutex::new(rows.iter().enumerate());
     let worker = || -> Result<Vec<(usize, Case)>> {
         let mut cases = Vec::new();
         loop {
@@ -264,9 +291,9 @@ fn judge(place: &Path, recorded: &Recorded, row: &Row) -> Result<Case> {
     Ok(match verdict {
         Ok(note) => {
             crate::cache::remove(place)?;
-            Case::pass(row.name).with_log(vec![note])
+            Case::pass(&row.name).with_log(vec![note])
         }
-        Err(why) => Case::fail(row.name, &why).with_log(vec![format!(
+        Err(why) => Case::fail(&row.name, &why).with_log(vec![format!(
             "$ {}, in {}",
             row.command,
             place.display()

@@ -128,7 +128,7 @@ pub(super) fn last_branches<const N: usize, const MOST: usize>(said: &Said<'_>) 
     ))
 }
 
-/// Each call of the one thread with its depth: lines such as `(FILE)<TAB>    NAME`. System calls may be shown, too.
+/// Each call of the one thread with its depth: lines such as `call   (FILE)<TAB>    NAME`. Beginnings and ends of the trace are shown, too.
 pub(super) fn call_trace(said: &Said<'_>) -> Verdict {
     let mut right = Vec::new();
     walk(said.executed.first(), |step, stack| {
@@ -138,12 +138,12 @@ pub(super) fn call_trace(said: &Said<'_>) -> Verdict {
     });
     let mut right = right.iter();
     let (mut count, mut deepest, mut base) = (0, 0, None);
-    for line in said.out.lines() {
+    for line in said.out.lines().filter(|line| !line.contains(" tr ")) {
         let Some((_, shown)) = line.split_once('\t') else {
             continue;
         };
         let name = shown.trim();
-        if name == "[unknown]" || name == "0" || name.is_empty() {
+        if name.is_empty() {
             continue;
         }
         let indentation = shown.len() - shown.trim_start().len();
@@ -179,10 +179,6 @@ pub(super) fn call_and_return_trace(said: &Said<'_>) -> Verdict {
             returns.len()
         ));
     }
-    let calls: Vec<_> = calls
-        .into_iter()
-        .filter(|line| !line.contains(" tr "))
-        .collect();
     let out = calls.join("\n");
     call_trace(&Said { out: &out, ..*said }).map(|note| format!("{note}; {right} returns"))
 }

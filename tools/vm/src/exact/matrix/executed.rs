@@ -279,6 +279,28 @@ impl Executed {
         })
     }
 
+    /// Whether these addresses, in lines, are those of all instructions; of one thread also in their order.
+    pub fn are(&self, lines: &[&str]) -> std::result::Result<(), String> {
+        let logged: Option<Vec<_>> = lines
+            .iter()
+            .map(|line| u64::from_str_radix(line, 16).ok())
+            .collect();
+        let mut logged = logged.ok_or("a line is no address")?;
+        let mut steps: Vec<_> = self.threads.iter().flatten().map(|step| step.ip).collect();
+        if self.threads.len() > 1 {
+            logged.sort_unstable();
+            steps.sort_unstable();
+        }
+        let pairs = logged.iter().zip(&steps);
+        let at = pairs.take_while(|(logged, step)| logged == step).count();
+        match (logged.get(at), steps.get(at)) {
+            (None, None) => Ok(()),
+            (logged, step) => Err(format!(
+                "after {at} instructions {logged:x?} is in the log, and {step:x?} is executed"
+            )),
+        }
+    }
+
     /// Each instruction leads to the next: else log and files do not go together.
     fn check(&self) -> Result<()> {
         for step in self.threads.iter().flatten() {

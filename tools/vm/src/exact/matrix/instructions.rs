@@ -63,7 +63,7 @@ fn compare(said: &Said<'_>, right: impl Fn(&[Step]) -> Vec<u64>) -> Verdict {
 }
 
 /// Each instruction, in lines of `-F tid,ip`.
-pub(super) fn all(said: &Said<'_>) -> Verdict {
+pub(super) fn each(said: &Said<'_>) -> Verdict {
     compare(said, ips)
 }
 
@@ -107,6 +107,46 @@ pub(super) fn one_thread(said: &Said<'_>) -> Verdict {
         "{} instructions of the thread, each of them",
         own.len()
     ))
+}
+
+/// Each instruction with its time, a line `windows` with the bounds of two, and the instructions in them: in lines of `-F time,ip`.
+pub(super) fn windows(said: &Said<'_>) -> Verdict {
+    let (all, rest) = said
+        .out
+        .split_once("\nwindows ")
+        .ok_or("there is no line `windows`")?;
+    let (bounds, shown) = rest.split_once('\n').ok_or("perf shows nothing")?;
+    let time = |text: &str| text.trim().replace('.', "").parse::<u64>().ok();
+    let read = |line: &str| {
+        let (at, ip) = line.split_once(':')?;
+        Some((time(at)?, u64::from_str_radix(ip.trim(), 16).ok()?))
+    };
+    let all: Option<Vec<_>> = all.lines().map(read).collect();
+    let all = all.ok_or("a line has no time and address")?;
+    let found: Vec<_> = all.iter().map(|(_, ip)| *ip).collect();
+    same(&found, &ips(said.executed.first()))?;
+    let bounds: Vec<_> = bounds.split(' ').filter_map(time).collect();
+    let &[one, two, three, four] = bounds.as_slice() else {
+        return Err(format!("the windows are {bounds:?}"));
+    };
+    let is_in = |time: u64| (one..=two).contains(&time) || (three..=four).contains(&time);
+    let right: Vec<_> = all
+        .iter()
+        .filter(|(time, _)| is_in(*time))
+        .copied()
+        .collect();
+    let shown: Vec<_> = shown.lines().filter_map(read).collect();
+    let pairs = shown.iter().zip(&right);
+    let at = pairs.take_while(|(shown, right)| shown == right).count();
+    match (shown.get(at), right.get(at)) {
+        (None, None) if at > 0 && at < all.len() => Ok(format!(
+            "{at} of {} instructions, those of two windows",
+            all.len()
+        )),
+        (shown, right) => Err(format!(
+            "after {at} that are right perf shows {shown:x?} for {right:x?}"
+        )),
+    }
 }
 
 /// Each instruction with its bytes: lines such as ` 122 401022 insn: e8 a9 04 00 00`, perhaps with `ilen: 5` before.
@@ -259,39 +299,13 @@ pub(super) fn between_branches<const N: usize>(said: &Said<'_>) -> Verdict {
     ))
 }
 
-/// Some instructions, in lines of `-F tid,ip`: in the order of execution, as many as there are beginnings of the trace and
-/// targets of indirect branches, at least.
-pub(super) fn quick(said: &Said<'_>) -> Verdict {
-    use super::executed::Kind;
-    let words = said.out.split_whitespace();
-    // Threads have decimal numbers of few digits.
-    let shown: Vec<_> = words
-        .filter(|word| word.len() >= 6)
-        .filter_map(|word| u64::from_str_radix(word, 16).ok())
-        .collect();
-    // A PSB has the address at which the program is, which the packet before may have, too.
-    let mut once = shown.clone();
-    once.dedup();
-    in_order(&once, said.executed.first())?;
-    let of = |kind| said.executed.count(kind);
-    let least = of(Kind::Syscall) + of(Kind::IndirectCall) + of(Kind::IndirectJump);
-    match shown.len() {
-        len if len < least => Err(format!(
-            "perf shows {len} addresses, and {least} at least are right"
-        )),
-        len => Ok(format!(
-            "{len} addresses, {least} of them needed, in their order"
-        )),
-    }
-}
-
 /// All but the first `N` of the one thread.
 pub(super) fn skips<const N: usize>(said: &Said<'_>) -> Verdict {
     compare(said, |steps| ips(steps.get(N..).unwrap_or_default()))
 }
 
 /// Some instructions of each thread, in their order, `N` at least.
-pub(super) fn some<const N: usize>(said: &Said<'_>) -> Verdict {
+fn some<const N: usize>(said: &Said<'_>) -> Verdict {
     let shown = by_thread(said.out)?;
     let threads = &said.executed.threads;
     if shown.len() > threads.len() {

@@ -3,7 +3,7 @@
 //! Whether what perf shows of the trace unit's trace is what a CPU executed, by the log of the plugin that is the unit. Interrupts and
 //! exceptions are no instructions: the log has what is executed next.
 
-use super::branches::{flags, read, Shown};
+use super::branches::{flags, read, Shown, CALLS, RETURNS};
 use super::executed::{Executed, Kind, Step};
 use super::rows::{Said, Verdict};
 use std::collections::HashMap;
@@ -52,6 +52,36 @@ pub(super) fn branches_of_kernel(said: &Said<'_>) -> Verdict {
         "{} branches, {} interrupts and exceptions, {} returns to user space, each of them",
         follow.branches, follow.interrupts, follow.to_user
     ))
+}
+
+/// All branches, a line `some`, and lines of the same form: those whose flags are of these kinds.
+pub(super) fn some_of_kernel<const WHICH: u8>(said: &Said<'_>) -> Verdict {
+    let (all, shown) = said
+        .out
+        .split_once("\nsome\n")
+        .ok_or("there is no line `some`")?;
+    branches_of_kernel(&Said { out: all, ..*said })?;
+    let is = |line: &&str| {
+        let flags = read(line).map(|(_, shown)| shown.flags).unwrap_or_default();
+        let calls = ["call", "int", "hw int", "syscall", "async"];
+        let returns = ["return", "iret", "sysret"];
+        let kind = flags.strip_prefix("tr end").unwrap_or(&flags).trim();
+        WHICH & CALLS != 0 && (flags.starts_with("tr end") || calls.contains(&kind))
+            || WHICH & RETURNS != 0 && (flags == "tr strt" || returns.contains(&kind))
+    };
+    let mut right = all.lines().filter(is);
+    let mut count = 0;
+    for line in shown.lines().filter(|line| !line.trim().is_empty()) {
+        let right = right.next();
+        if right != Some(line) {
+            return Err(format!("perf shows `{line}`, and {right:?} is right"));
+        }
+        count += 1;
+    }
+    match right.count() {
+        0 if count > 0 => Ok(format!("{count} branches, each of them")),
+        left => Err(format!("perf does not show the last {left} branches")),
+    }
 }
 
 struct Follow<'a, I: Iterator<Item = Shown>> {

@@ -7,32 +7,58 @@ use super::rows::{Said, Verdict};
 
 /// A dumped packet.
 #[derive(Debug, PartialEq, Eq)]
-struct Packet<'a> {
-    offset: u64,
-    name: &'a str,
-    payload: &'a str,
+pub(super) struct Packet<'a> {
+    pub offset: u64,
+    len: u64,
+    /// Its first byte.
+    pub first: u8,
+    pub name: &'a str,
+    pub payload: &'a str,
 }
 
-/// The packets of a dump by `perf script -D`, as in `.  00000010:  2d 40 11   TIP 0x401140 (1)`.
-fn packets(out: &str) -> Vec<Packet<'_>> {
-    out.lines().filter_map(packet).collect()
+/// The packets of a dump by `perf script -D`, as in `.  00000010:  2d 40 11   TIP 0x401140`. Where a piece of the trace begins it counts
+/// their offsets anew, and in events it does not.
+pub(super) fn packets(out: &str) -> Vec<Packet<'_>> {
+    let (mut before, mut end) = (0, 0);
+    let packets = out.lines().filter_map(packet);
+    packets
+        .map(|packet| {
+            if packet.offset == 0 {
+                before = end;
+            }
+            let offset = before + packet.offset;
+            end = offset + packet.len;
+            Packet { offset, ..packet }
+        })
+        .collect()
 }
 
 fn packet(line: &str) -> Option<Packet<'_>> {
     let (offset, rest) = line.strip_prefix(".  ")?.split_once(':')?;
+    // Those of other bytes have fewer digits.
+    if offset.len() != 8 {
+        return None;
+    }
     let offset = u64::from_str_radix(offset, 16).ok()?;
     // Names begin with a letter that no byte has.
-    let is_byte = |word: &str| word.len() == 2 && u8::from_str_radix(word, 16).is_ok();
+    let byte = |word: &str| {
+        u8::from_str_radix(word, 16)
+            .ok()
+            .filter(|_| word.len() == 2)
+    };
     let mut rest = rest.trim_start();
+    let (mut first, mut len) = (None, 0);
     while let Some((word, more)) = rest.split_once(' ') {
-        if !is_byte(word) {
-            break;
-        }
+        let Some(byte) = byte(word) else { break };
+        first.get_or_insert(byte);
+        len += 1;
         rest = more.trim_start();
     }
     let (name, payload) = rest.split_once(' ').unwrap_or((rest, ""));
     Some(Packet {
         offset,
+        len,
+        first: first?,
         name,
         payload: payload.trim(),
     })
@@ -50,20 +76,30 @@ struct Counts {
     tips: usize,
     begins: usize,
     ends: usize,
-    /// Ends that have no address.
+    /// Ends that have no address, and no `FUP` before them.
     syscalls: usize,
 }
 
 fn counts(packets: &[Packet<'_>]) -> Counts {
+    let (mut syscalls, mut event) = (0, false);
+    for packet in packets {
+        match packet.name {
+            "FUP" => event = true,
+            "TIP.PGD" => {
+                syscalls += usize::from(!event && packet.payload == "no ip");
+                event = false;
+            }
+            "TIP" | "PSBEND" => event = false,
+            _ => {}
+        }
+    }
     let named = |name: &'static str| packets.iter().filter(move |packet| packet.name == name);
     Counts {
         bits: named("TNT").map(bits).sum(),
         tips: named("TIP").count(),
         begins: named("TIP.PGE").count(),
         ends: named("TIP.PGD").count(),
-        syscalls: named("TIP.PGD")
-            .filter(|packet| packet.payload.contains("no ip"))
-            .count(),
+        syscalls,
     }
 }
 
@@ -181,32 +217,46 @@ pub(super) fn dumped_of_kernel(said: &Said<'_>) -> Verdict {
     ))
 }
 
-/// The offsets of the `PSB` packets of a dump.
-fn psbs(out: &str) -> Vec<u64> {
+/// The `PSB` packets of a dump.
+fn psbs(out: &str) -> Vec<Packet<'_>> {
     let all = packets(out).into_iter();
-    all.filter(|packet| packet.name == "PSB")
-        .map(|packet| packet.offset)
-        .collect()
+    all.filter(|packet| packet.name == "PSB").collect()
 }
 
-/// Those of a dump are `PERIOD` bytes apart, or little more.
+/// Those of a dump are `PERIOD` bytes apart, or little more. One without an address may be nearer to the one before: a trace begins with it.
 pub(super) fn psb_every<const PERIOD: u64>(said: &Said<'_>) -> Verdict {
     /// A packet is shorter, and so is a PSB+.
     const MORE: u64 = 128;
-    let offsets = psbs(said.out);
-    let wrong = offsets.windows(2).find_map(|pair| match pair {
-        [one, other] => {
-            let apart = other.saturating_sub(*one);
-            (!(PERIOD..PERIOD + MORE).contains(&apart)).then_some((*one, *other))
+    let all = packets(said.out);
+    let mut psbs: Vec<(u64, bool)> = Vec::new();
+    let mut within = false;
+    for packet in &all {
+        match (packet.name, psbs.last_mut()) {
+            ("PSB", _) => {
+                within = true;
+                psbs.push((packet.offset, false));
+            }
+            ("PSBEND", _) => within = false,
+            ("FUP", Some((_, has_address))) if within => *has_address = true,
+            _ => {}
         }
-        _ => None,
-    });
-    match (wrong, offsets.len()) {
-        (_, 0..2) => Err(format!("perf dumps {} PSB packets", offsets.len())),
-        (Some((one, other)), _) => Err(format!(
-            "a PSB is at {one:#x} and the next at {other:#x}, and {PERIOD} bytes are right"
-        )),
-        (None, count) => Ok(format!("{count} PSB packets, {PERIOD} bytes apart")),
+    }
+    let mut exact = 0;
+    for pair in psbs.windows(2) {
+        let &[(one, _), (other, has_address)] = pair else {
+            continue;
+        };
+        let apart = other.saturating_sub(one);
+        if apart >= PERIOD + MORE || has_address && apart < PERIOD {
+            return Err(format!(
+                "a PSB is at {one:#x} and the next at {other:#x}, and {PERIOD} bytes are right"
+            ));
+        }
+        exact += usize::from(apart >= PERIOD);
+    }
+    match exact {
+        0 => Err(format!("perf dumps {} PSB packets", psbs.len())),
+        _ => Ok(format!("{} PSB packets, {PERIOD} bytes apart", psbs.len())),
     }
 }
 
@@ -216,7 +266,7 @@ pub(super) fn psb_events(said: &Said<'_>) -> Verdict {
         .out
         .split_once("\nevents\n")
         .ok_or("there is no line `events`")?;
-    let right = psbs(dump);
+    let right: Vec<_> = psbs(dump).iter().map(|psb| psb.offset).collect();
     let shown: Vec<_> = events
         .lines()
         .filter_map(|line| line.split_once("psb offs: ")?.1.split_whitespace().next())
@@ -289,6 +339,68 @@ pub(super) fn one_cycle_each<const APPROXIMATE: bool>(said: &Said<'_>) -> Verdic
     equal("instructions with cycles", sum, said.executed.total())?;
     equal("cycles", all_cycles, said.executed.total())?;
     Ok(format!("{sum} instructions and cycles, in {places} places"))
+}
+
+/// Lines of `--ns -F time,ip,ipc`, by a clock that goes on by a nanosecond a cycle: instructions are as many as were executed, and cycles as
+/// many as have passed since the count before.
+pub(super) fn cycles_by_clock(said: &Said<'_>) -> Verdict {
+    let (mut sum, mut before, mut places) = (0, None, 0);
+    for line in said.out.lines().filter(|line| line.contains("IPC:")) {
+        let read = || {
+            let (time, rest) = line.split_once(':')?;
+            let (_, counts) = rest.split_once('(')?;
+            let (instructions, cycles) = counts.split_once(')')?.0.split_once('/')?;
+            Some((
+                time.trim().replace('.', "").parse::<u64>().ok()?,
+                instructions.parse::<usize>().ok()?,
+                cycles.parse::<u64>().ok()?,
+            ))
+        };
+        let (time, instructions, cycles) = read().ok_or_else(|| format!("perf shows `{line}`"))?;
+        let passed = before.replace(time).map(|before| time - before);
+        if passed.is_some_and(|passed| passed != cycles) {
+            return Err(format!("{passed:?} ns have passed up to `{line}`"));
+        }
+        sum += instructions;
+        places += 1;
+    }
+    equal("instructions with cycles", sum, said.executed.total())?;
+    Ok(format!(
+        "{sum} instructions, and the clock's cycles, in {places} places"
+    ))
+}
+
+/// Lines of a call trace by `dlfilter-show-cycles.so`: the cycles of a CPU up to there, and those since the line before. By the same clock.
+pub(super) fn cycles_of_calls(said: &Said<'_>) -> Verdict {
+    let (mut first, mut last, mut calls) = (None, 0, 0);
+    for line in said.out.lines() {
+        let wrong = || format!("perf shows `{line}`");
+        calls += usize::from(line.contains(" call "));
+        let (head, rest) = line.split_once('[').ok_or_else(wrong)?;
+        let time = rest.split_whitespace().nth(1).and_then(|time| {
+            let digits = time.strip_suffix(':')?.replace('.', "");
+            digits.parse::<u64>().ok()
+        });
+        let time = time.ok_or_else(wrong)?;
+        let numbers: Vec<u64> = head
+            .split_whitespace()
+            .map_while(|word| word.parse().ok())
+            .collect();
+        let cycles = *numbers.first().ok_or_else(wrong)?;
+        let (first_time, first_cycles) = *first.get_or_insert((time, cycles));
+        let since = numbers.get(1).copied().filter(|_| line.contains(" call "));
+        if cycles - first_cycles != time - first_time || since.is_some_and(|n| n != cycles - last) {
+            return Err(format!(
+                "{} ns have passed up to `{line}`",
+                time - first_time
+            ));
+        }
+        last = cycles;
+    }
+    let executed = said.executed;
+    let right = executed.count(Kind::Call) + executed.count(Kind::IndirectCall);
+    equal("calls", calls, right)?;
+    Ok(format!("{calls} calls with the cycles of the clock"))
 }
 
 /// Lines of `-F event,period` of which those of cycles have as many in all as instructions were executed.

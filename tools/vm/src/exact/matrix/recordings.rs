@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What the rows are about: programs, recorded by `auxrec` and by stock perf with `soft_pt` under the name `intel_pt`; and the code of a
-//! kernel, recorded by stock perf with `trace_unit` under that name.
+//! What the rows are about: programs, recorded by `auxrec` and by stock perf with `soft_pt` under the name `intel_pt`; and programs and
+//! the code of a kernel, recorded by stock perf with `trace_unit` under that name.
 
 /// A recording of a program.
 #[derive(Debug)]
@@ -19,8 +19,12 @@ enum Recorder {
     Perf,
     /// perf writes to a pipe.
     PerfToPipe,
-    /// perf records a CPU, with a copy of the kernel's code.
+    /// perf records a CPU by the trace unit, with a copy of the kernel's code.
     PerfOfCpu,
+    /// perf records a program by the trace unit.
+    PerfByUnit,
+    /// The same, and perf writes to a pipe.
+    PerfByUnitToPipe,
 }
 
 const fn by_auxrec(name: &'static str, event: &'static str, program: &'static str) -> Recording {
@@ -80,7 +84,23 @@ impl Recording {
 
     /// Whether the trace unit traces, not `soft_pt`.
     pub fn is_by_unit(&self) -> bool {
-        self.by == Recorder::PerfOfCpu
+        matches!(
+            self.by,
+            Recorder::PerfOfCpu | Recorder::PerfByUnit | Recorder::PerfByUnitToPipe
+        )
+    }
+
+    /// Whether all that is traced is a program.
+    pub fn is_of_program(&self) -> bool {
+        self.by != Recorder::PerfOfCpu
+    }
+
+    /// The recording of the same by the trace unit.
+    pub fn twin(&self) -> Option<&'static Self> {
+        TWINS
+            .iter()
+            .find(|(one, _)| *one == self.name)
+            .map(|(_, twin)| *twin)
     }
 
     /// What records it in a guest. Neither the recorder nor a task of the kernel runs where the program runs, while it runs.
@@ -108,6 +128,16 @@ impl Recording {
                     "perf record -q -B -N --kcore -C 0 -e {event} -m1M,64M -o /out/{file} -- {program} >/out/{name}.out 2>{said} || echo '# {name} ended badly'\n"
                 )
             }
+            Recorder::PerfByUnit => {
+                return format!(
+                    "{ALIKE} /usr/bin/perf record -q -B -N -e {event} -m1M,16M -o /out/{file} -- $PROGRAMS/{program} >/out/{name}.out 2>{said} || echo '# {name} ended badly'\n"
+                )
+            }
+            Recorder::PerfByUnitToPipe => {
+                return format!(
+                    "{ALIKE} /usr/bin/perf record -q -B -N -e {event} -m1M,16M -o - -- $PROGRAMS/{program} >/out/{file} 2>{said} || echo '# {name} ended badly'\n"
+                )
+            }
         };
         format!("{first} {recorder} || echo '# {name} ended badly'\n")
     }
@@ -125,13 +155,49 @@ pub(super) const WHOLE: Recording = Recording {
     ..by_auxrec("whole", "intel_pt/cyc/", "cat /proc/uptime")
 };
 
-/// What the unit records, in this order.
-pub(super) const BY_UNIT: [&Recording; 2] = [&KERNEL, &WHOLE];
+const fn by_unit(name: &'static str, event: &'static str, program: &'static str) -> Recording {
+    Recording {
+        by: Recorder::PerfByUnit,
+        ..by_auxrec(name, event, program)
+    }
+}
 
-/// What records that in a guest with one CPU.
+pub(super) const UNIT: Recording = by_unit("unit", "intel_pt//u", "branches");
+pub(super) const UNIT_NORETCOMP: Recording =
+    by_unit("unit-noretcomp", "intel_pt/noretcomp/u", "branches");
+pub(super) const UNIT_PSB: Recording = by_unit("unit-psb", "intel_pt/psb_period=0/u", "branches");
+pub(super) const UNIT_THREADS: Recording =
+    by_unit("unit-threads", "intel_pt//u", "branches-threads");
+pub(super) const UNIT_PIPE: Recording = Recording {
+    by: Recorder::PerfByUnitToPipe,
+    ..by_auxrec("unit-pipe", "intel_pt//u", "branches")
+};
+
+/// What the unit records, in this order.
+pub(super) const BY_UNIT: [&Recording; 7] = [
+    &KERNEL,
+    &WHOLE,
+    &UNIT,
+    &UNIT_NORETCOMP,
+    &UNIT_PSB,
+    &UNIT_THREADS,
+    &UNIT_PIPE,
+];
+
+/// Recordings by `soft_pt`, and those of the same by the trace unit.
+const TWINS: [(&str, &Recording); 6] = [
+    (PLAIN.name, &UNIT),
+    (PERF.name, &UNIT),
+    (NORETCOMP.name, &UNIT_NORETCOMP),
+    (PSB.name, &UNIT_PSB),
+    (THREADS.name, &UNIT_THREADS),
+    (PIPE.name, &UNIT_PIPE),
+];
+
+/// What records that in a guest with one CPU, with `$PROGRAMS` as the place of the programs.
 pub(super) fn command_of_unit() -> String {
     let loads = "insmod /modules/rust_perf.ko && insmod /modules/trace_unit.ko intel_pt=1 || exit 1
-echo 0 >/proc/sys/kernel/kptr_restrict
+echo 0 >/proc/sys/kernel/kptr_restrict; echo 0 >/proc/sys/kernel/randomize_va_space
 ";
     BY_UNIT
         .iter()

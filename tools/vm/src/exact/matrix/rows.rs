@@ -8,26 +8,35 @@ use super::calls::{
 };
 use super::executed::Executed;
 use super::instructions::{
-    all, annotated, between_branches, bytes, every, lines, nothing, one_in, one_thread, quick,
-    skips, some,
+    annotated, between_branches, bytes, each, every, lines, nothing, one_in, one_thread, skips,
+    windows,
 };
-use super::kernel::{branches_of_kernel, every_of_cpu, times};
+use super::kernel::{branches_of_kernel, every_of_cpu, some_of_kernel, times};
 use super::packets::{
-    cycles, dumped, dumped_of_kernel, dumped_without_branches, dumped_without_compression,
-    one_cycle_each, payloads, psb_events, psb_every,
+    cycles, cycles_by_clock, cycles_of_calls, dumped, dumped_of_kernel, dumped_without_branches,
+    dumped_without_compression, one_cycle_each, payloads, psb_events, psb_every,
 };
 use super::recordings::{
-    Recording, CYCLES, KERNEL, NORETCOMP, PERF, PIPE, PLAIN, PSB, THREADS, WHOLE, WRITES,
-    WRITES_ALONE,
+    Recording, CYCLES, KERNEL, NORETCOMP, PERF, PIPE, PLAIN, PSB, THREADS, UNIT_PIPE, WHOLE,
+    WRITES, WRITES_ALONE,
 };
+use super::trail::{each_packet, periodic, quick};
 
 /// What came of a row: a note, or why it fails.
 pub(super) type Verdict = Result<String, String>;
 
 /// A use of perf.
+#[derive(Clone, Copy)]
+struct Use {
+    name: &'static str,
+    recording: &'static Recording,
+    command: &'static str,
+    right: fn(&Said<'_>) -> Verdict,
+}
+
+/// The same, as a case.
 pub(super) struct Row {
-    /// The case's name.
-    pub name: &'static str,
+    pub name: String,
     pub recording: &'static Recording,
     /// Shell text, run in a folder of its own, with the recording in `$DATA`.
     pub command: &'static str,
@@ -46,8 +55,8 @@ const fn row(
     recording: &'static Recording,
     command: &'static str,
     right: fn(&Said<'_>) -> Verdict,
-) -> Row {
-    Row {
+) -> Use {
+    Use {
         name,
         recording,
         command,
@@ -55,14 +64,45 @@ const fn row(
     }
 }
 
-pub(super) const ROWS: &[Row] = &[
-    row("i1i", &PLAIN, "perf script -i $DATA --itrace=i1ie -F tid,ip", all),
-    row("i1i of threads", &THREADS, "perf script -i $DATA --itrace=i1ie -F tid,ip", all),
+/// Rows that the trace unit's recordings do not have: they are of one CPU.
+const NOT_BY_UNIT: [&str; 3] = [
+    "-C of the program",
+    "-C of another CPU",
+    // perf 7.3 does not pass on what `perf record` says of a machine with one CPU.
+    "a pipe from perf inject",
+];
+
+/// All rows. What the trace unit has recorded, too, is to be shown of its trace as of `soft_pt`'s.
+pub(super) fn all() -> Vec<Row> {
+    let row = |one: &Use, name: String, recording| Row {
+        name,
+        recording,
+        command: one.command,
+        right: one.right,
+    };
+    let mut rows: Vec<_> = ROWS
+        .iter()
+        .map(|one| row(one, one.name.to_owned(), one.recording))
+        .collect();
+    let of_both = ROWS.iter().filter(|one| !NOT_BY_UNIT.contains(&one.name));
+    rows.extend(of_both.filter_map(|one| {
+        let twin = one.recording.twin()?;
+        Some(row(one, format!("unit, {}", one.name), twin))
+    }));
+    rows
+}
+
+/// All instructions, the bounds of two windows, and the instructions in those.
+const WINDOWS: &str = "perf script -i $DATA --itrace=i1ie --ns -F time,ip >all && cat all && set -- $(sed -n 's/^ *\\([0-9.]*\\):.*/\\1/p' all | uniq | awk '{ t[NR] = $1 } END { for (n = 1; n < 5; n++) print t[int(n * NR / 5)] }') && echo windows $* && perf script -i $DATA --itrace=i1ie --ns -F time,ip --time \"$1,$2 $3,$4\"";
+
+const ROWS: &[Use] = &[
+    row("i1i", &PLAIN, "perf script -i $DATA --itrace=i1ie -F tid,ip", each),
+    row("i1i of threads", &THREADS, "perf script -i $DATA --itrace=i1ie -F tid,ip", each),
     row("i100i", &PLAIN, "perf script -i $DATA --itrace=i100ie -F tid,ip", every::<100>),
     row("i100i of threads", &THREADS, "perf script -i $DATA --itrace=i100ie -F tid,ip", one_in::<100>),
-    row("i0ns", &PLAIN, "perf script -i $DATA --itrace=i0nse -F tid,ip", all),
-    row("i1t", &PLAIN, "perf script -i $DATA --itrace=i1te -F tid,ip", all),
-    row("i1us", &PLAIN, "perf script -i $DATA --itrace=i1use -F tid,ip", some::<1>),
+    row("i0ns", &PLAIN, "perf script -i $DATA --itrace=i0nse -F tid,ip", each),
+    row("i1t", &PLAIN, "perf script -i $DATA --itrace=i1te -F tid,ip", each),
+    row("i1us", &PLAIN, "perf script -i $DATA -D && echo && echo timed && perf script -i $DATA --itrace=i1use -F ip", periodic::<1000>),
     row("s", &PLAIN, "perf script -i $DATA --itrace=i1ies1000 -F tid,ip", skips::<1000>),
     row("b", &PLAIN, "perf script -i $DATA --itrace=be -F tid,ip,addr,flags", branches::<ALL>),
     row("b of threads", &THREADS, "perf script -i $DATA --itrace=be -F tid,ip,addr,flags", branches::<ALL>),
@@ -81,8 +121,11 @@ pub(super) const ROWS: &[Row] = &[
     row("g64", &PLAIN, "perf script -i $DATA --itrace=i50ig64e --no-inline -F ip", chains::<50, 64>),
     row("l", &PLAIN, "perf script -i $DATA --itrace=i100ile -F ip,brstack", last_branches::<100, 64>),
     row("l10", &PLAIN, "perf script -i $DATA --itrace=i100il10e -F ip,brstack", last_branches::<100, 10>),
-    row("q", &PLAIN, "perf script -i $DATA --itrace=qi1ie -F tid,ip", quick),
-    row("qq", &PSB, "perf script -i $DATA --itrace=qqie -F tid,ip", some::<1>),
+    row("q", &PLAIN, "perf script -i $DATA -D && echo && echo quick && perf script -i $DATA --itrace=qi1ie -F ip", quick::<false>),
+    row("q with noretcomp", &NORETCOMP, "perf script -i $DATA -D && echo && echo quick && perf script -i $DATA --itrace=qi1ie -F ip", quick::<false>),
+    row("qq", &PSB, "perf script -i $DATA -D && echo && echo quick && perf script -i $DATA --itrace=qqie -F ip", quick::<true>),
+    row("-D, each packet", &PLAIN, "perf script -i $DATA -D", each_packet),
+    row("-D with psb_period, each packet", &PSB, "perf script -i $DATA -D", each_packet),
     row("p", &PSB, "perf script -i $DATA -D && echo && echo events && perf script -i $DATA --itrace=pe -F ip,synth", psb_events),
     row("-D", &PLAIN, "perf script -i $DATA -D", dumped),
     row("-D of threads", &THREADS, "perf script -i $DATA -D", dumped),
@@ -91,20 +134,21 @@ pub(super) const ROWS: &[Row] = &[
     row("w", &WRITES, "perf script -i $DATA --itrace=we -F ip,synth && echo && echo printed && cat ${DATA%.data}.out", payloads),
     row("w with branch=0", &WRITES_ALONE, "perf script -i $DATA --itrace=we -F ip,synth && echo && echo printed && grep -v ' 0$' ${DATA%.data}.out", payloads),
     row("-D with branch=0", &WRITES_ALONE, "perf script -i $DATA -D", dumped_without_branches),
-    row("d", &PLAIN, "perf script -i $DATA --itrace=i1ide -F tid,ip && test -s intel_pt.log", all),
-    row("Z", &PLAIN, "perf script -i $DATA --itrace=i1iZe -F tid,ip", all),
+    row("d", &PLAIN, "perf script -i $DATA --itrace=i1ide -F tid,ip && test -s intel_pt.log", each),
+    row("Z", &PLAIN, "perf script -i $DATA --itrace=i1iZe -F tid,ip", each),
     row("y", &CYCLES, "perf script -i $DATA --itrace=i1iye -F event,period", cycles),
     row("-F +ipc", &CYCLES, "perf script -i $DATA --itrace=be -F ip,ipc", one_cycle_each::<false>),
     row("A", &CYCLES, "perf script -i $DATA --itrace=beA -F ip,ipc", one_cycle_each::<true>),
     row("--insn-trace", &PLAIN, "perf script -i $DATA --insn-trace -F tid,ip,insn", bytes),
     row("-F +insn,+insnlen", &PLAIN, "perf script -i $DATA --itrace=i1ie -F tid,ip,insnlen,insn", bytes),
-    row("--call-trace", &PLAIN, "perf script -i $DATA --call-trace -F -comm,-cpu,-time", call_trace),
+    row("--call-trace", &PLAIN, "perf script -i $DATA --call-trace -F +flags,-comm,-cpu,-time", call_trace),
     row("--call-ret-trace", &PLAIN, "perf script -i $DATA --call-ret-trace -F -comm,-cpu,-time", call_and_return_trace),
-    row("-C of the program", &PLAIN, "perf script -i $DATA --itrace=i1ie -F tid,ip -C 1", all),
+    row("-C of the program", &PLAIN, "perf script -i $DATA --itrace=i1ie -F tid,ip -C 1", each),
     row("-C of another CPU", &PLAIN, "perf script -i $DATA --itrace=i1ie -F tid,ip -C 0", nothing),
-    row("--time of all", &THREADS, "perf script -i $DATA --itrace=i1ie -F tid,ip --time 0,$(perf script -i $DATA --no-itrace --show-task-events --ns | sed -n 's/.* \\([0-9.]*\\): PERF_RECORD_EXIT.*/\\1/p' | tail -n1)", all),
+    row("--time of all", &THREADS, "perf script -i $DATA --itrace=i1ie -F tid,ip --time 0,$(perf script -i $DATA --no-itrace --show-task-events --ns | sed -n 's/.* \\([0-9.]*\\): PERF_RECORD_EXIT.*/\\1/p' | tail -n1)", each),
     row("--time behind the end", &THREADS, "perf script -i $DATA --itrace=i1ie -F tid,ip --time $(perf script -i $DATA --no-itrace --show-task-events --ns | sed -n 's/.* \\([0-9.]*\\): PERF_RECORD_EXIT.*/\\1/p' | tail -n1),", nothing),
     row("--time of a thread", &THREADS, "perf script -i $DATA --itrace=i1ie -F tid,ip --time $(perf script -i $DATA --no-itrace --show-task-events --ns | sed -n 's/.* \\([0-9.]*\\): PERF_RECORD_FORK.*/\\1/p' | head -n1),$(perf script -i $DATA --no-itrace --show-task-events --ns | sed -n 's/.* \\([0-9.]*\\): PERF_RECORD_EXIT.*/\\1/p' | head -n1)", one_thread),
+    row("--time of two windows", &PLAIN, WINDOWS, windows),
     row("iybxwpe", &PLAIN, "perf script -i $DATA --itrace=iybxwpe -F event,tid,flags,ip,addr | sed -n 's/branches:u://p'", branches::<ALL>),
     row("-F +srcline", &PLAIN, "perf script -i $DATA --itrace=i100ie --no-inline -F ip,srcline >shown; cat shown; echo; echo lines; grep -o '^ *[0-9a-f]*$' shown | addr2line -s -e $PROGRAM", lines),
     row("-F +brstackinsn", &PLAIN, "perf script -i $DATA --itrace=i100il4e -F ip,brstackinsn", between_branches::<100>),
@@ -113,16 +157,26 @@ pub(super) const ROWS: &[Row] = &[
     row("perf annotate", &PLAIN, "perf annotate -i $DATA --itrace=i1ie --stdio -q -n work", annotated),
     row("perf inject", &PLAIN, "perf inject -i $DATA --itrace=i100ie --strip -o new && perf script -i new -F tid,ip", every::<100>),
     row("perf inject for AutoFDO", &PLAIN, "perf inject -i $DATA --itrace=i100ile --strip -o new && perf script -i new -F ip,brstack", last_branches::<100, 64>),
-    row("dlfilter-show-cycles.so", &CYCLES, "perf script -i $DATA --itrace=A --call-trace --dlfilter dlfilter-show-cycles.so", call_trace),
+    row("dlfilter-show-cycles.so", &CYCLES, "perf script -i $DATA --itrace=A --call-trace -F +flags --dlfilter dlfilter-show-cycles.so", call_trace),
     row("intel-pt-events.py", &PLAIN, "perf script -i $DATA -s intel-pt-events.py", by_script),
-    row("perf record", &PERF, "perf script -i $DATA --itrace=i1ie -F tid,ip", all),
-    row("a pipe from perf record", &PIPE, "perf script -i - --itrace=i1ie -F tid,ip <$DATA", all),
-    row("a pipe from perf inject", &PLAIN, "perf inject -i $DATA -o - | perf script -i - --itrace=i1ie -F tid,ip", all),
+    row("perf record", &PERF, "perf script -i $DATA --itrace=i1ie -F tid,ip", each),
+    row("a pipe from perf record", &PIPE, "perf script -i - --itrace=i1ie -F tid,ip <$DATA", each),
+    row("a pipe from perf inject", &PLAIN, "perf inject -i $DATA -o - | perf script -i - --itrace=i1ie -F tid,ip", each),
     row("perf inject of perf record", &PERF, "perf inject -i $DATA --itrace=i100ie --strip -o new && perf script -i new -F tid,ip", every::<100>),
+    row("unit, a pipe from perf inject", &UNIT_PIPE, "perf inject -i - -o - <$DATA | perf script -i - --itrace=i1ie -F tid,ip", each),
     row("the kernel, i1i", &KERNEL, "perf script -i $DATA --itrace=i1ie -F ip", every_of_cpu::<1>),
     row("the kernel, i1000i", &KERNEL, "perf script -i $DATA --itrace=i1000ie -F ip", every_of_cpu::<1000>),
     row("the kernel, b", &KERNEL, "perf script -i $DATA --itrace=be -F tid,flags,ip,addr", branches_of_kernel),
+    row("the kernel, c", &KERNEL, "perf script -i $DATA --itrace=be -F tid,flags,ip,addr && echo && echo some && perf script -i $DATA --itrace=ce -F tid,flags,ip,addr", some_of_kernel::<CALLS>),
+    row("the kernel, r", &KERNEL, "perf script -i $DATA --itrace=be -F tid,flags,ip,addr && echo && echo some && perf script -i $DATA --itrace=re -F tid,flags,ip,addr", some_of_kernel::<RETURNS>),
+    row("the kernel, cr", &KERNEL, "perf script -i $DATA --itrace=be -F tid,flags,ip,addr && echo && echo some && perf script -i $DATA --itrace=cre -F tid,flags,ip,addr", some_of_kernel::<{ CALLS | RETURNS }>),
+    row("the kernel, A", &KERNEL, "perf script -i $DATA --itrace=beA --ns -F time,ip,ipc", cycles_by_clock),
+    row("the kernel, dlfilter-show-cycles.so", &KERNEL, "perf script -i $DATA --itrace=A --call-trace -F +flags --dlfilter dlfilter-show-cycles.so", cycles_of_calls),
+    row("the kernel, --time of two windows", &KERNEL, WINDOWS, windows),
     row("the kernel, -D", &KERNEL, "perf script -i $DATA -D", dumped_of_kernel),
+    row("the kernel, -D, each packet", &KERNEL, "perf script -i $DATA -D", each_packet),
+    row("the kernel, q", &KERNEL, "perf script -i $DATA -D && echo && echo quick && perf script -i $DATA --itrace=qi1ie -F ip", quick::<false>),
+    row("the kernel, qq", &KERNEL, "perf script -i $DATA -D && echo && echo quick && perf script -i $DATA --itrace=qqie -F ip", quick::<true>),
     row("the kernel, perf report", &KERNEL, "perf report -i $DATA --itrace=i1ie --stdio -q -F sample,sym", histogram),
     row("kernel and programs, i1i", &WHOLE, "perf script -i $DATA --itrace=i1ie -F ip", every_of_cpu::<1>),
     row("times", &WHOLE, "perf script -i $DATA --itrace=be --ns -F time,flags,ip,addr", times),

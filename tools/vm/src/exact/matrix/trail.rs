@@ -1,0 +1,545 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Follows the packets of a dump along the log: each bit, each address and each beginning and end must be that of what was executed
+//! next. So what perf has to make of the packets is known, instruction by instruction.
+//!
+//! An interrupt, and what ends a trace between two instructions, is not in the log: there a `FUP` says where it was, and what follows
+//! must be what was executed next.
+
+use super::executed::{Executed, Kind, Step};
+use super::packets::{packets, Packet};
+use super::rows::{Said, Verdict};
+
+/// What a decoder comes to, in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Event {
+    /// It walks over an instruction: its address, and whether it is a branch.
+    Walks(u64, bool),
+    /// It reads a packet that has an address, or several packets that have one.
+    Address(Place, u64),
+    /// It reads a `TSC`.
+    Time(u64),
+    /// It reads a packet behind which it looks anew how far to walk.
+    Stops,
+    /// The trace ends.
+    Ends,
+}
+
+/// Where an address is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// `TIP.PGE`.
+    Begin,
+    /// `TIP`.
+    Branch,
+    /// `FUP`, but for that of a `PSB`.
+    Event,
+    /// The `FUP` of a `PSB`.
+    Psb,
+}
+
+/// All that a decoder of this dump comes to.
+pub(super) fn follow(dump: &str, executed: &Executed) -> Result<Vec<Event>, String> {
+    let mut trail = Trail {
+        executed,
+        at: 0,
+        here: None,
+        events: Vec::new(),
+    };
+    let packets = packets(dump);
+    let (mut last_ip, mut in_psb, mut event) = (0, false, false);
+    for (number, packet) in packets.iter().enumerate() {
+        let ip = address(packet, &mut last_ip);
+        let behind = packets.get(number + 1..).unwrap_or_default();
+        let went = match (packet.name, ip) {
+            ("PSB", _) => {
+                (in_psb, last_ip) = (true, 0);
+                Ok(())
+            }
+            ("PSBEND", _) => {
+                in_psb = false;
+                trail.events.push(Event::Stops);
+                Ok(())
+            }
+            ("FUP", Some(ip)) if in_psb => trail.is_at(ip),
+            ("FUP", Some(ip)) => {
+                event = true;
+                trail.walks_to(ip, next_address(behind, last_ip))
+            }
+            ("TNT", _) => trail.takes(packet.payload),
+            ("TIP", Some(to)) if event => trail.goes_to(to),
+            ("TIP", Some(to)) => trail.branches_to(to),
+            ("TIP.PGE", Some(ip)) => trail.begins(ip),
+            ("TIP.PGD", _) if event => trail.ends(),
+            ("TIP.PGD", None) => trail.leaves(),
+            ("TSC", _) => {
+                let time = u64::from_str_radix(packet.payload.trim_start_matches("0x"), 16);
+                let push = |time| trail.events.push(Event::Time(time));
+                time.map(push).map_err(|error| error.to_string())
+            }
+            ("OVF" | "TIP.PGD" | "TIP" | "FUP", _) => Err("it is not to be there".to_owned()),
+            _ => Ok(()),
+        };
+        went.map_err(|why| {
+            format!(
+                "after {} instructions: {} {} at {:#x} of the dump: {why}",
+                trail.at, packet.name, packet.payload, packet.offset
+            )
+        })?;
+        event &= !matches!(packet.name, "TIP" | "TIP.PGD");
+    }
+    trail.is_whole()?;
+    Ok(trail.events)
+}
+
+/// The address of a packet that has one. The first byte says how much of it is as it was.
+fn address(packet: &Packet<'_>, last: &mut u64) -> Option<u64> {
+    if !matches!(packet.name, "TIP" | "TIP.PGE" | "TIP.PGD" | "FUP") || packet.payload == "no ip" {
+        return None;
+    }
+    let payload = u64::from_str_radix(packet.payload.trim_start_matches("0x"), 16).ok()?;
+    let kept = match packet.first >> 5 {
+        1 => u64::MAX << 16,
+        2 => u64::MAX << 32,
+        4 => u64::MAX << 48,
+        // It is extended by its sign.
+        3 if payload >> 47 & 1 == 1 => {
+            *last = u64::MAX;
+            u64::MAX << 48
+        }
+        _ => 0,
+    };
+    *last = *last & kept | payload;
+    Some(*last)
+}
+
+/// The address of the `TIP` behind a `FUP`; none where the trace ends.
+fn next_address(behind: &[Packet<'_>], mut last: u64) -> Option<u64> {
+    let next = behind
+        .iter()
+        .find(|packet| matches!(packet.name, "TIP" | "TIP.PGD"))?;
+    address(next, &mut last).filter(|_| next.name == "TIP")
+}
+
+struct Trail<'a> {
+    executed: &'a Executed,
+    /// The number of the instruction that is executed next.
+    at: usize,
+    /// Where the program is; nothing where it is not traced.
+    here: Option<u64>,
+    events: Vec<Event>,
+}
+
+impl Trail<'_> {
+    fn next(&self) -> Result<Step, String> {
+        let next = self.executed.first().get(self.at);
+        next.copied()
+            .ok_or("nothing is executed any more".to_owned())
+    }
+
+    /// Walks over the next instruction, and where it leads; nothing if a packet says so.
+    fn walks(&mut self) -> Result<Option<u64>, String> {
+        let step = self.next()?;
+        if self.here != Some(step.ip) {
+            return Err(format!(
+                "{:x} is executed, and the trace is at {:x?}",
+                step.ip, self.here
+            ));
+        }
+        self.at += 1;
+        let repeats = || step.next == Some(step.ip) && self.executed.code.repeats(step.ip);
+        let to = match step.kind {
+            Kind::Plain if repeats() => return Ok(self.here),
+            Kind::Plain => Some(step.behind()),
+            Kind::Jump | Kind::Call => self.executed.code.target(step.ip),
+            _ => None,
+        };
+        self.events
+            .push(Event::Walks(step.ip, step.kind != Kind::Plain));
+        self.here = to.or(self.here);
+        Ok(to)
+    }
+
+    /// Walks up to and over the next instruction that needs a packet.
+    fn decides(&mut self) -> Result<Step, String> {
+        loop {
+            let step = self.next()?;
+            if self.walks()?.is_none() {
+                return Ok(step);
+            }
+        }
+    }
+
+    /// Walks to this address, in front of what the processor does itself. `to`: where that leads.
+    fn walks_to(&mut self, ip: u64, to: Option<u64>) -> Result<(), String> {
+        while to.is_some() || self.here != Some(ip) {
+            let step = self.next()?;
+            if self.here == Some(ip) {
+                match to {
+                    Some(to) if step.ip == to => break,
+                    // It has begun, and is not done.
+                    Some(to) if step.ip == ip && step.next == Some(to) => {
+                        self.at += 1;
+                        break;
+                    }
+                    _ => {}
+                }
+            }
+            if self.walks()?.is_none() {
+                return Err(format!("{step:x?} is executed before {ip:x}"));
+            }
+        }
+        self.events.push(Event::Address(Place::Event, ip));
+        Ok(())
+    }
+
+    /// What the processor does itself leads to this address.
+    fn goes_to(&mut self, to: u64) -> Result<(), String> {
+        let step = self.next()?;
+        if step.ip != to {
+            return Err(format!("{:x} is executed", step.ip));
+        }
+        self.here = Some(to);
+        self.events.push(Event::Address(Place::Branch, to));
+        Ok(())
+    }
+
+    fn begins(&mut self, ip: u64) -> Result<(), String> {
+        let mut step = self.next()?;
+        // It was begun before the trace ended, and is not done.
+        if step.ip != ip && step.next == Some(ip) && self.here.is_some() {
+            self.at += 1;
+            step = self.next()?;
+        }
+        if step.ip != ip {
+            return Err(format!("{:x} is executed", step.ip));
+        }
+        self.here = Some(ip);
+        self.events.push(Event::Address(Place::Begin, ip));
+        Ok(())
+    }
+
+    /// A `PSB` is at this address.
+    fn is_at(&mut self, ip: u64) -> Result<(), String> {
+        while self.here != Some(ip) {
+            let step = self.next()?;
+            if self.walks()?.is_none() {
+                return Err(format!("{step:x?} is executed before {ip:x}"));
+            }
+        }
+        self.events.push(Event::Address(Place::Psb, ip));
+        Ok(())
+    }
+
+    /// The bits of a `TNT`, as in `TTN (3)`.
+    fn takes(&mut self, bits: &str) -> Result<(), String> {
+        for bit in bits.chars().filter(|bit| matches!(bit, 'T' | 'N')) {
+            let step = self.decides()?;
+            let target = self.executed.code.target(step.ip);
+            let to = match (step.kind, bit) {
+                (Kind::Conditional, 'T') => target,
+                (Kind::Conditional, _) => Some(step.behind()),
+                // To where its call expects it, which is where it leads.
+                (Kind::Return, 'T') => step.next,
+                _ => return Err(format!("{step:x?} is executed, and the bit is {bit}")),
+            };
+            // An interrupt may be in front of what follows.
+            let next = step
+                .next
+                .filter(|next| target == Some(*next) || step.behind() == *next);
+            if step.kind == Kind::Conditional && next.is_some() && next != to {
+                return Err(format!("{step:x?} is executed, and the bit is {bit}"));
+            }
+            self.here = to;
+        }
+        Ok(())
+    }
+
+    fn branches_to(&mut self, to: u64) -> Result<(), String> {
+        let step = self.decides()?;
+        if matches!(step.kind, Kind::Conditional) {
+            return Err(format!("{step:x?} is executed, which needs a bit"));
+        }
+        // If it is not what is executed next, an interrupt must be there.
+        self.here = Some(to);
+        self.events.push(Event::Address(Place::Branch, to));
+        Ok(())
+    }
+
+    /// The trace ends with a branch out of what is traced.
+    fn leaves(&mut self) -> Result<(), String> {
+        let step = self.decides()?;
+        match step.kind {
+            Kind::Syscall | Kind::FarReturn => self.ends(),
+            _ => Err(format!("{step:x?} is executed")),
+        }
+    }
+
+    fn ends(&mut self) -> Result<(), String> {
+        self.events.push(Event::Ends);
+        Ok(())
+    }
+
+    fn is_whole(&self) -> Result<(), String> {
+        match self.executed.first().len().saturating_sub(self.at) {
+            0 => Ok(()),
+            left => Err(format!(
+                "the dump does not have the last {left} instructions"
+            )),
+        }
+    }
+}
+
+/// The dump leads to each instruction, and to no other.
+pub(super) fn each_packet(said: &Said<'_>) -> Verdict {
+    let events = follow(said.out, said.executed)?;
+    let of = |is: fn(&Event) -> bool| events.iter().filter(|event| is(event)).count();
+    Ok(format!(
+        "{} instructions, {} addresses and {} ends, as the log has them",
+        of(|event| matches!(event, Event::Walks(..))),
+        of(|event| matches!(event, Event::Address(..))),
+        of(|event| matches!(event, Event::Ends)),
+    ))
+}
+
+/// The dump, a line `quick`, and lines of `-F ip`: those addresses that packets have.
+pub(super) fn quick<const LEAPS: bool>(said: &Said<'_>) -> Verdict {
+    let (dump, shown) = said
+        .out
+        .split_once("\nquick\n")
+        .ok_or("there is no line `quick`")?;
+    let events = follow(dump, said.executed)?;
+    let right = events.iter().filter_map(|event| match event {
+        Event::Address(place, ip) if !LEAPS || *place == Place::Psb => Some(*ip),
+        _ => None,
+    });
+    same(shown, &right.collect::<Vec<_>>())
+}
+
+/// The dump, a line `timed`, and lines of `-F ip`: the instructions that perf takes a period of `NS` nanoseconds apart. Between two `TSC`s an
+/// instruction is a tick for it, and the period is a power of two.
+pub(super) fn periodic<const NS: u64>(said: &Said<'_>) -> Verdict {
+    let (dump, shown) = said
+        .out
+        .split_once("\ntimed\n")
+        .ok_or("there is no line `timed`")?;
+    let number = |name: &str| {
+        let mut lines = dump
+            .lines()
+            .filter_map(|line| line.trim().strip_prefix(name));
+        lines.next()?.trim().parse::<u64>().ok()
+    };
+    let (shift, mult) = number("Time Shift")
+        .zip(number("Time Multiplier"))
+        .ok_or("there is no clock")?;
+    let ticks = (NS << shift)
+        .checked_div(mult)
+        .and_then(u64::checked_ilog2)
+        .ok_or("the period is 0")?;
+    let mut period = Period {
+        ticks: 1 << ticks,
+        time: 0,
+        walked: 0,
+        sampled: 0,
+        goes_on: false,
+    };
+    let (mut right, mut left) = (Vec::new(), None);
+    for event in follow(dump, said.executed)? {
+        let Event::Walks(ip, is_branch) = event else {
+            left = None;
+            match event {
+                Event::Time(time) => (period.time, period.walked) = (time.max(period.time), 0),
+                Event::Ends => period.goes_on = false,
+                _ => {}
+            }
+            continue;
+        };
+        let more = left.unwrap_or_else(|| period.next()) - 1;
+        period.walked += 1;
+        left = (more > 0 && !is_branch).then_some(more);
+        if more == 0 {
+            period.takes();
+            right.push(ip);
+        }
+    }
+    same(shown, &right)
+}
+
+/// What perf knows when it decides which instruction it takes.
+struct Period {
+    ticks: u64,
+    /// The newest `TSC`, and how many instructions perf has walked over since.
+    time: u64,
+    walked: u64,
+    /// The period in which it has taken one last.
+    sampled: u64,
+    /// Whether the trace has not ended since.
+    goes_on: bool,
+}
+
+impl Period {
+    fn of(&self, time: u64) -> u64 {
+        time & !(self.ticks - 1)
+    }
+
+    /// How many instructions perf walks over to the next one that it takes.
+    fn next(&mut self) -> u64 {
+        let mut now = self.time + self.walked;
+        if self.goes_on {
+            if self.of(now) > self.sampled {
+                return 1;
+            }
+        } else {
+            now += 1;
+            if self.of(now) > self.sampled {
+                self.sampled = self.of(now);
+                self.goes_on = true;
+            }
+        }
+        match self.of(now) < self.sampled {
+            true => self.ticks,
+            false => self.ticks - (now - self.of(now)),
+        }
+    }
+
+    fn takes(&mut self) {
+        let now = self.of(self.time + self.walked);
+        self.sampled = match now > self.sampled {
+            true => now,
+            false => self.sampled + self.ticks,
+        };
+    }
+}
+
+/// Whether lines of addresses are these.
+fn same(shown: &str, right: &[u64]) -> Verdict {
+    let hex = |word| u64::from_str_radix(word, 16).ok();
+    let shown: Vec<_> = shown.split_whitespace().map(hex).collect();
+    let pairs = shown.iter().zip(right);
+    let at = pairs
+        .take_while(|(shown, right)| **shown == Some(**right))
+        .count();
+    match (shown.get(at), right.get(at)) {
+        (None, None) if at > 0 => Ok(format!("{at} addresses, each of them")),
+        (shown, right) => Err(format!(
+            "after {at} that are right perf shows {shown:x?} for {right:x?}"
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::executed::Code;
+    use super::*;
+
+    /// A call, a branch that is taken, an interrupt in front of the return, and an indirect jump.
+    fn executed() -> Executed {
+        let mut image = vec![0x90; 0x3000];
+        let mut put = |at: usize, bytes: &[u8]| {
+            image[at..at + bytes.len()].copy_from_slice(bytes);
+        };
+        put(0, &[0xe8, 0x0b, 0, 0, 0, 0xff, 0xe0]);
+        put(0x10, &[0x74, 0x02]);
+        put(0x14, &[0xc3]);
+        put(0x2000, &[0x48, 0xcf]);
+        let code = Code::of_kernel(&image, "0 3000 1000\n", "");
+        let log = "1000 1010 3000 1014 1005 1030 1031";
+        let executed = Executed::by_cpu(log.split(' '), code).unwrap();
+        assert_eq!(executed.first().len(), 7);
+        executed
+    }
+
+    const DUMP: [&str; 13] = [
+        "02 PSB",
+        "19 TSC 0x1000",
+        "02 PSBEND",
+        "d1 TIP.PGE 0x1000",
+        "06 TNT T (1)",
+        "3d FUP 0x1014",
+        "2d TIP 0x3000",
+        "2d TIP 0x1014",
+        "2d TIP 0x1005",
+        "2d TIP 0x1030",
+        "02 PSB",
+        "7d FUP 0x1030",
+        "02 PSBEND",
+    ];
+
+    fn events(lines: &[&str]) -> Result<Vec<Event>, String> {
+        let lines = lines.iter().enumerate();
+        let lines: Vec<_> = lines
+            .map(|(offset, line)| format!(".  {offset:08x}:  {line}"))
+            .collect();
+        follow(&lines.join("\n"), &executed())
+    }
+
+    #[test]
+    fn each_packet_is_needed() {
+        let end = ["3d FUP 0x1032", "01 TIP.PGD no ip"];
+        let all = [&DUMP[..], &end].concat();
+        let addresses: Vec<_> = events(&all)
+            .unwrap()
+            .into_iter()
+            .filter_map(|event| match event {
+                Event::Address(_, ip) => Some(ip),
+                _ => None,
+            })
+            .collect();
+        let want = [
+            0x1000, 0x1014, 0x3000, 0x1014, 0x1005, 0x1030, 0x1030, 0x1032,
+        ];
+        assert_eq!(addresses, want);
+        for missing in [3, 4, 5, 6, 7, 8, 9] {
+            let mut less = all.clone();
+            let line = less.remove(missing);
+            events(&less).expect_err(line);
+            for other in ["2d TIP 0x1031", "04 TNT N (1)", "d1 TIP.PGE 0x1010"] {
+                let mut others = all.clone();
+                others[missing] = other;
+                events(&others).expect_err(&format!("{other} for {line}"));
+            }
+        }
+        let mut elsewhere = all.clone();
+        elsewhere[11] = "7d FUP 0x1010";
+        events(&elsewhere).expect_err("a PSB is elsewhere");
+        events(&all[..10]).expect_err("the last instructions are missing");
+    }
+
+    #[test]
+    fn addresses_are_parts_of_the_one_before() {
+        let mut last = 0;
+        let table = [
+            (0xd1, "0x7fff12345678", 0x7fff_1234_5678),
+            (0x2d, "0x9abc", 0x7fff_1234_9abc),
+            (0x4d, "0xdeadbeef", 0x7fff_dead_beef),
+            (0x6d, "0xffff81000000", 0xffff_ffff_8100_0000),
+            (0x8d, "0x800000000010", 0xffff_8000_0000_0010),
+        ];
+        for (first, payload, want) in table {
+            let line = format!(".  00000000:  {first:02x} TIP {payload}");
+            let packets = packets(&line);
+            assert_eq!(address(&packets[0], &mut last), Some(want), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_period_is_a_power_of_two() {
+        let mut period = Period {
+            ticks: 4,
+            time: 0x10,
+            walked: 0,
+            sampled: 0,
+            goes_on: false,
+        };
+        // The first instruction begins a period; the others have so many between.
+        assert_eq!(period.next(), 3);
+        period.walked = 3;
+        period.takes();
+        assert_eq!((period.sampled, period.next()), (0x14, 4));
+        period.walked = 7;
+        period.takes();
+        assert_eq!((period.sampled, period.next()), (0x18, 4));
+        (period.time, period.walked) = (0x30, 0);
+        assert_eq!(period.next(), 1);
+    }
+}
