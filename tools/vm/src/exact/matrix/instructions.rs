@@ -348,3 +348,31 @@ pub(super) fn nothing(said: &Said<'_>) -> Verdict {
         Some(line) => Err(format!("perf shows `{line}`")),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::executed::{Code, Executed};
+    use super::*;
+
+    #[test]
+    fn windows_have_what_is_in_them() {
+        let code = Code::of_kernel(&[0x90; 16], "0 10 1000\n", "");
+        let executed = Executed::by_cpu("1000 1001 1002 1003 1004 1005".split(' '), code).unwrap();
+        let all = "1.0: 1000\n1.1: 1001\n1.2: 1002\n1.3: 1003\n1.4: 1004\n1.5: 1005\n";
+        let table = [
+            (all, "1.1: 1001\n1.2: 1002\n1.4: 1004\n", true),
+            (all, "1.1: 1001\n1.4: 1004\n", false),
+            (all, "1.1: 1001\n1.2: 1002\n1.3: 1003\n1.4: 1004\n", false),
+            (all, "1.1: 1001\n1.2: 1001\n1.4: 1004\n", false),
+            (&all[10..], "1.1: 1001\n1.2: 1002\n1.4: 1004\n", false),
+        ];
+        for (all, shown, right) in table {
+            let out = format!("{all}windows 1.1 1.2 1.4 1.4\n{shown}");
+            let said = Said {
+                out: &out,
+                executed: &executed,
+            };
+            assert_eq!(windows(&said).is_ok(), right, "{out}");
+        }
+    }
+}

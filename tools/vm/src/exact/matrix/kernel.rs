@@ -374,6 +374,29 @@ mod tests {
     }
 
     #[test]
+    fn each_branch_of_a_kind_is_needed() {
+        let table: [(fn(&Said<'_>) -> Verdict, &[usize]); 2] = [
+            (some_of_kernel::<CALLS>, &[1, 2, 6, 8]),
+            (some_of_kernel::<RETURNS>, &[0, 3, 4, 6, 7]),
+        ];
+        for (right, of_kind) in table {
+            let mut lines = BRANCHES.to_vec();
+            lines.push("some");
+            lines.extend(of_kind.iter().map(|at| BRANCHES[*at]));
+            verdict(right, &lines).unwrap();
+            for at in BRANCHES.len() + 1..lines.len() {
+                let mut less = lines.clone();
+                let line = less.remove(at);
+                verdict(right, &less).expect_err(line);
+            }
+            lines.push(BRANCHES[5]);
+            verdict(right, &lines).expect_err("a branch of another kind");
+            lines.remove(4);
+            verdict(right, &lines).expect_err("a branch is not executed");
+        }
+    }
+
+    #[test]
     fn each_instruction_is_needed() {
         let all = [
             "1000", "1010", "2000", "2001", "1011", "1005", "1009", "3000", "3001",

@@ -417,6 +417,7 @@ pub(super) fn cycles(said: &Said<'_>) -> Verdict {
 
 #[cfg(test)]
 mod tests {
+    use super::super::executed::{Code, Executed};
     use super::*;
 
     #[test]
@@ -446,5 +447,87 @@ mod tests {
         }
         let tnt = packet(".  00000010:  1c   TNT TTN (3)").unwrap();
         assert_eq!(bits(&tnt), 3);
+    }
+
+    /// A call, and a return.
+    fn executed() -> Executed {
+        let mut image = vec![0x90; 0x20];
+        image[..5].copy_from_slice(&[0xe8, 0x0b, 0, 0, 0]);
+        image[0x11] = 0xc3;
+        let code = Code::of_kernel(&image, "0 20 1000\n", "");
+        Executed::by_cpu("1000 1010 1011 1005".split(' '), code).unwrap()
+    }
+
+    #[test]
+    fn cycles_are_those_of_the_clock() {
+        let executed = executed();
+        let table = [
+            ("1.001: a IPC: 1.00 (1/1)\n1.004: b IPC: 1.00 (3/3)\n", true),
+            (
+                "1.001: a IPC: 1.00 (1/1)\n1.004: b IPC: 1.50 (3/2)\n",
+                false,
+            ),
+            (
+                "1.001: a IPC: 1.00 (1/1)\n1.004: b IPC: 0.67 (2/3)\n",
+                false,
+            ),
+        ];
+        for (out, right) in table {
+            let said = Said {
+                out,
+                executed: &executed,
+            };
+            assert_eq!(cycles_by_clock(&said).is_ok(), right, "{out}");
+        }
+        let table = [
+            (
+                "5 perf 1 [0] 1.005: psb offs: 0\n9 4 perf 1 [0] 1.009: call f\n",
+                true,
+            ),
+            (
+                "5 perf 1 [0] 1.005: psb offs: 0\n9 3 perf 1 [0] 1.009: call f\n",
+                false,
+            ),
+            (
+                "5 perf 1 [0] 1.005: psb offs: 0\n8 3 perf 1 [0] 1.009: call f\n",
+                false,
+            ),
+            ("5 perf 1 [0] 1.005: psb offs: 0\n", false),
+        ];
+        for (out, right) in table {
+            let said = Said {
+                out,
+                executed: &executed,
+            };
+            assert_eq!(cycles_of_calls(&said).is_ok(), right, "{out}");
+        }
+    }
+
+    #[test]
+    fn periods_of_psbs_begin_with_an_address() {
+        let executed = executed();
+        let psb = |offset: u64, has_address: bool| {
+            let fup = match has_address {
+                true => ".  00000000:  7d FUP 0x1000\n",
+                false => "",
+            };
+            let line = |name| format!(".  {offset:08x}:  02 {name}\n");
+            line("PSB") + &fup.replace("00000000", &format!("{:08x}", offset + 1)) + &line("PSBEND")
+        };
+        let table = [
+            (&[(1, false), (0x801, true), (0x1010, true)][..], true),
+            (&[(1, false), (0x30, false), (0x830, true)], true),
+            (&[(1, false), (0x30, true), (0x830, true)], false),
+            (&[(1, false), (0x900, true)], false),
+            (&[(1, false)], false),
+        ];
+        for (psbs, right) in table {
+            let out: String = psbs.iter().map(|(at, has)| psb(*at, *has)).collect();
+            let said = Said {
+                out: &out,
+                executed: &executed,
+            };
+            assert_eq!(psb_every::<2048>(&said).is_ok(), right, "{out}");
+        }
     }
 }
