@@ -9,9 +9,9 @@
 
 #define STACK 16384
 
-#ifdef THREADS
+#if defined(THREADS)
 #define ROUNDS 1
-#else
+#elif !defined(ROUNDS)
 #define ROUNDS 12
 #endif
 

@@ -93,6 +93,7 @@ pub fn run(
                 outside::NAME,
                 matrix::NAME,
                 consumers::NAME,
+                matrix::samples::NAME,
                 device::NAME,
                 theirs::NAME,
             ]
@@ -117,6 +118,9 @@ pub fn run(
     }
     if asked(consumers::NAME) {
         suites.push(consumers::run(cache, dir, stock)?);
+    }
+    if asked(matrix::samples::NAME) {
+        suites.push(matrix::samples::run(cache, dir, kernel)?);
     }
     if asked(theirs::NAME) {
         suites.push(theirs::run(cache, dir, stock)?);

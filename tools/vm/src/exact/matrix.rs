@@ -20,7 +20,7 @@ use crate::guest::{Devices, Guest, Outcome};
 use crate::kernel::Kernel;
 use crate::ktap::Case;
 use crate::modules::{self, Mode};
-use crate::step::{Log, Progress};
+use crate::step::Progress;
 use crate::tools;
 use executed::{Code, Executed};
 use recordings::Recording;
@@ -41,6 +41,7 @@ mod kernel;
 mod packets;
 mod recordings;
 mod rows;
+pub(super) mod samples;
 mod trail;
 
 /// The case's name.
@@ -54,6 +55,8 @@ struct Recorded {
     files: PathBuf,
     files_of_unit: PathBuf,
     programs: PathBuf,
+    /// Where Python finds what scripts import.
+    scripts: PathBuf,
     /// By program.
     executed: HashMap<&'static str, Executed>,
 }
@@ -80,22 +83,14 @@ pub(super) fn run(cache: &Cache, dir: &Path, kernel: &Kernel) -> Result<Case> {
     let mut executed = HashMap::new();
     for program in recordings::STEPPED {
         let path = cache.build().join("programs").join(program);
-        let file = dir.join(format!("{program}.log"));
-        let log = Log::create(&dir.join("steptrace.log"))?;
-        let mut step = Command::new(steptrace);
-        step.args(["record", "-o"]).arg(&file).arg("--").arg(&path);
-        log.run("stepping a program", &mut step)?;
-        let mut print = Command::new(steptrace);
-        print.arg("print").arg(&file);
-        let printed = log.output("printing the log of its steps", &mut print)?;
-        let code = Code::of_program(&path)?;
-        executed.insert(program, Executed::read(&printed, code)?);
+        executed.insert(program, Executed::stepped(&dir, steptrace, &path)?);
     }
     let log = by_unit(&unit.files, &prefix, &mut executed)?;
     let recorded = Recorded {
         files: outcome.files,
         files_of_unit: unit.files,
         programs: cache.build().join("programs"),
+        scripts: cache.checkout().join("tools/vm/src/exact/matrix/scripts"),
         executed,
     };
     let mut cases = judged(&dir, &recorded)?;
@@ -265,6 +260,8 @@ fn judge(place: &Path, recorded: &Recorded, row: &Row) -> Result<Case> {
         .current_dir(place)
         .env("HOME", place)
         .env("DATA", recorded.file(row.recording))
+        .env("PYTHONPATH", &recorded.scripts)
+        .env("PYTHONDONTWRITEBYTECODE", "yes")
         .env("PROGRAM", recorded.programs.join(row.recording.program))
         .output()
         .map_err(|source| Error::Spawn {

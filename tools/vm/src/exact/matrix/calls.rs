@@ -7,7 +7,7 @@ use super::rows::{Said, Verdict};
 use std::collections::BTreeMap;
 
 /// Visits each step with the addresses to which the calls return that have not returned yet.
-fn walk(steps: &[Step], mut visit: impl FnMut(&Step, &[u64])) {
+pub(super) fn walk(steps: &[Step], mut visit: impl FnMut(&Step, &[u64])) {
     let mut stack = Vec::new();
     for step in steps {
         visit(step, &stack);

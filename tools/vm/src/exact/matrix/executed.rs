@@ -4,11 +4,13 @@
 //! the file. Nothing here comes from perf, from our encoder or from our classifier.
 
 use crate::error::{Error, OnFile, Result};
+use crate::step::Log;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, Register};
 use object::{Object, ObjectSegment, ObjectSymbol, SymbolKind};
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 /// What an instruction does to the flow of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -227,6 +229,23 @@ pub(super) struct Executed {
 }
 
 impl Executed {
+    /// Steps a program.
+    pub fn stepped(dir: &Path, steptrace: &Path, program: &Path) -> Result<Self> {
+        let name = program.file_name().unwrap_or_default().to_string_lossy();
+        let file = dir.join(format!("{name}.log"));
+        let log = Log::create(&dir.join("steptrace.log"))?;
+        let mut step = Command::new(steptrace);
+        step.args(["record", "-o"])
+            .arg(&file)
+            .arg("--")
+            .arg(program);
+        log.run("stepping a program", &mut step)?;
+        let mut print = Command::new(steptrace);
+        print.arg("print").arg(&file);
+        let printed = log.output("printing the log of its steps", &mut print)?;
+        Self::read(&printed, Code::of_program(program)?)
+    }
+
     /// From lines of a thread's number and an address, as `steptrace print` prints them.
     pub fn read(log: &str, code: Code) -> Result<Self> {
         let mut threads: BTreeMap<u32, Vec<Step>> = BTreeMap::new();

@@ -375,7 +375,8 @@ mod tests {
 
     #[test]
     fn each_branch_of_a_kind_is_needed() {
-        let table: [(fn(&Said<'_>) -> Verdict, &[usize]); 2] = [
+        type Right = fn(&Said<'_>) -> Verdict;
+        let table: [(Right, &[usize]); 2] = [
             (some_of_kernel::<CALLS>, &[1, 2, 6, 8]),
             (some_of_kernel::<RETURNS>, &[0, 3, 4, 6, 7]),
         ];

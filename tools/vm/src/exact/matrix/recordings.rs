@@ -73,6 +73,9 @@ pub(super) const ALL: [&Recording; 9] = [
 /// execute `writes`, which prints what it writes.
 pub(super) const STEPPED: [&str; 2] = ["branches", "branches-threads"];
 
+/// The shortest of them, which is recorded in many ways elsewhere.
+pub(super) const SHORT: &str = "branches-short";
+
 /// The environment that all runs have.
 const ALIKE: &str = "env -i PATH=/bin";
 

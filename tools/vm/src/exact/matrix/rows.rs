@@ -159,6 +159,8 @@ const ROWS: &[Use] = &[
     row("perf inject for AutoFDO", &PLAIN, "perf inject -i $DATA --itrace=i100ile --strip -o new && perf script -i new -F ip,brstack", last_branches::<100, 64>),
     row("dlfilter-show-cycles.so", &CYCLES, "perf script -i $DATA --itrace=A --call-trace -F +flags --dlfilter dlfilter-show-cycles.so", call_trace),
     row("intel-pt-events.py", &PLAIN, "perf script -i $DATA -s intel-pt-events.py", by_script),
+    row("export-to-sqlite.py, branches", &PLAIN, "perf script -i $DATA --itrace=be -s export-to-sqlite.py db branches calls && python3 $PYTHONPATH/database.py branches db", by_script),
+    row("export-to-sqlite.py, calls", &PLAIN, "perf script -i $DATA --itrace=be -s export-to-sqlite.py db branches calls && python3 $PYTHONPATH/database.py calls db", call_trace),
     row("perf record", &PERF, "perf script -i $DATA --itrace=i1ie -F tid,ip", each),
     row("a pipe from perf record", &PIPE, "perf script -i - --itrace=i1ie -F tid,ip <$DATA", each),
     row("a pipe from perf inject", &PLAIN, "perf inject -i $DATA -o - | perf script -i - --itrace=i1ie -F tid,ip", each),
