@@ -378,12 +378,12 @@ fn refused() -> Result<String> {
     Ok(format!("{} cases", cases.len()))
 }
 
-/// Runs the recorder as nobody; how many instructions were traced if it went well, and what it said.
-fn as_nobody(arguments: &[&str]) -> Result<(Option<u64>, String)> {
+/// Runs the recorder as nobody; how much the event counted if it went well, and what it said.
+pub fn as_nobody(event: &str, arguments: &[&str]) -> Result<(Option<u64>, String)> {
     const NOBODY: u32 = 65534;
     let file = TraceFile::new("nobody");
     let output = Command::new("auxrec")
-        .args(["record", "-q", "-e", "soft_pt/tsc/u", "-m", "16,64", "-o"])
+        .args(["record", "-q", "-e", event, "-m", "16,64", "-o"])
         .arg(file.path())
         .args(arguments)
         .uid(NOBODY)
@@ -402,6 +402,9 @@ fn as_nobody(arguments: &[&str]) -> Result<(Option<u64>, String)> {
     Ok((Some(counts.map(|count| count.value).sum()), said))
 }
 
+/// What nobody may record of its own program.
+const OWN: &str = "soft_pt/tsc/u";
+
 /// Root's program, which anybody may run with root's rights.
 const SET_UID: &str = "/tmp/set-uid";
 
@@ -416,7 +419,7 @@ fn permission() -> Result<String> {
         for level in ["2", "3"] {
             std::fs::write(paranoid, level).context("cannot write perf_event_paranoid")?;
             for arguments in [["-p", &pid].as_slice(), &["-C", "0", "--", "true"]] {
-                let (traced, said) = as_nobody(arguments)?;
+                let (traced, said) = as_nobody(OWN, arguments)?;
                 ensure!(
                     traced.is_none(),
                     "level {level}: nobody traces {arguments:?}: {said}"
@@ -426,19 +429,19 @@ fn permission() -> Result<String> {
         // Debian's patch: at level 3 not even one's own.
         let own = ["--", SET_UID, "workload", "calls"];
         std::fs::set_permissions(SET_UID, Permissions::from_mode(0o755))?;
-        let (traced, said) = as_nobody(&own)?;
+        let (traced, said) = as_nobody(OWN, &own)?;
         ensure!(
             traced.is_none(),
             "level 3: nobody traces its own program: {said}"
         );
         std::fs::write(paranoid, "2").context("cannot write perf_event_paranoid")?;
-        let (traced, said) = as_nobody(&own)?;
+        let (traced, said) = as_nobody(OWN, &own)?;
         let instructions = traced.filter(|n| *n != 0);
         let instructions = instructions
             .with_context(|| format!("nobody does not trace its own program: {said}"))?;
         // perf takes events off at an exec that gives other rights.
         std::fs::set_permissions(SET_UID, Permissions::from_mode(0o4755))?;
-        let (traced, said) = as_nobody(&own)?;
+        let (traced, said) = as_nobody(OWN, &own)?;
         ensure!(
             traced.unwrap_or(0) == 0,
             "nobody traces {traced:?} instructions that have root's rights: {said}"

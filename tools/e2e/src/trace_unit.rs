@@ -23,18 +23,25 @@ use crate::sampling;
 use crate::workload::{pin, spin};
 use crate::Skip;
 
+mod asked;
 mod faults;
 mod gone;
 mod rows;
 
 /// The cases.
-pub const ALL: [Attack; 12] = [
+pub const ALL: [Attack; 14] = [
     attack("device, trace unit: every byte, on both CPUs", || {
         with(every_byte)
     }),
     attack("device, trace unit: nobody reads", || with(full)),
     attack("device, trace unit: the newest trace", || with(overwrite)),
     attack("device, trace unit: AUX samples", || with(sampled)),
+    attack("device, trace unit: terms that it has, and others", || {
+        with(asked::terms)
+    }),
+    attack("device, trace unit: a user without privilege", || {
+        with(asked::nobody)
+    }),
     attack("device, trace unit: its interrupts on another CPU", || {
         with(forwarded)
     }),
