@@ -341,11 +341,16 @@ pub(super) fn one_cycle_each<const APPROXIMATE: bool>(said: &Said<'_>) -> Verdic
     Ok(format!("{sum} instructions and cycles, in {places} places"))
 }
 
-/// Lines of `--ns -F time,ip,ipc`, by a clock that goes on by a nanosecond a cycle: instructions are as many as were executed, and cycles as
-/// many as have passed since the count before.
+/// Lines of `--ns -F time,flags,ip,ipc`, by a clock that goes on by a nanosecond a cycle: instructions are as many as were executed, and
+/// cycles as many as have passed since the count before. Where the trace has ended meanwhile more may have passed.
 pub(super) fn cycles_by_clock(said: &Said<'_>) -> Verdict {
-    let (mut sum, mut before, mut places) = (0, None, 0);
-    for line in said.out.lines().filter(|line| line.contains("IPC:")) {
+    let (mut sum, mut before, mut ended) = (0, None, false);
+    let (mut places, mut ends) = (0, 0);
+    for line in said.out.lines() {
+        ended |= line.contains(" tr ");
+        if !line.contains("IPC:") {
+            continue;
+        }
         let read = || {
             let (time, rest) = line.split_once(':')?;
             let (_, counts) = rest.split_once('(')?;
@@ -358,44 +363,56 @@ pub(super) fn cycles_by_clock(said: &Said<'_>) -> Verdict {
         };
         let (time, instructions, cycles) = read().ok_or_else(|| format!("perf shows `{line}`"))?;
         let passed = before.replace(time).map(|before| time - before);
-        if passed.is_some_and(|passed| passed != cycles) {
+        if passed.is_some_and(|passed| !is_passed(cycles, passed, ended)) {
             return Err(format!("{passed:?} ns have passed up to `{line}`"));
         }
         sum += instructions;
         places += 1;
+        ends += usize::from(ended);
+        ended = false;
     }
     equal("instructions with cycles", sum, said.executed.total())?;
-    Ok(format!(
-        "{sum} instructions, and the clock's cycles, in {places} places"
-    ))
+    match places {
+        _ if places > 2 * ends => Ok(format!(
+            "{sum} instructions, and the clock's cycles in {places} places; the trace ends before {ends} of them"
+        )),
+        _ => Err(format!("{places} places, and the trace ends before {ends} of them")),
+    }
+}
+
+/// Whether so many cycles are that time.
+fn is_passed(cycles: u64, passed: u64, ended: bool) -> bool {
+    cycles == passed || ended && cycles < passed
 }
 
 /// Lines of a call trace by `dlfilter-show-cycles.so`: the cycles of a CPU up to there, and those since the line before. By the same clock.
 pub(super) fn cycles_of_calls(said: &Said<'_>) -> Verdict {
-    let (mut first, mut last, mut calls) = (None, 0, 0);
-    for line in said.out.lines() {
-        let wrong = || format!("perf shows `{line}`");
-        calls += usize::from(line.contains(" call "));
-        let (head, rest) = line.split_once('[').ok_or_else(wrong)?;
-        let time = rest.split_whitespace().nth(1).and_then(|time| {
-            let digits = time.strip_suffix(':')?.replace('.', "");
-            digits.parse::<u64>().ok()
-        });
-        let time = time.ok_or_else(wrong)?;
-        let numbers: Vec<u64> = head
-            .split_whitespace()
-            .map_while(|word| word.parse().ok())
-            .collect();
-        let cycles = *numbers.first().ok_or_else(wrong)?;
-        let (first_time, first_cycles) = *first.get_or_insert((time, cycles));
-        let since = numbers.get(1).copied().filter(|_| line.contains(" call "));
-        if cycles - first_cycles != time - first_time || since.is_some_and(|n| n != cycles - last) {
-            return Err(format!(
-                "{} ns have passed up to `{line}`",
-                time - first_time
-            ));
+    let (mut before, mut ended, mut calls) = (None, false, 0);
+    // Those of packets have no cycles.
+    let is_branch = |line: &&str| !line.contains("psb offs:") && !line.contains("cbr:");
+    for line in said.out.lines().filter(is_branch) {
+        let read = || {
+            let (head, rest) = line.split_once('[')?;
+            let mut numbers = head
+                .split_whitespace()
+                .map_while(|word| word.parse::<u64>().ok());
+            let time = rest.split_whitespace().nth(1)?.strip_suffix(':')?;
+            let time = time.replace('.', "").parse::<u64>().ok()?;
+            Some((time, numbers.next()?, numbers.next()))
+        };
+        let (time, cycles, since) = read().ok_or_else(|| format!("perf shows `{line}`"))?;
+        if let Some((time_before, cycles_before)) = before.replace((time, cycles)) {
+            let more = cycles.checked_sub(cycles_before);
+            let passed = time - time_before;
+            let right = more.is_some_and(|more| {
+                is_passed(more, passed, ended) && since.is_none_or(|since| since == more)
+            });
+            if !right {
+                return Err(format!("{passed} ns have passed up to `{line}`"));
+            }
         }
-        last = cycles;
+        calls += usize::from(line.contains(" call "));
+        ended = line.contains(" tr end");
     }
     let executed = said.executed;
     let right = executed.count(Kind::Call) + executed.count(Kind::IndirectCall);
@@ -463,12 +480,14 @@ mod tests {
         let executed = executed();
         let table = [
             ("1.001: a IPC: 1.00 (1/1)\n1.004: b IPC: 1.00 (3/3)\n", true),
+            ("1.001: a IPC: 1.00 (1/1)\n1.004: b IPC: 1.50 (3/2)\n", false),
+            ("1.001: a IPC: 1.00 (1/1)\n1.004: b IPC: 0.67 (2/3)\n", false),
             (
-                "1.001: a IPC: 1.00 (1/1)\n1.004: b IPC: 1.50 (3/2)\n",
-                false,
+                "1.001: a IPC: 1.00 (1/1)\n1.002: b\n1.003: c IPC: 1.00 (1/2)\n1.003: tr end\n1.008: d IPC: 1.00 (2/4)\n",
+                true,
             ),
             (
-                "1.001: a IPC: 1.00 (1/1)\n1.004: b IPC: 0.67 (2/3)\n",
+                "1.001: a IPC: 1.00 (1/1)\n1.002: b\n1.003: c IPC: 1.00 (1/2)\n1.003: tr end\n1.008: d IPC: 1.00 (2/6)\n",
                 false,
             ),
         ];
@@ -479,24 +498,26 @@ mod tests {
             };
             assert_eq!(cycles_by_clock(&said).is_ok(), right, "{out}");
         }
+        let first = "0 perf 1 [0] 1.001: psb offs: 0\n5 perf 1 [0] 1.005: syscall e\n";
         let table = [
+            ("9 4 perf 1 [0] 1.009: call f\n", true),
+            ("9 3 perf 1 [0] 1.009: call f\n", false),
+            ("8 3 perf 1 [0] 1.009: call f\n", false),
+            ("4 perf 1 [0] 1.009: call f\n", false),
             (
-                "5 perf 1 [0] 1.005: psb offs: 0\n9 4 perf 1 [0] 1.009: call f\n",
+                "6 1 perf 1 [0] 1.006: tr end f\n8 2 perf 1 [0] 1.009: call f\n",
                 true,
             ),
             (
-                "5 perf 1 [0] 1.005: psb offs: 0\n9 3 perf 1 [0] 1.009: call f\n",
+                "6 1 perf 1 [0] 1.006: tr end f\n9 3 perf 1 [0] 1.008: call f\n",
                 false,
             ),
-            (
-                "5 perf 1 [0] 1.005: psb offs: 0\n8 3 perf 1 [0] 1.009: call f\n",
-                false,
-            ),
-            ("5 perf 1 [0] 1.005: psb offs: 0\n", false),
+            ("", false),
         ];
-        for (out, right) in table {
+        for (more, right) in table {
+            let out = format!("{first}{more}");
             let said = Said {
-                out,
+                out: &out,
                 executed: &executed,
             };
             assert_eq!(cycles_of_calls(&said).is_ok(), right, "{out}");

@@ -172,7 +172,7 @@ const ROWS: &[Use] = &[
     row("the kernel, c", &KERNEL, "perf script -i $DATA --itrace=be -F tid,flags,ip,addr && echo && echo some && perf script -i $DATA --itrace=ce -F tid,flags,ip,addr", some_of_kernel::<CALLS>),
     row("the kernel, r", &KERNEL, "perf script -i $DATA --itrace=be -F tid,flags,ip,addr && echo && echo some && perf script -i $DATA --itrace=re -F tid,flags,ip,addr", some_of_kernel::<RETURNS>),
     row("the kernel, cr", &KERNEL, "perf script -i $DATA --itrace=be -F tid,flags,ip,addr && echo && echo some && perf script -i $DATA --itrace=cre -F tid,flags,ip,addr", some_of_kernel::<{ CALLS | RETURNS }>),
-    row("the kernel, A", &KERNEL, "perf script -i $DATA --itrace=beA --ns -F time,ip,ipc", cycles_by_clock),
+    row("the kernel, A", &KERNEL, "perf script -i $DATA --itrace=beA --ns -F time,flags,ip,ipc", cycles_by_clock),
     row("the kernel, dlfilter-show-cycles.so", &KERNEL, "perf script -i $DATA --itrace=A --call-trace -F +flags --dlfilter dlfilter-show-cycles.so", cycles_of_calls),
     row("the kernel, --time of two windows", &KERNEL, WINDOWS, windows),
     row("the kernel, -D", &KERNEL, "perf script -i $DATA -D", dumped_of_kernel),
