@@ -5,6 +5,7 @@
 
 use super::branches::{flags, read, Shown, CALLS, RETURNS};
 use super::executed::{Executed, Kind, Step};
+use super::packets::error_of_clock;
 use super::rows::{Said, Verdict};
 use std::collections::HashMap;
 use std::iter::Peekable;
@@ -246,7 +247,9 @@ pub(super) fn times(said: &Said<'_>) -> Verdict {
     let mut more = false;
     let (mut exact, mut all) = (0_u64, 0_u64);
     let mut last = 0;
-    for line in said.out.lines().filter(|line| !line.trim().is_empty()) {
+    let error = error_of_clock(said.out);
+    let is_branch = |line: &&str| !line.trim().is_empty() && !line.contains("Time ");
+    for line in said.out.lines().filter(is_branch) {
         let wrong = || format!("perf shows `{line}`");
         let (time, rest) = line.split_once(':').ok_or_else(wrong)?;
         let time: u64 = time.trim().replace('.', "").parse().map_err(|_| wrong())?;
@@ -276,7 +279,7 @@ pub(super) fn times(said: &Said<'_>) -> Verdict {
         }
         if let Some((time_before, at_before)) = before.replace((time, at)) {
             let passed = u64::try_from(at - at_before).unwrap_or(u64::MAX);
-            let right = time - time_before == passed;
+            let right = passed.abs_diff(time - time_before) <= error;
             if !right && (!more || time - time_before < passed) {
                 return Err(format!(
                     "{passed} instructions are executed in {} ns up to `{line}`",

@@ -346,6 +346,7 @@ pub(super) fn one_cycle_each<const APPROXIMATE: bool>(said: &Said<'_>) -> Verdic
 pub(super) fn cycles_by_clock(said: &Said<'_>) -> Verdict {
     let (mut sum, mut before, mut ended) = (0, None, false);
     let (mut places, mut ends) = (0, 0);
+    let error = error_of_clock(said.out);
     for line in said.out.lines() {
         ended |= line.contains(" tr ");
         if !line.contains("IPC:") {
@@ -363,7 +364,7 @@ pub(super) fn cycles_by_clock(said: &Said<'_>) -> Verdict {
         };
         let (time, instructions, cycles) = read().ok_or_else(|| format!("perf shows `{line}`"))?;
         let passed = before.replace(time).map(|before| time - before);
-        if passed.is_some_and(|passed| !is_passed(cycles, passed, ended)) {
+        if passed.is_some_and(|passed| !is_passed(cycles, passed, error, ended)) {
             return Err(format!("{passed:?} ns have passed up to `{line}`"));
         }
         sum += instructions;
@@ -381,15 +382,37 @@ pub(super) fn cycles_by_clock(said: &Said<'_>) -> Verdict {
 }
 
 /// Whether so many cycles are that time.
-fn is_passed(cycles: u64, passed: u64, ended: bool) -> bool {
-    cycles == passed || ended && cycles < passed
+fn is_passed(cycles: u64, passed: u64, error: u64, ended: bool) -> bool {
+    cycles.abs_diff(passed) <= error || ended && cycles < passed
+}
+
+/// A number of the clock's conversion, as a dump shows it.
+pub(super) fn of_clock(out: &str, name: &str) -> Option<u64> {
+    let mut numbers = out.lines().filter_map(|line| {
+        let (_, number) = line.split_once(name)?;
+        number.trim().parse().ok()
+    });
+    numbers.next()
+}
+
+/// By how many nanoseconds the time between two places may differ from the ticks: by none if the guest has found that a tick is a
+/// nanosecond. It measures that, and a frequency such as 999.999 MHz makes perf round.
+pub(super) fn error_of_clock(out: &str) -> u64 {
+    let shift = of_clock(out, "Time Shift");
+    let mult = of_clock(out, "Time Multiplier");
+    match shift.zip(mult) {
+        Some((shift, mult)) if mult != 1 << shift => 1,
+        _ => 0,
+    }
 }
 
 /// Lines of a call trace by `dlfilter-show-cycles.so`: the cycles of a CPU up to there, and those since the line before. By the same clock.
 pub(super) fn cycles_of_calls(said: &Said<'_>) -> Verdict {
     let (mut before, mut ended, mut calls) = (None, false, 0);
     // Those of packets have no cycles.
-    let is_branch = |line: &&str| !line.contains("psb offs:") && !line.contains("cbr:");
+    let others = ["psb offs:", "cbr:", "Time "];
+    let is_branch = |line: &&str| !others.iter().any(|other| line.contains(other));
+    let error = error_of_clock(said.out);
     for line in said.out.lines().filter(is_branch) {
         let read = || {
             let (head, rest) = line.split_once('[')?;
@@ -405,7 +428,7 @@ pub(super) fn cycles_of_calls(said: &Said<'_>) -> Verdict {
             let more = cycles.checked_sub(cycles_before);
             let passed = time - time_before;
             let right = more.is_some_and(|more| {
-                is_passed(more, passed, ended) && since.is_none_or(|since| since == more)
+                is_passed(more, passed, error, ended) && since.is_none_or(|since| since == more)
             });
             if !right {
                 return Err(format!("{passed} ns have passed up to `{line}`"));

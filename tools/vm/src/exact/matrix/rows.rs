@@ -92,6 +92,16 @@ pub(super) fn all() -> Vec<Row> {
     rows
 }
 
+/// A command, and before what it shows the conversion of the clock.
+macro_rules! with_clock {
+    ($command:literal) => {
+        concat!(
+            "perf script -i $DATA -D | sed -n '/Time Shift/p; /Time Mult/{ p; q }' && ",
+            $command
+        )
+    };
+}
+
 /// All instructions, the bounds of two windows, and the instructions in those.
 const WINDOWS: &str = "perf script -i $DATA --itrace=i1ie --ns -F time,ip >all && cat all && set -- $(sed -n 's/^ *\\([0-9.]*\\):.*/\\1/p' all | uniq | awk '{ t[NR] = $1 } END { for (n = 1; n < 5; n++) print t[int(n * NR / 5)] }') && echo windows $* && perf script -i $DATA --itrace=i1ie --ns -F time,ip --time \"$1,$2 $3,$4\"";
 
@@ -172,8 +182,8 @@ const ROWS: &[Use] = &[
     row("the kernel, c", &KERNEL, "perf script -i $DATA --itrace=be -F tid,flags,ip,addr && echo && echo some && perf script -i $DATA --itrace=ce -F tid,flags,ip,addr", some_of_kernel::<CALLS>),
     row("the kernel, r", &KERNEL, "perf script -i $DATA --itrace=be -F tid,flags,ip,addr && echo && echo some && perf script -i $DATA --itrace=re -F tid,flags,ip,addr", some_of_kernel::<RETURNS>),
     row("the kernel, cr", &KERNEL, "perf script -i $DATA --itrace=be -F tid,flags,ip,addr && echo && echo some && perf script -i $DATA --itrace=cre -F tid,flags,ip,addr", some_of_kernel::<{ CALLS | RETURNS }>),
-    row("the kernel, A", &KERNEL, "perf script -i $DATA --itrace=beA --ns -F time,flags,ip,ipc", cycles_by_clock),
-    row("the kernel, dlfilter-show-cycles.so", &KERNEL, "perf script -i $DATA --itrace=A --call-trace -F +flags --dlfilter dlfilter-show-cycles.so", cycles_of_calls),
+    row("the kernel, A", &KERNEL, with_clock!("perf script -i $DATA --itrace=beA --ns -F time,flags,ip,ipc"), cycles_by_clock),
+    row("the kernel, dlfilter-show-cycles.so", &KERNEL, with_clock!("perf script -i $DATA --itrace=A --call-trace -F +flags --dlfilter dlfilter-show-cycles.so"), cycles_of_calls),
     row("the kernel, --time of two windows", &KERNEL, WINDOWS, windows),
     row("the kernel, -D", &KERNEL, "perf script -i $DATA -D", dumped_of_kernel),
     row("the kernel, -D, each packet", &KERNEL, "perf script -i $DATA -D", each_packet),
@@ -181,5 +191,5 @@ const ROWS: &[Use] = &[
     row("the kernel, qq", &KERNEL, "perf script -i $DATA -D && echo && echo quick && perf script -i $DATA --itrace=qqie -F ip", quick::<true>),
     row("the kernel, perf report", &KERNEL, "perf report -i $DATA --itrace=i1ie --stdio -q -F sample,sym", histogram),
     row("kernel and programs, i1i", &WHOLE, "perf script -i $DATA --itrace=i1ie -F ip", every_of_cpu::<1>),
-    row("times", &WHOLE, "perf script -i $DATA --itrace=be --ns -F time,flags,ip,addr", times),
+    row("times", &WHOLE, with_clock!("perf script -i $DATA --itrace=be --ns -F time,flags,ip,addr"), times),
 ];

@@ -7,7 +7,7 @@
 //! must be what was executed next.
 
 use super::executed::{Executed, Kind, Step};
-use super::packets::{packets, Packet};
+use super::packets::{of_clock, packets, Packet};
 use super::rows::{Said, Verdict};
 
 /// What a decoder comes to, in this order.
@@ -323,15 +323,8 @@ pub(super) fn periodic<const NS: u64>(said: &Said<'_>) -> Verdict {
         .out
         .split_once("\ntimed\n")
         .ok_or("there is no line `timed`")?;
-    let number = |name: &str| {
-        let mut lines = dump
-            .lines()
-            .filter_map(|line| line.trim().strip_prefix(name));
-        lines.next()?.trim().parse::<u64>().ok()
-    };
-    let (shift, mult) = number("Time Shift")
-        .zip(number("Time Multiplier"))
-        .ok_or("there is no clock")?;
+    let number = |name| of_clock(dump, name).ok_or("there is no clock");
+    let (shift, mult) = (number("Time Shift")?, number("Time Multiplier")?);
     let ticks = (NS << shift)
         .checked_div(mult)
         .and_then(u64::checked_ilog2)
