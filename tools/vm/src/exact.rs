@@ -93,6 +93,7 @@ pub fn run(
                 outside::NAME,
                 matrix::NAME,
                 consumers::NAME,
+                matrix::pairs::NAME,
                 matrix::samples::NAME,
                 device::NAME,
                 theirs::NAME,
@@ -118,6 +119,9 @@ pub fn run(
     }
     if asked(consumers::NAME) {
         suites.push(consumers::run(cache, dir, stock)?);
+    }
+    if asked(matrix::pairs::NAME) {
+        suites.push(matrix::pairs::run(cache, dir, kernel)?);
     }
     if asked(matrix::samples::NAME) {
         suites.push(matrix::samples::run(cache, dir, kernel)?);

@@ -39,6 +39,7 @@ mod executed;
 mod instructions;
 mod kernel;
 mod packets;
+pub(super) mod pairs;
 mod recordings;
 mod rows;
 pub(super) mod samples;
