@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! `Documentation/intel-pt-coverage.md`: what perf's page on Intel PT promises, and the cases that show it on each unit.
+//! `Documentation/intel-pt-coverage.md`: what perf's page on Intel PT and LWN's promise, and the cases that show it on each unit.
 //!
 //! `coverage/promises.tsv` has the promises: section, promise, and for `soft_pt` and `trace_unit` either cases, as the ends of their paths
 //! with `; ` between, or `cannot: REASON` where software cannot, or `open: WHAT` where nothing shows it yet. The results are those of the
@@ -26,7 +26,8 @@ const HEAD: &str = "<!-- SPDX-License-Identifier: GPL-2.0 OR MIT -->
 # What perf promises for Intel PT
 
 `make coverage` writes this file from `tools/vm/src/coverage/promises.tsv` and from the last run of the tests. Do not
-edit it. The promises are those of perf's page `perf-intel-pt(1)`. A case is named by the end of its path:
+edit it. The promises are those of perf's page `perf-intel-pt(1)`, and of the article _Adding Processor Trace support
+to Linux_ (Andi Kleen, LWN.net, July 1, 2015). A case is named by the end of its path:
 [testing.md](testing.md) says how to run it.
 
 | result | |
@@ -135,7 +136,7 @@ fn said(document: &str) -> Results {
             continue;
         };
         let result = result.trim();
-        let groups: Vec<_> = result.split(", ").collect();
+        let groups = groups(result);
         if result != "passed" && !groups.iter().all(|group| short(group).is_some()) {
             continue;
         }
@@ -152,6 +153,24 @@ fn said(document: &str) -> Results {
         }
     }
     results
+}
+
+/// The parts of a result. Names have commas, too.
+fn groups(result: &str) -> Vec<&str> {
+    let mut groups = Vec::new();
+    let mut rest = result;
+    loop {
+        let is_next = |at: &usize| rest.get(at + 2..).is_some_and(|next| short(next).is_some());
+        let end = rest.match_indices(", ").map(|(at, _)| at).find(is_next);
+        let Some((group, next)) =
+            end.and_then(|end| Some((rest.get(..end)?, rest.get(end + 2..)?)))
+        else {
+            groups.push(rest);
+            return groups;
+        };
+        groups.push(group);
+        rest = next;
+    }
 }
 
 /// A part of a result: what those cases are that it names.
@@ -245,12 +264,17 @@ mod tests {
     use super::*;
 
     const TEXT: &str =
-        "One\t`a`\tsuite/case 1; other\tcannot: no\nTwo\t`b`\topen: nothing\tcase 1\n";
+        "One\t`a`\tsuite/case 1; other\tcannot: no\nTwo\t`b`\topen: nothing\tcase 1\n\
+                        Two\t`c`\talone; a case, with a comma\tcase 1\n";
 
     fn run(first: Case, other: Case) -> Vec<Case> {
         vec![Case::suite(
             "all",
-            vec![Case::suite("suite", vec![first]), other],
+            vec![
+                Case::suite("suite", vec![first]),
+                other,
+                Case::pass("alone"),
+            ],
         )]
     }
 
