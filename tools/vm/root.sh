@@ -17,8 +17,8 @@ PACKAGES="ca-certificates rustc cargo rust-src rustfmt rust-clippy bindgen clang
  gcc-14 gcc-14-x86-64-linux-gnu gcc make flex bison bc libelf-dev libssl-dev libdw-dev cpio kmod rsync python3-minimal
  xz-utils zstd dwarves busybox-static shellcheck git patch procps qemu-system-x86 qemu-system-data virtiofsd linux-perf
  e2fsprogs g++ gcc-multilib golang-go luajit sqlite3 gdb libipt-dev"
-# What more programs to trace are made with: no kernel is built anew for it.
-PROGRAMS="ocaml pypy3"
+# What more programs to trace are made with, and what reads our files: no kernel is built anew for it.
+PROGRAMS="ocaml pypy3 trace-cmd"
 # These are too old in the suite itself: QEMU before 10.1 has no vfio-user-pci, and perf goes with the kernel.
 BACKPORTS="qemu-* seabios linux-perf"
 NEED_MIB=4000

@@ -5,6 +5,7 @@
 //! The events are numbered, and written by `trace_marker` into an instance of the case's own. So what was lost is known from the
 //! numbers alone, and must be what the sub-buffers say, and what `stats` counts.
 
+mod record;
 mod text;
 
 use std::fs::{self, File};
@@ -28,7 +29,7 @@ use crate::workload::pin;
 use crate::Skip;
 
 /// The cases, by their names.
-pub const ALL: [(&str, Steps); 13] = [
+pub const ALL: [(&str, Steps); 16] = [
     ("tracefs mapped", |_| exact(How::Mapped, "1", 4, ROOM)),
     ("tracefs mapped, no room for the count", |_| {
         exact(How::Mapped, "1", 4, NO_ROOM)
@@ -45,6 +46,11 @@ pub const ALL: [(&str, Steps); 13] = [
     }),
     ("tracefs mapped while events come", |_| beside_a_writer()),
     ("tracefs times and fields as in the text", |_| text::text()),
+    ("tracefs recorded, as trace-cmd reads it", |_| {
+        record::complete_files()
+    }),
+    ("tracefs recorded, losses", |_| record::losses()),
+    ("tracefs recorded, of a command", |_| record::command()),
     ("tracefs refusals while mapped", |_| refusals()),
     ("tracefs two readers", |_| two_readers()),
     ("tracefs reader killed", |_| killed()),

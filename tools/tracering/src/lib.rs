@@ -22,11 +22,15 @@
 
 #![deny(unsafe_code)]
 
+pub mod dat;
 mod error;
+mod events;
 pub mod format;
 mod header;
 mod meta;
 pub mod order;
+mod pages;
+mod record;
 mod ring;
 mod subbuf;
 #[allow(unsafe_code)]
@@ -35,9 +39,12 @@ mod text;
 mod tracefs;
 
 pub use error::{Error, Result};
+pub use events::{Instance, Named};
 pub use header::{check_event_header, PageHeader};
 pub use meta::{Meta, Reader as MetaReader, META_STRUCT_LEN};
-pub use ring::{Map, Reader, Ring, Stream};
+pub use pages::Pages;
+pub use record::{Recorder, Summary};
+pub use ring::{Map, Raw, Reader, Ring, Stream};
 pub use subbuf::{
     Cursor, Event, Events, Missed, SubBuffer, RB_MISSED_EVENTS, RB_MISSED_STORED,
     RINGBUF_TYPE_DATA_TYPE_LEN_MAX, RINGBUF_TYPE_PADDING, RINGBUF_TYPE_TIME_EXTEND,

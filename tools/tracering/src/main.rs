@@ -5,20 +5,20 @@
 #![deny(unsafe_code)]
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::ffi::OsString;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
+use std::thread;
 
-use anyhow::{bail, Context as _, Result};
+use anyhow::{anyhow, bail, Context as _, Result};
 use clap::{Args, Parser, Subcommand};
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use signal_hook::consts::{SIGINT, SIGTERM};
-use tracering::format::Format;
-use tracering::{Event, Map, Missed, Ring, Tracefs};
+use tracering::{Event, Instance, Map, Missed, Named, Recorder, Ring, Tracefs};
 
 /// Reads the tracefs ring buffer, mapped where the kernel can map it.
 #[derive(Debug, Parser)]
@@ -46,12 +46,15 @@ struct Cli {
 const EXAMPLES: &str = "Examples:
   tracering cat -e sched:sched_switch        an instance of its own, removed at the end
   tracering cat -i mine --drain              what the instance `mine` has now
+  tracering record -e sched:* -- make        what happens while a command runs, for trace-cmd and KernelShark
   tracering stat";
 
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Print events, a line each, until interrupted; they are then gone from the buffer
     Cat(Cat),
+    /// Write events to a trace.dat, until interrupted or a command has ended; they are then gone from the buffer
+    Record(Record),
     /// Print the numbers of each CPU's buffer; nothing is consumed
     Stat,
 }
@@ -69,6 +72,108 @@ struct Cat {
     /// End when the buffers are empty
     #[arg(long)]
     drain: bool,
+}
+
+#[derive(Debug, Args)]
+struct Record {
+    /// Trace these events, all of a system with SYSTEM:*, in an instance made for that
+    #[arg(
+        short,
+        long = "event",
+        value_name = "SYSTEM:EVENT",
+        conflicts_with = "instance"
+    )]
+    events: Vec<String>,
+    /// Where to write
+    #[arg(short, long, value_name = "FILE", default_value = "trace.dat")]
+    output: PathBuf,
+    /// How large each CPU's buffer is, KiB [default: the kernel's]
+    #[arg(short = 'b', long, value_name = "KIB", requires = "events")]
+    buffer_size: Option<u32>,
+    /// The clock of the events, such as mono [default: the kernel's]
+    #[arg(long, value_name = "NAME", requires = "events")]
+    clock: Option<String>,
+    /// End when the buffers are empty
+    #[arg(long, conflicts_with = "command")]
+    drain: bool,
+    /// Record while this runs
+    #[arg(last = true)]
+    command: Vec<OsString>,
+}
+
+impl Record {
+    /// Records events of an instance, which is this process's own if events are named.
+    fn run(&self, top: &Tracefs, tracefs: &Tracefs, cpus: &[u32]) -> Result<()> {
+        let own = !self.events.is_empty();
+        let events = tracefs.events(&self.events)?;
+        let cpus = chosen(tracefs, cpus)?;
+        if let Some(size) = self.buffer_size {
+            tracefs.write("buffer_size_kb", &size.to_string())?;
+        }
+        if let Some(clock) = &self.clock {
+            tracefs.write("trace_clock", clock)?;
+        }
+        let end = Arc::new(AtomicBool::new(false));
+        for signal in [SIGINT, SIGTERM] {
+            signal_hook::flag::register(signal, Arc::clone(&end))?;
+        }
+        let mut recorder = Recorder::new(tracefs, &cpus, &self.output)?;
+        if let Some(why) = recorder.not_mapped() {
+            writeln!(io::stderr(), "tracering: {why}")?;
+        }
+        if own {
+            events
+                .values()
+                .filter(|event| event.system != "ftrace")
+                .try_for_each(|event| tracefs.enable(event))?;
+        }
+        let mut run = || recorder.run(&end, self.drain);
+        let status = match self.command.split_first() {
+            None => {
+                run()?;
+                None
+            }
+            Some((program, arguments)) => {
+                let mut child = std::process::Command::new(program)
+                    .args(arguments)
+                    .spawn()
+                    .with_context(|| format!("cannot run {}", Path::new(program).display()))?;
+                let stop = || {
+                    if own {
+                        tracefs.write("tracing_on", "0")
+                    } else {
+                        Ok(())
+                    }
+                };
+                thread::scope(|scope| -> Result<_> {
+                    let waiting = scope.spawn(|| {
+                        let status = child.wait();
+                        let stopped = stop();
+                        end.store(true, Ordering::Release);
+                        stopped.map(|()| status)
+                    });
+                    let done = run();
+                    let status = waiting.join();
+                    let status = status.map_err(|_| anyhow!("a thread panicked"))??;
+                    done?;
+                    Ok(Some(status?))
+                })?
+            }
+        };
+        let summary = recorder.finish(top, events.values(), &self.output)?;
+        writeln!(
+            io::stderr(),
+            "tracering: {} events of {} CPUs written to {}, {} lost",
+            summary.events,
+            cpus.len(),
+            self.output.display(),
+            summary.lost
+        )?;
+        match status {
+            Some(status) if !status.success() => bail!("the command has failed: {status}"),
+            _ => Ok(()),
+        }
+    }
 }
 
 fn main() -> ExitCode {
@@ -103,64 +208,27 @@ fn run(cli: &Cli) -> Result<()> {
     match &cli.command {
         Command::Stat => stat(&tracefs, &chosen(&tracefs, &cli.cpus)?, &mut out)?,
         Command::Cat(cat) if cat.events.is_empty() => {
-            let formats = formats(&tracefs, &[])?;
-            print(
-                &tracefs,
-                &chosen(&tracefs, &cli.cpus)?,
-                &formats,
-                cat.drain,
-                &mut out,
-            )?;
+            let events = tracefs.events(&[])?;
+            let cpus = chosen(&tracefs, &cli.cpus)?;
+            print(&tracefs, &cpus, &events, cat.drain, &mut out)?;
         }
         Command::Cat(cat) => {
-            let made = Made::new(&top)?;
-            let formats = formats(&made.tracefs, &cat.events)?;
-            for name in formats.values().map(|(name, _)| name) {
-                let file = format!("events/{}/enable", name.replacen(':', "/", 1));
-                made.tracefs.write(file, "1")?;
-            }
-            print(
-                &made.tracefs,
-                &chosen(&made.tracefs, &cli.cpus)?,
-                &formats,
-                cat.drain,
-                &mut out,
-            )?;
+            let made = Instance::new(&top, "tracering")?;
+            let events = made.tracefs().events(&cat.events)?;
+            made.enable(events.values())?;
+            let cpus = chosen(made.tracefs(), &cli.cpus)?;
+            print(made.tracefs(), &cpus, &events, cat.drain, &mut out)?;
+        }
+        Command::Record(record) if record.events.is_empty() => {
+            record.run(&top, &tracefs, &cli.cpus)?;
+        }
+        Command::Record(record) => {
+            let made = Instance::new(&top, "tracering")?;
+            record.run(&top, made.tracefs(), &cli.cpus)?;
         }
     }
     out.flush()?;
     Ok(())
-}
-
-/// An instance of this process's own.
-struct Made {
-    tracefs: Tracefs,
-}
-
-impl Made {
-    fn new(top: &Tracefs) -> Result<Self> {
-        let dir = top
-            .path()
-            .join(format!("instances/tracering.{}", std::process::id()));
-        fs::create_dir(&dir)
-            .with_context(|| format!("cannot make the instance {}", dir.display()))?;
-        Ok(Self {
-            tracefs: Tracefs::at(dir),
-        })
-    }
-}
-
-impl Drop for Made {
-    fn drop(&mut self) {
-        let dir = self.tracefs.path();
-        if let Err(e) = fs::remove_dir(dir) {
-            let _ = writeln!(
-                io::stderr(),
-                "tracering: cannot remove the instance {}: {e}",
-                dir.display()
-            );
-        }
-    }
 }
 
 /// The CPUs to read.
@@ -179,71 +247,8 @@ fn chosen(tracefs: &Tracefs, asked: &[u32]) -> Result<Vec<u32>> {
     })
 }
 
-/// The formats of these events, or of all, with their names, by their numbers.
-type Formats = BTreeMap<u16, (String, Format)>;
-
-fn formats(tracefs: &Tracefs, names: &[String]) -> Result<Formats> {
-    let events = tracefs.path().join("events");
-    let mut found = Formats::new();
-    let mut add = |system: &str, event: &str| -> Result<()> {
-        let path = events.join(system).join(event).join("format");
-        if !path.exists() {
-            bail!(
-                "no event {system}:{event}: {} lists those that there are",
-                tracefs.path().join("available_events").display()
-            );
-        }
-        let text = tracefs.read(&path)?;
-        let format = Format::parse(&text).with_context(|| path.display().to_string())?;
-        found.insert(format.id, (format!("{system}:{event}"), format));
-        Ok(())
-    };
-    for name in names {
-        let parts = name.split_once(':');
-        let part = |text: &str| !text.is_empty() && !text.contains(['/', '.']);
-        let (system, event) = parts
-            .filter(|(system, event)| part(system) && part(event))
-            .with_context(|| {
-                format!("{name} is no event: give SYSTEM:EVENT, such as sched:sched_switch")
-            })?;
-        if event == "*" {
-            let all = directories(&events.join(system));
-            for event in all.with_context(|| format!("no system {system}"))? {
-                add(system, &event)?;
-            }
-        } else {
-            add(system, event)?;
-        }
-    }
-    if names.is_empty() {
-        for system in directories(&events)? {
-            for event in directories(&events.join(&system))? {
-                // Some directories have no format: those of events that cannot be turned on.
-                if events.join(&system).join(&event).join("format").exists() {
-                    add(&system, &event)?;
-                }
-            }
-        }
-    }
-    Ok(found)
-}
-
-/// The names of the directories in one.
-fn directories(dir: &Path) -> Result<Vec<String>> {
-    let entries = fs::read_dir(dir).with_context(|| format!("cannot list {}", dir.display()))?;
-    let mut names: Vec<_> = entries
-        .filter_map(|entry| {
-            let entry = entry.ok()?;
-            entry
-                .file_type()
-                .ok()?
-                .is_dir()
-                .then(|| entry.file_name().into_string().ok())?
-        })
-        .collect();
-    names.sort();
-    Ok(names)
-}
+/// Events by their numbers.
+type Formats = BTreeMap<u16, Named>;
 
 fn stat(tracefs: &Tracefs, cpus: &[u32], out: &mut impl Write) -> Result<()> {
     let header = tracefs.page_header()?;
@@ -363,11 +368,11 @@ fn line(cpu: u32, event: &Event<'_>, formats: &Formats, out: &mut impl Write) ->
         writeln!(out, "an event of {} bytes", data.len())?;
         return Ok(());
     };
-    let Some((name, format)) = formats.get(&id) else {
+    let Some(Named { system, format, .. }) = formats.get(&id) else {
         writeln!(out, "an event of type {id}")?;
         return Ok(());
     };
-    write!(out, "{name}")?;
+    write!(out, "{system}:{}", format.name)?;
     let pid = format.field("common_pid").and_then(|pid| pid.signed(data));
     if let Some(pid) = pid {
         write!(out, " common_pid={pid}")?;

@@ -270,11 +270,36 @@ pub struct Reader<'a> {
     position: Option<&'a mut Position>,
 }
 
-impl Reader<'_> {
+/// The events of a [`Reader`] as the kernel wrote them: what a file takes.
+#[derive(Debug, Clone, Copy)]
+pub struct Raw<'a> {
+    /// Where in the sub-buffer they begin.
+    pub at: usize,
+    /// The time there.
+    pub time: u64,
+    /// What was lost before them.
+    pub missed: Missed,
+    /// They, and what the kernel has among them for itself.
+    pub data: Bytes<'a>,
+}
+
+impl<'a> Reader<'a> {
     /// What was lost before these events.
     #[must_use]
     pub fn missed(&self) -> Missed {
         self.missed
+    }
+
+    /// The events that were not yet asked for, as the kernel wrote them. [`Pages`](crate::Pages) makes sub-buffers of them.
+    #[must_use]
+    pub fn raw(&self) -> Raw<'a> {
+        let Cursor { at, time } = self.events.cursor();
+        Raw {
+            at,
+            time,
+            missed: self.missed,
+            data: self.events.rest(),
+        }
     }
 
     /// Finds out whether all that was read until now is what the kernel wrote for this consumer.

@@ -226,6 +226,12 @@ impl<'a> Events<'a> {
         self.cursor
     }
 
+    /// The bytes that it has not yet read.
+    pub(crate) fn rest(&self) -> Bytes<'a> {
+        let rest = self.data.get(self.cursor.at..self.data.len());
+        rest.unwrap_or(self.data)
+    }
+
     /// Reads one entry and moves behind it.
     fn entry(&mut self) -> Result<Entry<'a>> {
         let at = self.cursor.at;

@@ -131,7 +131,27 @@ impl Bytes<'_> {
     /// A copy of all.
     #[must_use]
     pub fn to_vec(self) -> Vec<u8> {
-        (0..self.len).filter_map(|at| self.u8(at)).collect()
+        let mut out = vec![0; self.len];
+        self.copy_to(&mut out);
+        out
+    }
+
+    /// Copies all to `out`, which must have their length; whether it has. Aligned bytes go by words.
+    pub fn copy_to(self, out: &mut [u8]) -> bool {
+        if out.len() != self.len {
+            return false;
+        }
+        let mut words = out.chunks_exact_mut(4);
+        let mut at = 0;
+        for word in words.by_ref() {
+            word.copy_from_slice(&self.u32(at).unwrap_or_default().to_ne_bytes());
+            at += 4;
+        }
+        for byte in words.into_remainder() {
+            *byte = self.u8(at).unwrap_or_default();
+            at += 1;
+        }
+        true
     }
 
     /// A copy of those before the first 0.

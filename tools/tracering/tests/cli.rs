@@ -72,6 +72,27 @@ fn errors() {
             "cannot be used with",
         ),
         (&["stat", "--drain"], 2, "unexpected argument"),
+        (
+            &["record", "-e", "sched:nothing"],
+            1,
+            "no event sched:nothing:",
+        ),
+        (
+            &["record", "-e", "a:b", "-i", "mine"],
+            2,
+            "cannot be used with",
+        ),
+        (&["record", "--clock", "mono"], 2, "--event"),
+        (
+            &["record", "--drain", "--", "true"],
+            2,
+            "cannot be used with",
+        ),
+        (
+            &["record", "-o", "/nowhere/trace.dat"],
+            1,
+            "cannot write /nowhere/trace.dat.cpu0: No such file",
+        ),
         (&[], 2, "Usage:"),
     ] {
         let (code, said) = run(arguments);

@@ -294,6 +294,7 @@ fn on_kernel(
             .append(what.append)
             .append(quiet)
             .devices(what.devices)
+            .installed(Path::new("/usr/bin/trace-cmd"))?
             .shared();
         for (program, path) in programs {
             guest = guest.program(program, path)?;

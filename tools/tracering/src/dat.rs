@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Writes `trace.dat`, version 6, as trace-cmd and KernelShark read it: see trace-cmd.dat.v6(5).
+
+use std::fs;
+use std::io::{self, Read, Seek, Write};
+
+use crate::error::{Error, Result};
+use crate::events::{directories, Named};
+use crate::header::PageHeader;
+use crate::tracefs::Tracefs;
+
+/// `TRACECMD_OPTION_*` of trace-cmd.
+mod option {
+    pub const CPUSTAT: u16 = 2;
+    pub const TRACECLOCK: u16 = 4;
+    pub const UNAME: u16 = 5;
+    pub const CPUCOUNT: u16 = 8;
+    pub const VERSION: u16 = 9;
+}
+
+/// What a file says before the events: all that a reader needs to know of the machine.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Head {
+    /// How long a sub-buffer is.
+    pub page_size: usize,
+    /// The text of `events/header_page`.
+    pub header_page: String,
+    /// The text of `events/header_event`.
+    pub header_event: String,
+    /// Formats of the system `ftrace`.
+    pub ftrace: Vec<String>,
+    /// Names of other systems, and formats of their events.
+    pub systems: Vec<(String, Vec<String>)>,
+    /// `/proc/kallsyms`.
+    pub kallsyms: Vec<u8>,
+    /// `printk_formats`.
+    pub printk_formats: Vec<u8>,
+    /// `saved_cmdlines`.
+    pub cmdlines: Vec<u8>,
+    /// `trace_clock`, with the chosen one in brackets.
+    pub clock: String,
+    /// What `stats` of each CPU says, with its number before.
+    pub stats: Vec<String>,
+    /// System, name, release and machine.
+    pub uname: String,
+}
+
+impl Head {
+    /// What there is now of an instance, for these events. `top` has what instances share. It belongs behind the recording: only
+    /// then are names of tasks and counters complete.
+    ///
+    /// # Errors
+    /// If tracefs does not say it.
+    pub fn new<'a>(
+        top: &Tracefs,
+        tracefs: &Tracefs,
+        events: impl IntoIterator<Item = &'a Named>,
+        header: PageHeader,
+    ) -> Result<Self> {
+        let mut systems: Vec<(String, Vec<String>)> = Vec::new();
+        for event in events {
+            if event.system == "ftrace" {
+                continue;
+            }
+            let known = systems.iter_mut().find(|(name, _)| *name == event.system);
+            match known {
+                Some((_, formats)) => formats.push(event.text.clone()),
+                None => systems.push((event.system.clone(), vec![event.text.clone()])),
+            }
+        }
+        let stats = tracefs.cpus()?.into_iter().map(|cpu| {
+            let text = tracefs.read(tracefs.cpu_file(cpu, "stats"))?;
+            Ok(format!("CPU: {cpu}\n{text}"))
+        });
+        let uname = rustix::system::uname();
+        let uname = [
+            uname.sysname(),
+            uname.nodename(),
+            uname.release(),
+            uname.machine(),
+        ];
+        Ok(Self {
+            page_size: header.subbuf_size(),
+            header_page: tracefs.read("events/header_page")?,
+            header_event: tracefs.read("events/header_event")?,
+            ftrace: ftrace(top)?,
+            systems,
+            // A kernel may have none of these.
+            kallsyms: fs::read("/proc/kallsyms").unwrap_or_default(),
+            printk_formats: fs::read(top.path().join("printk_formats")).unwrap_or_default(),
+            cmdlines: fs::read(top.path().join("saved_cmdlines")).unwrap_or_default(),
+            clock: tracefs.read("trace_clock")?,
+            stats: stats.collect::<Result<_>>()?,
+            uname: uname.map(|part| part.to_string_lossy()).join(" "),
+        })
+    }
+}
+
+/// The formats of events that the kernel itself writes.
+fn ftrace(top: &Tracefs) -> Result<Vec<String>> {
+    let dir = top.path().join("events/ftrace");
+    let mut formats = Vec::new();
+    for event in directories(&dir)? {
+        let path = dir.join(event).join("format");
+        if path.exists() {
+            formats.push(top.read(&path)?);
+        }
+    }
+    Ok(formats)
+}
+
+/// Sub-buffers of a CPU, and how many bytes they have.
+pub type Recorded<R> = (R, u64);
+
+/// Writes the file. `cpus` has the sub-buffers of CPU 0 and all that follow.
+///
+/// # Errors
+/// If it cannot be written, or something is too large for it.
+pub fn write<R: Read>(
+    out: &mut (impl Write + Seek),
+    head: &Head,
+    cpus: &mut [Recorded<R>],
+) -> Result<()> {
+    let failed = |e: io::Error| Error::failed(format!("cannot write the file: {e}"));
+    write_head(out, head, cpus.len()).map_err(failed)?;
+    data(out, head, cpus).map_err(failed)
+}
+
+fn write_head(out: &mut impl Write, head: &Head, cpus: usize) -> io::Result<()> {
+    out.write_all(b"\x17\x08\x44tracing6\0")?;
+    out.write_all(&[u8::from(cfg!(target_endian = "big")), long()])?;
+    out.write_all(&word(head.page_size)?)?;
+    out.write_all(b"header_page\0")?;
+    sized(out, head.header_page.as_bytes())?;
+    out.write_all(b"header_event\0")?;
+    sized(out, head.header_event.as_bytes())?;
+    out.write_all(&word(head.ftrace.len())?)?;
+    for format in &head.ftrace {
+        sized(out, format.as_bytes())?;
+    }
+    out.write_all(&word(head.systems.len())?)?;
+    for (name, formats) in &head.systems {
+        out.write_all(name.as_bytes())?;
+        out.write_all(&[0])?;
+        out.write_all(&word(formats.len())?)?;
+        for format in formats {
+            sized(out, format.as_bytes())?;
+        }
+    }
+    for bytes in [&head.kallsyms, &head.printk_formats] {
+        out.write_all(&word(bytes.len())?)?;
+        out.write_all(bytes)?;
+    }
+    sized(out, &head.cmdlines)?;
+    out.write_all(&word(cpus)?)?;
+    out.write_all(b"options  \0")?;
+    let version = format!("tracering {}", env!("CARGO_PKG_VERSION"));
+    for (number, text) in [
+        (option::TRACECLOCK, &head.clock),
+        (option::UNAME, &head.uname),
+        (option::VERSION, &version),
+    ] {
+        let text = [text.as_bytes(), &[0]].concat();
+        write_option(out, number, &text)?;
+    }
+    for text in &head.stats {
+        write_option(out, option::CPUSTAT, &[text.as_bytes(), &[0]].concat())?;
+    }
+    write_option(out, option::CPUCOUNT, &word(cpus)?)?;
+    out.write_all(&0_u16.to_ne_bytes())?;
+    out.write_all(b"flyrecord\0")
+}
+
+fn data<R: Read>(
+    out: &mut (impl Write + Seek),
+    head: &Head,
+    cpus: &mut [Recorded<R>],
+) -> io::Result<()> {
+    let page = u64::try_from(head.page_size).map_err(io::Error::other)?;
+    let table = 16 * u64::try_from(cpus.len()).map_err(io::Error::other)?;
+    let end = out.stream_position()? + table;
+    let mut at = end.next_multiple_of(page.max(1));
+    let padding = at - end;
+    for (_, len) in cpus.iter() {
+        out.write_all(&at.to_ne_bytes())?;
+        out.write_all(&len.to_ne_bytes())?;
+        at += len;
+    }
+    io::copy(&mut io::repeat(0).take(padding), out)?;
+    for (data, len) in cpus {
+        let copied = io::copy(&mut data.take(*len), out)?;
+        if copied != *len {
+            return Err(io::Error::other(format!(
+                "a CPU has {copied} bytes, and not {len}"
+            )));
+        }
+    }
+    out.flush()
+}
+
+/// How long a `long` of a program is.
+fn long() -> u8 {
+    if cfg!(target_pointer_width = "32") {
+        4
+    } else {
+        8
+    }
+}
+
+fn word(n: usize) -> io::Result<[u8; 4]> {
+    let n = u32::try_from(n).map_err(|_| {
+        io::Error::other(format!("{n} is more than a trace.dat can say of one part"))
+    })?;
+    Ok(n.to_ne_bytes())
+}
+
+fn sized(out: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
+    let len = u64::try_from(bytes.len()).map_err(io::Error::other)?;
+    out.write_all(&len.to_ne_bytes())?;
+    out.write_all(bytes)
+}
+
+fn write_option(out: &mut impl Write, number: u16, bytes: &[u8]) -> io::Result<()> {
+    out.write_all(&number.to_ne_bytes())?;
+    out.write_all(&word(bytes.len())?)?;
+    out.write_all(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::io::Cursor;
+
+    use super::*;
+
+    #[test]
+    fn data_is_aligned_and_where_the_table_says() {
+        let head = Head {
+            page_size: 4096,
+            header_page: "page".to_owned(),
+            header_event: "event".to_owned(),
+            ftrace: vec!["a".to_owned()],
+            systems: vec![("sched".to_owned(), vec!["b".to_owned(), "c".to_owned()])],
+            kallsyms: vec![1; 3],
+            ..Head::default()
+        };
+        let pages = [vec![7_u8; 8192], Vec::new(), vec![9; 4096]];
+        let mut cpus = pages
+            .each_ref()
+            .map(|page| (&**page, u64::try_from(page.len()).unwrap()));
+        let mut out = Cursor::new(Vec::new());
+        write(&mut out, &head, &mut cpus).unwrap();
+        let bytes = out.into_inner();
+        let at = bytes
+            .windows(10)
+            .position(|window| window == b"flyrecord\0")
+            .unwrap();
+        let table = bytes.get(at + 10..at + 10 + 48).unwrap();
+        let numbers: Vec<_> = table
+            .chunks(8)
+            .map(|chunk| u64::from_ne_bytes(chunk.try_into().unwrap()))
+            .collect();
+        assert_eq!(numbers, [4096, 8192, 12288, 0, 12288, 4096]);
+        assert_eq!(bytes.len(), 16384);
+        assert!(bytes
+            .get(4096..12288)
+            .unwrap()
+            .iter()
+            .all(|byte| *byte == 7));
+        assert!(bytes.get(12288..).unwrap().iter().all(|byte| *byte == 9));
+    }
+
+    #[test]
+    fn data_that_is_short_is_an_error() {
+        let mut cpus = [(&[0_u8; 10][..], 4096)];
+        let mut out = Cursor::new(Vec::new());
+        let error = write(&mut out, &Head::default(), &mut cpus).unwrap_err();
+        assert!(
+            error.to_string().contains("10 bytes, and not 4096"),
+            "{error}"
+        );
+    }
+}
