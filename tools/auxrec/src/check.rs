@@ -116,11 +116,12 @@ impl fmt::Display for Findings {
             writeln!(f, "problem: and {more} more")?;
         }
         for (name, loss, content) in &self.rings {
-            write!(
-                f,
-                "{name}: {} AUX records, {} bytes",
-                loss.records, loss.read
-            )?;
+            if loss.events != 0 || loss.events_lost != 0 {
+                write!(f, "{name}: {} events", loss.events)?;
+            } else {
+                let (records, read) = (loss.records, loss.read);
+                write!(f, "{name}: {records} AUX records, {read} bytes")?;
+            }
             let lost = loss.describe();
             if !lost.is_empty() {
                 write!(f, "; {lost}")?;
@@ -206,6 +207,9 @@ pub fn check_parts<S: Source>(files: &[S]) -> Result<Findings> {
             .saturating_add(trace.aux_size.map_or(0, |size| wraps(ring, size)));
         findings.rings.push((ring.name(), ring.loss, content));
     }
+    let tracefs = trace.tracefs.iter();
+    let tracefs = tracefs.map(|(cpu, of)| (format!("tracefs, CPU {cpu}"), of.loss, None));
+    findings.rings.extend(tracefs);
     Ok(findings)
 }
 

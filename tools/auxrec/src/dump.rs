@@ -78,6 +78,16 @@ fn line(
             " {}/{} of {}/{}",
             task.pid, task.tid, task.ppid, task.ptid
         )?,
+        Event::Tracepoint(event) => write!(
+            out,
+            " id {:#x} time {}.{:09} cpu {} thread {} {} bytes",
+            event.id,
+            event.time / 1_000_000_000,
+            event.time % 1_000_000_000,
+            number((event.cpu != u32::MAX).then_some(event.cpu)),
+            number((event.tid != u32::MAX).then_some(event.tid)),
+            event.data.len()
+        )?,
         Event::Read(read) => write!(
             out,
             " id {} value {} enabled {} running {}",

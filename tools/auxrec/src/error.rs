@@ -23,6 +23,12 @@ pub enum Error {
 /// A result of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
+impl From<tracering::Error> for Error {
+    fn from(error: tracering::Error) -> Self {
+        Self::failed(format!("--trace: {error}"))
+    }
+}
+
 impl Error {
     /// What was asked for makes no sense.
     pub(crate) fn usage(text: impl Into<String>) -> Self {

@@ -25,6 +25,7 @@ fn lost(loss: &Loss) -> Value {
         "collision": { "times": loss.collision },
         "records": { "times": loss.records_lost },
         "offline": { "ns": loss.offline },
+        "events": { "times": loss.events_lost },
         "skipped": { "times": loss.jumps, "bytes": loss.jumped },
     })
 }
@@ -34,6 +35,7 @@ fn ring(name: &str, loss: &Loss, wraps: u64) -> Value {
         "name": name,
         "bytes": loss.read,
         "aux_records": loss.records,
+        "events": loss.events,
         "wraps": wraps,
         "lost": lost(loss),
     })
@@ -69,6 +71,7 @@ pub fn outcome(outcome: &Outcome) -> Value {
             json!({ "times": times, "blind_ns": { "max": blind.max, "sum": blind.sum } })
         }),
         "wakeups": outcome.wakeups,
+        "events": total.events,
         "queue": outcome.queue.map(|queue| {
             json!({ "most_bytes": queue.most, "bound_bytes": queue.bound })
         }),
@@ -90,6 +93,7 @@ pub fn findings(findings: &Findings) -> Value {
             "name": name,
             "bytes": loss.read,
             "aux_records": loss.records,
+            "events": loss.events,
             "lost": lost(loss),
             "pattern": inside.as_ref().map(content),
         })
@@ -98,6 +102,7 @@ pub fn findings(findings: &Findings) -> Value {
         "version": VERSION,
         "records": findings.records,
         "bytes": total.read,
+        "events": total.events,
         "wraps": findings.wraps,
         "recovered": findings.recovered,
         "problems": *findings.problems,
@@ -135,15 +140,15 @@ pub fn report<S: Source + ?Sized>(file: &S) -> Result<Value> {
         value["counters"] = counters.collect();
         value
     });
-    let total = trace
-        .rings
-        .values()
-        .fold(Loss::default(), |sum, ring| sum.plus(ring.loss));
+    let all = trace.rings.values().map(|ring| ring.loss);
+    let all = all.chain(trace.tracefs.values().map(|of| of.loss));
+    let total = all.fold(Loss::default(), Loss::plus);
     Ok(json!({
         "version": VERSION,
         "event": trace.event,
         "pmu": trace.pmu,
         "bytes": total.read,
+        "events": total.events,
         "recovered": trace.recovered,
         "problems": *trace.problems,
         "more_problems": trace.problems.more(),

@@ -68,6 +68,7 @@ mod svg;
 pub mod sys;
 pub mod target;
 pub mod trace;
+pub mod tracepoints;
 mod unpack;
 mod watch;
 

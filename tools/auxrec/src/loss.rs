@@ -38,6 +38,10 @@ pub struct Loss {
     /// For how long nothing was traced as its CPU was offline, ns: until its events were opened again; or while it was online, if it
     /// was not when the recording began.
     pub offline: u64,
+    /// Events of tracefs that were recorded.
+    pub events: u64,
+    /// Events of tracefs that the kernel overwrote, or did not take.
+    pub events_lost: u64,
     next: Option<u64>,
     /// The first record may begin anywhere.
     anywhere: bool,
@@ -121,7 +125,7 @@ impl Loss {
     #[must_use]
     pub fn any(&self) -> bool {
         let gaps = self.partial + self.collision;
-        self.cuts().saturating_add(gaps) != 0 || self.offline != 0
+        self.cuts().saturating_add(gaps) != 0 || self.offline != 0 || self.events_lost != 0
     }
 
     /// Both together.
@@ -140,6 +144,8 @@ impl Loss {
             jumped: self.jumped.saturating_add(other.jumped),
             dark: self.dark.saturating_add(other.dark),
             offline: self.offline.saturating_add(other.offline),
+            events: self.events.saturating_add(other.events),
+            events_lost: self.events_lost.saturating_add(other.events_lost),
             next: None,
             anywhere: false,
             cut_at: None,
@@ -166,6 +172,7 @@ impl Loss {
             self.offline.div_ceil(1000),
             "us without trace, as the CPU was or had been offline",
         );
+        add(self.events_lost, "events of tracefs lost");
         out
     }
 }

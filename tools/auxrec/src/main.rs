@@ -23,6 +23,8 @@ use auxrec::target::{parse_cpus, parse_ids, Target};
 use auxrec::{check, dump, flamegraph, json, record, recover, report, source, Error};
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 
+#[path = "main/events.rs"]
+mod events;
 mod pages;
 
 /// Finished, and everything was recorded.
@@ -161,6 +163,8 @@ struct Record {
     /// recorded elsewhere, as a virtual machine's on its host
     #[arg(long, conflicts_with_all = ["event", "aux_sample", "filter", "aux_watermark", "snapshot", "delay", "apart"])]
     sideband: bool,
+    #[command(flatten)]
+    tracepoints: events::Tracepoints,
     /// Put so many bytes of trace into samples of the other events
     #[arg(long, value_name = "BYTES", num_args = 0..=1, default_missing_value = "4096")]
     aux_sample: Option<String>,
@@ -477,6 +481,7 @@ impl Record {
                 .as_deref()
                 .map(parse_aux_sample)
                 .transpose()?,
+            tracepoints: self.tracepoints.wanted()?,
             filter: self.filter.clone(),
             cgroup: self.cgroup.clone(),
             sizes: match &self.mmap_pages {

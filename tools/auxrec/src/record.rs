@@ -22,6 +22,7 @@ use crate::size::{bytes, RingSizes};
 use crate::snapshot::{Blind, Snapshots};
 use crate::sys::{self, Workload};
 use crate::target::{online_cpus, Target};
+use crate::tracepoints::{self, Tracepoints};
 use crate::watch::Watch;
 
 pub use crate::parallel::Queued;
@@ -51,6 +52,8 @@ pub struct Options {
     pub sideband: bool,
     /// Length of the trace in samples of other events.
     pub aux_sample: Option<u32>,
+    /// Events of tracefs to record beside the trace.
+    pub tracepoints: Option<tracepoints::Wanted>,
     /// The address filter, in perf's syntax: `filter main @ /bin/program`.
     pub filter: Option<String>,
     /// The control group to record: its name, or its directory.
@@ -191,7 +194,16 @@ pub fn record(options: &Options) -> Result<Outcome> {
     for note in decoder::notes(session.plan(), &session.clock()) {
         say(note);
     }
-    let description = options.description(&session, &online, pid);
+    let tracepoints = options.tracepoints.as_ref().map(|wanted| {
+        let plan = session.plan();
+        Tracepoints::open(wanted, &options.output, plan, plan.threads.as_deref())
+    });
+    let tracepoints = tracepoints.transpose()?;
+    let described = match &tracepoints {
+        Some(tracepoints) => tracepoints.described()?,
+        None => None,
+    };
+    let description = options.description(&session, &online, pid, described);
     if options.apart && description.apart.is_none() {
         say("one thread drains all rings, so nothing is --apart");
     }
@@ -256,6 +268,7 @@ pub fn record(options: &Options) -> Result<Outcome> {
         snapshots,
         wakeups: 0,
         queue: None,
+        tracepoints,
         missed: Vec::new(),
         begun: false,
     };

@@ -81,6 +81,19 @@ fn print(trace: &Trace, out: &mut impl Write) -> io::Result<()> {
         all_wraps = wraps.saturating_add(all_wraps);
     }
     line(out, "total", &total, all_wraps)?;
+    for (cpu, of) in &trace.tracefs {
+        let lost = of.loss.describe();
+        let lost = if lost.is_empty() {
+            "nothing lost"
+        } else {
+            &lost
+        };
+        writeln!(
+            out,
+            "# tracefs, CPU {cpu}: {} events; {lost}",
+            of.loss.events
+        )?;
+    }
     if trace.mode == Mode::Overwrite {
         writeln!(
             out,

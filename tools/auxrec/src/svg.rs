@@ -26,6 +26,7 @@ const HEAD: RGBColor = RGBColor(0x1f, 0x6f, 0xb4);
 const TAIL: RGBColor = RGBColor(0xe0, 0x8a, 0x1e);
 const FULL: RGBColor = RGBColor(0x3a, 0x9d, 0x6e);
 const LOST: RGBColor = RGBColor(0xd6, 0x2f, 0x3c);
+const EVENT: RGBColor = RGBColor(0x7a, 0x4f, 0xb0);
 const INK: RGBColor = RGBColor(0x33, 0x3a, 0x42);
 const WRAP: RGBColor = RGBColor(0x9a, 0xa3, 0xad);
 const GRID: RGBColor = RGBColor(0xe6, 0xe9, 0xed);
@@ -42,6 +43,8 @@ struct Lines {
     truncations: Vec<f64>,
     /// From a truncation until the area was drained.
     dark: Vec<Point>,
+    /// Events of tracefs on the CPU of the ring.
+    events: Vec<f64>,
 }
 
 #[allow(clippy::as_conversions, clippy::cast_precision_loss)]
@@ -126,6 +129,20 @@ impl Lines {
         }
         out
     }
+
+    /// Marks events: one for each column of the picture.
+    fn events(&mut self, times: &[u64], start: u64, end: f64) {
+        let columns = float(u64::try_from(POINTS / 4).unwrap_or(1));
+        let inside = times.iter().filter(|time| **time >= start);
+        let mut ms: Vec<_> = inside
+            .map(|time| float(time.saturating_sub(start)) / 1e6)
+            .filter(|at| *at <= end)
+            .collect();
+        ms.sort_by(f64::total_cmp);
+        let column = |at: f64| (at / end * columns).floor();
+        ms.dedup_by(|a, b| column(*a).total_cmp(&column(*b)).is_eq());
+        self.events = ms;
+    }
 }
 
 /// Leaves, of the points that fall into one column of the picture, the first, the lowest, the highest and the last.
@@ -183,7 +200,9 @@ fn paint(
     heading(trace, &title)?;
     let areas = charts.split_evenly((trace.rings.len().max(1), 1));
     for (ring, area) in trace.rings.values().zip(&areas) {
-        let lines = Lines::of(ring, size, start, end, trace.mode);
+        let mut lines = Lines::of(ring, size, start, end, trace.mode);
+        let events = ring.cpu.and_then(|cpu| trace.tracefs.get(&cpu));
+        lines.events(events.map_or(&[], |of| &of.times), start, end);
         let (above, below) = area.split_vertically(POSITIONS);
         positions(ring, &lines, size, end, &above)?;
         fill(&lines, end, &below)?;
@@ -221,9 +240,10 @@ fn heading(trace: &Trace, area: &Area<'_, '_>) -> Drawn {
         ("fill", FULL),
         ("wrap", WRAP),
         ("truncated", LOST),
+        ("event", EVENT),
     ];
     for (n, (name, color)) in (0_i32..).zip(keys) {
-        let x = 780 + n * 95;
+        let x = 700 + n * 95;
         area.draw(&Rectangle::new([(x, 41), (x + 18, 49)], color.filled()))?;
         area.draw_text(name, &small, (x + 24, 38))?;
     }
@@ -275,6 +295,11 @@ fn positions(ring: &Ring, lines: &Lines, size: u64, end: f64, area: &Area<'_, '_
         lines.tail.iter().copied(),
         TAIL.stroke_width(2),
     ))?;
+    let events = lines
+        .events
+        .iter()
+        .map(|&at| PathElement::new([(at, 0.0), (at, top * 0.05)], EVENT.stroke_width(1)));
+    chart.draw_series(events)?;
     Ok(())
 }
 

@@ -114,6 +114,17 @@ pub struct Ring {
     pub loss: Loss,
 }
 
+impl Tracefs {
+    fn event(&mut self, time: u64) {
+        self.times.push(time);
+        self.loss.events += 1;
+    }
+
+    fn lost(&mut self, events: u64) {
+        self.loss.events_lost = self.loss.events_lost.saturating_add(events);
+    }
+}
+
 impl Ring {
     /// Where it belongs, for people.
     #[must_use]
@@ -202,6 +213,15 @@ impl Piece {
     }
 }
 
+/// The events of tracefs that a recording has of a CPU.
+#[derive(Debug, Clone, Default)]
+pub struct Tracefs {
+    /// The time of each, ns.
+    pub times: Vec<u64>,
+    /// How many there are, and how many were lost.
+    pub loss: Loss,
+}
+
 /// A recording. It takes the memory of its lists: an AUX record and a piece are 48 bytes each.
 #[derive(Debug)]
 pub struct Trace {
@@ -209,6 +229,8 @@ pub struct Trace {
     pub finished: bool,
     /// Its rings, by their numbers.
     pub rings: BTreeMap<u32, Ring>,
+    /// The events of tracefs, by CPU.
+    pub tracefs: BTreeMap<u32, Tracefs>,
     /// Name of the event that wrote the trace.
     pub event: String,
     /// Name of its PMU.
@@ -408,6 +430,7 @@ impl Trace {
         };
         let mut trace = Self {
             rings: BTreeMap::new(),
+            tracefs: BTreeMap::new(),
             event: first.event.clone(),
             pmu: first.pmu.clone(),
             mode: first.mode,
@@ -570,7 +593,12 @@ impl Trace {
                 Event::Lost(lost) => {
                     if let Some(ring) = ring_of(Some(lost.id)).or_else(|| ring_of(number)) {
                         self.ring(ring).loss.lost(lost.lost);
+                    } else if let Some(cpu) = id.and_then(|id| id.cpu) {
+                        self.tracefs.entry(cpu).or_default().lost(lost.lost);
                     }
+                }
+                Event::Tracepoint(event) if ring_of(Some(event.id)).is_none() => {
+                    self.tracefs.entry(event.cpu).or_default().event(event.time);
                 }
                 Event::Read(read) => {
                     if let Some(ring) = ring_of(Some(read.id)) {

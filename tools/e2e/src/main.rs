@@ -53,6 +53,7 @@ mod stream;
 mod target;
 mod tasks;
 mod trace_unit;
+mod tracepoints;
 mod truncate;
 mod twins;
 mod workload;
@@ -177,9 +178,12 @@ fn beside(no_tsc: bool, filters: &[String]) -> Result<ExitCode> {
     // What the two do differently does not depend on the kernel, and takes long.
     let stock = std::env::var_os("AUXPMU_KERNEL").is_some_and(|kernel| kernel == "stock");
     let cases = match (no_tsc, stock) {
-        (true, _) => clock::CASES.iter().chain(&[]),
-        (false, true) => beside::CASES.iter().chain(&[]),
-        (false, false) => beside::CASES.iter().chain(differences::CASES),
+        (true, _) => clock::CASES.iter().chain(&[]).chain(&[]),
+        (false, true) => beside::CASES.iter().chain(tracepoints::CASES).chain(&[]),
+        (false, false) => beside::CASES
+            .iter()
+            .chain(tracepoints::CASES)
+            .chain(differences::CASES),
     };
     let cases = cases.map(|case| (case.name, || case.run()));
     run(cases, filters, || Ok(()))

@@ -15,10 +15,18 @@ bitflags::bitflags! {
         const TID = 1 << 1;
         /// Time by the event's clock.
         const TIME = 1 << 2;
+        /// Address.
+        const ADDR = 1 << 3;
+        /// What the event's group has counted.
+        const READ = 1 << 4;
+        /// Callchain.
+        const CALLCHAIN = 1 << 5;
         /// Id of the event, a group's leader's for its members.
         const ID = 1 << 6;
         /// CPU.
         const CPU = 1 << 7;
+        /// Period.
+        const PERIOD = 1 << 8;
         /// Id of the very event.
         const STREAM_ID = 1 << 9;
         /// What a tracepoint has.

@@ -11,6 +11,8 @@ use crate::{Error, Result};
 pub struct Feature(pub u8);
 
 impl Feature {
+    /// Formats of tracepoints, as `trace-cmd` version 0.6 has them.
+    pub const TRACING_DATA: Self = Self(1);
     /// Host's name.
     pub const HOSTNAME: Self = Self(3);
     /// Kernel's release.

@@ -53,8 +53,8 @@ pub use read::File;
 pub use record::{
     rename, Aux, AuxFlags, Auxtrace, AuxtraceInfo, AuxtraceZstd, Comm, Encode, Event, FileId,
     FinishedInit, FinishedRound, IdIndex, IdIndexEntry, ItraceStart, KernelMmap, Lost, Mmap2, Read,
-    Record, RecordType, Records, SampleId, Task, TextPoke, TimeConv, TimePlace, MISC_BUILD_ID,
-    MISC_COMM_EXEC, MISC_KERNEL, MISC_SWITCH_OUT, MISC_USER,
+    Record, RecordType, Records, SampleId, Task, TextPoke, TimeConv, TimePlace, Tracepoint,
+    MISC_BUILD_ID, MISC_COMM_EXEC, MISC_KERNEL, MISC_SWITCH_OUT, MISC_USER,
 };
 pub use recover::{recover, Recovered};
 pub use stream::Stream;

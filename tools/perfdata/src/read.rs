@@ -38,17 +38,16 @@ impl Events {
             attr.sample_type.contains(SampleType::IDENTIFIER)
                 && attr.flags.contains(Flags::SAMPLE_ID_ALL)
         };
-        if record.kind.is_user()
-            || record.kind == RecordType::SAMPLE
-            || !self.list.iter().all(identified)
-        {
+        if record.kind.is_user() || !self.list.iter().all(identified) {
             return 0;
         }
-        // The identifier is the last word of every such record.
-        record
-            .body
-            .last_chunk::<8>()
-            .and_then(|id| self.with(u64::from_le_bytes(*id)))
+        // The identifier is the first word of every sample, and the last of every other record.
+        let id = if record.kind == RecordType::SAMPLE {
+            record.body.first_chunk::<8>()
+        } else {
+            record.body.last_chunk::<8>()
+        };
+        id.and_then(|id| self.with(u64::from_le_bytes(*id)))
             .unwrap_or(0)
     }
 

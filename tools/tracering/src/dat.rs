@@ -127,8 +127,22 @@ pub fn write<R: Read>(
     data(out, head, cpus).map_err(failed)
 }
 
-fn write_head(out: &mut impl Write, head: &Head, cpus: usize) -> io::Result<()> {
-    out.write_all(b"\x17\x08\x44tracing6\0")?;
+/// What perf has of the head in a section of its files, in the format's version 0.6.
+///
+/// # Errors
+/// If something is too large for it.
+pub fn tracing_data(head: &Head) -> Result<Vec<u8>> {
+    let mut out = Vec::new();
+    let written = write_common(&mut out, "0.6", head);
+    written.map_err(|e| Error::failed(format!("cannot describe the events: {e}")))?;
+    Ok(out)
+}
+
+/// What both have.
+fn write_common(out: &mut impl Write, version: &str, head: &Head) -> io::Result<()> {
+    out.write_all(b"\x17\x08\x44tracing")?;
+    out.write_all(version.as_bytes())?;
+    out.write_all(&[0])?;
     out.write_all(&[u8::from(cfg!(target_endian = "big")), long()])?;
     out.write_all(&word(head.page_size)?)?;
     out.write_all(b"header_page\0")?;
@@ -152,7 +166,11 @@ fn write_head(out: &mut impl Write, head: &Head, cpus: usize) -> io::Result<()> 
         out.write_all(&word(bytes.len())?)?;
         out.write_all(bytes)?;
     }
-    sized(out, &head.cmdlines)?;
+    sized(out, &head.cmdlines)
+}
+
+fn write_head(out: &mut impl Write, head: &Head, cpus: usize) -> io::Result<()> {
+    write_common(out, "6", head)?;
     out.write_all(&word(cpus)?)?;
     out.write_all(b"options  \0")?;
     let version = format!("tracering {}", env!("CARGO_PKG_VERSION"));

@@ -43,7 +43,7 @@ pub use events::{Instance, Named};
 pub use header::{check_event_header, PageHeader};
 pub use meta::{Meta, Reader as MetaReader, META_STRUCT_LEN};
 pub use pages::Pages;
-pub use record::{Recorder, Summary};
+pub use record::{Recorded, Recorder, Summary, Taken};
 pub use ring::{Map, Raw, Reader, Ring, Stream};
 pub use subbuf::{
     Cursor, Event, Events, Missed, SubBuffer, RB_MISSED_EVENTS, RB_MISSED_STORED,

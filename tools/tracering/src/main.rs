@@ -160,7 +160,9 @@ impl Record {
                 })?
             }
         };
-        let summary = recorder.finish(top, events.values(), &self.output)?;
+        let recorded = recorder.stop()?;
+        recorded.write_dat(top, events.values(), &self.output)?;
+        let summary = recorded.summary();
         writeln!(
             io::stderr(),
             "tracering: {} events of {} CPUs written to {}, {} lost",

@@ -3,7 +3,7 @@
 //! From buffers into files: a thread for each CPU.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufWriter, Seek, SeekFrom};
+use std::io::{self, BufReader, BufWriter, Read as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,6 +16,8 @@ use crate::events::Named;
 use crate::header::PageHeader;
 use crate::pages::Pages;
 use crate::ring::Ring;
+use crate::subbuf::SubBuffer;
+use crate::sys::Bytes;
 use crate::tracefs::Tracefs;
 
 /// How long a thread waits for a buffer, until it looks whether the recording is over.
@@ -46,7 +48,7 @@ struct Cpu {
     pages: Option<Pages<File>>,
     part: Part,
     events: u64,
-    /// What was lost before.
+    /// What had been lost before.
     lost: u64,
 }
 
@@ -54,16 +56,23 @@ struct Cpu {
 #[derive(Debug)]
 struct Part {
     path: PathBuf,
-    file: File,
 }
 
 impl Part {
-    fn new(beside: &Path, cpu: u32) -> Result<Self> {
+    fn new(beside: &Path, cpu: u32) -> Result<(Self, File)> {
         let mut path = beside.as_os_str().to_owned();
         path.push(format!(".cpu{cpu}"));
         let path = PathBuf::from(path);
         let file = create(&path)?;
-        Ok(Self { path, file })
+        Ok((Self { path }, file))
+    }
+
+    fn open(&self) -> Result<File> {
+        File::open(&self.path).map_err(|e| self.failed(&e))
+    }
+
+    fn failed(&self, error: &io::Error) -> Error {
+        Error::failed(format!("{}: {error}", self.path.display()))
     }
 }
 
@@ -83,16 +92,14 @@ fn create(path: &Path) -> Result<File> {
 }
 
 impl Recorder {
-    /// Opens the buffers of these CPUs. What is read goes into files beside `path` until [`Recorder::finish`].
+    /// Opens the buffers of these CPUs. What is read goes into files beside `path` until [`Recorder::stop`].
     ///
     /// # Errors
     /// If a buffer can neither be mapped nor read, or a file cannot be made.
     pub fn new(tracefs: &Tracefs, cpus: &[u32], path: &Path) -> Result<Self> {
         let header = tracefs.page_header()?;
         let cpus = cpus.iter().map(|&cpu| {
-            let part = Part::new(path, cpu)?;
-            let file = part.file.try_clone();
-            let file = file.map_err(|e| Error::failed(format!("{}: {e}", part.path.display())))?;
+            let (part, file) = Part::new(path, cpu)?;
             Ok(Cpu {
                 cpu,
                 ring: Ring::open(tracefs.cpu_file(cpu, "trace_pipe_raw"), header)?,
@@ -136,40 +143,132 @@ impl Recorder {
         done.into_iter().collect()
     }
 
-    /// Writes the file, which knows these events.
+    /// Closes the buffers.
+    ///
+    /// # Errors
+    /// If a file cannot be written, or the counters cannot be read.
+    pub fn stop(self) -> Result<Recorded> {
+        let Self {
+            tracefs,
+            header,
+            cpus,
+        } = self;
+        let cpus = cpus.into_iter().map(|mut cpu| {
+            let lost = lost(&tracefs, cpu.cpu)?.saturating_sub(cpu.lost);
+            let len = cpu.finish()?;
+            Ok(Taken {
+                cpu: cpu.cpu,
+                header,
+                part: cpu.part,
+                len,
+                events: cpu.events,
+                lost,
+            })
+        });
+        Ok(Recorded {
+            cpus: cpus.collect::<Result<_>>()?,
+            tracefs,
+            header,
+        })
+    }
+}
+
+/// What was recorded of all CPUs. The files are removed when it is dropped.
+#[derive(Debug)]
+pub struct Recorded {
+    tracefs: Tracefs,
+    header: PageHeader,
+    cpus: Vec<Taken>,
+}
+
+/// What was recorded of a CPU.
+#[derive(Debug)]
+pub struct Taken {
+    cpu: u32,
+    header: PageHeader,
+    part: Part,
+    len: u64,
+    events: u64,
+    lost: u64,
+}
+
+impl Recorded {
+    /// Each CPU.
+    #[must_use]
+    pub fn cpus(&self) -> &[Taken] {
+        &self.cpus
+    }
+
+    /// All together.
+    #[must_use]
+    pub fn summary(&self) -> Summary {
+        let add = |sum: Summary, cpu: &Taken| Summary {
+            events: sum.events.saturating_add(cpu.events),
+            lost: sum.lost.saturating_add(cpu.lost),
+        };
+        self.cpus.iter().fold(Summary::default(), add)
+    }
+
+    /// Writes a `trace.dat`, which knows these events.
     ///
     /// # Errors
     /// If tracefs does not say what belongs into it, or it cannot be written.
-    pub fn finish<'a>(
-        mut self,
+    pub fn write_dat<'a>(
+        &self,
         top: &Tracefs,
         events: impl IntoIterator<Item = &'a Named>,
         path: &Path,
-    ) -> Result<Summary> {
-        let mut sum = Summary::default();
-        let last = self.cpus.iter().map(|cpu| cpu.cpu).max().unwrap_or(0);
-        let mut parts = Vec::new();
-        for cpu in 0..=last {
-            let Some(cpu) = self.cpus.iter_mut().find(|other| other.cpu == cpu) else {
-                parts.push((None, 0));
-                continue;
-            };
-            sum.events += cpu.events;
-            sum.lost += lost(&self.tracefs, cpu.cpu)?.saturating_sub(cpu.lost);
-            parts.push(cpu.finish()?);
-        }
+    ) -> Result<()> {
         let head = Head::new(top, &self.tracefs, events, self.header)?;
-        let mut cpus = Vec::new();
-        for (file, len) in parts {
-            let data: Box<dyn io::Read> = match file {
-                Some(file) => Box::new(file),
-                None => Box::new(io::empty()),
-            };
-            cpus.push((data, len));
+        let last = self.cpus.iter().map(|cpu| cpu.cpu).max().unwrap_or(0);
+        let mut cpus: Vec<(Box<dyn io::Read>, u64)> = Vec::new();
+        for cpu in 0..=last {
+            match self.cpus.iter().find(|other| other.cpu == cpu) {
+                Some(cpu) => cpus.push((Box::new(cpu.part.open()?), cpu.len)),
+                None => cpus.push((Box::new(io::empty()), 0)),
+            }
         }
         let mut out = BufWriter::new(create(path)?);
-        dat::write(&mut out, &head, &mut cpus)?;
-        Ok(sum)
+        dat::write(&mut out, &head, &mut cpus)
+    }
+}
+
+impl Taken {
+    /// Its number.
+    #[must_use]
+    pub fn cpu(&self) -> u32 {
+        self.cpu
+    }
+
+    /// How many events were recorded.
+    #[must_use]
+    pub fn events(&self) -> u64 {
+        self.events
+    }
+
+    /// How many the kernel overwrote, or did not take, meanwhile.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    /// Calls `each` with each sub-buffer, in their order.
+    ///
+    /// # Errors
+    /// If one cannot be read, or the error of `each`.
+    pub fn each<E: From<Error>>(
+        &self,
+        mut each: impl FnMut(SubBuffer<'_>) -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E> {
+        let mut file = BufReader::new(self.part.open()?);
+        let mut page = vec![0; self.header.subbuf_size()];
+        let size = u64::try_from(page.len()).unwrap_or(u64::MAX);
+        for _ in 0..self.len / size {
+            file.read_exact(&mut page)
+                .map_err(|e| self.part.failed(&e))?;
+            each(SubBuffer::parse(&self.header, Bytes::from(&*page))?)?;
+        }
+        Ok(())
     }
 }
 
@@ -213,15 +312,13 @@ impl Cpu {
         Ok(())
     }
 
-    /// The file, from its beginning, and its length.
-    fn finish(&mut self) -> Result<(Option<File>, u64)> {
-        let failed = |e: io::Error| Error::failed(format!("{}: {e}", self.part.path.display()));
+    /// Ends the file; its length.
+    fn finish(&mut self) -> Result<u64> {
         let Some(pages) = self.pages.take() else {
-            return Ok((None, 0));
+            return Ok(0);
         };
-        let (mut file, len) = pages.finish().map_err(failed)?;
-        file.seek(SeekFrom::Start(0)).map_err(failed)?;
-        Ok((Some(file), len))
+        let (_, len) = pages.finish().map_err(|e| self.part.failed(&e))?;
+        Ok(len)
     }
 }
 

@@ -5,7 +5,7 @@
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
-use perfdata::{ClockData, EventDesc, Features, IdIndexEntry, TimeConv};
+use perfdata::{ClockData, EventDesc, Feature, Features, IdIndexEntry, TimeConv};
 
 use super::Limits;
 use crate::decoder::Info;
@@ -15,6 +15,7 @@ use crate::pmu::Pmus;
 use crate::session::{Mode, Plan};
 use crate::sys;
 use crate::target::Target;
+use crate::tracepoints::Described;
 use crate::unpack::NOTE;
 
 /// The description of a recording, for each of its files.
@@ -40,6 +41,8 @@ pub(crate) struct Description {
     pub info: Option<Info>,
     /// If each thread writes a file: the recording, and the thread of this file.
     pub apart: Option<Apart>,
+    /// The events of tracefs that it has.
+    pub tracepoints: Option<Described>,
 }
 
 /// The note that says what the `reference` of AUXTRACE records is. Without it, it is the time.
@@ -88,6 +91,9 @@ pub(super) fn features(
         .events(&what.events)
         .pmu_mappings(&Pmus::default().mappings())
         .notes(&notes);
+    if let Some(tracepoints) = &what.tracepoints {
+        features.raw(Feature::TRACING_DATA, tracepoints.data.clone());
+    }
     if what.plan.has_own_clock() {
         features.clock(
             sys::clock_resolution(),

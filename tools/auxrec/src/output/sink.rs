@@ -59,6 +59,10 @@ impl Tape for Output {
         // The records go to the system now. FINISHED_ROUND may wait for the next records, or for the
         // header.
         self.file.flush()?;
+        // Events of tracefs come behind all other records, and may be older than these.
+        if self.what.tracepoints.is_some() {
+            return Ok(());
+        }
         Ok(self.file.record(&FinishedRound, None)?)
     }
 

@@ -116,6 +116,7 @@ fn description() -> Description {
             threads: 2,
             thread: None,
         }),
+        tracepoints: None,
     }
 }
 
@@ -132,6 +133,7 @@ fn others_cannot_read_files_of_trace() {
     };
     let what = Description {
         apart: None,
+        tracepoints: None,
         ..description()
     };
     let mut series = Output::create(&in_it("series"), what, limits).unwrap();

@@ -26,6 +26,7 @@ use crate::session::{default_watermark, known_sideband, Mode, Plan, Session};
 use crate::size::check_ring;
 use crate::sys;
 use crate::target::{check_online, process_of, threads, Target};
+use crate::tracepoints::Described;
 
 impl Options {
     /// What to open, by these limits, where these CPUs are online.
@@ -60,6 +61,16 @@ impl Options {
             return Err(Error::usage(
                 "--apart and --switch-output each make several files: leave one of them out",
             ));
+        }
+        if let (Some(wanted), true) = (
+            &self.tracepoints,
+            self.apart || self.switch_output.is_some() || self.output.as_os_str() == "-",
+        ) {
+            if wanted.dat.is_none() {
+                return Err(Error::usage(
+                    "--trace writes events into one file, when the recording ends: leave --apart, --switch-output or -o - out, or give --trace-dat FILE",
+                ));
+            }
         }
         if self.cgroup.is_some() && !self.target.is_system() {
             return Err(Error::usage(
@@ -199,6 +210,7 @@ impl Options {
         session: &Session,
         online: &[u32],
         workload: Option<u32>,
+        tracepoints: Option<Described>,
     ) -> Description {
         let plan = session.plan();
         let rings = session.rings().len();
@@ -213,8 +225,16 @@ impl Options {
         let mut numbers: Vec<usize> = (0..=plan.events.len()).collect();
         // The events that write trace come first: readers look at the first event.
         numbers.sort_by_key(|number| !plan.owners().any(|owner| owner == *number));
+        let mut events: Vec<_> = numbers.into_iter().map(event).collect();
+        // The tracking event stays the last.
+        let at = events.len().saturating_sub(1);
+        let described = tracepoints
+            .iter()
+            .flat_map(|all| all.events.iter().cloned());
+        events.splice(at..at, described);
         Description {
-            events: numbers.into_iter().map(event).collect(),
+            events,
+            tracepoints,
             index: session.id_index(),
             cmdline: self.cmdline.clone(),
             online: online.len(),

@@ -23,6 +23,7 @@ use crate::parallel::{self, share, Queued, Rotate};
 use crate::session::{Mode, Rings, Session};
 use crate::snapshot::Snapshots;
 use crate::sys::Workload;
+use crate::tracepoints::Tracepoints;
 use crate::watch::Wake;
 
 /// How often the recorder updates the file's header, and restarts events that are off while their
@@ -43,6 +44,8 @@ pub(super) struct Recording {
     pub(super) snapshots: Option<Snapshots>,
     pub(super) wakeups: u64,
     pub(super) queue: Option<Queued>,
+    /// Events of tracefs that are recorded beside the trace.
+    pub(super) tracepoints: Option<Tracepoints>,
     /// CPUs without rings, and what was lost on them.
     pub(super) missed: Vec<(String, Loss, u64)>,
     /// Whether anything can have been recorded.
@@ -113,6 +116,9 @@ impl Recording {
             }
         }
 
+        if let Some(tracepoints) = &mut self.tracepoints {
+            tracepoints.start()?;
+        }
         self.session.enable(options.delay == Delay::None)?;
         if let Some(workload) = workload.as_deref_mut() {
             workload.start().map_err(|e| {
@@ -265,6 +271,9 @@ impl Recording {
     /// Disables the events, drains the rings, and writes what comes after the last record of the kernel.
     pub(super) fn end(&mut self, options: &Options, newcomers: &mut Newcomers) -> Result<()> {
         self.session.disable()?;
+        if let Some(tracepoints) = &mut self.tracepoints {
+            tracepoints.stop()?;
+        }
         if self.parts.is_empty() {
             drain::pass(
                 &mut self.session,
@@ -291,6 +300,9 @@ impl Recording {
                 ("blind_max_ns", snapshots.blind.max.to_string()),
                 ("blind_ns", snapshots.blind.sum.to_string()),
             ];
+        }
+        if let Some(tracepoints) = &mut self.tracepoints {
+            self.missed.extend(tracepoints.write(&mut self.output)?);
         }
         let mut offline = Vec::new();
         for (cpu, dark) in self.session.offline() {

@@ -3,13 +3,16 @@
 //! What a record says: its fields, by its type.
 
 use super::kernel::{
-    Aux, AuxFlags, Comm, FileId, ItraceStart, KernelMmap, Lost, Mmap2, Read, Task, MISC_BUILD_ID,
-    MISC_COMM_EXEC, MISC_SWITCH_OUT,
+    Aux, AuxFlags, Comm, FileId, ItraceStart, KernelMmap, Lost, Mmap2, Read, Task, Tracepoint,
+    MISC_BUILD_ID, MISC_COMM_EXEC, MISC_SWITCH_OUT,
 };
 use super::user::{Auxtrace, AuxtraceZstd, TimeConv};
 use super::{Record, RecordType};
 use crate::attr::{Attr, ReadFormat};
 use crate::Result;
+
+/// `PERF_TYPE_TRACEPOINT`.
+const TRACEPOINT: u32 = 2;
 
 /// The fields of a record, if this crate knows its type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,6 +41,8 @@ pub enum Event<'a> {
     Switch(bool, Option<(u32, u32)>),
     /// A symbol of the kernel was added, or (`true`) removed: address, length, name.
     Ksymbol(bool, u64, u32, &'a [u8]),
+    /// See [`Tracepoint`].
+    Tracepoint(Tracepoint<'a>),
     /// A change of kernel text: address, old bytes, new bytes.
     TextPoke(u64, &'a [u8], &'a [u8]),
     /// Hardware id of an AUX output.
@@ -170,6 +175,12 @@ impl<'a> Record<'a> {
             }
             RecordType::AUX_OUTPUT_HW_ID => Event::AuxOutputHwId(c.u64("AUX_OUTPUT_HW_ID.hw_id")?),
             RecordType::LOST_SAMPLES => Event::LostSamples(c.u64("LOST_SAMPLES.lost")?),
+            RecordType::SAMPLE if attr.kind == TRACEPOINT => {
+                match Tracepoint::decode(attr.sample_type, &mut c)? {
+                    Some(tracepoint) => Event::Tracepoint(tracepoint),
+                    None => Event::Other(self.kind),
+                }
+            }
             RecordType::TIME_CONV => Event::TimeConv(TimeConv::decode(&mut c)?),
             RecordType::AUXTRACE_INFO => {
                 let kind = c.u32("AUXTRACE_INFO.type")?;
