@@ -29,7 +29,7 @@ help:
 	@echo '  make exact          what decoders show of a trace is what was executed, by programs and the kernel; CASE="name|other" for some'
 	@echo '  make break          defects put into pattern on purpose: rows of the matrix must name them'
 	@echo '  make debug          kunit and e2e on a kernel with lockdep, KASAN and kmemleak, whose allocations are made to fail; CASE="name|other"'
-	@echo '  make bench          what a session of an event and recording cost, in guest instructions; PART=driver, steps, tracing, restart or recorder'
+	@echo '  make bench          what a session of an event and recording cost, in guest instructions; PART=driver, steps, tracing, restart, ring or recorder'
 	@echo '                      for one of them, PART=parallel for how fast two processors are drained'
 	@echo '  make figures        Documentation/figures.md from what was measured last'
 	@echo '  make coverage       Documentation/intel-pt-coverage.md from what the tests said last'

@@ -18,6 +18,10 @@ use crate::session::Mode;
 use crate::source::Source;
 use crate::unpack::{Next, Place, Plain};
 
+mod tracefs;
+
+pub use tracefs::Tracefs;
+
 /// An AUX record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AuxAt {
@@ -114,17 +118,6 @@ pub struct Ring {
     pub loss: Loss,
 }
 
-impl Tracefs {
-    fn event(&mut self, time: u64) {
-        self.times.push(time);
-        self.loss.events += 1;
-    }
-
-    fn lost(&mut self, events: u64) {
-        self.loss.events_lost = self.loss.events_lost.saturating_add(events);
-    }
-}
-
 impl Ring {
     /// Where it belongs, for people.
     #[must_use]
@@ -211,15 +204,6 @@ impl Piece {
             0
         }
     }
-}
-
-/// The events of tracefs that a recording has of a CPU.
-#[derive(Debug, Clone, Default)]
-pub struct Tracefs {
-    /// The time of each, ns.
-    pub times: Vec<u64>,
-    /// How many there are, and how many were lost.
-    pub loss: Loss,
 }
 
 /// A recording. It takes the memory of its lists: an AUX record and a piece are 48 bytes each.

@@ -21,7 +21,7 @@ use crate::hostile::{software, DUMMY};
 use crate::probe::{bytes, Probe};
 use crate::steps;
 use crate::workload::pin;
-use crate::{module, parallel, recorders, restarts, twins};
+use crate::{module, parallel, recorders, restarts, ring, twins};
 
 /// What to measure.
 #[derive(clap::Args, Debug)]
@@ -46,6 +46,8 @@ enum What {
     Loss,
     /// Interrupts of units that restart a transaction, with a mark before and behind those of each unit for the same plugin.
     Restarts,
+    /// An event of tracefs that is read.
+    Ring,
     /// The recorder's work, and stock perf's.
     Record,
     /// Of these only what a MiB costs.
@@ -77,6 +79,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         What::Commit => commits()?,
         What::Loss => losses()?,
         What::Restarts => restarts::run(args.times)?,
+        What::Ring => ring::bench::run()?,
         What::Record => recorders::run()?,
         What::Cost => recorders::cost_of_all()?,
         What::Parallel => parallel::run()?,

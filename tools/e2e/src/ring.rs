@@ -5,6 +5,7 @@
 //! The events are numbered, and written by `trace_marker` into an instance of the case's own. So what was lost is known from the
 //! numbers alone, and must be what the sub-buffers say, and what `stats` counts.
 
+pub mod bench;
 mod record;
 mod text;
 

@@ -13,7 +13,7 @@ use crate::guest::Guest;
 use crate::kernel::{Kernel, Kind};
 use crate::modules::{self, Mode};
 use crate::step::Progress;
-use crate::{bounce, recorders, restarts, slowdown, steps, tools, twins, windows};
+use crate::{bounce, recorders, restarts, ring, slowdown, steps, tools, twins, windows};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -30,6 +30,8 @@ pub enum Part {
     Steps,
     /// What it costs to trace a guest with the trace unit.
     Tracing,
+    /// What an event of tracefs costs that is read.
+    Ring,
     /// What drivers execute from an interrupt until the unit runs again.
     Restart,
 }
@@ -97,6 +99,9 @@ pub fn run(cache: &Cache, part: Option<Part>) -> Result<Report> {
         progress.end("done");
         report.add(figures.lines(), figures.figures());
     }
+    if wanted(Part::Ring) {
+        ring(cache, &mut report)?;
+    }
     if wanted(Part::Recorder) {
         recorder(cache, &mut report)?;
     }
@@ -105,6 +110,20 @@ pub fn run(cache: &Cache, part: Option<Part>) -> Result<Report> {
     }
     figures::save(cache, &report.figures)?;
     Ok(report)
+}
+
+fn ring(cache: &Cache, report: &mut Report) -> Result<()> {
+    let kernel = Kernel::prepare(cache, Kind::Lean)?;
+    let built = modules::build(cache, &kernel, Mode::Plain)?;
+    let programs = tools::build(cache)?;
+    let progress = Progress::begin("counting instructions of events that are read");
+    let guest = Guest::new(&kernel, &built.files)?.installed(Path::new("/usr/bin/trace-cmd"))?;
+    let said = count(cache, guest, &programs, ring::Figures::COMMAND)?;
+    let figures = ring::Figures::parse(&said);
+    let figures = figures.ok_or_else(|| unclear(&cache.build().join("bench/guest")))?;
+    progress.end("done");
+    report.add(figures.lines(), figures.figures());
+    Ok(())
 }
 
 fn recorder(cache: &Cache, report: &mut Report) -> Result<()> {

@@ -18,7 +18,7 @@ use std::path::PathBuf;
 const HEAD: &str = "name\tvalue\tunit\ttarget\tverdict";
 
 /// The groups: name, title, and the command that measures it.
-const GROUPS: [(&str, &str, &str); 7] = [
+const GROUPS: [(&str, &str, &str); 8] = [
     (
         "bounce",
         "Commits with data, by sink of `pattern`",
@@ -43,6 +43,11 @@ const GROUPS: [(&str, &str, &str); 7] = [
         "restart",
         "Instructions of the driver from interrupt to restart, beside `pattern`",
         "make bench PART=restart",
+    ),
+    (
+        "ring",
+        "An event of tracefs that is read, by the length of its text",
+        "make bench PART=ring",
     ),
     ("steps", "Single steps", "make bench PART=steps"),
     (

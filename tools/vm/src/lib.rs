@@ -38,6 +38,7 @@ pub mod readers;
 pub mod recorders;
 pub mod release;
 pub mod restarts;
+pub mod ring;
 pub mod slowdown;
 pub mod splat;
 pub mod step;

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The events of tracefs in a recording.
+
+use crate::loss::Loss;
+
+/// The events of tracefs that a recording has of a CPU.
+#[derive(Debug, Clone, Default)]
+pub struct Tracefs {
+    /// The time of each, ns.
+    pub times: Vec<u64>,
+    /// How many there are, and how many were lost.
+    pub loss: Loss,
+}
+
+impl Tracefs {
+    pub(super) fn event(&mut self, time: u64) {
+        self.times.push(time);
+        self.loss.events += 1;
+    }
+
+    pub(super) fn lost(&mut self, events: u64) {
+        self.loss.events_lost = self.loss.events_lost.saturating_add(events);
+    }
+}
