@@ -5,6 +5,8 @@
 //! `coverage/promises.tsv` has the promises: section, promise, and for `soft_pt` and `trace_unit` either cases, as the ends of their paths
 //! with `; ` between, or `cannot: REASON` where software cannot, or `open: WHAT` where nothing shows it yet. The results are those of the
 //! last run of tests. Of a case that did not run, the document keeps what it said.
+//!
+//! Then come the tests that others wrote, with their results and reasons.
 
 use crate::cache::Cache;
 use crate::error::{Error, OnFile, Result};
@@ -35,6 +37,20 @@ to Linux_ (Andi Kleen, LWN.net, July 1, 2015). A case is named by the end of its
 | passed | each of the cases passed when it last ran |
 | cannot | software cannot, or this machine's |
 | open | nothing shows it yet |
+";
+
+/// The suite of tests that others wrote.
+const OTHERS: &str = "perf's own tests";
+
+/// How the part about them begins. Then there is a row for each.
+const HEAD_OF_OTHERS: &str = "
+## Others' tests
+
+perf's own shell tests, unmodified, from Debian's package, with each unit under the name `intel_pt`
+([testing.md](testing.md#perfs-own-tests)). What has a reason instead of a result cannot pass here.
+
+| test | soft_pt | trace_unit |
+|---|---|---|
 ";
 
 /// How a promise is held on a unit.
@@ -219,6 +235,52 @@ fn document(promises: &[Promise<'_>], results: &Results) -> String {
     text
 }
 
+/// The rows of the tests that others wrote, if they have run: a `-` for one that does not run with a unit.
+fn others(run: &[Case]) -> Option<String> {
+    let suite = run.iter().find_map(|case| match case.name == OTHERS {
+        true => Some(case),
+        false => case
+            .children
+            .iter()
+            .find(|child| child.name == OTHERS && !child.children.is_empty()),
+    })?;
+    let units: Vec<_> = UNITS
+        .iter()
+        .map(|unit| suite.children.iter().find(|case| case.name == *unit))
+        .collect();
+    let mut names: Vec<&str> = Vec::new();
+    for test in units.iter().flatten().flat_map(|unit| &unit.children) {
+        if !names.contains(&test.name.as_str()) {
+            names.push(&test.name);
+        }
+    }
+    let mut text = HEAD_OF_OTHERS.to_owned();
+    for name in names {
+        let _ = write!(text, "| {name} ");
+        for unit in &units {
+            let test = unit.and_then(|unit| unit.children.iter().find(|test| test.name == name));
+            let result = match test.map(|test| (test.status, test.reason.as_str())) {
+                Some((Status::Pass, _)) => "passed",
+                Some((Status::Skip, reason)) => reason,
+                Some((Status::Fail, _)) => FAILED,
+                None => "-",
+            };
+            let _ = write!(text, "| {result} ");
+        }
+        text.push_str("|\n");
+    }
+    Some(text)
+}
+
+/// What a row says of a test that fails.
+const FAILED: &str = "**failed**";
+
+/// What a document has of them.
+fn said_of_others(document: &str) -> &str {
+    let at = document.find(HEAD_OF_OTHERS).unwrap_or(document.len());
+    document.get(at..).unwrap_or_default()
+}
+
 /// Writes the document.
 ///
 /// # Errors
@@ -229,9 +291,12 @@ pub fn write(cache: &Cache) -> Result<PathBuf> {
     let run = cache.build().join("test/all.ktap");
     let run = fs::read_to_string(&run).on("read", &run)?;
     let place = cache.checkout().join(DOCUMENT);
-    let mut known = said(&fs::read_to_string(&place).unwrap_or_default());
-    known.extend(results(&promises, &ktap::parse(&run)));
-    fs::write(&place, document(&promises, &known)).on("write", &place)?;
+    let before = fs::read_to_string(&place).unwrap_or_default();
+    let run = ktap::parse(&run);
+    let mut known = said(&before);
+    known.extend(results(&promises, &run));
+    let others = others(&run).unwrap_or_else(|| said_of_others(&before).to_owned());
+    fs::write(&place, document(&promises, &known) + &others).on("write", &place)?;
     Ok(place)
 }
 
@@ -249,8 +314,12 @@ pub fn check(checkout: &Path) -> Case {
         Err(error) => return Case::fail(NAME, &error),
     };
     let results = said(&text);
-    if document(&promises, &results) != text {
+    let others = said_of_others(&text);
+    if document(&promises, &results) + others != text {
         return Case::fail(NAME, "it is not what `make coverage` writes");
+    }
+    if others.is_empty() || others.contains(FAILED) {
+        return Case::fail(NAME, "a test that others wrote fails, or none has run");
     }
     match results.iter().find(|(_, status)| **status != Status::Pass) {
         Some((name, status)) => Case::fail(NAME, &format!("{name}: {status:?}")),
@@ -314,6 +383,28 @@ mod tests {
                 assert!(text.contains(&row), "{row}\n{text}");
             }
         }
+    }
+
+    #[test]
+    fn the_tests_of_others_have_reasons() {
+        let unit = |name: &str, cases| Case::suite(name, cases);
+        let suite = |one, other| {
+            let units = vec![unit("soft_pt", one), unit("trace_unit", other)];
+            vec![Case::suite("exact", vec![Case::suite(OTHERS, units)])]
+        };
+        let run = suite(
+            vec![Case::pass("a.sh"), Case::skip("b.sh", "no BPF")],
+            vec![Case::fail("a.sh", "status 1")],
+        );
+        let text = others(&run).unwrap();
+        let rows = text.strip_prefix(HEAD_OF_OTHERS).unwrap();
+        assert_eq!(
+            rows,
+            "| a.sh | passed | **failed** |\n| b.sh | no BPF | - |\n"
+        );
+        assert_eq!(others(&[Case::pass("exact")]), None);
+        assert_eq!(said_of_others(&format!("| x | y |\n{text}")), text);
+        assert!(said(&text).is_empty());
     }
 
     #[test]

@@ -257,7 +257,7 @@ fn judged(outcome: &Outcome, unit: &str, script: &str) -> Result<Vec<Case>> {
         .chain([(script.to_owned(), whole)]);
     Ok(all
         .map(|(name, came)| {
-            let is = |(of, part, _): &&(&str, &str, &str)| *of == unit && name.ends_with(part);
+            let is = |(of, test, _): &&(&str, &str, &str)| *of == unit && is_test(&name, test);
             let cannot = CANNOT.iter().find(is);
             match (came, cannot) {
                 (Came::Passed, _) => Case::pass(&name),
@@ -269,6 +269,12 @@ fn judged(outcome: &Outcome, unit: &str, script: &str) -> Result<Vec<Case>> {
             }
         })
         .collect())
+}
+
+/// Whether this is the name of a test, or of a part of one.
+fn is_test(name: &str, test: &str) -> bool {
+    let part = name.strip_suffix(test);
+    part.is_some_and(|script| script.is_empty() || script.ends_with(": "))
 }
 
 /// The parts of a script that says `--- Test NAME ---` in front of each, and `OK` or `SKIP: WHY` at its end.
@@ -304,6 +310,18 @@ fn parts(said: &str) -> Vec<(String, Came)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_test_is_known_by_its_whole_name() {
+        for (name, test, want) in [
+            ("record.sh", "record.sh", true),
+            ("a.sh: with kernel trace", "with kernel trace", true),
+            ("multi_record.sh", "record.sh", false),
+            ("a.sh: not with kernel trace", "with kernel trace", false),
+        ] {
+            assert_eq!(is_test(name, test), want, "{name}");
+        }
+    }
 
     #[test]
     fn parts_are_told_apart() {
