@@ -6,6 +6,7 @@
 //! numbers alone, and must be what the sub-buffers say, and what `stats` counts.
 
 pub mod bench;
+mod more;
 mod record;
 mod text;
 
@@ -22,7 +23,7 @@ use auxrec::sys::Mapping;
 use nix::sys::personality::{self, Persona};
 use rustix::io::Errno;
 use tracering::format::Format;
-use tracering::{Error, Map, Missed, PageHeader, Reader, Ring, Stream, Tracefs};
+use tracering::{Bytes, Error, Map, Missed, PageHeader, Reader, Ring, Stream, Tracefs};
 
 use crate::hotplug;
 use crate::recorder::{wait_for, Steps};
@@ -30,7 +31,7 @@ use crate::workload::pin;
 use crate::Skip;
 
 /// The cases, by their names.
-pub const ALL: [(&str, Steps); 16] = [
+pub const ALL: [(&str, Steps); 20] = [
     ("tracefs mapped", |_| exact(How::Mapped, "1", 4, ROOM)),
     ("tracefs mapped, no room for the count", |_| {
         exact(How::Mapped, "1", 4, NO_ROOM)
@@ -53,6 +54,10 @@ pub const ALL: [(&str, Steps); 16] = [
     ("tracefs recorded, losses", |_| record::losses()),
     ("tracefs recorded, of a command", |_| record::command()),
     ("tracefs refusals while mapped", |_| refusals()),
+    ("tracefs looked at, and then read", |_| more::viewed()),
+    ("tracefs buffer_percent", |_| more::percent()),
+    ("tracefs latency tracers", |_| more::tracers()),
+    ("tracefs errors are sentences", |_| more::sentences()),
     ("tracefs two readers", |_| two_readers()),
     ("tracefs reader killed", |_| killed()),
     ("tracefs tracing turned off", |_| turned_off()),
@@ -182,6 +187,16 @@ impl Drop for Instance {
     }
 }
 
+/// The number in an event.
+fn number(format: &Format, event: Bytes<'_>) -> Result<u64> {
+    let text = format.field("buf").and_then(|buf| buf.text(event));
+    let text = String::from_utf8(text.context("an event without text")?)?;
+    let number = text
+        .strip_prefix("number ")
+        .and_then(|n| n.trim_end_matches(['\n', '.']).parse().ok());
+    number.with_context(|| format!("an event of nobody's: {text:?}"))
+}
+
 /// What a reader saw of a CPU.
 #[derive(Debug, Default)]
 struct Log {
@@ -207,13 +222,7 @@ impl Log {
                 event.time
             );
             self.time = event.time;
-            let text = format.field("buf").and_then(|buf| buf.text(event.data));
-            let text = String::from_utf8(text.context("an event without text")?)?;
-            let number = text
-                .strip_prefix("number ")
-                .and_then(|n| n.trim_end_matches(['\n', '.']).parse().ok());
-            self.numbers
-                .push(number.with_context(|| format!("an event of nobody's: {text:?}"))?);
+            self.numbers.push(number(format, event.data)?);
         }
         reader.verify()?;
         Ok(())

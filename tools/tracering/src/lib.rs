@@ -37,6 +37,7 @@ mod subbuf;
 mod sys;
 mod text;
 mod tracefs;
+mod view;
 
 pub use error::{Error, Result};
 pub use events::{Instance, Named};
@@ -52,3 +53,4 @@ pub use subbuf::{
 };
 pub use sys::Bytes;
 pub use tracefs::{Stats, Tracefs};
+pub use view::Unread;

@@ -77,7 +77,7 @@ const TRACEFS_MAGIC: rustix::fs::FsWord = 0x7472_6163;
 
 /// Which sub-buffer is the reader's, and how far it was read.
 #[derive(Debug, Clone, Copy, Default)]
-struct Position {
+pub(crate) struct Position {
     /// Its id; [`None`] before the first.
     id: Option<u32>,
     /// The time at its beginning, which tells it from a later one with the same id.
@@ -87,7 +87,7 @@ struct Position {
 
 impl Position {
     /// Where byte `at` of this sub-buffer is: from here on, if this is about it, and otherwise from its beginning.
-    fn resume(&self, id: u32, sub: &SubBuffer<'_>, at: usize) -> Result<Cursor> {
+    pub(crate) fn resume(&self, id: u32, sub: &SubBuffer<'_>, at: usize) -> Result<Cursor> {
         let known =
             self.id == Some(id) && self.time_stamp == sub.time_stamp() && self.cursor.at <= at;
         let from = if known { self.cursor } else { sub.start() };
@@ -100,10 +100,10 @@ impl Position {
 pub struct Map {
     file: File,
     path: PathBuf,
-    mapping: Mapping,
+    pub(crate) mapping: Mapping,
     meta: Meta,
-    header: PageHeader,
-    position: Position,
+    pub(crate) header: PageHeader,
+    pub(crate) position: Position,
 }
 
 impl Map {
@@ -245,7 +245,7 @@ impl AsFd for Map {
 }
 
 /// A sub-buffer of a mapping.
-fn subbuf<'a>(mapping: &'a Mapping, meta: &Meta, id: u32) -> Result<Bytes<'a>> {
+pub(crate) fn subbuf<'a>(mapping: &'a Mapping, meta: &Meta, id: u32) -> Result<Bytes<'a>> {
     let page = meta.subbuf(id).and_then(|range| mapping.bytes().get(range));
     page.ok_or_else(|| Error::malformed("meta-page", 24, format!("no sub-buffer {id}")))
 }

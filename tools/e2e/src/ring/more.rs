@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What a buffer shows without being read, when it wakes who waits, and what is refused to whom.
+
+use std::fs;
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{bail, ensure, Context, Result};
+use tracering::{Map, Tracefs};
+
+use super::{number, Instance, Log, ROOM};
+use crate::Skip;
+
+/// All sub-buffers are seen in order, again and again, and are then read.
+pub fn viewed() -> Result<String> {
+    let mut said = Vec::new();
+    for (read, events) in [(0, 0), (0, 50), (30, 400), (0, 5000), (500, 900)] {
+        let instance = Instance::new(4, ROOM)?;
+        let mut map = instance.map(0)?;
+        let mut log = Log::default();
+        instance.write(0, 0..read)?;
+        instance.drain_map(&mut map, &mut log)?;
+        instance.write(0, read..read + events)?;
+        instance.tracefs.write("tracing_on", "0")?;
+        let before = instance.tracefs.stats(0)?;
+        let seen = || -> Result<Vec<u64>> {
+            let mut numbers = Vec::new();
+            for sub in map.view()? {
+                for event in sub.events {
+                    numbers.push(number(&instance.format, event?.data)?);
+                }
+            }
+            Ok(numbers)
+        };
+        let (first, second) = (seen()?, seen()?);
+        ensure!(first == second, "a second look sees something else");
+        ensure!(
+            instance.tracefs.stats(0)? == before,
+            "looking changes the counters"
+        );
+        log.numbers.clear();
+        instance.drain_map(&mut map, &mut log)?;
+        ensure!(
+            first == log.numbers,
+            "{} events are seen, and {} then read",
+            first.len(),
+            log.numbers.len()
+        );
+        ensure!(
+            u64::try_from(first.len())? == before.entries,
+            "{} of {} events are seen",
+            first.len(),
+            before.entries
+        );
+        said.push(first.len().to_string());
+    }
+    Ok(format!(
+        "{} events, each twice, and then read",
+        said.join(", ")
+    ))
+}
+
+/// `poll` reports a buffer as soon as it is as full as `buffer_percent` says, and not before.
+pub fn percent() -> Result<String> {
+    let mut said = Vec::new();
+    for percent in [0, 25, 50, 100] {
+        let instance = Instance::new(4, ROOM)?;
+        instance
+            .tracefs
+            .write("buffer_percent", &percent.to_string())?;
+        let map = instance.map(0)?;
+        // The reader's is none of them.
+        let subbufs = u64::from(map.meta()?.nr_subbufs) - 1;
+        let ready = || Ok::<_, anyhow::Error>(map.wait(Some(Duration::ZERO))?);
+        ensure!(!ready()?, "{percent} %: an empty buffer is reported");
+        let mut events = 0;
+        while !ready()? {
+            ensure!(events < 2000, "{percent} %: a full buffer is not reported");
+            instance.write(0, events..events + 1)?;
+            events += 1;
+        }
+        // That on which the writer is counts, too.
+        let touched = map.meta()?.pages_touched.max(1);
+        drop(map);
+        let touched = touched.max(events.div_ceil(78));
+        let least = (subbufs * percent).div_ceil(100).max(1);
+        ensure!(
+            touched == least,
+            "{percent} % of {subbufs}: reported with the sub-buffer {touched}, and not {least}"
+        );
+        said.push(format!("{percent} %: {events}"));
+    }
+    Ok(format!("events until it is reported: {}", said.join(", ")))
+}
+
+/// Tracers that swap buffers are refused while one is mapped.
+pub fn tracers() -> Result<String> {
+    let Ok(top) = Tracefs::find() else {
+        bail!(Skip("this kernel has no tracefs"));
+    };
+    let available = top.read("available_tracers")?;
+    let latency: Vec<_> = ["irqsoff", "preemptoff", "wakeup", "wakeup_rt"]
+        .into_iter()
+        .filter(|tracer| available.split_whitespace().any(|other| other == *tracer))
+        .collect();
+    if latency.is_empty() {
+        bail!(Skip("this kernel has no latency tracer"));
+    }
+    let map = Map::open(top.cpu_file(0, "trace_pipe_raw"), top.page_header()?)?;
+    for tracer in &latency {
+        let error = top.write("current_tracer", tracer).err();
+        let error = error.with_context(|| format!("{tracer} is allowed while it is mapped"))?;
+        ensure!(error.to_string().contains("busy"), "{tracer}: {error}");
+    }
+    drop(map);
+    for tracer in &latency {
+        top.write("current_tracer", tracer)?;
+        top.write("current_tracer", "nop")?;
+    }
+    Ok(format!("{latency:?} refused, and then allowed"))
+}
+
+/// An ordinary user is told what to do, and so is one who names what is not there.
+pub fn sentences() -> Result<String> {
+    let instance = Instance::new(4, ROOM)?;
+    let dir = instance.tracefs.path().display().to_string();
+    let tracering = fs::canonicalize("/bin/tracering")?;
+    let mut said = Vec::new();
+    for (user, arguments, expected) in [
+        (
+            65534,
+            &["stat"][..],
+            "run this as root, or give your group the mount",
+        ),
+        (
+            65534,
+            &["--tracefs", &dir, "cat", "--drain"],
+            "run this as root",
+        ),
+        (
+            65534,
+            &["record", "-e", "sched:sched_switch"],
+            "run this as root",
+        ),
+        (0, &["-C", "99", "stat"], "no CPU 99 in"),
+        (
+            0,
+            &["cat", "-e", "sched:nothing"],
+            "available_events lists those that there are",
+        ),
+        (0, &["--tracefs", "/tmp", "stat"], "is this tracefs"),
+    ] {
+        let mut command = Command::new(&tracering);
+        let output = command
+            .args(arguments)
+            .current_dir("/tmp")
+            .uid(user)
+            .output()?;
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        ensure!(
+            output.status.code() == Some(1) && text.contains(expected) && text.lines().count() == 1,
+            "{arguments:?} of user {user}: {}: {text}",
+            output.status
+        );
+        said.push(expected);
+    }
+    Ok(format!("{} sentences", said.len()))
+}
