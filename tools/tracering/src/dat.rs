@@ -110,8 +110,8 @@ fn ftrace(top: &Tracefs) -> Result<Vec<String>> {
     Ok(formats)
 }
 
-/// Sub-buffers of a CPU, and how many bytes they have.
-pub type Recorded<R> = (R, u64);
+/// Sub-buffers of a CPU, if there are any, and how many bytes they have.
+pub type Recorded<R> = (Option<R>, u64);
 
 /// Writes the file. `cpus` has the sub-buffers of CPU 0 and all that follow.
 ///
@@ -207,7 +207,10 @@ fn data<R: Read>(
     }
     io::copy(&mut io::repeat(0).take(padding), out)?;
     for (data, len) in cpus {
-        let copied = io::copy(&mut data.take(*len), out)?;
+        let copied = match data {
+            Some(data) => io::copy(&mut data.take(*len), out)?,
+            None => 0,
+        };
         if copied != *len {
             return Err(io::Error::other(format!(
                 "a CPU has {copied} bytes, and not {len}"
@@ -267,7 +270,7 @@ mod tests {
         let pages = [vec![7_u8; 8192], Vec::new(), vec![9; 4096]];
         let mut cpus = pages
             .each_ref()
-            .map(|page| (&**page, u64::try_from(page.len()).unwrap()));
+            .map(|page| (Some(&**page), u64::try_from(page.len()).unwrap()));
         let mut out = Cursor::new(Vec::new());
         write(&mut out, &head, &mut cpus).unwrap();
         let bytes = out.into_inner();
@@ -292,7 +295,7 @@ mod tests {
 
     #[test]
     fn data_that_is_short_is_an_error() {
-        let mut cpus = [(&[0_u8; 10][..], 4096)];
+        let mut cpus = [(Some(&[0_u8; 10][..]), 4096)];
         let mut out = Cursor::new(Vec::new());
         let error = write(&mut out, &Head::default(), &mut cpus).unwrap_err();
         assert!(

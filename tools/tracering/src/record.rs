@@ -18,7 +18,7 @@ use crate::pages::Pages;
 use crate::ring::Ring;
 use crate::subbuf::SubBuffer;
 use crate::sys::Bytes;
-use crate::tracefs::Tracefs;
+use crate::tracefs::{Stats, Tracefs};
 
 /// How long a thread waits for a buffer, until it looks whether the recording is over.
 const WAIT: Duration = Duration::from_millis(100);
@@ -47,9 +47,10 @@ struct Cpu {
     /// [`None`] once they are complete.
     pages: Option<Pages<File>>,
     part: Part,
-    events: u64,
-    /// What had been lost before.
-    lost: u64,
+    /// Events that were read since the recording should end.
+    last: u64,
+    /// The counters when it began.
+    before: Stats,
 }
 
 /// A file beside another, removed when it is dropped.
@@ -105,8 +106,8 @@ impl Recorder {
                 ring: Ring::open(tracefs.cpu_file(cpu, "trace_pipe_raw"), header)?,
                 pages: Some(Pages::new(file, header)),
                 part,
-                events: 0,
-                lost: lost(tracefs, cpu)?,
+                last: 0,
+                before: tracefs.stats(cpu)?,
             })
         });
         Ok(Self {
@@ -154,14 +155,16 @@ impl Recorder {
             cpus,
         } = self;
         let cpus = cpus.into_iter().map(|mut cpu| {
-            let lost = lost(&tracefs, cpu.cpu)?.saturating_sub(cpu.lost);
+            let stats = tracefs.stats(cpu.cpu)?;
+            let since = |of: fn(&Stats) -> u64| of(&stats).saturating_sub(of(&cpu.before));
+            let (events, lost) = (since(|stats| stats.read_events), since(lost));
             let len = cpu.finish()?;
             Ok(Taken {
                 cpu: cpu.cpu,
                 header,
                 part: cpu.part,
                 len,
-                events: cpu.events,
+                events,
                 lost,
             })
         });
@@ -221,11 +224,11 @@ impl Recorded {
     ) -> Result<()> {
         let head = Head::new(top, &self.tracefs, events, self.header)?;
         let last = self.cpus.iter().map(|cpu| cpu.cpu).max().unwrap_or(0);
-        let mut cpus: Vec<(Box<dyn io::Read>, u64)> = Vec::new();
+        let mut cpus: Vec<(Option<File>, u64)> = Vec::new();
         for cpu in 0..=last {
             match self.cpus.iter().find(|other| other.cpu == cpu) {
-                Some(cpu) => cpus.push((Box::new(cpu.part.open()?), cpu.len)),
-                None => cpus.push((Box::new(io::empty()), 0)),
+                Some(cpu) => cpus.push((Some(cpu.part.open()?), cpu.len)),
+                None => cpus.push((None, 0)),
             }
         }
         let mut out = BufWriter::new(create(path)?);
@@ -278,8 +281,7 @@ impl Cpu {
             // Who sets it has turned the events off, or wants no later ones.
             let last = end.load(Ordering::Acquire);
             let most = if last {
-                let left = tracefs.stats(self.cpu)?.entries;
-                self.events.saturating_add(left)
+                tracefs.stats(self.cpu)?.entries
             } else {
                 u64::MAX
             };
@@ -291,21 +293,23 @@ impl Cpu {
         }
     }
 
-    /// Reads what there is, or until there are `most` events in all.
+    /// Reads what there is; of the `last`, no more than `most` events and the rest of their sub-buffer.
     fn take(&mut self, most: u64, end: &AtomicBool, last: bool) -> Result<()> {
         let Some(pages) = &mut self.pages else {
             return Ok(());
         };
-        while self.events < most && (last || !end.load(Ordering::Acquire)) {
+        while self.last < most && (last || !end.load(Ordering::Acquire)) {
             let Some(mut reader) = self.ring.reader()? else {
                 break;
             };
-            let raw = reader.raw();
             let failed = |e| Error::failed(format!("cannot write the events of a CPU: {e}"));
-            pages.push(&raw).map_err(failed)?;
-            for event in reader.by_ref() {
-                event?;
-                self.events += 1;
+            pages.push(&reader.raw()).map_err(failed)?;
+            // Only what must end is counted: the kernel counts all.
+            if last {
+                for event in reader.by_ref() {
+                    event?;
+                    self.last += 1;
+                }
             }
             reader.verify()?;
         }
@@ -323,7 +327,6 @@ impl Cpu {
 }
 
 /// How many events a CPU's buffer has lost.
-fn lost(tracefs: &Tracefs, cpu: u32) -> Result<u64> {
-    let stats = tracefs.stats(cpu)?;
-    Ok(stats.overrun + stats.dropped_events + stats.commit_overrun)
+fn lost(stats: &Stats) -> u64 {
+    stats.overrun + stats.dropped_events + stats.commit_overrun
 }

@@ -141,11 +141,23 @@ impl Bytes<'_> {
         if out.len() != self.len {
             return false;
         }
-        let mut words = out.chunks_exact_mut(4);
-        let mut at = 0;
+        let (mut at, mut left) = (0, out);
+        // Up to a place that is a multiple of 8.
+        let odd = self.at.addr().get() % 8;
+        let front = if odd == 0 { 0 } else { 8 - odd };
+        while at < front.min(self.len) {
+            if let Some((first, rest)) = left.split_first_mut() {
+                *first = self.u8(at).unwrap_or_default();
+                left = rest;
+            } else {
+                return true;
+            }
+            at += 1;
+        }
+        let mut words = left.chunks_exact_mut(8);
         for word in words.by_ref() {
-            word.copy_from_slice(&self.u32(at).unwrap_or_default().to_ne_bytes());
-            at += 4;
+            word.copy_from_slice(&self.u64(at).unwrap_or_default().to_ne_bytes());
+            at += 8;
         }
         for byte in words.into_remainder() {
             *byte = self.u8(at).unwrap_or_default();
