@@ -322,6 +322,7 @@ impl<'a> Reader<'a> {
 impl<'a> Iterator for Reader<'a> {
     type Item = Result<Event<'a>>;
 
+    #[inline]
     fn next(&mut self) -> Option<Self::Item> {
         self.events.next()
     }

@@ -232,7 +232,25 @@ impl<'a> Events<'a> {
         rest.unwrap_or(self.data)
     }
 
-    /// Reads one entry and moves behind it.
+    /// Reads an event whose length is in its header, as nearly all have it, and moves behind it; [`None`] if the next entry is no
+    /// such event.
+    #[inline]
+    fn short(&mut self) -> Option<Event<'a>> {
+        let Cursor { at, time } = self.cursor;
+        let (words, delta) = split(self.data.u32(at)?);
+        if !(1..=RINGBUF_TYPE_DATA_TYPE_LEN_MAX).contains(&words) {
+            return None;
+        }
+        let start = at.checked_add(4)?;
+        let end = start.checked_add(usize::try_from(4 * words).ok()?)?;
+        let data = self.data.get(start..end)?;
+        let time = time.wrapping_add(delta);
+        self.cursor = Cursor { at: end, time };
+        Some(Event { time, data })
+    }
+
+    /// Reads one entry of any kind and moves behind it.
+    #[inline(never)]
     fn entry(&mut self) -> Result<Entry<'a>> {
         let at = self.cursor.at;
         let bad = |why: String| Error::malformed(WHAT, at, why);
@@ -241,13 +259,7 @@ impl<'a> Events<'a> {
             let word = self.data.u32(at + 4 * n);
             word.ok_or_else(|| bad(format!("an event is cut off after {left} bytes")))
         };
-        let header = word(0)?;
-        let (type_len, delta) = if cfg!(target_endian = "little") {
-            (header & 0x1f, header >> 5)
-        } else {
-            (header >> TS_SHIFT, header & ((1 << TS_SHIFT) - 1))
-        };
-        let delta = u64::from(delta);
+        let (type_len, delta) = split(word(0)?);
         // How long the event is in all, where its data begins, and the time.
         let (len, skip, time) = match type_len {
             RINGBUF_TYPE_PADDING if delta == 0 => {
@@ -296,8 +308,12 @@ impl<'a> Events<'a> {
 impl<'a> Iterator for Events<'a> {
     type Item = Result<Event<'a>>;
 
+    #[inline]
     fn next(&mut self) -> Option<Self::Item> {
         while self.cursor.at < self.data.len() {
+            if let Some(event) = self.short() {
+                return Some(Ok(event));
+            }
             match self.entry() {
                 Ok(Entry::Internal) => {}
                 Ok(Entry::End) => return None,
@@ -316,6 +332,17 @@ impl<'a> Iterator for Events<'a> {
 }
 
 impl std::iter::FusedIterator for Events<'_> {}
+
+/// The type, or the length in words, and the time since the entry before.
+#[inline]
+fn split(header: u32) -> (u32, u64) {
+    let (type_len, delta) = if cfg!(target_endian = "little") {
+        (header & 0x1f, header >> 5)
+    } else {
+        (header >> TS_SHIFT, header & ((1 << TS_SHIFT) - 1))
+    };
+    (type_len, delta.into())
+}
 
 /// As the kernel's `rb_fix_abs_ts()`: a time stamp gets the highest bits of the time before it.
 fn fix_abs_ts(stamp: u64, before: u64) -> u64 {

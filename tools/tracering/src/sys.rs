@@ -48,6 +48,7 @@ impl fmt::Debug for Bytes<'_> {
 
 impl Bytes<'_> {
     /// How many there are.
+    #[inline]
     #[must_use]
     pub fn len(self) -> usize {
         self.len
@@ -60,6 +61,7 @@ impl Bytes<'_> {
     }
 
     /// Those in `range`; [`None`] if it leaves them.
+    #[inline]
     #[must_use]
     pub fn get(self, range: Range<usize>) -> Option<Self> {
         if range.start > range.end || range.end > self.len {
@@ -77,6 +79,7 @@ impl Bytes<'_> {
     }
 
     /// The byte at `at`.
+    #[inline]
     #[must_use]
     pub fn u8(self, at: usize) -> Option<u8> {
         let one = self.get(at..at.checked_add(1)?)?;
@@ -97,12 +100,14 @@ impl Bytes<'_> {
     }
 
     /// The 2 bytes at `at` as a number in this machine's byte order.
+    #[inline]
     #[must_use]
     pub fn u16(self, at: usize) -> Option<u16> {
         self.array(at).map(u16::from_ne_bytes)
     }
 
     /// The 4 bytes at `at` as a number: one load if they are aligned.
+    #[inline]
     #[must_use]
     pub fn u32(self, at: usize) -> Option<u32> {
         let four = self.get(at..at.checked_add(4)?)?;
@@ -116,6 +121,7 @@ impl Bytes<'_> {
     }
 
     /// The 8 bytes at `at` as a number: one load if they are aligned.
+    #[inline]
     #[must_use]
     pub fn u64(self, at: usize) -> Option<u64> {
         let eight = self.get(at..at.checked_add(8)?)?;
