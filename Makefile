@@ -4,7 +4,7 @@
 # cache (${XDG_CACHE_HOME:-~/.cache}/auxpmu).
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench figures coverage fuzz check litmus kbuild kunit e2e matrix beside disk exact break debug modules tools shell guest trace programs rust-analyzer kernels update clean clean-cache
+.PHONY: help demo test bench figures coverage fuzz check litmus kbuild kunit e2e matrix beside disk exact break debug modules tools install shell guest trace programs rust-analyzer kernels update clean clean-cache
 
 ROOT := tools/vm/root.sh
 # A profile of its own: auxvm only waits for others, and the first call waits for its build.
@@ -35,7 +35,8 @@ help:
 	@echo '  make coverage       Documentation/intel-pt-coverage.md from what the tests said last'
 	@echo '  make fuzz           the parsers of files and options, and the trace unit, under libFuzzer; SECONDS=60 for each, CASE="name" for one'
 	@echo '  make modules        build the modules for both kernels: build/modules/'
-	@echo '  make tools          build the tools for guests'
+	@echo '  make tools          build the tools: static programs, man pages, completions'
+	@echo '  make install        install what that has built; PREFIX=/usr/local, and below DESTDIR=… if that is given'
 	@echo '  make shell          a guest on this terminal, with modules, perf and auxrec; TRACE=1 gives it the trace unit'
 	@echo '  make guest CMD="…"  one command in a guest; WITH="/usr/bin/perf …" takes programs along, INTEL=1 makes the processor Intel'"'"'s'
 	@echo '                      COUNTING=1 makes its clock count instructions, a nanosecond each; TRACE=1 gives it the trace unit'
@@ -72,6 +73,20 @@ e2e:
 
 demo tools rust-analyzer update figures coverage:
 	@$(AUXVM) $@
+
+# It builds nothing, so that root need not.
+PREFIX ?= /usr/local
+PROGRAMS := $(addprefix build/target/x86_64-unknown-linux-gnu/release/,auxrec tracering) tools/auxrec/core-with-trace
+TO := $(DESTDIR)$(PREFIX)
+install:
+	@test -f build/tools/man1/auxrec.1 || { echo 'error: nothing is built yet: run "make tools" first' >&2; exit 1; }
+	install -d '$(TO)/bin' '$(TO)/share/man/man1' '$(TO)/share/bash-completion/completions' \
+		'$(TO)/share/zsh/site-functions' '$(TO)/share/fish/vendor_completions.d'
+	install -m 755 $(PROGRAMS) '$(TO)/bin/'
+	install -m 644 build/tools/man1/*.1 '$(TO)/share/man/man1/'
+	install -m 644 build/tools/completions/auxrec.bash '$(TO)/share/bash-completion/completions/auxrec'
+	install -m 644 build/tools/completions/_auxrec '$(TO)/share/zsh/site-functions/'
+	install -m 644 build/tools/completions/auxrec.fish '$(TO)/share/fish/vendor_completions.d/'
 
 shell:
 	@$(AUXVM) shell $(if $(TRACE),--trace)

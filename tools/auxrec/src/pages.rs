@@ -16,10 +16,12 @@ pub fn write(mut command: Command, directory: &Path) -> Result<()> {
     for dir in [&man, &completions] {
         fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
     }
+    // Before completions are made, which adds the command `help`.
+    clap_mangen::generate_to(command.clone(), &man)
+        .with_context(|| format!("cannot write to {}", man.display()))?;
     for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
         clap_complete::generate_to(shell, &mut command, "auxrec", &completions)
             .with_context(|| format!("cannot write to {}", completions.display()))?;
     }
-    clap_mangen::generate_to(command, &man)
-        .with_context(|| format!("cannot write to {}", man.display()))
+    Ok(())
 }

@@ -45,6 +45,10 @@ fn every_option_has_its_place() {
     let (_, help, _) = auxrec(&["--help"]);
     let names = commands(&help);
     assert!(names.contains(&"record".to_owned()) && !names.contains(&"pages".to_owned()));
+    for entry in fs::read_dir(dir.path().join("man1")).unwrap() {
+        let page = entry.unwrap().file_name().into_string().unwrap();
+        assert!(!page.contains("help"), "{page}");
+    }
     let completions = [
         read("completions/auxrec.bash"),
         read("completions/_auxrec"),

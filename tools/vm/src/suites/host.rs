@@ -5,9 +5,9 @@
 use super::check;
 use crate::cache::Cache;
 use crate::error::Result;
-use crate::ktap::Case;
+use crate::ktap::{Case, Status};
 use crate::step::{Log, Progress};
-use crate::{contract, coverage, libtest};
+use crate::{contract, coverage, libtest, tools};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -25,11 +25,11 @@ const KERNEL_SIDE: [&str; 3] = ["rust", "samples", "Documentation/template"];
 
 pub(super) fn run(cache: &Cache, dir: &Path) -> Result<Case> {
     let dir = dir.join("host");
-    let tools = cache.checkout().join("tools");
+    let workspace = cache.checkout().join("tools");
     let files = project_files(cache)?;
     let cargo = |args: &[&str]| {
         let mut command = Command::new("cargo");
-        command.current_dir(&tools).args(args);
+        command.current_dir(&workspace).args(args);
         command
     };
     let mut cases = vec![
@@ -74,7 +74,7 @@ pub(super) fn run(cache: &Cache, dir: &Path) -> Result<Case> {
     ];
     // The shared crates lie beside the kernel's configuration, but are members of the tools.
     let mut clippy = cargo(&clippy);
-    clippy.env("CLIPPY_CONF_DIR", &tools);
+    clippy.env("CLIPPY_CONF_DIR", &workspace);
     cases.push(check(&dir, "clippy", &mut clippy)?);
 
     let progress = Progress::begin("cargo test");
@@ -88,7 +88,52 @@ pub(super) fn run(cache: &Cache, dir: &Path) -> Result<Case> {
     let case = libtest::parse(&log.text(), good);
     progress.end(&case.counts().summary());
     cases.push(case);
+    cases.push(installs(cache, &dir)?);
     Ok(Case::suite("host", cases))
+}
+
+/// What `make install` installs below `/usr`, besides man pages.
+const INSTALLED: [&str; 6] = [
+    "bin/auxrec",
+    "bin/tracering",
+    "bin/core-with-trace",
+    "share/bash-completion/completions/auxrec",
+    "share/fish/vendor_completions.d/auxrec.fish",
+    "share/zsh/site-functions/_auxrec",
+];
+
+/// Whether `make install` installs all of it, and the programs run.
+fn installs(cache: &Cache, dir: &Path) -> Result<Case> {
+    const NAME: &str = "make install";
+
+    let built = tools::build(cache)?;
+    tools::pages(cache, &built)?;
+    let to = dir.join("install");
+    crate::cache::remove(&to)?;
+    let mut make = Command::new("make");
+    make.args(["-s", "-C"])
+        .arg(cache.checkout())
+        .args(["install", "PREFIX=/usr"])
+        .arg(format!("DESTDIR={}", to.display()));
+    let case = check(dir, NAME, &mut make)?;
+    if case.status != Status::Pass {
+        return Ok(case);
+    }
+    let mut files = INSTALLED.to_vec();
+    files.extend(["share/man/man1/auxrec.1", "share/man/man1/auxrec-record.1"]);
+    let is_there = |file: &&str| fs::metadata(to.join("usr").join(file)).is_ok_and(|m| m.len() > 0);
+    if let Some(missing) = files.iter().find(|file| !is_there(file)) {
+        return Ok(Case::fail(NAME, &format!("there is no {missing}")));
+    }
+    let log = Log::create(&dir.join("installed.log"))?;
+    for program in ["auxrec", "tracering"] {
+        let mut run = Command::new(to.join("usr/bin").join(program));
+        let said = log.output("asking for a version", run.arg("--version"))?;
+        if !said.starts_with(program) {
+            return Ok(Case::fail(NAME, &format!("{program} says {said}")));
+        }
+    }
+    Ok(case)
 }
 
 /// The files of the project: those that git has, or would take.
