@@ -19,6 +19,10 @@ mount -t devpts pts /dev/pts
 mount -t debugfs debug /sys/kernel/debug
 [ -d /sys/kernel/tracing ] && mount -t tracefs trace /sys/kernel/tracing
 ip link set lo up 2>/dev/null
+# A kernel may have the ports in a module.
+for module in /guest-modules/*.ko; do
+	[ -e "$module" ] && insmod "$module"
+done
 # A guest that writes to a port before it is there would make a plain file.
 for port in /dev/vport0p1 /dev/vport0p2; do
 	tries=0
@@ -27,9 +31,6 @@ for port in /dev/vport0p1 /dev/vport0p2; do
 		tries=$((tries + 1))
 	done
 	[ -c $port ] || echo "auxvm: $port is missing" >/dev/console
-done
-for module in /guest-modules/*.ko; do
-	[ -e "$module" ] && insmod "$module"
 done
 . /etc/environment
 echo "auxvm: guest is up" >/dev/console

@@ -81,6 +81,20 @@ const NOT_UNPACKED: &[&str] = &[
 /// Modules of the stock kernel that guests need, besides what is built in.
 const GUEST_MODULES: [&str; 1] = ["overlay"];
 
+/// Debian's release with kernel 6.1, and how the names of its packages begin.
+const OLD_SUITE: &str = "bookworm";
+const OLD: &str = "linux-image-6.1.";
+
+/// Modules that guests need there, in the order in which they are loaded.
+const OLD_MODULES: [&str; 6] = [
+    "drivers/virtio/virtio.ko",
+    "drivers/virtio/virtio_ring.ko",
+    "drivers/virtio/virtio_pci_modern_dev.ko",
+    "drivers/virtio/virtio_pci_legacy_dev.ko",
+    "drivers/virtio/virtio_pci.ko",
+    "drivers/char/virtio_console.ko",
+];
+
 /// Which kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
@@ -184,6 +198,30 @@ impl Kernel {
                 packages: Vec::new(),
             },
             given: Some(image.to_owned()),
+        })
+    }
+
+    /// Debian's kernel 6.1, unmodified. Modules of ours need a later one.
+    ///
+    /// # Errors
+    ///
+    /// When the archive lacks it, or cannot be read.
+    pub fn old(cache: &Cache) -> Result<Self> {
+        let mirror = mirror()?;
+        let parts = [mirror.as_str(), OLD_SUITE, OLD, RECIPE];
+        let parts = parts.into_iter().chain(OLD_MODULES);
+        let dir = cache.entry(&format!("kernel-old-{}", hash(parts)), |temporary, _| {
+            maker::old(cache, temporary)
+        })?;
+        Ok(Self {
+            given: Some(dir.join("bzImage")),
+            dir,
+            kind: Kind::Stock,
+            release: Release {
+                version: String::new(),
+                abi: String::new(),
+                packages: Vec::new(),
+            },
         })
     }
 

@@ -31,6 +31,7 @@ pub mod ktap;
 pub mod libtest;
 pub mod litmus;
 pub mod modules;
+pub mod old;
 pub mod panics;
 pub mod plugin;
 pub mod python;

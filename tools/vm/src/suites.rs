@@ -9,7 +9,7 @@ use crate::kernel::{Kernel, Kind};
 use crate::ktap::{self, Case, Counts};
 use crate::modules::{self, Mode};
 use crate::step::{Log, Progress};
-use crate::{broken, disk, exact, litmus};
+use crate::{broken, disk, exact, litmus, old};
 use std::fmt;
 use std::fs;
 use std::path::Path;
@@ -39,6 +39,8 @@ pub enum Suite {
     Beside,
     /// Recordings onto a disk that is slow, or whose machine loses its power.
     Disk,
+    /// Recorder and `tracering` on an older kernel of Debian's.
+    Old,
     /// Decoders show of `soft_pt`'s trace what programs executed.
     Exact,
     /// Rows of the matrix find the defects of a driver that is broken on purpose.
@@ -47,7 +49,7 @@ pub enum Suite {
 
 impl Suite {
     /// All, fast first.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Host,
         Self::Litmus,
         Self::Kbuild,
@@ -56,6 +58,7 @@ impl Suite {
         Self::Matrix,
         Self::Beside,
         Self::Disk,
+        Self::Old,
         Self::Exact,
         Self::Break,
     ];
@@ -72,6 +75,7 @@ impl fmt::Display for Suite {
             Self::Matrix => "matrix",
             Self::Beside => "beside",
             Self::Disk => "disk",
+            Self::Old => "old",
             Self::Exact => "exact",
             Self::Break => "break",
         })
@@ -87,7 +91,7 @@ impl std::str::FromStr for Suite {
             .find(|s| s.to_string() == text)
             .ok_or_else(|| {
                 format!(
-                    "there is no suite \"{text}\": host, litmus, kbuild, kunit, e2e, matrix, beside, disk, exact and break are"
+                    "there is no suite \"{text}\": host, litmus, kbuild, kunit, e2e, matrix, beside, disk, old, exact and break are"
                 )
             })
     }
@@ -123,7 +127,7 @@ pub fn run(cache: &Cache, plan: &Plan) -> Result<Counts> {
         // Beside other layers, names of cases are those of `e2e`.
         if matches!(
             suite,
-            Suite::Matrix | Suite::Beside | Suite::Disk | Suite::Exact | Suite::Break
+            Suite::Matrix | Suite::Beside | Suite::Disk | Suite::Old | Suite::Exact | Suite::Break
         ) && plan.suites.len() > 1
             && !plan.cases.is_empty()
         {
@@ -141,6 +145,7 @@ pub fn run(cache: &Cache, plan: &Plan) -> Result<Counts> {
             Suite::Disk => kernels
                 .get(Kind::Lean)
                 .and_then(|kernel| disk::run(cache, &dir, &kernel)),
+            Suite::Old => old::run(cache, &dir),
             Suite::Exact => kernels.get(exact_kernel(plan)).and_then(|kernel| {
                 let stock = kernels.get(Kind::Stock)?;
                 exact::run(cache, &dir, &kernel, &stock, &exact_programs(plan))

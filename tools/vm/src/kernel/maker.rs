@@ -3,7 +3,10 @@
 //! Makes a kernel: fetches, configures and builds it in a temporary folder.
 
 use super::config::{config_changes, config_lost};
-use super::{archive, make_args, Kind, GUEST_MODULES, NOT_UNPACKED, RECIPE};
+use super::{
+    archive, make_args, Kind, GUEST_MODULES, NOT_UNPACKED, OLD, OLD_MODULES, OLD_SUITE, RECIPE,
+};
+use crate::archive::Archive;
 use crate::cache::{hash, Cache};
 use crate::error::{Error, OnFile, Result};
 use crate::release::Release;
@@ -316,6 +319,40 @@ fn fetch(
     archive.update(log, false)?;
     archive.fetch(log, &wanted, &unpacked)?;
     Ok(unpacked)
+}
+
+/// Fetches the image of the older release and what guests need of its modules, numbered in the order in which they are loaded.
+pub(super) fn old(cache: &Cache, temporary: &Path) -> Result<()> {
+    let progress = Progress::begin("fetching Debian's kernel 6.1");
+    let log = Log::create(&cache.log("kernel-old.log"))?;
+    let work = temporary.join("apt");
+    let archive = Archive::new(work.clone(), OLD_SUITE)?;
+    archive.update(&log, true)?;
+    let mut depends = archive.command("apt-cache");
+    depends.args(["depends", "linux-image-amd64"]);
+    let said = log.output("asking for the newest kernel of a release", &mut depends)?;
+    let newest = said.lines().find_map(|line| {
+        let package = line.trim().strip_prefix("Depends: ")?;
+        package.starts_with(OLD).then_some(package)
+    });
+    let newest =
+        newest.ok_or_else(|| Error::Other(format!("{OLD_SUITE} has no package {OLD}…: {said}")))?;
+    archive.fetch(&log, &[newest], &work)?;
+    let abi = newest.trim_start_matches("linux-image-");
+    let image = work.join(format!("boot/vmlinuz-{abi}"));
+    let to = temporary.join("bzImage");
+    fs::rename(&image, &to).on("rename", &image)?;
+    let modules = temporary.join("guest-modules");
+    fs::create_dir(&modules).on("make", &modules)?;
+    for (number, module) in OLD_MODULES.iter().enumerate() {
+        let from = work.join(format!("lib/modules/{abi}/kernel/{module}"));
+        let name = from.file_name().unwrap_or_default().to_string_lossy();
+        let to = modules.join(format!("{number}-{name}"));
+        fs::rename(&from, &to).on("rename", &from)?;
+    }
+    fs::remove_dir_all(&work).on("remove", &work)?;
+    progress.end(abi);
+    Ok(())
 }
 
 /// Removes object files and archives, which take most of the space and are not needed to build modules.
