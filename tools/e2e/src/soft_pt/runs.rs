@@ -52,9 +52,9 @@ impl Runs {
         })
     }
 
-    /// How often the area has been filled: trace is cut at its end.
-    fn rounds(&self) -> u64 {
-        self.probe.head() / bytes(PAGES)
+    /// How often half of the area has been filled. The trace is cut there: at its end, and at its watermark.
+    fn halves(&self) -> u64 {
+        self.probe.head() / (bytes(PAGES) / 2)
     }
 
     fn run(&mut self, input: u8) -> Result<Run> {
@@ -117,7 +117,7 @@ fn unreclaimable() -> Result<u64> {
 }
 
 /// Each run of an input has as many instructions as any other, and the same trace to the byte, unless the thread was off its CPU meanwhile
-/// or the area ended. The kernel's memory does not grow.
+/// or half of the area was full. The kernel's memory does not grow.
 pub fn same() -> Result<String> {
     let mut runs = Runs::new()?;
     let inputs = (0..INPUTS).cycle();
@@ -128,9 +128,9 @@ pub fn same() -> Result<String> {
     let memory = unreclaimable()?;
     let mut compared = 0_u32;
     for (number, input) in (0..RUNS).zip(inputs) {
-        let before = (switches()?, runs.rounds());
+        let before = (switches()?, runs.halves());
         let run = runs.run(input)?;
-        let whole = (switches()?, runs.rounds()) == before;
+        let whole = (switches()?, runs.halves()) == before;
         let known = known.get_mut(usize::from(input)).context("no such input")?;
         match known {
             Some(known) => {
