@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Tracepoints beside the trace: read from mapped buffers of tracefs, and written as perf's samples, or as a `trace.dat`.
+//! Tracepoints beside the trace: from buffers of tracefs, written as perf's samples, or as a `trace.dat`.
 //!
-//! Threads of their own, one for each CPU, copy the events into files beside the recording. At its end they become samples
+//! Threads of their own, one for each CPU, move the events into files beside the recording. At its end they become samples
 //! behind all other records. So a file that has some has no FINISHED_ROUND: readers put all in the order of time.
 
 use std::collections::BTreeMap;
@@ -105,9 +105,6 @@ impl Tracepoints {
         };
         let beside = wanted.dat.as_deref().unwrap_or(output);
         let recorder = Recorder::new(tracefs, &cpus, beside)?;
-        if let Some(why) = recorder.not_mapped() {
-            say(format_args!("--trace: {why}"));
-        }
         Ok(Self {
             wanted: wanted.clone(),
             attr: attr(plan),

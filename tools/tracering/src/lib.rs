@@ -29,9 +29,9 @@ pub mod format;
 mod header;
 mod meta;
 pub mod order;
-mod pages;
 mod record;
 mod ring;
+mod stream;
 mod subbuf;
 #[allow(unsafe_code)]
 mod sys;
@@ -43,9 +43,9 @@ pub use error::{Error, Result};
 pub use events::{Instance, Named};
 pub use header::{check_event_header, PageHeader};
 pub use meta::{Meta, Reader as MetaReader, META_STRUCT_LEN};
-pub use pages::Pages;
 pub use record::{Recorded, Recorder, Summary, Taken};
-pub use ring::{Map, Raw, Reader, Ring, Stream};
+pub use ring::{Map, Reader, Ring};
+pub use stream::Stream;
 pub use subbuf::{
     Cursor, Event, Events, Missed, SubBuffer, RB_MISSED_EVENTS, RB_MISSED_STORED,
     RINGBUF_TYPE_DATA_TYPE_LEN_MAX, RINGBUF_TYPE_PADDING, RINGBUF_TYPE_TIME_EXTEND,

@@ -118,9 +118,6 @@ impl Record {
             signal_hook::flag::register(signal, Arc::clone(&end))?;
         }
         let mut recorder = Recorder::new(tracefs, &cpus, &self.output)?;
-        if let Some(why) = recorder.not_mapped() {
-            writeln!(io::stderr(), "tracering: {why}")?;
-        }
         if own {
             events
                 .values()

@@ -14,14 +14,16 @@ use crate::dat::{self, Head};
 use crate::error::{Error, Result};
 use crate::events::Named;
 use crate::header::PageHeader;
-use crate::pages::Pages;
-use crate::ring::Ring;
+use crate::stream::Stream;
 use crate::subbuf::SubBuffer;
 use crate::sys::Bytes;
 use crate::tracefs::{Stats, Tracefs};
 
 /// How long a thread waits for a buffer, until it looks whether the recording is over.
 const WAIT: Duration = Duration::from_millis(100);
+
+/// How long it lets a sub-buffer fill that is not whole though the buffer is ready.
+const FILL: Duration = Duration::from_millis(10);
 
 /// What was recorded.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -43,12 +45,11 @@ pub struct Recorder {
 #[derive(Debug)]
 struct Cpu {
     cpu: u32,
-    ring: Ring,
-    /// [`None`] once they are complete.
-    pages: Option<Pages<File>>,
+    stream: Stream,
     part: Part,
-    /// Events that were read since the recording should end.
-    last: u64,
+    file: File,
+    /// How many bytes of sub-buffers the file has.
+    len: u64,
     /// The counters when it began.
     before: Stats,
 }
@@ -93,20 +94,23 @@ fn create(path: &Path) -> Result<File> {
 }
 
 impl Recorder {
-    /// Opens the buffers of these CPUs. What is read goes into files beside `path` until [`Recorder::stop`].
+    /// Opens the buffers of these CPUs. Their events go into files beside `path` until [`Recorder::stop`].
     ///
     /// # Errors
-    /// If a buffer can neither be mapped nor read, or a file cannot be made.
+    /// If a buffer cannot be read, or a file cannot be made.
     pub fn new(tracefs: &Tracefs, cpus: &[u32], path: &Path) -> Result<Self> {
         let header = tracefs.page_header()?;
         let cpus = cpus.iter().map(|&cpu| {
             let (part, file) = Part::new(path, cpu)?;
+            let raw = tracefs.cpu_file(cpu, "trace_pipe_raw");
+            let stream = Stream::open(raw, header, true)?;
+            stream.enlarge();
             Ok(Cpu {
                 cpu,
-                ring: Ring::open(tracefs.cpu_file(cpu, "trace_pipe_raw"), header)?,
-                pages: Some(Pages::new(file, header)),
+                stream,
                 part,
-                last: 0,
+                file,
+                len: 0,
                 before: tracefs.stats(cpu)?,
             })
         });
@@ -115,15 +119,6 @@ impl Recorder {
             header,
             cpus: cpus.collect::<Result<_>>()?,
         })
-    }
-
-    /// Why the buffers are not mapped, if they are not.
-    #[must_use]
-    pub fn not_mapped(&self) -> Option<&Error> {
-        match &self.cpus.first()?.ring {
-            Ring::Mapped(_) => None,
-            Ring::Read(_, why) => Some(why),
-        }
     }
 
     /// Reads until `end`, and then what the buffers have at that time. With `drain`, it ends when they are empty.
@@ -154,16 +149,15 @@ impl Recorder {
             header,
             cpus,
         } = self;
-        let cpus = cpus.into_iter().map(|mut cpu| {
+        let cpus = cpus.into_iter().map(|cpu| {
             let stats = tracefs.stats(cpu.cpu)?;
             let since = |of: fn(&Stats) -> u64| of(&stats).saturating_sub(of(&cpu.before));
             let (events, lost) = (since(|stats| stats.read_events), since(lost));
-            let len = cpu.finish()?;
             Ok(Taken {
                 cpu: cpu.cpu,
                 header,
                 part: cpu.part,
-                len,
+                len: cpu.len,
                 events,
                 lost,
             })
@@ -277,53 +271,66 @@ impl Taken {
 
 impl Cpu {
     fn run(&mut self, tracefs: &Tracefs, end: &AtomicBool, drain: bool) -> Result<()> {
+        let (mut ready, mut parts) = (false, drain);
         loop {
             // Who sets it has turned the events off, or wants no later ones.
             let last = end.load(Ordering::Acquire);
-            let most = if last {
-                tracefs.stats(self.cpu)?.entries
+            let until = if last {
+                let stats = tracefs.stats(self.cpu)?;
+                Some(gone(&stats) + stats.entries)
             } else {
-                u64::MAX
+                None
             };
-            self.take(most, end, last)?;
+            let moved = self.take(tracefs, until, end, parts || last)?;
             if last || drain {
                 return Ok(());
             }
-            self.ring.wait(Some(WAIT))?;
+            // A buffer is ready without a whole sub-buffer if buffer_percent is low for it, and to some kernels one that
+            // somebody has mapped has none.
+            parts = ready && !moved;
+            ready = if parts {
+                thread::sleep(FILL);
+                false
+            } else {
+                self.stream.wait(Some(WAIT))?
+            };
         }
     }
 
-    /// Reads what there is; of the `last`, no more than `most` events and the rest of their sub-buffer.
-    fn take(&mut self, most: u64, end: &AtomicBool, last: bool) -> Result<()> {
-        let Some(pages) = &mut self.pages else {
-            return Ok(());
-        };
-        while self.last < most && (last || !end.load(Ordering::Acquire)) {
-            let Some(mut reader) = self.ring.reader()? else {
+    /// Moves what there is, with `parts` what is no whole sub-buffer, too; whether there was anything. Beyond event `until`
+    /// of all that the buffer had, it moves only what comes with the events before.
+    fn take(
+        &mut self,
+        tracefs: &Tracefs,
+        until: Option<u64>,
+        end: &AtomicBool,
+        parts: bool,
+    ) -> Result<bool> {
+        let mut any = false;
+        let failed = |e| Error::failed(format!("cannot move the events of a CPU: {e}"));
+        while until.is_some() || !end.load(Ordering::Acquire) {
+            let mut moved = self.stream.move_to(&mut self.file).map_err(failed)?;
+            if moved == 0 && parts {
+                moved = self.stream.read_to(&mut self.file).map_err(failed)?;
+            }
+            if moved == 0 {
                 break;
-            };
-            let failed = |e| Error::failed(format!("cannot write the events of a CPU: {e}"));
-            pages.push(&reader.raw()).map_err(failed)?;
-            // Only what must end is counted: the kernel counts all.
-            if last {
-                for event in reader.by_ref() {
-                    event?;
-                    self.last += 1;
+            }
+            any = true;
+            self.len += u64::try_from(moved).unwrap_or(u64::MAX);
+            if let Some(until) = until {
+                if gone(&tracefs.stats(self.cpu)?) >= until {
+                    break;
                 }
             }
-            reader.verify()?;
         }
-        Ok(())
+        Ok(any)
     }
+}
 
-    /// Ends the file; its length.
-    fn finish(&mut self) -> Result<u64> {
-        let Some(pages) = self.pages.take() else {
-            return Ok(0);
-        };
-        let (_, len) = pages.finish().map_err(|e| self.part.failed(&e))?;
-        Ok(len)
-    }
+/// How many events are no longer in a CPU's buffer.
+fn gone(stats: &Stats) -> u64 {
+    stats.read_events + stats.overrun
 }
 
 /// How many events a CPU's buffer has lost.

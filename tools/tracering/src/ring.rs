@@ -52,8 +52,8 @@
 //! A consumer by `read` or `splice` does not update the meta-page, so a mapping shows its events again.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, ErrorKind};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::fence;
@@ -62,12 +62,12 @@ use std::time::Duration;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
-use rustix::pipe::{pipe_with, splice, PipeFlags, SpliceFlags};
 
 use crate::error::{Error, Result};
 use crate::header::PageHeader;
 use crate::meta::Meta;
 use crate::order::load_last;
+use crate::stream::Stream;
 use crate::subbuf::{Cursor, Event, Events, Missed, SubBuffer};
 use crate::sys::{get_reader, Bytes, Mapping};
 use crate::tracefs::refused;
@@ -270,36 +270,21 @@ pub struct Reader<'a> {
     position: Option<&'a mut Position>,
 }
 
-/// The events of a [`Reader`] as the kernel wrote them: what a file takes.
-#[derive(Debug, Clone, Copy)]
-pub struct Raw<'a> {
-    /// Where in the sub-buffer they begin.
-    pub at: usize,
-    /// The time there.
-    pub time: u64,
-    /// What was lost before them.
-    pub missed: Missed,
-    /// They, and what the kernel has among them for itself.
-    pub data: Bytes<'a>,
-}
-
 impl<'a> Reader<'a> {
+    /// All events of a copy of a sub-buffer.
+    pub(crate) fn copied(sub: &SubBuffer<'a>) -> Self {
+        Self {
+            events: sub.events(),
+            missed: sub.missed(),
+            taken: None,
+            position: None,
+        }
+    }
+
     /// What was lost before these events.
     #[must_use]
     pub fn missed(&self) -> Missed {
         self.missed
-    }
-
-    /// The events that were not yet asked for, as the kernel wrote them. [`Pages`](crate::Pages) makes sub-buffers of them.
-    #[must_use]
-    pub fn raw(&self) -> Raw<'a> {
-        let Cursor { at, time } = self.events.cursor();
-        Raw {
-            at,
-            time,
-            missed: self.missed,
-            data: self.events.rest(),
-        }
     }
 
     /// Finds out whether all that was read until now is what the kernel wrote for this consumer.
@@ -334,106 +319,6 @@ impl Drop for Reader<'_> {
         if let Some(position) = &mut self.position {
             position.cursor = self.events.cursor();
         }
-    }
-}
-
-/// A buffer that is read: by `splice` as long as whole sub-buffers are there, by `read` otherwise.
-///
-/// This works on every kernel. The kernel, and a pipe, copy.
-#[derive(Debug)]
-pub struct Stream {
-    file: File,
-    path: PathBuf,
-    header: PageHeader,
-    page: Vec<u8>,
-    /// Where the kernel puts sub-buffers, and where they come out; [`None`] to use `read` alone.
-    pipe: Option<(OwnedFd, OwnedFd)>,
-}
-
-impl Stream {
-    /// Opens this `trace_pipe_raw`, whose sub-buffers have this header; to `read` it, or to `splice` first.
-    ///
-    /// # Errors
-    /// If the kernel refuses.
-    pub fn open(path: impl AsRef<Path>, header: PageHeader, with_splice: bool) -> Result<Self> {
-        let path = path.as_ref().to_owned();
-        let file = open(&path)?;
-        let flags = PipeFlags::CLOEXEC | PipeFlags::NONBLOCK;
-        let pipe = with_splice.then(|| pipe_with(flags)).transpose();
-        let pipe = pipe.map_err(|e| Error::failed(format!("cannot make a pipe: {e}")))?;
-        Ok(Self {
-            file,
-            path,
-            header,
-            page: vec![0; header.subbuf_size()],
-            pipe,
-        })
-    }
-
-    /// As [`Map::reader`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn reader(&mut self) -> Result<Option<Reader<'_>>> {
-        let filled = self
-            .splice()
-            .and_then(|spliced| Ok(spliced || self.read()?));
-        if !filled.map_err(|e| refused(&self.path, &e))? {
-            return Ok(None);
-        }
-        let sub = SubBuffer::parse(&self.header, Bytes::from(&*self.page))?;
-        Ok((!sub.is_empty()).then(|| Reader {
-            events: sub.events(),
-            missed: sub.missed(),
-            taken: None,
-            position: None,
-        }))
-    }
-
-    /// Moves a sub-buffer through the pipe; whether one was full.
-    fn splice(&mut self) -> io::Result<bool> {
-        let Some((out, into)) = &self.pipe else {
-            return Ok(false);
-        };
-        let len = self.page.len();
-        match splice(&self.file, None, into, None, len, SpliceFlags::NONBLOCK) {
-            Ok(0) | Err(Errno::AGAIN) => return Ok(false),
-            Ok(n) if n == len => {}
-            Ok(_) => return Err(partial()),
-            Err(e) => return Err(e.into()),
-        }
-        let mut filled = 0;
-        while filled < len {
-            match rustix::io::read(out, &mut self.page[filled..])? {
-                0 => return Err(ErrorKind::UnexpectedEof.into()),
-                n => filled += n,
-            }
-        }
-        Ok(true)
-    }
-
-    /// Reads a sub-buffer, or a part of one; whether there was any.
-    fn read(&mut self) -> io::Result<bool> {
-        match rustix::io::read(&self.file, &mut *self.page) {
-            Ok(0) | Err(Errno::AGAIN) => Ok(false),
-            Ok(n) if n == self.page.len() => Ok(true),
-            Ok(_) => Err(partial()),
-            Err(e) => Err(e.into()),
-        }
-    }
-
-    /// As [`Map::wait`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn wait(&self, timeout: Option<Duration>) -> Result<bool> {
-        wait(&self.path, self.file.as_fd(), timeout)
-    }
-}
-
-impl AsFd for Stream {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
     }
 }
 
@@ -494,15 +379,10 @@ impl AsFd for Ring {
 }
 
 /// Opens it so that no call waits: waiting is `poll`'s.
-fn open(path: &Path) -> Result<File> {
+pub(crate) fn open(path: &Path) -> Result<File> {
     let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or(0);
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path);
     file.map_err(|e| refused(path, &e))
-}
-
-/// A sub-buffer is given whole, or it is none of the size that was asked for.
-fn partial() -> io::Error {
-    io::Error::other("the kernel gave a part of a sub-buffer: its size has changed")
 }
 
 fn page_size() -> usize {
@@ -526,7 +406,7 @@ fn no_mapping(path: &Path, error: &io::Error) -> Error {
     }
 }
 
-fn wait(path: &Path, fd: BorrowedFd<'_>, timeout: Option<Duration>) -> Result<bool> {
+pub(crate) fn wait(path: &Path, fd: BorrowedFd<'_>, timeout: Option<Duration>) -> Result<bool> {
     let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
     let mut fds = [PollFd::new(&fd, PollFlags::IN)];
     match poll(&mut fds, timeout.as_ref()) {

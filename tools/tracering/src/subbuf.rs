@@ -226,12 +226,6 @@ impl<'a> Events<'a> {
         self.cursor
     }
 
-    /// The bytes that it has not yet read.
-    pub(crate) fn rest(&self) -> Bytes<'a> {
-        let rest = self.data.get(self.cursor.at..self.data.len());
-        rest.unwrap_or(self.data)
-    }
-
     /// Reads an event whose length is in its header, as nearly all have it, and moves behind it; [`None`] if the next entry is no
     /// such event.
     #[inline]

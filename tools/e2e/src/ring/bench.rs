@@ -19,6 +19,10 @@ use super::{How, Instance};
 const BYTES: [usize; 3] = [1, 10, 100];
 /// So many events at once.
 const EVENTS: u64 = 4000;
+/// So many more of which the cost is that of a recorder: as much as fits into the buffer.
+const MORE: u64 = 20_000;
+/// Of so many runs of a recorder the median counts: what its start takes varies.
+const TURNS: usize = 3;
 
 /// Prints a line for each way and length: instructions, events, and, of those that read sub-buffers, calls and sub-buffers.
 pub fn run() -> Result<()> {
@@ -140,7 +144,7 @@ fn text(bytes: usize) -> Result<()> {
     Ok(())
 }
 
-/// What a recorder takes for two times as many events, less what it takes for them once.
+/// What a recorder takes for many events, less what it takes for few.
 fn recorder(name: &str, program: &str, arguments: &[&str], bytes: usize) -> Result<()> {
     let run = |events| -> Result<u128> {
         let instance = filled(bytes, events)?;
@@ -156,14 +160,17 @@ fn recorder(name: &str, program: &str, arguments: &[&str], bytes: usize) -> Resu
         ensure!(left == 0, "{program}: {left} events are left");
         Ok(time.as_nanos())
     };
+    let median = |events| -> Result<u128> {
+        let mut times = (0..TURNS)
+            .map(|_| run(events))
+            .collect::<Result<Vec<_>>>()?;
+        times.sort_unstable();
+        times.get(TURNS / 2).copied().context("no turns")
+    };
     // Once, so that its pages are there.
     run(1)?;
-    let (once, twice) = (run(EVENTS)?, run(EVENTS * 3)?);
-    println!(
-        "ring {name} {bytes} {} {}",
-        twice.saturating_sub(once),
-        EVENTS * 2
-    );
+    let (few, many) = (median(EVENTS)?, median(EVENTS + MORE)?);
+    println!("ring {name} {bytes} {} {}", many.saturating_sub(few), MORE);
     fs::remove_file(FILE)?;
     Ok(())
 }

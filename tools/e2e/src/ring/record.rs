@@ -112,8 +112,10 @@ pub fn complete_files() -> Result<String> {
     const EVENTS: u64 = 3000;
     reads()?;
     let mut said = Vec::new();
-    for (subbuf, clock) in [(4, "local"), (16, "mono")] {
+    // With 0 percent a part of a sub-buffer is ready, and read.
+    for (subbuf, clock, percent) in [(4, "local", "50"), (16, "mono", "0")] {
         let instance = Instance::new(subbuf, ROOM)?;
+        instance.tracefs.write("buffer_percent", percent)?;
         instance.tracefs.write("buffer_size_kb", "1024")?;
         instance.tracefs.write("trace_clock", clock)?;
         let mut child = Command::new("tracering")
@@ -125,7 +127,7 @@ pub fn complete_files() -> Result<String> {
             for cpu in [0, 1] {
                 instance.write(cpu, start..start + 100)?;
             }
-            // The writer is on the sub-buffer that is read: parts of it.
+            // The writer is on the newest sub-buffer.
             if start % 500 == 0 {
                 wait_for("reading", || {
                     Ok(instance.tracefs.stats(1)?.read_events >= start)

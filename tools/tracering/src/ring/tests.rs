@@ -62,6 +62,37 @@ fn a_file_of_sub_buffers() {
 }
 
 #[test]
+fn sub_buffers_move_into_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, moved) = (dir.path().join("raw"), dir.path().join("moved"));
+    let pages: Vec<_> = (0..700).flat_map(|n| page(16, &[n, n + 1])).collect();
+    std::fs::write(&path, &pages).unwrap();
+    let header = PageHeader::new(8, 4096);
+    // The kernel splices nothing to the end of a file: so these bytes are copied.
+    for append in [false, true] {
+        for with_splice in [true, false] {
+            let mut options = OpenOptions::new();
+            options.create(true).write(!append).append(append);
+            let mut file = options.open(&moved).unwrap();
+            let mut stream = Stream::open(&path, header, with_splice).unwrap();
+            stream.enlarge();
+            let calls = std::iter::from_fn(|| match stream.move_to(&mut file).unwrap() {
+                0 => None,
+                n => Some(n),
+            });
+            let calls: Vec<_> = calls.collect();
+            assert_eq!(
+                calls.iter().sum::<usize>(),
+                if with_splice { pages.len() } else { 0 }
+            );
+            while stream.read_to(&mut file).unwrap() != 0 {}
+            assert!(std::fs::read(&moved).unwrap() == pages);
+            std::fs::remove_file(&moved).unwrap();
+        }
+    }
+}
+
+#[test]
 fn only_files_of_tracefs_are_mapped() {
     let header = PageHeader::new(8, 4096);
     for path in ["/dev/null", "/proc/self/exe", "/"] {

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! A CPU's buffer that is read, or spliced.
+
+use std::fs::File;
+use std::io::{self, ErrorKind, Write as _};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::pipe::{fcntl_setpipe_size, pipe_with, splice, PipeFlags, SpliceFlags};
+
+use crate::error::{Error, Result};
+use crate::header::PageHeader;
+use crate::ring::{open, wait, Reader};
+use crate::subbuf::SubBuffer;
+use crate::sys::Bytes;
+use crate::tracefs::refused;
+
+/// How large the pipe of a recording is: what `/proc/sys/fs/pipe-max-size` allows everybody.
+const PIPE: usize = 1 << 20;
+
+/// A buffer that is read: by `splice` as long as whole sub-buffers are there, by `read` otherwise.
+///
+/// This works on every kernel. The kernel, and a pipe, copy.
+#[derive(Debug)]
+pub struct Stream {
+    file: File,
+    path: PathBuf,
+    header: PageHeader,
+    page: Vec<u8>,
+    /// Where the kernel puts sub-buffers, and where they come out; [`None`] to use `read` alone.
+    pipe: Option<(OwnedFd, OwnedFd)>,
+}
+
+impl Stream {
+    /// Opens this `trace_pipe_raw`, whose sub-buffers have this header; to `read` it, or to `splice` first.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn open(path: impl AsRef<Path>, header: PageHeader, with_splice: bool) -> Result<Self> {
+        let path = path.as_ref().to_owned();
+        let file = open(&path)?;
+        let flags = PipeFlags::CLOEXEC | PipeFlags::NONBLOCK;
+        let pipe = with_splice.then(|| pipe_with(flags)).transpose();
+        let pipe = pipe.map_err(|e| Error::failed(format!("cannot make a pipe: {e}")))?;
+        Ok(Self {
+            file,
+            path,
+            header,
+            page: vec![0; header.subbuf_size()],
+            pipe,
+        })
+    }
+
+    /// As [`Map::reader`](crate::Map::reader).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn reader(&mut self) -> Result<Option<Reader<'_>>> {
+        let filled = self
+            .splice()
+            .and_then(|spliced| Ok(spliced || self.read()?));
+        if !filled.map_err(|e| refused(&self.path, &e))? {
+            return Ok(None);
+        }
+        let sub = SubBuffer::parse(&self.header, Bytes::from(&*self.page))?;
+        Ok((!sub.is_empty()).then(|| Reader::copied(&sub)))
+    }
+
+    /// Moves a sub-buffer through the pipe; whether one was full.
+    fn splice(&mut self) -> io::Result<bool> {
+        let Some((out, into)) = &self.pipe else {
+            return Ok(false);
+        };
+        let len = self.page.len();
+        match splice(&self.file, None, into, None, len, SpliceFlags::NONBLOCK) {
+            Ok(0) | Err(Errno::AGAIN) => return Ok(false),
+            Ok(n) if n == len => {}
+            Ok(_) => return Err(partial()),
+            Err(e) => return Err(e.into()),
+        }
+        let mut filled = 0;
+        while filled < len {
+            match rustix::io::read(out, &mut self.page[filled..])? {
+                0 => return Err(ErrorKind::UnexpectedEof.into()),
+                n => filled += n,
+            }
+        }
+        Ok(true)
+    }
+
+    /// Reads a sub-buffer, or a part of one; whether there was any.
+    fn read(&mut self) -> io::Result<bool> {
+        match rustix::io::read(&self.file, &mut *self.page) {
+            Ok(0) | Err(Errno::AGAIN) => Ok(false),
+            Ok(n) if n == self.page.len() => Ok(true),
+            Ok(_) => Err(partial()),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// Makes the pipe large enough for [`Stream::move_to`] to take many sub-buffers a call.
+    pub(crate) fn enlarge(&self) {
+        if let Some((_, into)) = &self.pipe {
+            // Without it, there are more calls.
+            let _ = fcntl_setpipe_size(into, PIPE);
+        }
+    }
+
+    /// Moves whole sub-buffers into a file, as the kernel wrote them and as many as the pipe holds; how many bytes. The
+    /// sub-buffer on which the writer is stays: see [`Stream::read_to`].
+    ///
+    /// # Errors
+    /// If the kernel refuses, or the file cannot be written. What was in the pipe is then lost.
+    pub(crate) fn move_to(&mut self, to: &mut File) -> io::Result<usize> {
+        let Some((out, into)) = &self.pipe else {
+            return Ok(0);
+        };
+        // The pipe is empty, so the kernel takes no more than it holds.
+        let most = PIPE.max(self.page.len());
+        let moved = match splice(&self.file, None, into, None, most, SpliceFlags::NONBLOCK) {
+            Ok(n) => n,
+            Err(Errno::AGAIN) => 0,
+            Err(e) => return Err(e.into()),
+        };
+        let mut left = moved;
+        while left > 0 {
+            left -= match splice(out, None, &*to, None, left, SpliceFlags::empty()) {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(n) => n,
+                // Of a file system that has no splice.
+                Err(Errno::INVAL) => {
+                    let len = left.min(self.page.len());
+                    let n = rustix::io::read(out, &mut self.page[..len])?;
+                    to.write_all(&self.page[..n])?;
+                    n
+                }
+                Err(e) => return Err(e.into()),
+            };
+        }
+        Ok(moved)
+    }
+
+    /// Reads a sub-buffer, or what the one has on which the writer is, and writes it into a file as a whole sub-buffer; how
+    /// many bytes.
+    ///
+    /// # Errors
+    /// If the kernel refuses, or the file cannot be written.
+    pub(crate) fn read_to(&mut self, to: &mut File) -> io::Result<usize> {
+        if !self.read()? {
+            return Ok(0);
+        }
+        to.write_all(&self.page)?;
+        Ok(self.page.len())
+    }
+
+    /// As [`Map::wait`](crate::Map::wait).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn wait(&self, timeout: Option<Duration>) -> Result<bool> {
+        wait(&self.path, self.file.as_fd(), timeout)
+    }
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+/// A sub-buffer is given whole, or it is none of the size that was asked for.
+fn partial() -> io::Error {
+    io::Error::other("the kernel gave a part of a sub-buffer: its size has changed")
+}
