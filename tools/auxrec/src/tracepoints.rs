@@ -104,7 +104,11 @@ impl Tracepoints {
             _ => all,
         };
         let beside = wanted.dat.as_deref().unwrap_or(output);
-        let recorder = Recorder::new(tracefs, &cpus, beside)?;
+        let mut recorder = Recorder::new(tracefs, &cpus, beside)?;
+        if wanted.dat.is_some() {
+            let header = tracefs.page_header()?;
+            recorder.reserve(&Head::new(&top, tracefs, events.values(), header)?)?;
+        }
         Ok(Self {
             wanted: wanted.clone(),
             attr: attr(plan),

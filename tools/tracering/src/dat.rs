@@ -3,7 +3,7 @@
 //! Writes `trace.dat`, version 6, as trace-cmd and KernelShark read it: see trace-cmd.dat.v6(5).
 
 use std::fs;
-use std::io::{self, Read, Seek, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 
 use crate::error::{Error, Result};
 use crate::events::{directories, Named};
@@ -110,8 +110,30 @@ fn ftrace(top: &Tracefs) -> Result<Vec<String>> {
     Ok(formats)
 }
 
-/// Sub-buffers of a CPU, if there are any, and how many bytes they have.
-pub type Recorded<R> = (Option<R>, u64);
+/// Sub-buffers of a CPU.
+#[derive(Debug)]
+pub enum Data<R> {
+    /// There are none.
+    None,
+    /// To be copied: so many bytes.
+    Copied(R, u64),
+    /// In the file already, `len` bytes at `at`, which is behind the head: see [`head_len`].
+    There {
+        /// A multiple of the size of a sub-buffer.
+        at: u64,
+        /// A multiple of it, too.
+        len: u64,
+    },
+}
+
+impl<R> Data<R> {
+    fn len(&self) -> u64 {
+        match self {
+            Self::None => 0,
+            Self::Copied(_, len) | Self::There { len, .. } => *len,
+        }
+    }
+}
 
 /// Writes the file. `cpus` has the sub-buffers of CPU 0 and all that follow.
 ///
@@ -120,11 +142,40 @@ pub type Recorded<R> = (Option<R>, u64);
 pub fn write<R: Read>(
     out: &mut (impl Write + Seek),
     head: &Head,
-    cpus: &mut [Recorded<R>],
+    cpus: &mut [Data<R>],
 ) -> Result<()> {
     let failed = |e: io::Error| Error::failed(format!("cannot write the file: {e}"));
     write_head(out, head, cpus.len()).map_err(failed)?;
     data(out, head, cpus).map_err(failed)
+}
+
+/// How many bytes are before the sub-buffers of so many CPUs.
+///
+/// # Errors
+/// If something is too large for the file.
+pub fn head_len(head: &Head, cpus: usize) -> Result<u64> {
+    let mut len = Length(0);
+    let written = write_head(&mut len, head, cpus);
+    written.map_err(|e| Error::failed(format!("cannot write the file: {e}")))?;
+    Ok(len.0 + table_len(cpus))
+}
+
+fn table_len(cpus: usize) -> u64 {
+    u64::try_from(cpus).map_or(u64::MAX, |cpus| 16 * cpus)
+}
+
+/// Counts what is written.
+struct Length(u64);
+
+impl Write for Length {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 += u64::try_from(bytes.len()).map_err(io::Error::other)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// What perf has of the head in a section of its files, in the format's version 0.6.
@@ -193,24 +244,41 @@ fn write_head(out: &mut impl Write, head: &Head, cpus: usize) -> io::Result<()> 
 fn data<R: Read>(
     out: &mut (impl Write + Seek),
     head: &Head,
-    cpus: &mut [Recorded<R>],
+    cpus: &mut [Data<R>],
 ) -> io::Result<()> {
     let page = u64::try_from(head.page_size).map_err(io::Error::other)?;
-    let table = 16 * u64::try_from(cpus.len()).map_err(io::Error::other)?;
-    let end = out.stream_position()? + table;
-    let mut at = end.next_multiple_of(page.max(1));
-    let padding = at - end;
-    for (_, len) in cpus.iter() {
-        out.write_all(&at.to_ne_bytes())?;
-        out.write_all(&len.to_ne_bytes())?;
-        at += len;
+    let front = out.stream_position()? + table_len(cpus.len());
+    // What is copied goes behind what is there.
+    let mut end = front;
+    for cpu in cpus.iter() {
+        if let Data::There { at, len } = cpu {
+            if *at < front {
+                return Err(io::Error::other(format!(
+                    "{front} bytes are before the events, and there is room for {at}"
+                )));
+            }
+            end = end.max(at + len);
+        }
     }
-    io::copy(&mut io::repeat(0).take(padding), out)?;
-    for (data, len) in cpus {
-        let copied = match data {
-            Some(data) => io::copy(&mut data.take(*len), out)?,
-            None => 0,
+    let start = end.next_multiple_of(page.max(1));
+    let mut next = start;
+    for cpu in cpus.iter() {
+        let at = match cpu {
+            Data::There { at, .. } => *at,
+            Data::Copied(..) | Data::None => next,
         };
+        out.write_all(&at.to_ne_bytes())?;
+        out.write_all(&cpu.len().to_ne_bytes())?;
+        if let Data::Copied(_, len) = cpu {
+            next += len;
+        }
+    }
+    out.seek(SeekFrom::Start(start))?;
+    for cpu in cpus {
+        let Data::Copied(data, len) = cpu else {
+            continue;
+        };
+        let copied = io::copy(&mut data.take(*len), out)?;
         if copied != *len {
             return Err(io::Error::other(format!(
                 "a CPU has {copied} bytes, and not {len}"
@@ -270,7 +338,7 @@ mod tests {
         let pages = [vec![7_u8; 8192], Vec::new(), vec![9; 4096]];
         let mut cpus = pages
             .each_ref()
-            .map(|page| (Some(&**page), u64::try_from(page.len()).unwrap()));
+            .map(|page| Data::Copied(&**page, u64::try_from(page.len()).unwrap()));
         let mut out = Cursor::new(Vec::new());
         write(&mut out, &head, &mut cpus).unwrap();
         let bytes = out.into_inner();
@@ -295,12 +363,52 @@ mod tests {
 
     #[test]
     fn data_that_is_short_is_an_error() {
-        let mut cpus = [(Some(&[0_u8; 10][..]), 4096)];
+        let mut cpus = [Data::Copied(&[0_u8; 10][..], 4096)];
         let mut out = Cursor::new(Vec::new());
         let error = write(&mut out, &Head::default(), &mut cpus).unwrap_err();
         assert!(
             error.to_string().contains("10 bytes, and not 4096"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn data_that_is_there_stays() {
+        let head = Head {
+            page_size: 4096,
+            ..Head::default()
+        };
+        let front = head_len(&head, 3).unwrap();
+        let mut file = Cursor::new(vec![7_u8; 16384]);
+        let there = Data::There {
+            at: 8192,
+            len: 8192,
+        };
+        let mut cpus = [Data::Copied(&[9_u8; 4096][..], 4096), there, Data::None];
+        write(&mut file, &head, &mut cpus).unwrap();
+        let bytes = file.into_inner();
+        let front = usize::try_from(front).unwrap();
+        let numbers: Vec<_> = bytes[front - 48..front]
+            .chunks(8)
+            .map(|chunk| u64::from_ne_bytes(chunk.try_into().unwrap()))
+            .collect();
+        assert_eq!(numbers, [16384, 4096, 8192, 8192, 20480, 0]);
+        assert_eq!(bytes.len(), 20480);
+        assert!(bytes[front..16384].iter().all(|byte| *byte == 7));
+        assert!(bytes[16384..].iter().all(|byte| *byte == 9));
+    }
+
+    #[test]
+    fn a_head_without_room_is_an_error() {
+        let head = Head {
+            page_size: 1,
+            ..Head::default()
+        };
+        let front = head_len(&head, 1).unwrap();
+        for (at, fits) in [(front, true), (front - 1, false)] {
+            let mut cpus = [Data::<&[u8]>::There { at, len: 1 }];
+            let written = write(&mut Cursor::new(Vec::new()), &head, &mut cpus);
+            assert_eq!(written.is_ok(), fits, "{written:?}");
+        }
     }
 }

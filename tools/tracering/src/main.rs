@@ -18,6 +18,7 @@ use clap::{Args, Parser, Subcommand};
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use signal_hook::consts::{SIGINT, SIGTERM};
+use tracering::dat::Head;
 use tracering::{Event, Instance, Map, Missed, Named, Recorder, Ring, Tracefs};
 
 /// Reads the tracefs ring buffer, mapped where the kernel can map it.
@@ -118,6 +119,12 @@ impl Record {
             signal_hook::flag::register(signal, Arc::clone(&end))?;
         }
         let mut recorder = Recorder::new(tracefs, &cpus, &self.output)?;
+        recorder.reserve(&Head::new(
+            top,
+            tracefs,
+            events.values(),
+            tracefs.page_header()?,
+        )?)?;
         if own {
             events
                 .values()

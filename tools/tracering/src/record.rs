@@ -3,14 +3,14 @@
 //! From buffers into files: a thread for each CPU.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufReader, BufWriter, Read as _};
+use std::io::{self, BufReader, BufWriter, Read as _, Seek as _, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use crate::dat::{self, Head};
+use crate::dat::{self, Data, Head};
 use crate::error::{Error, Result};
 use crate::events::Named;
 use crate::header::PageHeader;
@@ -24,6 +24,9 @@ const WAIT: Duration = Duration::from_millis(100);
 
 /// How long it lets a sub-buffer fill that is not whole though the buffer is ready.
 const FILL: Duration = Duration::from_millis(10);
+
+/// How much a head may grow until the end, by names of tasks and symbols of modules.
+const MORE_HEAD: u64 = 256 << 10;
 
 /// What was recorded.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -47,30 +50,40 @@ struct Cpu {
     cpu: u32,
     stream: Stream,
     part: Part,
-    file: File,
-    /// How many bytes of sub-buffers the file has.
-    len: u64,
     /// The counters when it began.
     before: Stats,
 }
 
-/// A file beside another, removed when it is dropped.
+/// Sub-buffers in a file beside another, which is removed when it is dropped.
 #[derive(Debug)]
 struct Part {
     path: PathBuf,
+    file: File,
+    /// Where they begin, and how many bytes they have.
+    at: u64,
+    len: u64,
 }
 
 impl Part {
-    fn new(beside: &Path, cpu: u32) -> Result<(Self, File)> {
+    fn new(beside: &Path, cpu: u32) -> Result<Self> {
         let mut path = beside.as_os_str().to_owned();
         path.push(format!(".cpu{cpu}"));
         let path = PathBuf::from(path);
         let file = create(&path)?;
-        Ok((Self { path }, file))
+        Ok(Self {
+            path,
+            file,
+            at: 0,
+            len: 0,
+        })
     }
 
-    fn open(&self) -> Result<File> {
-        File::open(&self.path).map_err(|e| self.failed(&e))
+    /// The file, at their beginning.
+    fn start(&self) -> Result<&File> {
+        let mut file = &self.file;
+        let sought = file.seek(SeekFrom::Start(self.at));
+        sought.map_err(|e| self.failed(&e))?;
+        Ok(file)
     }
 
     fn failed(&self, error: &io::Error) -> Error {
@@ -101,7 +114,7 @@ impl Recorder {
     pub fn new(tracefs: &Tracefs, cpus: &[u32], path: &Path) -> Result<Self> {
         let header = tracefs.page_header()?;
         let cpus = cpus.iter().map(|&cpu| {
-            let (part, file) = Part::new(path, cpu)?;
+            let part = Part::new(path, cpu)?;
             let raw = tracefs.cpu_file(cpu, "trace_pipe_raw");
             let stream = Stream::open(raw, header, true)?;
             stream.enlarge();
@@ -109,8 +122,6 @@ impl Recorder {
                 cpu,
                 stream,
                 part,
-                file,
-                len: 0,
                 before: tracefs.stats(cpu)?,
             })
         });
@@ -119,6 +130,24 @@ impl Recorder {
             header,
             cpus: cpus.collect::<Result<_>>()?,
         })
+    }
+
+    /// Leaves room in front of the first CPU's events for the head of a `trace.dat`, so that [`Recorded::write_dat`] need not
+    /// copy them. `head` is as it is now.
+    ///
+    /// # Errors
+    /// If something of it is too large for a file.
+    pub fn reserve(&mut self, head: &Head) -> Result<()> {
+        let page = u64::try_from(self.header.subbuf_size()).unwrap_or(u64::MAX);
+        let last = self.cpus.iter().map(|cpu| cpu.cpu).max().unwrap_or(0);
+        let len = dat::head_len(head, usize::try_from(last).unwrap_or(usize::MAX) + 1)?;
+        if let Some(Cpu { part, .. }) = self.cpus.first_mut() {
+            if part.len == 0 {
+                part.at = (len + MORE_HEAD).next_multiple_of(page);
+                part.start()?;
+            }
+        }
+        Ok(())
     }
 
     /// Reads until `end`, and then what the buffers have at that time. With `drain`, it ends when they are empty.
@@ -157,7 +186,6 @@ impl Recorder {
                 cpu: cpu.cpu,
                 header,
                 part: cpu.part,
-                len: cpu.len,
                 events,
                 lost,
             })
@@ -184,7 +212,6 @@ pub struct Taken {
     cpu: u32,
     header: PageHeader,
     part: Part,
-    len: u64,
     events: u64,
     lost: u64,
 }
@@ -218,15 +245,41 @@ impl Recorded {
     ) -> Result<()> {
         let head = Head::new(top, &self.tracefs, events, self.header)?;
         let last = self.cpus.iter().map(|cpu| cpu.cpu).max().unwrap_or(0);
-        let mut cpus: Vec<(Option<File>, u64)> = Vec::new();
+        let count = usize::try_from(last)
+            .unwrap_or(usize::MAX)
+            .saturating_add(1);
+        let len = dat::head_len(&head, count)?;
+        // The file of which the head has room becomes the whole.
+        let mut parts = self.cpus.iter().map(|cpu| &cpu.part);
+        let whole = parts.find(|part| len <= part.at && replaceable(path));
+        let mut cpus = Vec::new();
         for cpu in 0..=last {
-            match self.cpus.iter().find(|other| other.cpu == cpu) {
-                Some(cpu) => cpus.push((Some(cpu.part.open()?), cpu.len)),
-                None => cpus.push((None, 0)),
-            }
+            let part = self.cpus.iter().find(|other| other.cpu == cpu);
+            cpus.push(match part.map(|cpu| &cpu.part) {
+                None => Data::None,
+                Some(part) if whole.is_some_and(|whole| whole.path == part.path) => Data::There {
+                    at: part.at,
+                    len: part.len,
+                },
+                Some(part) => Data::Copied(part.start()?, part.len),
+            });
         }
-        let mut out = BufWriter::new(create(path)?);
-        dat::write(&mut out, &head, &mut cpus)
+        let Some(part) = whole else {
+            return dat::write(&mut BufWriter::new(create(path)?), &head, &mut cpus);
+        };
+        let mut file = &part.file;
+        file.rewind().map_err(|e| part.failed(&e))?;
+        dat::write(&mut BufWriter::new(file), &head, &mut cpus)?;
+        fs::rename(&part.path, path)
+            .map_err(|e| Error::failed(format!("cannot write {}: {e}", path.display())))
+    }
+}
+
+/// Whether another file can take the place of this one: not of a device, nor of a link.
+fn replaceable(path: &Path) -> bool {
+    match fs::symlink_metadata(path) {
+        Ok(metadata) => metadata.is_file(),
+        Err(e) => e.kind() == io::ErrorKind::NotFound,
     }
 }
 
@@ -257,10 +310,10 @@ impl Taken {
         &self,
         mut each: impl FnMut(SubBuffer<'_>) -> std::result::Result<(), E>,
     ) -> std::result::Result<(), E> {
-        let mut file = BufReader::new(self.part.open()?);
+        let mut file = BufReader::new(self.part.start()?);
         let mut page = vec![0; self.header.subbuf_size()];
         let size = u64::try_from(page.len()).unwrap_or(u64::MAX);
-        for _ in 0..self.len / size {
+        for _ in 0..self.part.len / size {
             file.read_exact(&mut page)
                 .map_err(|e| self.part.failed(&e))?;
             each(SubBuffer::parse(&self.header, Bytes::from(&*page))?)?;
@@ -309,15 +362,15 @@ impl Cpu {
         let mut any = false;
         let failed = |e| Error::failed(format!("cannot move the events of a CPU: {e}"));
         while until.is_some() || !end.load(Ordering::Acquire) {
-            let mut moved = self.stream.move_to(&mut self.file).map_err(failed)?;
+            let mut moved = self.stream.move_to(&mut self.part.file).map_err(failed)?;
             if moved == 0 && parts {
-                moved = self.stream.read_to(&mut self.file).map_err(failed)?;
+                moved = self.stream.read_to(&mut self.part.file).map_err(failed)?;
             }
             if moved == 0 {
                 break;
             }
             any = true;
-            self.len += u64::try_from(moved).unwrap_or(u64::MAX);
+            self.part.len += u64::try_from(moved).unwrap_or(u64::MAX);
             if let Some(until) = until {
                 if gone(&tracefs.stats(self.cpu)?) >= until {
                     break;
