@@ -44,14 +44,14 @@ pub const CASES: &[Case] = &[
 ];
 
 /// The instance of a recorder, once it is there.
-fn instance(recorder: &Recorder) -> Result<PathBuf> {
+fn instance(recorder: &Recorder, system: &str) -> Result<PathBuf> {
     let Ok(top) = tracering::Tracefs::find() else {
         bail!(Skip("this kernel has no tracefs"));
     };
     let name = format!("instances/auxrec.{}", recorder.id());
     let dir = top.path().join(name);
     // Events are on when the rest is.
-    let enable = dir.join("events/rust_perf/enable");
+    let enable = dir.join(format!("events/{system}/enable"));
     wait_for("the instance of the recorder", || {
         Ok(fs::read_to_string(&enable).is_ok_and(|text| text.trim() != "0"))
     })?;
@@ -178,7 +178,7 @@ fn events() -> Result<String> {
             "--quiet",
         ]),
     )?;
-    let instance = instance(&recorder)?;
+    let instance = instance(&recorder, "rust_perf")?;
     write(&instance, EVENTS)?;
     recorder.signal(Signal::INT)?;
     let ended = recorder.wait(Reader::KeepsUp)?;
@@ -281,14 +281,14 @@ fn losses() -> Result<String> {
         file.path(),
         &record(&[
             "--trace",
-            // No other events: they could be among those that are lost.
-            "ftrace:print",
+            // The other one does not come: it would be among those that are lost.
+            "ftrace:print,oom:mark_victim",
             "--trace-buffer",
             "16K",
             "--quiet",
         ]),
     )?;
-    let instance = instance(&recorder)?;
+    let instance = instance(&recorder, "oom")?;
     recorder.signal(Signal::STOP)?;
     write(&instance, EVENTS)?;
     recorder.signal(Signal::CONT)?;
@@ -396,7 +396,7 @@ fn trace_dat() -> Result<String> {
             "--quiet",
         ]),
     )?;
-    write(&instance(&recorder)?, EVENTS)?;
+    write(&instance(&recorder, "rust_perf")?, EVENTS)?;
     recorder.signal(Signal::INT)?;
     let ended = recorder.wait(Reader::KeepsUp)?;
     ensure!(ended.status == 0, "{}: {}", ended.status, ended.errors);
