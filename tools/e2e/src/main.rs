@@ -204,7 +204,10 @@ fn run<N: AsRef<str>, F: Fn() -> Result<String>>(
     for (name, case) in &chosen {
         let name = name.as_ref();
         let start = Instant::now();
-        let outcome = prepare().and_then(|()| case());
+        // Wherever an earlier case has put this thread.
+        let outcome = hostile::unpin()
+            .and_then(|()| prepare())
+            .and_then(|()| case());
         let time = start.elapsed().as_secs_f64();
 
         match outcome {

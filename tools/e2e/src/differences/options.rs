@@ -88,13 +88,16 @@ pub(super) fn threads() -> Result<String> {
         let bytes = std::fs::read(part).unwrap_or_default();
         perfdata::File::parse(&bytes).is_ok_and(|file| file.data_section().1 > 400_000)
     };
-    let result = wait_for("trace", || Ok(parts.iter().all(has)));
+    if let Err(error) = wait_for("trace", || Ok(parts.iter().all(has))) {
+        recorder.signal(Signal::INT)?;
+        let ended = recorder.wait(Reader::KeepsUp)?;
+        return Err(error.context(format!("auxrec: {}: {}", ended.status, ended.errors)));
+    }
     recorder.kill()?;
     let read: Vec<_> = parts.iter().map(|part| perf_reads(part)).collect();
     for part in parts {
         std::fs::remove_file(part)?;
     }
-    result?;
     let read = read.into_iter().collect::<Result<Vec<_>>>()?;
     ensure!(
         matches!(read.as_slice(), [Some(1..), Some(1..)]),
