@@ -79,6 +79,8 @@ struct Reader<'a> {
     part: Vec<u8>,
     /// Where that begins in the trace.
     at: u64,
+    /// Where the trace begins that is without a gap up to there.
+    stretch: u64,
     /// Whether the part begins with a `PSB`.
     begun: bool,
     /// Whether there was a `PSB`, or anything but zeros, since the last gap.
@@ -98,12 +100,12 @@ pub(super) fn send<S: Source>(
         let start = piece.offset;
         match end {
             Some(end) if end == start => {}
-            None => reader.at = start,
+            None => reader.begin(start),
             Some(end) => {
                 reader.end()?;
                 reader.put(Packet::At(end))?;
                 reader.put(Packet::Lost("trace that was not recorded"))?;
-                reader.at = start;
+                reader.begin(start);
             }
         }
         // What brings a piece to a multiple of 8 bytes is no trace.
@@ -135,6 +137,7 @@ impl<'a> Reader<'a> {
             overflow: false,
             part: Vec::new(),
             at: 0,
+            stretch: 0,
             begun: false,
             seen: false,
             filled: false,
@@ -180,18 +183,33 @@ impl<'a> Reader<'a> {
         if self.begun {
             self.decode(&part, 0..part.len())?;
         } else if self.filled && !self.seen {
-            self.put(Packet::At(self.at))?;
+            self.put(Packet::At(self.stretch))?;
             self.put(Packet::Lost("trace without a place to begin (PSB)"))?;
         }
-        self.at = self.at.saturating_add(bytes_in(part.len()));
+        self.begin(self.at.saturating_add(bytes_in(part.len())));
         (self.begun, self.seen, self.filled) = (false, false, false);
         Ok(())
     }
 
+    /// What comes next is at this byte of the trace.
+    fn begin(&mut self, at: u64) {
+        (self.at, self.stretch) = (at, at);
+    }
+
     /// Decodes what begins at a `PSB`, in such a place of the part.
     fn decode(&mut self, part: &[u8], range: Range<usize>) -> Result<(), Gone> {
-        let at = self.at.saturating_add(bytes_in(range.start));
-        let part = part.get(range).unwrap_or_default();
+        let mut at = self.at.saturating_add(bytes_in(range.start));
+        let mut part = part.get(range).unwrap_or_default();
+        // Of a `PSB` that is cut, the rest looks like the beginning of the next: that is the last one of them.
+        let pairs = part.chunks_exact(2);
+        let pairs = pairs.take_while(|pair| PSB.starts_with(pair)).count();
+        let cut = 2 * pairs.saturating_sub(PSB.len() / 2);
+        if cut != 0 {
+            self.put(Packet::At(at))?;
+            self.put(Packet::Lost("a packet that is cut"))?;
+            at = at.saturating_add(bytes_in(cut));
+            part = part.get(cut..).unwrap_or_default();
+        }
         self.put(Packet::At(at))?;
         let lost = match decode(part, DecodeOptions::default(), self) {
             Ok(()) => return Ok(()),
@@ -403,10 +421,15 @@ mod tests {
                     taken,
                 ],
             ),
-            // Half a `PSB` and a whole one: the first that is found begins with the half.
+            // Half a `PSB` and a whole one.
             (
                 vec![[&begin[..], &PSB[..8], &begin, &TNT].concat()],
-                vec![Packet::Sync(None), lost("a packet that is cut")],
+                vec![
+                    Packet::Sync(None),
+                    lost("a packet that is cut"),
+                    Packet::Sync(None),
+                    taken,
+                ],
             ),
             (
                 vec![[&begin[..], &[0x19]].concat(), begin.clone()],
@@ -422,7 +445,17 @@ mod tests {
             }
         }
     }
-    /// What is told of each part between two places to begin, by where that is.
+
+    #[test]
+    fn trace_without_a_place_to_begin_is_reported_at_its_beginning() {
+        for portion in [1, 7, 100] {
+            let packets = packets(&[vec![1; 100], vec![1; 50]], portion);
+            let lost = Packet::Lost("trace without a place to begin (PSB)");
+            assert_eq!(packets, [Packet::At(0), lost, Packet::At(100), lost]);
+        }
+    }
+
+    /// The packets of each part of the trace that begins with a `PSB`, by the part's first byte.
     fn parts(trace: &[u8]) -> BTreeMap<u64, Vec<Packet>> {
         let mut parts = BTreeMap::new();
         let mut at = 0;
