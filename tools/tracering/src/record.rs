@@ -5,10 +5,12 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, BufWriter, Read as _, Seek as _, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
+
+use tempfile::NamedTempFile;
 
 use crate::dat::{self, Data, Head};
 use crate::error::{Error, Result};
@@ -54,11 +56,11 @@ struct Cpu {
     before: Stats,
 }
 
-/// Sub-buffers in a file beside another, which is removed when it is dropped.
+/// Sub-buffers in a file beside another, which is removed when it is dropped. It has a name that no other file had, and only its
+/// owner reads it: a trace may have secrets of all users.
 #[derive(Debug)]
 struct Part {
-    path: PathBuf,
-    file: File,
+    file: NamedTempFile,
     /// Where they begin, and how many bytes they have.
     at: u64,
     len: u64,
@@ -66,12 +68,17 @@ struct Part {
 
 impl Part {
     fn new(beside: &Path, cpu: u32) -> Result<Self> {
-        let mut path = beside.as_os_str().to_owned();
-        path.push(format!(".cpu{cpu}"));
-        let path = PathBuf::from(path);
-        let file = create(&path)?;
+        let name = beside.file_name().unwrap_or_default();
+        let mut prefix = name.to_owned();
+        prefix.push(format!(".cpu{cpu}."));
+        let dir = match beside.parent() {
+            Some(dir) if !dir.as_os_str().is_empty() => dir,
+            _ => Path::new("."),
+        };
+        let file = tempfile::Builder::new().prefix(&prefix).tempfile_in(dir);
+        let file = file
+            .map_err(|e| Error::failed(format!("cannot write beside {}: {e}", beside.display())))?;
         Ok(Self {
-            path,
             file,
             at: 0,
             len: 0,
@@ -80,25 +87,18 @@ impl Part {
 
     /// The file, at their beginning.
     fn start(&self) -> Result<&File> {
-        let mut file = &self.file;
+        let mut file = self.file.as_file();
         let sought = file.seek(SeekFrom::Start(self.at));
         sought.map_err(|e| self.failed(&e))?;
         Ok(file)
     }
 
     fn failed(&self, error: &io::Error) -> Error {
-        Error::failed(format!("{}: {error}", self.path.display()))
+        Error::failed(format!("{}: {error}", self.file.path().display()))
     }
 }
 
-impl Drop for Part {
-    fn drop(&mut self) {
-        // A file that cannot be removed does no harm.
-        let _ = fs::remove_file(&self.path);
-    }
-}
-
-/// Makes a file that only its owner reads: a trace may have secrets of all users.
+/// Makes a file that only its owner reads, for the same reason.
 fn create(path: &Path) -> Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(true);
@@ -140,7 +140,10 @@ impl Recorder {
     pub fn reserve(&mut self, head: &Head) -> Result<()> {
         let page = u64::try_from(self.header.subbuf_size()).unwrap_or(u64::MAX);
         let last = self.cpus.iter().map(|cpu| cpu.cpu).max().unwrap_or(0);
-        let len = dat::head_len(head, usize::try_from(last).unwrap_or(usize::MAX) + 1)?;
+        let count = usize::try_from(last)
+            .unwrap_or(usize::MAX)
+            .saturating_add(1);
+        let len = dat::head_len(head, count)?;
         if let Some(Cpu { part, .. }) = self.cpus.first_mut() {
             if part.len == 0 {
                 part.at = (len + MORE_HEAD).next_multiple_of(page);
@@ -257,7 +260,7 @@ impl Recorded {
             let part = self.cpus.iter().find(|other| other.cpu == cpu);
             cpus.push(match part.map(|cpu| &cpu.part) {
                 None => Data::None,
-                Some(part) if whole.is_some_and(|whole| whole.path == part.path) => Data::There {
+                Some(part) if whole.is_some_and(|whole| std::ptr::eq(whole, part)) => Data::There {
                     at: part.at,
                     len: part.len,
                 },
@@ -267,10 +270,10 @@ impl Recorded {
         let Some(part) = whole else {
             return dat::write(&mut BufWriter::new(create(path)?), &head, &mut cpus);
         };
-        let mut file = &part.file;
+        let mut file = part.file.as_file();
         file.rewind().map_err(|e| part.failed(&e))?;
         dat::write(&mut BufWriter::new(file), &head, &mut cpus)?;
-        fs::rename(&part.path, path)
+        fs::rename(part.file.path(), path)
             .map_err(|e| Error::failed(format!("cannot write {}: {e}", path.display())))
     }
 }
@@ -330,7 +333,7 @@ impl Cpu {
             let last = end.load(Ordering::Acquire);
             let until = if last {
                 let stats = tracefs.stats(self.cpu)?;
-                Some(gone(&stats) + stats.entries)
+                Some(gone(&stats).saturating_add(stats.entries))
             } else {
                 None
             };
@@ -362,9 +365,15 @@ impl Cpu {
         let mut any = false;
         let failed = |e| Error::failed(format!("cannot move the events of a CPU: {e}"));
         while until.is_some() || !end.load(Ordering::Acquire) {
-            let mut moved = self.stream.move_to(&mut self.part.file).map_err(failed)?;
+            let mut moved = self
+                .stream
+                .move_to(self.part.file.as_file_mut())
+                .map_err(failed)?;
             if moved == 0 && parts {
-                moved = self.stream.read_to(&mut self.part.file).map_err(failed)?;
+                moved = self
+                    .stream
+                    .read_to(self.part.file.as_file_mut())
+                    .map_err(failed)?;
             }
             if moved == 0 {
                 break;
@@ -383,10 +392,11 @@ impl Cpu {
 
 /// How many events are no longer in a CPU's buffer.
 fn gone(stats: &Stats) -> u64 {
-    stats.read_events + stats.overrun
+    stats.read_events.saturating_add(stats.overrun)
 }
 
 /// How many events a CPU's buffer has lost.
 fn lost(stats: &Stats) -> u64 {
-    stats.overrun + stats.dropped_events + stats.commit_overrun
+    let dropped = stats.dropped_events.saturating_add(stats.commit_overrun);
+    stats.overrun.saturating_add(dropped)
 }

@@ -91,7 +91,7 @@ fn errors() {
         (
             &["record", "-o", "/nowhere/trace.dat"],
             1,
-            "cannot write /nowhere/trace.dat.cpu0: No such file",
+            "cannot write beside /nowhere/trace.dat: No such file",
         ),
         (&[], 2, "Usage:"),
     ] {

@@ -94,7 +94,13 @@ fn events_are_where_the_table_says() {
             let head = Head::new(&tracefs, &tracefs, [], header).unwrap();
             recorder.reserve(&head).unwrap();
         }
-        let first = fs::metadata(dir.path().join("trace.dat.cpu1")).unwrap();
+        let of_first = |entry: &fs::DirEntry| {
+            let name = entry.file_name().into_string().unwrap();
+            name.starts_with("trace.dat.cpu1.")
+        };
+        let mut entries = fs::read_dir(dir.path()).unwrap().map(Result::unwrap);
+        let first = entries.find(of_first).unwrap().metadata().unwrap();
+        assert_eq!(first.mode() & 0o777, 0o600);
         recorder.run(&AtomicBool::new(false), true).unwrap();
         let names = "a task\n".repeat(grown / 7);
         fs::write(tracefs.path().join("saved_cmdlines"), &names).unwrap();
