@@ -16,6 +16,7 @@ use crate::output::{CYCLES, REFERENCE};
 use crate::recover::ENDED;
 use crate::session::Mode;
 use crate::source::Source;
+use crate::tracepoints::is_ours;
 use crate::unpack::{Next, Place, Plain};
 
 mod tracefs;
@@ -577,11 +578,12 @@ impl Trace {
                 Event::Lost(lost) => {
                     if let Some(ring) = ring_of(Some(lost.id)).or_else(|| ring_of(number)) {
                         self.ring(ring).loss.lost(lost.lost);
-                    } else if let Some(cpu) = id.and_then(|id| id.cpu) {
+                    } else if let Some(cpu) = id.and_then(|id| id.cpu).filter(|_| is_ours(lost.id))
+                    {
                         self.tracefs.entry(cpu).or_default().lost(lost.lost);
                     }
                 }
-                Event::Tracepoint(event) if ring_of(Some(event.id)).is_none() => {
+                Event::Tracepoint(event) if is_ours(event.id) => {
                     self.tracefs.entry(event.cpu).or_default().event(event.time);
                 }
                 Event::Read(read) => {

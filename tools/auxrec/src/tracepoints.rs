@@ -27,6 +27,11 @@ use crate::sys;
 const TRACEPOINT: u32 = 2;
 /// The ids of these events in a file are above those that the kernel gives to its own.
 const FIRST_ID: u64 = 1 << 62;
+/// Whether a file has this event of tracefs by `auxrec record --trace`.
+pub(crate) fn is_ours(id: u64) -> bool {
+    id >= FIRST_ID
+}
+
 /// Samples are handed on when there are so many bytes of them.
 const BATCH: usize = 64 << 10;
 

@@ -271,9 +271,8 @@ impl Recording {
     /// Disables the events, drains the rings, and writes what comes after the last record of the kernel.
     pub(super) fn end(&mut self, options: &Options, newcomers: &mut Newcomers) -> Result<()> {
         self.session.disable()?;
-        if let Some(tracepoints) = &mut self.tracepoints {
-            tracepoints.stop()?;
-        }
+        // Whatever becomes of these events, the trace is written.
+        let mut tracepoints = self.tracepoints.as_mut().map_or(Ok(()), Tracepoints::stop);
         if self.parts.is_empty() {
             drain::pass(
                 &mut self.session,
@@ -301,8 +300,9 @@ impl Recording {
                 ("blind_ns", snapshots.blind.sum.to_string()),
             ];
         }
-        if let Some(tracepoints) = &mut self.tracepoints {
-            self.missed.extend(tracepoints.write(&mut self.output)?);
+        if let (Ok(()), Some(events)) = (&tracepoints, &mut self.tracepoints) {
+            let written = events.write(&mut self.output);
+            tracepoints = written.map(|lost| self.missed.extend(lost));
         }
         let mut offline = Vec::new();
         for (cpu, dark) in self.session.offline() {
@@ -340,7 +340,7 @@ impl Recording {
             drain::counts(&attr, time, rings, &mut file.file)?;
             file.flush()?;
         }
-        Ok(())
+        tracepoints
     }
 
     /// Finishes the files, also after an error, and joins those of the threads.
