@@ -22,6 +22,7 @@ use std::fs;
 use std::io::{self, BufRead, BufReader, Lines};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -186,6 +187,28 @@ fn both<A, B: Send>(
         let other = other.join().map_err(died)?;
         Ok((one?, other?))
     })
+}
+
+/// What `each` makes of the items and their numbers, in their order; two at a time.
+fn by_two<T: Sync, R: Send>(
+    items: &[T],
+    each: impl Fn(usize, &T) -> Result<R> + Sync,
+) -> Result<Vec<R>> {
+    let next = AtomicUsize::new(0);
+    let worker = || -> Result<Vec<(usize, R)>> {
+        let mut made = Vec::new();
+        loop {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            let Some(item) = items.get(number) else {
+                return Ok(made);
+            };
+            made.push((number, each(number, item)?));
+        }
+    };
+    let (mut made, others) = both(worker, worker)?;
+    made.extend(others);
+    made.sort_by_key(|(number, _)| *number);
+    Ok(made.into_iter().map(|(_, made)| made).collect())
 }
 
 /// Takes as much of what was executed as is shown, which must be the same: how many instructions.

@@ -82,6 +82,15 @@ impl Case {
         Self::new(name, Status::Skip, reason)
     }
 
+    /// A single case that passed, with a note, or failed, and why.
+    #[must_use]
+    pub fn judged(name: &str, verdict: Result<String, String>) -> Self {
+        match verdict {
+            Ok(note) => Self::pass(name).with_log(vec![note]),
+            Err(why) => Self::fail(name, &why),
+        }
+    }
+
     /// A suite. One without any case is a failure: whoever meant to run it ran nothing.
     #[must_use]
     pub fn suite(name: &str, mut children: Vec<Case>) -> Self {

@@ -34,13 +34,13 @@ pub fn run(cache: &Cache, dir: &Path) -> Result<Case> {
     }
     let outcome = guest.run(cache, &dir.join("old"), &command(), |_| {})?;
     let mut cases = vec![
-        case(
+        Case::judged(
             "it is an older kernel",
             release(&read(&outcome, "release")?),
         ),
-        case("a process", to_its_end(&outcome, "process")?),
-        case("a thread", to_its_end(&outcome, "thread")?),
-        case("a buffer of tracefs", events(&outcome)?),
+        Case::judged("a process", to_its_end(&outcome, "process")?),
+        Case::judged("a thread", to_its_end(&outcome, "thread")?),
+        Case::judged("a buffer of tracefs", events(&outcome)?),
     ];
     if let Some(fault) = outcome.faults().first() {
         cases.push(Case::fail(fault.name.as_str(), &fault.reason));
@@ -48,13 +48,6 @@ pub fn run(cache: &Cache, dir: &Path) -> Result<Case> {
     let suite = Case::suite("old", cases);
     progress.end(&suite.counts().summary());
     Ok(suite)
-}
-
-fn case(name: &str, verdict: Verdict) -> Case {
-    match verdict {
-        Ok(note) => Case::pass(name).with_log(vec![note]),
-        Err(why) => Case::fail(name, &why),
-    }
 }
 
 /// A program that sleeps is recorded by its process's id and by its thread's: the recording ends when the program has.

@@ -5,6 +5,7 @@
 //!
 //! The program is `crashes`. What is right is the log of `steptrace`, and the address of the program's symbol `faulting`.
 
+use super::matrix::executed::{Ends, Executed as Stepped};
 use super::programs;
 use crate::cache::Cache;
 use crate::error::{Error, OnFile, Result};
@@ -55,13 +56,13 @@ pub(super) fn run(cache: &Cache, dir: &Path, kernel: &Kernel) -> Result<Case> {
     let outcome = record(cache, &dir, kernel, &tools, program)?;
     let executed = executed(&dir, steptrace, program)?;
     let mut cases = vec![
-        case("gdb: history", history(&outcome, &executed)?),
-        case("gdb: steps back and on", steps(&outcome, &executed)?),
-        case(
+        Case::judged("gdb: history", history(&outcome, &executed)?),
+        Case::judged("gdb: steps back and on", steps(&outcome, &executed)?),
+        Case::judged(
             "a core dump",
             core(&dir, &outcome.files, program, &executed)?,
         ),
-        case("a core dump without a recorder", alone(&outcome)?),
+        Case::judged("a core dump without a recorder", alone(&outcome)?),
     ];
     if let Some(fault) = outcome.faults().first() {
         cases.push(Case::fail(fault.name.as_str(), &fault.reason));
@@ -69,13 +70,6 @@ pub(super) fn run(cache: &Cache, dir: &Path, kernel: &Kernel) -> Result<Case> {
     let suite = Case::suite(NAME, cases);
     progress.end(&suite.counts().summary());
     Ok(suite)
-}
-
-fn case(name: &str, verdict: Verdict) -> Case {
-    match verdict {
-        Ok(note) => Case::pass(name).with_log(vec![note]),
-        Err(why) => Case::fail(name, &why),
-    }
 }
 
 /// Has gdb record the program in a guest, and auxrec until the kernel dumps its core.
@@ -164,22 +158,8 @@ end
 
 /// By the independent log, and by the file.
 fn executed(dir: &Path, steptrace: &Path, program: &Path) -> Result<Executed> {
-    let file = dir.join(format!("{PROGRAM}.log"));
-    let log = Log::create(&dir.join("steptrace.log"))?;
-    let mut step = Command::new(steptrace);
-    step.args(["record", "-o"])
-        .arg(&file)
-        .arg("--")
-        .arg(program);
-    // It ends by a signal.
-    let _ = log.run("stepping a program", &mut step);
-    let mut print = Command::new(steptrace);
-    print.arg("print").arg(&file);
-    let printed = log.output("printing the log of its steps", &mut print)?;
-    let ips = printed
-        .lines()
-        .filter_map(|line| address(line.split_once(' ')?.1))
-        .collect();
+    let stepped = Stepped::stepped(dir, steptrace, program, Ends::Killed)?;
+    let ips = stepped.first().iter().map(|step| step.ip).collect();
     let bytes = fs::read(program).on("read", program)?;
     let bad = |what: &str| Error::Other(format!("{}: {what}", program.display()));
     let elf = object::File::parse(&*bytes).map_err(|error| bad(&error.to_string()))?;

@@ -13,7 +13,7 @@
 //! - The others: what is right, by that.
 
 use super::device::shown;
-use super::{both, programs};
+use super::{both, by_two, programs};
 use crate::cache::Cache;
 use crate::error::{Error, OnFile, Result};
 use crate::guest::{Devices, Guest, Outcome};
@@ -22,20 +22,18 @@ use crate::ktap::Case;
 use crate::modules::{self, Mode};
 use crate::step::Progress;
 use crate::tools;
-use executed::{Code, Executed};
+use executed::{Code, Ends, Executed};
 use recordings::Recording;
 use rows::{Row, Said};
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Mutex;
-use std::thread;
 use std::time::Duration;
 
 mod branches;
 mod calls;
-mod executed;
+pub(super) mod executed;
 mod instructions;
 mod kernel;
 mod packets;
@@ -84,7 +82,10 @@ pub(super) fn run(cache: &Cache, dir: &Path, kernel: &Kernel) -> Result<Case> {
     let mut executed = HashMap::new();
     for program in recordings::STEPPED {
         let path = cache.build().join("programs").join(program);
-        executed.insert(program, Executed::stepped(&dir, steptrace, &path)?);
+        executed.insert(
+            program,
+            Executed::stepped(&dir, steptrace, &path, Ends::Itself)?,
+        );
     }
     let log = by_unit(&unit.files, &prefix, &mut executed)?;
     let recorded = Recorded {
@@ -222,29 +223,9 @@ fn by_unit(
 /// Runs all rows, two at a time.
 fn judged(dir: &Path, recorded: &Recorded) -> Result<Vec<Case>> {
     let rows = rows::all();
-    let left = Mutex::new(rows.iter().enumerate());
-    let worker = || -> Result<Vec<(usize, Case)>> {
-        let mut cases = Vec::new();
-        loop {
-            // Not held while the row runs.
-            let Some((number, row)) = left.lock().ok().and_then(|mut left| left.next()) else {
-                return Ok(cases);
-            };
-            cases.push((
-                number,
-                judge(&dir.join(format!("row-{number}")), recorded, row)?,
-            ));
-        }
-    };
-    let mut cases = thread::scope(|scope| {
-        let workers = [(); 2].map(|()| scope.spawn(worker));
-        let died = |_| Error::Other("a thread died".to_owned());
-        let join = |worker: thread::ScopedJoinHandle<'_, _>| worker.join().map_err(died)?;
-        workers.into_iter().map(join).collect::<Result<Vec<_>>>()
-    })?
-    .concat();
-    cases.sort_by_key(|(number, _)| *number);
-    Ok(cases.into_iter().map(|(_, case)| case).collect())
+    by_two(&rows, |number, row| {
+        judge(&dir.join(format!("row-{number}")), recorded, row)
+    })
 }
 
 /// Runs a row in a folder of its own.

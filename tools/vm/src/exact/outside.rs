@@ -64,10 +64,10 @@ pub(super) fn run(cache: &Cache, dir: &Path, kernel: &Kernel) -> Result<Case> {
             let (first, second) = both(first, || compared(&recorded, 1))?;
             let (whole, vm) = both(|| whole(&recorded.data), || as_vm(&recorded))?;
             vec![
-                case("each instruction of CPU 0", first),
-                case("each instruction of CPU 1", second),
-                case("the whole trace", whole),
-                case("a virtual machine", vm),
+                Case::judged("each instruction of CPU 0", first),
+                Case::judged("each instruction of CPU 1", second),
+                Case::judged("the whole trace", whole),
+                Case::judged("a virtual machine", vm),
             ]
         }
     };
@@ -75,16 +75,9 @@ pub(super) fn run(cache: &Cache, dir: &Path, kernel: &Kernel) -> Result<Case> {
         let log = recorded.prefix.with_extension(format!("cpu{cpu}.log"));
         fs::remove_file(&log).on("remove", &log)?;
     }
-    cases.push(case("cycles", on_one_cpu(cache, dir, kernel)?));
+    cases.push(Case::judged("cycles", on_one_cpu(cache, dir, kernel)?));
     progress.end(&format!("{} cases", cases.len()));
     Ok(Case::suite(NAME, cases))
-}
-
-fn case(name: &str, found: std::result::Result<String, String>) -> Case {
-    match found {
-        Ok(line) => Case::pass(name).with_log(vec![line]),
-        Err(why) => Case::fail(name, &why),
-    }
 }
 
 /// What perf shows, line by line.

@@ -14,7 +14,7 @@ use std::process::Command;
 
 /// What an instruction does to the flow of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Kind {
+pub(in crate::exact) enum Kind {
     Plain,
     Conditional,
     Jump,
@@ -29,7 +29,7 @@ pub(super) enum Kind {
 
 /// An executed instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Step {
+pub(in crate::exact) struct Step {
     pub ip: u64,
     pub len: u64,
     pub kind: Kind,
@@ -58,7 +58,7 @@ impl Step {
 
 /// The code and the symbols of files.
 #[derive(Default)]
-pub(super) struct Code {
+pub(in crate::exact) struct Code {
     segments: Vec<(u64, Vec<u8>)>,
     /// Functions by their addresses: size and names.
     functions: BTreeMap<u64, (u64, Vec<String>)>,
@@ -221,16 +221,25 @@ fn push(steps: &mut Vec<Step>, ip: u64, len: u64, kind: Kind) {
     });
 }
 
+/// How a program ends. `steptrace` passes on its exit status.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(in crate::exact) enum Ends {
+    /// With status 0.
+    Itself,
+    /// By a signal.
+    Killed,
+}
+
 /// What each thread executed, in the order in which they were made.
 #[derive(Default)]
-pub(super) struct Executed {
+pub(in crate::exact) struct Executed {
     pub threads: Vec<Vec<Step>>,
     pub code: Code,
 }
 
 impl Executed {
     /// Steps a program.
-    pub fn stepped(dir: &Path, steptrace: &Path, program: &Path) -> Result<Self> {
+    pub fn stepped(dir: &Path, steptrace: &Path, program: &Path, ends: Ends) -> Result<Self> {
         let name = program.file_name().unwrap_or_default().to_string_lossy();
         let file = dir.join(format!("{name}.log"));
         let log = Log::create(&dir.join("steptrace.log"))?;
@@ -239,7 +248,10 @@ impl Executed {
             .arg(&file)
             .arg("--")
             .arg(program);
-        log.run("stepping a program", &mut step)?;
+        let recorded = log.run("stepping a program", &mut step);
+        if ends == Ends::Itself {
+            recorded?;
+        }
         let mut print = Command::new(steptrace);
         print.arg("print").arg(&file);
         let printed = log.output("printing the log of its steps", &mut print)?;

@@ -5,13 +5,13 @@
 //!
 //! [`Unit::refuses()`] says which events are to be refused. A program without a library is recorded by `auxrec` with each of the others.
 
-use super::executed::{Executed, Kind};
+use super::executed::{Ends, Executed, Kind};
 use super::instructions::in_order;
 use super::packets::packets;
 use super::recordings::SHORT;
 use crate::cache::Cache;
 use crate::error::{Error, OnFile, Result};
-use crate::exact::{both, programs};
+use crate::exact::{both, by_two, programs};
 use crate::guest::{Devices, Guest, Outcome};
 use crate::kernel::Kernel;
 use crate::ktap::Case;
@@ -23,8 +23,6 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 use std::time::Duration;
 
 /// The case's name.
@@ -184,7 +182,7 @@ pub(in crate::exact) fn run(cache: &Cache, dir: &Path, kernel: &Kernel) -> Resul
         modules: &modules.files,
         tools: &tools,
         program: &program,
-        executed: Executed::stepped(&dir, steptrace, &program)?,
+        executed: Executed::stepped(&dir, steptrace, &program, Ends::Itself)?,
     };
     let (soft_pt, trace_unit) = both(
         || recorder.on(Unit::SoftPt),
@@ -258,43 +256,22 @@ t() {{
         let said = outcome.files.join("said");
         let said = fs::read_to_string(&said).on("read", &said)?;
         let said: BTreeMap<usize, (&str, &str)> = said.lines().filter_map(ended).collect();
-        let next = AtomicUsize::new(0);
-        let worker = || -> Result<Vec<(usize, std::result::Result<bool, String>)>> {
-            let mut found = Vec::new();
-            loop {
-                let number = next.fetch_add(1, Ordering::Relaxed);
-                let Some(asked) = all.get(number) else {
-                    return Ok(found);
-                };
-                let file = outcome.files.join(format!("{number}.data"));
-                let said = said.get(&number).copied();
-                found.push((number, judged(unit, asked, said, &file, &self.executed)?));
-            }
-        };
-        let found = thread::scope(|scope| {
-            let workers = [(); 2].map(|()| scope.spawn(worker));
-            let died = |_| Error::Other("a thread died".to_owned());
-            let join = |worker: thread::ScopedJoinHandle<'_, _>| worker.join().map_err(died)?;
-            workers.into_iter().map(join).collect::<Result<Vec<_>>>()
-        })?
-        .concat();
+        let found = by_two(&all, |number, asked| {
+            let file = outcome.files.join(format!("{number}.data"));
+            let said = said.get(&number).copied();
+            judged(unit, asked, said, &file, &self.executed)
+        })?;
         Ok(case(name, &all, &found))
     }
 }
 
-fn case(
-    name: &str,
-    all: &[Vec<Set>],
-    found: &[(usize, std::result::Result<bool, String>)],
-) -> Case {
-    let wrong: Vec<_> = found
+fn case(name: &str, all: &[Vec<Set>], found: &[std::result::Result<bool, String>]) -> Case {
+    let wrong: Vec<_> = all
         .iter()
-        .filter_map(|(number, came)| {
-            let asked = all.get(*number).map(|asked| text(asked))?;
-            Some(format!("{asked}: {}", came.as_ref().err()?))
-        })
+        .zip(found)
+        .filter_map(|(asked, came)| Some(format!("{}: {}", text(asked), came.as_ref().err()?)))
         .collect();
-    let recorded = found.iter().filter(|(_, came)| *came == Ok(true)).count();
+    let recorded = found.iter().filter(|came| **came == Ok(true)).count();
     match wrong.first() {
         Some(first) => {
             let why = format!("{} of {} are wrong: {first}", wrong.len(), all.len());

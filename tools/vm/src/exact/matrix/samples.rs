@@ -4,7 +4,7 @@
 //! sample must lead to that system call, and its call chain and last branches must be the program's there.
 
 use super::calls::walk;
-use super::executed::{Executed, Kind};
+use super::executed::{Ends, Executed, Kind};
 use super::recordings::SHORT;
 use crate::cache::Cache;
 use crate::error::{Error, OnFile, Result};
@@ -39,7 +39,7 @@ pub(in crate::exact) fn run(cache: &Cache, dir: &Path, kernel: &Kernel) -> Resul
     let built = modules::build(cache, kernel, Mode::Plain)?;
     programs(cache)?;
     let program = cache.build().join("programs").join(SHORT);
-    let executed = Executed::stepped(&dir, steptrace, &program)?;
+    let executed = Executed::stepped(&dir, steptrace, &program, Ends::Itself)?;
     let guest = Guest::new(kernel, &built.files)?
         .append("vdso=0 vdso32=0 kunit.enable=0")
         .timeout(Duration::from_secs(300))
