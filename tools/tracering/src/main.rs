@@ -61,7 +61,7 @@ enum Command {
 }
 
 #[derive(Debug, Args)]
-struct Cat {
+struct Asked {
     /// Trace these events, all of a system with SYSTEM:*, in an instance made for that
     #[arg(
         short,
@@ -70,6 +70,12 @@ struct Cat {
         conflicts_with = "instance"
     )]
     events: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+struct Cat {
+    #[command(flatten)]
+    asked: Asked,
     /// End when the buffers are empty
     #[arg(long)]
     drain: bool,
@@ -77,14 +83,8 @@ struct Cat {
 
 #[derive(Debug, Args)]
 struct Record {
-    /// Trace these events, all of a system with SYSTEM:*, in an instance made for that
-    #[arg(
-        short,
-        long = "event",
-        value_name = "SYSTEM:EVENT",
-        conflicts_with = "instance"
-    )]
-    events: Vec<String>,
+    #[command(flatten)]
+    asked: Asked,
     /// Where to write
     #[arg(short, long, value_name = "FILE", default_value = "trace.dat")]
     output: PathBuf,
@@ -105,8 +105,8 @@ struct Record {
 impl Record {
     /// Records events of an instance, which is this process's own if events are named.
     fn run(&self, top: &Tracefs, tracefs: &Tracefs, cpus: &[u32]) -> Result<()> {
-        let own = !self.events.is_empty();
-        let events = tracefs.events(&self.events)?;
+        let own = !self.asked.events.is_empty();
+        let events = tracefs.events(&self.asked.events)?;
         let cpus = chosen(tracefs, cpus)?;
         if let Some(size) = self.buffer_size {
             tracefs.write("buffer_size_kb", &size.to_string())?;
@@ -213,19 +213,19 @@ fn run(cli: &Cli) -> Result<()> {
     let mut out = BufWriter::new(io::stdout().lock());
     match &cli.command {
         Command::Stat => stat(&tracefs, &chosen(&tracefs, &cli.cpus)?, &mut out)?,
-        Command::Cat(cat) if cat.events.is_empty() => {
+        Command::Cat(cat) if cat.asked.events.is_empty() => {
             let events = tracefs.events(&[])?;
             let cpus = chosen(&tracefs, &cli.cpus)?;
             print(&tracefs, &cpus, &events, cat.drain, &mut out)?;
         }
         Command::Cat(cat) => {
             let made = Instance::new(&top, "tracering")?;
-            let events = made.tracefs().events(&cat.events)?;
+            let events = made.tracefs().events(&cat.asked.events)?;
             made.enable(events.values())?;
             let cpus = chosen(made.tracefs(), &cli.cpus)?;
             print(made.tracefs(), &cpus, &events, cat.drain, &mut out)?;
         }
-        Command::Record(record) if record.events.is_empty() => {
+        Command::Record(record) if record.asked.events.is_empty() => {
             record.run(&top, &tracefs, &cli.cpus)?;
         }
         Command::Record(record) => {
