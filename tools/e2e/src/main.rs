@@ -177,14 +177,12 @@ fn all(filters: &[String]) -> Result<ExitCode> {
 fn beside(no_tsc: bool, filters: &[String]) -> Result<ExitCode> {
     // What the two do differently does not depend on the kernel, and takes long.
     let stock = std::env::var_os("AUXPMU_KERNEL").is_some_and(|kernel| kernel == "stock");
-    let cases = match (no_tsc, stock) {
-        (true, _) => clock::CASES.iter().chain(&[]).chain(&[]),
-        (false, true) => beside::CASES.iter().chain(tracepoints::CASES).chain(&[]),
-        (false, false) => beside::CASES
-            .iter()
-            .chain(tracepoints::CASES)
-            .chain(differences::CASES),
+    let tables: &[&[beside::Case]] = match (no_tsc, stock) {
+        (true, _) => &[clock::CASES],
+        (false, true) => &[beside::CASES, tracepoints::CASES],
+        (false, false) => &[beside::CASES, tracepoints::CASES, differences::CASES],
     };
+    let cases = tables.iter().copied().flatten();
     let cases = cases.map(|case| (case.name, || case.run()));
     run(cases, filters, || Ok(()))
 }

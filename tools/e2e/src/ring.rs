@@ -194,7 +194,7 @@ fn number(format: &Format, event: Bytes<'_>) -> Result<u64> {
     let number = text
         .strip_prefix("number ")
         .and_then(|n| n.trim_end_matches(['\n', '.']).parse().ok());
-    number.with_context(|| format!("an event of nobody's: {text:?}"))
+    number.with_context(|| format!("an event that no case wrote: {text:?}"))
 }
 
 /// What a reader saw of a CPU.

@@ -6,8 +6,8 @@
 //! The program is the workload `calls`, from its exec to its end; and `soft_pt` traces programs that people have. What it costs by itself is
 //! taken off. With a filter for a function that it never calls, each step is one outside of what is to be traced.
 //!
-//! And what the driver costs those whom nobody traces: their system calls; and whether an event becomes slow that is turned on and off many
-//! times.
+//! Also: what the driver adds to the system calls of a program that is not traced, and whether turning an event on and off becomes slower the
+//! more often it is done.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;

@@ -315,7 +315,7 @@ impl<'a> Iterator for Reader<'a> {
 
 impl Drop for Reader<'_> {
     fn drop(&mut self) {
-        // What was not asked for is walked over if more of this sub-buffer comes: the time there counts from all before it.
+        // The events that the caller did not take are skipped by the next read, which still has to add up their times.
         if let Some(position) = &mut self.position {
             position.cursor = self.events.cursor();
         }

@@ -11,15 +11,15 @@ use crate::subbuf::{Events, SubBuffer};
 pub struct Unread<'a> {
     /// Which sub-buffer it is.
     pub id: u32,
-    /// They.
+    /// Its events.
     pub events: Events<'a>,
 }
 
 impl Map {
     /// All events that were not read, by sub-buffers in the order in which they were written; they stay where they are.
     ///
-    /// This is for a buffer that nobody writes, `tracing_on` being 0: a writer that goes on reuses sub-buffers while they are
-    /// looked at. The mapping does not have their order: it is that of the times at their beginnings.
+    /// Call this while `tracing_on` is 0: a writer reuses sub-buffers while they are looked at. The mapping does not have their
+    /// order, so they are sorted by the times at their beginnings.
     ///
     /// # Errors
     /// If what the kernel wrote makes no sense.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What an ordinary user is told about the limits of perf, outside of a rootless container and in one.
+//! The recorder's sentences about the limits of perf, for a user without capabilities; also in a rootless container.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -10,7 +10,7 @@ use anyhow::{ensure, Context, Result};
 use super::released;
 use crate::recording::TraceFile;
 
-/// What an ordinary user is told: which limit bites, its value, and how to raise it.
+/// Each sentence says which limit bites, its value, and how to raise it.
 pub(super) fn unprivileged(_name: &str) -> Result<String> {
     const PARANOID: &str = "/proc/sys/kernel/perf_event_paranoid";
     const NOBODY: u32 = 65534;
@@ -69,7 +69,7 @@ pub(super) fn unprivileged(_name: &str) -> Result<String> {
         // And what is within the limits works, or is made to be.
         for (arguments, smaller) in [(&small, false), (&shrunk, true)] {
             let (status, errors) = ask(by, "1", arguments)?;
-            // On a machine that is slow a small ring may be full once, which is told of.
+            // 3: a small ring was full once, as happens on a slow machine; the recorder reports the loss.
             ensure!(
                 matches!(status, 0 | 3) && errors.contains("the rings are made smaller") == smaller,
                 "{by:?} {arguments:?}, within the limits: exit status {status}: {errors}"

@@ -80,7 +80,7 @@ pub(super) fn terms() -> Result<String> {
             "{what}: {found:?}, and {errno:?} is right"
         );
     }
-    // It is nobody's code.
+    // The pattern is no code of a privilege level, so none of it can be left out.
     let attr = Attr {
         flags: Flags::DISABLED | Flags::EXCLUDE_KERNEL,
         ..attr(20)?
