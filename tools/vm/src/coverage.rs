@@ -48,6 +48,7 @@ const HEAD_OF_OTHERS: &str = "
 
 perf's own shell tests, unmodified, from Debian's package, with each unit under the name `intel_pt`
 ([testing.md](testing.md#perfs-own-tests)). What has a reason instead of a result cannot pass here.
+Two that pass show nothing, as that page says.
 
 | test | soft_pt | trace_unit |
 |---|---|---|

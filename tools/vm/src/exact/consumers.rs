@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What other programs make of a trace of `soft_pt`: gdb, which records a program that crashes and goes back in it; and a core dump, with
-//! the trace that led to it.
+//! What other programs make of a unit's trace: gdb, which records a program that crashes and goes back in it; and a core dump, with the
+//! trace that led to it.
 //!
 //! The program is `crashes`. What is right is the log of `steptrace`, and the address of the program's symbol `faulting`.
 
@@ -9,7 +9,7 @@ use super::matrix::executed::{Ends, Executed as Stepped};
 use super::programs;
 use crate::cache::Cache;
 use crate::error::{Error, OnFile, Result};
-use crate::guest::{Guest, Outcome};
+use crate::guest::{Devices, Guest, Outcome};
 use crate::kernel::Kernel;
 use crate::ktap::Case;
 use crate::modules::{self, Mode};
@@ -26,6 +26,30 @@ use std::time::Duration;
 pub(super) const NAME: &str = "consumers";
 
 const PROGRAM: &str = "crashes";
+
+/// A unit that traces the program.
+struct Unit {
+    name: &'static str,
+    /// What the names of its cases begin with.
+    prefix: &'static str,
+    devices: Devices,
+    loads: &'static str,
+}
+
+const UNITS: [Unit; 2] = [
+    Unit {
+        name: "soft_pt",
+        prefix: "",
+        devices: Devices::Plain,
+        loads: "insmod /modules/rust_stepping.ko && insmod /modules/soft_pt.ko intel_pt=1",
+    },
+    Unit {
+        name: "trace_unit",
+        prefix: "unit, ",
+        devices: Devices::TraceUnit,
+        loads: "insmod /modules/trace_unit.ko intel_pt=1",
+    },
+];
 
 /// Until a file is there: the kernel does not wait for the program that it gives a core.
 const WAIT: &str = "for i in $(seq 100); do [ -s";
@@ -53,19 +77,21 @@ pub(super) fn run(cache: &Cache, dir: &Path, kernel: &Kernel) -> Result<Case> {
     let Some(program) = programs.iter().find(|path| path.ends_with(PROGRAM)) else {
         return Ok(Case::fail(NAME, "the program is not built"));
     };
-    let outcome = record(cache, &dir, kernel, &tools, program)?;
     let executed = executed(&dir, steptrace, program)?;
-    let mut cases = vec![
-        Case::judged("gdb: history", history(&outcome, &executed)?),
-        Case::judged("gdb: steps back and on", steps(&outcome, &executed)?),
-        Case::judged(
-            "a core dump",
-            core(&dir, &outcome.files, program, &executed)?,
-        ),
-        Case::judged("a core dump without a recorder", alone(&outcome)?),
-    ];
-    if let Some(fault) = outcome.faults().first() {
-        cases.push(Case::fail(fault.name.as_str(), &fault.reason));
+    let mut cases = Vec::new();
+    for unit in &UNITS {
+        let outcome = record(cache, &dir, kernel, &tools, program, unit)?;
+        let mut case = |name: &str, verdict| {
+            cases.push(Case::judged(&format!("{}{name}", unit.prefix), verdict));
+        };
+        case("gdb: history", history(&outcome, &executed)?);
+        case("gdb: steps back and on", steps(&outcome, &executed)?);
+        let core = core(&dir, &outcome.files, program, &executed)?;
+        case("a core dump", core);
+        case("a core dump without a recorder", alone(&outcome)?);
+        if let Some(fault) = outcome.faults().first() {
+            case(&fault.name, Err(fault.reason.clone()));
+        }
     }
     let suite = Case::suite(NAME, cases);
     progress.end(&suite.counts().summary());
@@ -79,6 +105,7 @@ fn record(
     kernel: &Kernel,
     tools: &[(String, PathBuf)],
     program: &Path,
+    unit: &Unit,
 ) -> Result<Outcome> {
     let built = modules::build(cache, kernel, Mode::Plain)?;
     let mut guest = Guest::new(kernel, &built.files)?
@@ -87,6 +114,7 @@ fn record(
         .timeout(Duration::from_secs(900))
         .more_memory(256)
         .intel()
+        .devices(unit.devices)
         .script("gdb.commands", &gdb_commands())
         .installed(Path::new("/usr/bin/gdb"))?
         .installed(program)?
@@ -102,7 +130,7 @@ fn record(
     }
     let program = program.display();
     let command = format!(
-        "insmod /modules/rust_perf.ko && insmod /modules/rust_stepping.ko && insmod /modules/soft_pt.ko intel_pt=1 || exit 1
+        "insmod /modules/rust_perf.ko && {} || exit 1
 gdb -nx -batch -x /bin/gdb.commands {program} >/out/gdb.said 2>/out/gdb.errors
 mkdir /out/alone
 echo '|/bin/core-with-trace /out/alone /tmp/control /tmp/ack %P' >/proc/sys/kernel/core_pattern
@@ -113,9 +141,11 @@ mkfifo /tmp/control /tmp/ack
 echo '|/bin/core-with-trace /out /tmp/control /tmp/ack %P' >/proc/sys/kernel/core_pattern
 auxrec record -q -S --control fifo:/tmp/control,/tmp/ack -e intel_pt//u -m64,512 -o /out/crash.data -- {program} >/out/crash.said 2>&1
 {WAIT} /out/core.* ] && break; usleep 100000; done
-exit 0"
+exit 0",
+        unit.loads
     );
-    guest.run(cache, &dir.join("guest"), &command, |_| {})
+    let dir = dir.join(format!("guest-{}", unit.name));
+    guest.run(cache, &dir, &command, |_| {})
 }
 
 /// Lines of gdb's, each with what it says in front: so they are found.
