@@ -103,7 +103,7 @@ macro_rules! with_clock {
 }
 
 /// All instructions, the bounds of two windows, and the instructions in those.
-const WINDOWS: &str = "perf script -i $DATA --itrace=i1ie --ns -F time,ip >all && cat all && set -- $(sed -n 's/^ *\\([0-9.]*\\):.*/\\1/p' all | uniq | awk '{ t[NR] = $1 } END { for (n = 1; n < 5; n++) print t[int(n * NR / 5)] }') && echo windows $* && perf script -i $DATA --itrace=i1ie --ns -F time,ip --time \"$1,$2 $3,$4\"";
+const WINDOWS: &str = "perf script -i $DATA --itrace=pe --ns -F time,event >events; perf script -i $DATA --itrace=i1ie --ns -F time,ip >all && cat all && set -- $(awk -f $PYTHONPATH/windows.awk events all) && echo windows $* && perf script -i $DATA --itrace=i1ie --ns -F time,ip --time \"$1,$2 $3,$4\"";
 
 const ROWS: &[Use] = &[
     row("i1i", &PLAIN, "perf script -i $DATA --itrace=i1ie -F tid,ip", each),

@@ -240,7 +240,7 @@ impl Trail<'_> {
                 (Kind::Conditional, 'T') => target,
                 (Kind::Conditional, _) => Some(step.behind()),
                 // To where its call expects it, which is where it leads.
-                (Kind::Return, 'T') => step.next,
+                (Kind::Return, 'T') => step.next.or_else(|| self.is_expected()),
                 _ => return Err(format!("{step:x?} is executed, and the bit is {bit}")),
             };
             // An interrupt may be in front of what follows.
@@ -253,6 +253,21 @@ impl Trail<'_> {
             self.here = to;
         }
         Ok(())
+    }
+
+    /// Where its call expects the return that was executed last.
+    fn is_expected(&self) -> Option<u64> {
+        let before = self.executed.first().get(..self.at.checked_sub(1)?)?;
+        let mut depth = 0_usize;
+        for step in before.iter().rev() {
+            match step.kind {
+                Kind::Return => depth += 1,
+                _ if step.is_call() && depth == 0 => return Some(step.behind()),
+                _ if step.is_call() => depth -= 1,
+                _ => {}
+            }
+        }
+        None
     }
 
     fn branches_to(&mut self, to: u64) -> Result<(), String> {
@@ -427,6 +442,11 @@ mod tests {
 
     /// A call, a branch that is taken, an interrupt in front of the return, and an indirect jump.
     fn executed() -> Executed {
+        logged("1000 1010 3000 1014 1005 1030 1031", 7)
+    }
+
+    /// That much of it.
+    fn logged(log: &str, count: usize) -> Executed {
         let mut image = vec![0x90; 0x3000];
         let mut put = |at: usize, bytes: &[u8]| {
             image[at..at + bytes.len()].copy_from_slice(bytes);
@@ -436,9 +456,8 @@ mod tests {
         put(0x14, &[0xc3]);
         put(0x2000, &[0x48, 0xcf]);
         let code = Code::of_kernel(&image, "0 3000 1000\n", "");
-        let log = "1000 1010 3000 1014 1005 1030 1031";
         let executed = Executed::by_cpu(log.split(' '), code).unwrap();
-        assert_eq!(executed.first().len(), 7);
+        assert_eq!(executed.first().len(), count);
         executed
     }
 
@@ -459,11 +478,15 @@ mod tests {
     ];
 
     fn events(lines: &[&str]) -> Result<Vec<Event>, String> {
+        events_of(lines, &executed())
+    }
+
+    fn events_of(lines: &[&str], executed: &Executed) -> Result<Vec<Event>, String> {
         let lines = lines.iter().enumerate();
         let lines: Vec<_> = lines
             .map(|(offset, line)| format!(".  {offset:08x}:  {line}"))
             .collect();
-        follow(&lines.join("\n"), &executed())
+        follow(&lines.join("\n"), executed)
     }
 
     #[test]
@@ -496,6 +519,19 @@ mod tests {
         elsewhere[11] = "7d FUP 0x1010";
         events(&elsewhere).expect_err("a PSB is elsewhere");
         events(&all[..10]).expect_err("the last instructions are missing");
+    }
+
+    #[test]
+    fn a_trace_may_end_behind_a_return() {
+        let executed = logged("1000 1010 1014", 3);
+        let ends_at = |fup| {
+            let begins = ["02 PSB", "02 PSBEND", "d1 TIP.PGE 0x1000"];
+            let rest = ["06 TNT TT (2)", fup, "01 TIP.PGD no ip"];
+            events_of(&[begins, rest].concat(), &executed)
+        };
+        let events = ends_at("3d FUP 0x1005").unwrap();
+        assert_eq!(events.last(), Some(&Event::Ends));
+        ends_at("3d FUP 0x1006").unwrap_err();
     }
 
     #[test]
