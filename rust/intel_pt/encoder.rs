@@ -3,13 +3,15 @@
 //! Encodes the execution of a thread.
 
 use super::packet::{Address, Group, Payload, Tnt};
-use crate::insn::{Insn, Kind, Mode};
+use crate::insn::{Far, Insn, Kind, Mode};
 
 mod bits;
 mod calls;
+mod events;
 mod time;
 
 use calls::Calls;
+pub use events::Event;
 pub use time::Mtc;
 
 /// The longest instruction, in bytes.
@@ -77,6 +79,8 @@ pub struct Config {
     pub ptw: bool,
     /// Whether a `FUP` with the address of the PTWRITE follows each `PTW`.
     pub fup_on_ptw: bool,
+    /// Whether there are packets of interrupts and exceptions, and of whether interrupts are enabled.
+    pub event: bool,
     /// Bytes between two `PSB`s. 0: only the first one.
     pub psb_period: u64,
     /// Packets of the coarse clock; needs `tsc`. [`None`]: no such packets.
@@ -132,7 +136,10 @@ pub enum Cause {
 struct State {
     tnt: Tnt,
     last_ip: u64,
-    mode: Option<Mode>,
+    /// What the newest `MODE.Exec` says: the mode, and whether interrupts are enabled.
+    mode: Option<(Mode, bool)>,
+    /// Whether interrupts are enabled.
+    interrupts: bool,
     cr3: Option<u64>,
     /// The newest `TSC`.
     tsc: u64,
@@ -169,6 +176,7 @@ impl Encoder {
                 tnt: Tnt::EMPTY,
                 last_ip: 0,
                 mode: None,
+                interrupts: false,
                 cr3: None,
                 tsc: 0,
                 counted: 0,
@@ -233,7 +241,7 @@ impl Encoder {
             self.tsc(&mut group, &mut state, now, output);
         }
         if !self.config.branch_disable {
-            mode_exec(&mut group, &mut state, mode);
+            self.mode_exec(&mut group, &mut state, mode);
             group.address(Address::Pge, ip, &mut state.last_ip);
         }
         self.write(&group, state, output)?;
@@ -261,8 +269,8 @@ impl Encoder {
             Kind::IndirectJump => Branch::IndirectJump,
             Kind::IndirectCall => Branch::IndirectCall,
             Kind::Return => Branch::Return,
-            Kind::Far(_) => {
-                self.tip(to, step.mode, output)?;
+            Kind::Far(far) => {
+                self.tip(Some((far, from)), to, step.mode, output)?;
                 self.calls.clear();
                 return Ok(Cause::Instruction);
             }
@@ -304,10 +312,10 @@ impl Encoder {
                 }
             }
             Branch::IndirectJump => {
-                self.tip(to, mode, output)?;
+                self.tip(None, to, mode, output)?;
             }
             Branch::IndirectCall => {
-                let forgotten = self.tip(to, mode, output)?;
+                let forgotten = self.tip(None, to, mode, output)?;
                 // A `PSB` behind the packet makes a decoder forget this call too.
                 if !forgotten {
                     self.calls.push(next);
@@ -318,7 +326,7 @@ impl Encoder {
                     self.bit(true, to, output)?;
                     self.calls.pop();
                 } else {
-                    self.tip(to, mode, output)?;
+                    self.tip(None, to, mode, output)?;
                     // Decoders differ: perf drops the address of the call here, libipt keeps it.
                     self.calls.clear();
                 }
@@ -336,39 +344,25 @@ impl Encoder {
         mode: Mode,
         output: &mut impl Output,
     ) -> Result<(), Full> {
-        if !self.state.on || self.config.branch_disable {
-            return Ok(());
-        }
-
-        let mut group = Group::new();
-        let mut state = self.state;
-
-        group.tnt(&mut state.tnt);
-        self.time(&mut group, &mut state, output);
-        group.address(Address::Fup, from, &mut state.last_ip);
-        mode_exec(&mut group, &mut state, mode);
-        group.address(Address::Tip, to, &mut state.last_ip);
-        self.finish(&mut group, state, to, output)?;
-        self.calls.clear();
-        Ok(())
+        self.interrupt_by(None, from, to, mode, output)
     }
 
     /// Tracing ends before the instruction at `ip`. Does nothing if tracing is off.
     ///
     /// Fails only if the [`Output`] has not kept the space that it was asked to keep.
     pub fn disable(&mut self, ip: u64, output: &mut impl Output) -> Result<(), Full> {
-        self.close(Some(ip), None, output)
+        self.close(None, Some(ip), None, output)
     }
 
     /// Tracing ends with the far transfer that was executed last, such as a system call.
     pub fn far(&mut self, output: &mut impl Output) -> Result<(), Full> {
-        self.close(None, None, output)
+        self.close(None, None, None, output)
     }
 
     /// Tracing ends with the branch to `to` that was executed last and left the traced addresses.
     /// The branch is not reported to [`step`](Self::step).
     pub fn leave(&mut self, to: u64, output: &mut impl Output) -> Result<(), Full> {
-        self.close(None, Some(to), output)
+        self.close(None, None, Some(to), output)
     }
 
     /// The address space is that of `cr3` from here on. Written at each `PSB` too. Can be called while
@@ -447,8 +441,10 @@ impl Encoder {
         self.write(&group, self.state, output)
     }
 
+    /// `origin`: in front of the address at which it ends.
     fn close(
         &mut self,
+        origin: Option<events::Origin>,
         at: Option<u64>,
         to: Option<u64>,
         output: &mut impl Output,
@@ -472,6 +468,9 @@ impl Encoder {
             let now = output.tsc();
             self.cycles(&mut group, &mut state, output.cycles().unwrap_or(now));
         }
+        if let Some(origin) = origin {
+            origin.add(&mut group, &mut state);
+        }
         if let Some(ip) = at {
             group.address(Address::Fup, ip, &mut state.last_ip);
         }
@@ -482,8 +481,14 @@ impl Encoder {
         self.write(&group, state, output)
     }
 
-    /// Writes a `TIP`. Returns what [`finish`](Self::finish) returns.
-    fn tip(&mut self, to: u64, mode: Mode, output: &mut impl Output) -> Result<bool, Full> {
+    /// Writes a `TIP`, perhaps of a far transfer at this address. Returns what [`finish`](Self::finish) returns.
+    fn tip(
+        &mut self,
+        far: Option<(Far, u64)>,
+        to: u64,
+        mode: Mode,
+        output: &mut impl Output,
+    ) -> Result<bool, Full> {
         if self.config.branch_disable {
             return Ok(false);
         }
@@ -493,7 +498,10 @@ impl Encoder {
 
         group.tnt(&mut state.tnt);
         self.time(&mut group, &mut state, output);
-        mode_exec(&mut group, &mut state, mode);
+        if let Some(origin) = far.and_then(|(far, from)| self.origin(far, from)) {
+            origin.add(&mut group, &mut state);
+        }
+        self.mode_exec(&mut group, &mut state, mode);
         group.address(Address::Tip, to, &mut state.last_ip);
         self.finish(&mut group, state, to, output)
     }
@@ -547,8 +555,9 @@ impl Encoder {
             group.pip(cr3);
         }
         match (ip, state.mode) {
-            (Some(ip), Some(mode)) => {
-                group.mode_exec(mode);
+            (Some(ip), Some((mode, _))) => {
+                group.mode_exec(mode, state.interrupts);
+                state.mode = Some((mode, state.interrupts));
                 // perf reads it before it has forgotten the address before.
                 group.full_address(Address::Fup, ip);
                 state.last_ip = ip;
@@ -574,12 +583,15 @@ impl Encoder {
         self.state = state;
         Ok(())
     }
-}
 
-/// Adds `MODE.Exec` where a decoder does not know the mode.
-fn mode_exec(group: &mut Group, state: &mut State, mode: Mode) {
-    if state.mode != Some(mode) {
-        group.mode_exec(mode);
-        state.mode = Some(mode);
+    /// Adds `MODE.Exec` where a decoder does not know the mode, or with events not whether interrupts are enabled.
+    fn mode_exec(&self, group: &mut Group, state: &mut State, mode: Mode) {
+        let now = (mode, state.interrupts);
+        let is_known = |known: (Mode, bool)| known == now || !self.config.event && known.0 == mode;
+
+        if !state.mode.is_some_and(is_known) {
+            group.mode_exec(mode, state.interrupts);
+            state.mode = Some(now);
+        }
     }
 }

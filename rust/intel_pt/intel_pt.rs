@@ -47,7 +47,7 @@ pub mod insn;
 mod packet;
 
 pub use self::{
-    encoder::{Branch, Cause, Config, Encoder, Full, Mtc, Output, Step, CLOSE_MAX},
+    encoder::{Branch, Cause, Config, Encoder, Event, Full, Mtc, Output, Step, CLOSE_MAX},
     packet::{Group, Payload, GROUP_MAX, PSB},
 };
 

@@ -10,7 +10,7 @@ pub const PSB: [u8; 16] = [
 ];
 
 /// The maximum length of a [`Group`], in bytes.
-pub const GROUP_MAX: usize = 120;
+pub const GROUP_MAX: usize = 144;
 
 /// A packet that carries an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,6 +34,15 @@ impl Address {
             Self::Fup => 0x1d,
         }
     }
+}
+
+/// What a `CFE` is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cfe {
+    /// An interrupt or an exception.
+    Interrupt,
+    /// IRET.
+    InterruptReturn,
 }
 
 /// The value in a `PTW`.
@@ -242,8 +251,25 @@ impl Group {
         self.push(&[0x02, 0x83]);
     }
 
-    /// `MODE.Exec`.
-    pub fn mode_exec(&mut self, mode: Mode) {
+    /// `CFE`: what the processor does itself. `address`: a `FUP` with the address of its instruction follows.
+    pub fn cfe(&mut self, kind: Cfe, vector: u8, address: bool) {
+        let kind = match kind {
+            Cfe::Interrupt => 1,
+            Cfe::InterruptReturn => 2,
+        };
+
+        self.push(&[0x02, 0x13, kind | u8::from(address) << 7, vector]);
+    }
+
+    /// `EVD`: the address of a page fault. Stands in front of its `CFE`.
+    pub fn evd_page_fault(&mut self, cr2: u64) {
+        let [a, b, c, d, e, f, g, h] = cr2.to_le_bytes();
+
+        self.push(&[0x02, 0x53, 0, a, b, c, d, e, f, g, h]);
+    }
+
+    /// `MODE.Exec`. `interrupts`: whether they are enabled.
+    pub fn mode_exec(&mut self, mode: Mode, interrupts: bool) {
         let bits = match mode {
             // CS.L and IA32_EFER.LMA.
             Mode::Bits64 => 0b01,
@@ -251,7 +277,7 @@ impl Group {
             Mode::Bits32 => 0b10,
         };
 
-        self.push(&[0x99, bits]);
+        self.push(&[0x99, bits | u8::from(interrupts) << 2]);
     }
 
     /// Moves the branches of `tnt` to packets: short ones, which have more bits a byte, or a long

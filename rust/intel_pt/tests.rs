@@ -219,6 +219,76 @@ fn times_and_address_spaces_stand_between_addresses() {
 }
 
 /// perf forgets all calls at a `PSB`: no bit may stand for a return to one in front of it.
+/// An interrupt of code that is not traced, IRET, CLI, a page fault, INT, and an IRET with which the trace ends.
+fn with_events(event: bool) -> Vec<u8> {
+    let mut ring = Ring::default();
+    let mut pt = Encoder::new(Config {
+        event,
+        ..Config::default()
+    });
+    let far = |text: &[u8], from, to| Step {
+        insn: Insn::decode(text, Mode::Bits64).unwrap(),
+        from,
+        to,
+        mode: Mode::Bits64,
+    };
+    let interrupt = |vector, page_fault| Some(Event { vector, page_fault });
+
+    pt.interrupt_by(interrupt(1, None), 0, 0x401000, Mode::Bits64, &mut ring)
+        .unwrap();
+    assert!(ring.bytes.is_empty(), "nothing has begun");
+    pt.begin(false, &mut ring).unwrap();
+    ring.bytes.clear();
+    pt.interrupt_by(interrupt(0xec, None), 0, 0x401000, Mode::Bits64, &mut ring)
+        .unwrap();
+    pt.enable(0x401000, Mode::Bits64, &mut ring).unwrap();
+    pt.set_interrupts(true);
+    pt.step(&far(&[0x48, 0xcf], 0x401010, 0x402000), &mut ring)
+        .unwrap();
+    for enabled in [true, false, false] {
+        pt.interrupts_change(enabled, 0x402001, &mut ring).unwrap();
+    }
+    pt.interrupt_by(
+        interrupt(14, Some(0x1122_3344_5566_7788)),
+        0x402002,
+        0x403000,
+        Mode::Bits64,
+        &mut ring,
+    )
+    .unwrap();
+    pt.step(&far(&[0xcd, 0x80], 0x403010, 0x404000), &mut ring)
+        .unwrap();
+    pt.far_by(insn::Far::InterruptReturn, 0x404010, &mut ring)
+        .unwrap();
+    ring.bytes
+}
+
+#[test]
+fn events_stand_in_front_of_their_addresses() {
+    let without = [
+        &[0x99, 1, 0x51, 0, 0x10, 0x40, 0][..],
+        &[0x2d, 0, 0x20, 0x3d, 2, 0x20, 0x2d, 0, 0x30],
+        &[0x2d, 0, 0x40, 1],
+    ];
+    assert_eq!(with_events(false), without.concat());
+    let with = [
+        // CFE; MODE.Exec, TIP.PGE.
+        &[2, 0x13, 1, 0xec, 0x99, 1, 0x51, 0, 0x10, 0x40, 0][..],
+        // CFE, FUP; MODE.Exec, TIP.
+        &[2, 0x13, 0x82, 0, 0x3d, 0x10, 0x10, 0x99, 5, 0x2d, 0, 0x20],
+        // MODE.Exec, FUP.
+        &[0x99, 1, 0x3d, 1, 0x20],
+        // EVD, CFE; FUP, TIP.
+        &[2, 0x53, 0, 0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11],
+        &[2, 0x13, 1, 14, 0x3d, 2, 0x20, 0x2d, 0, 0x30],
+        // CFE, FUP; TIP.
+        &[2, 0x13, 0x81, 0x80, 0x3d, 0x10, 0x30, 0x2d, 0, 0x40],
+        // CFE, FUP; TIP.PGD.
+        &[2, 0x13, 0x82, 0, 0x3d, 0x10, 0x40, 1],
+    ];
+    assert_eq!(with_events(true), with.concat());
+}
+
 #[test]
 fn calls_in_front_of_a_psb_are_forgotten() {
     let insn = |text: &[u8]| Insn::decode(text, Mode::Bits64).unwrap();

@@ -13,7 +13,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use intel_pt::insn::{Far, Insn, Kind, Mode};
-use intel_pt::{Cause, Config, Encoder, Full, Mtc, Output, Payload, Step};
+use intel_pt::{Cause, Config, Encoder, Event, Full, Mtc, Output, Payload, Step};
 
 mod program;
 
@@ -109,7 +109,12 @@ fn walk(
                 continue;
             }
             4..=6 => {
-                if pt.interrupt(ip, somewhere, mode, &mut ring).is_ok() {
+                let event = dice.one_in(2).then(|| Event {
+                    vector: 14,
+                    page_fault: Some(dice.word()),
+                });
+                let done = pt.interrupt_by(event, ip, somewhere, mode, &mut ring);
+                if done.is_ok() {
                     ip = somewhere;
                 }
                 continue;
@@ -119,6 +124,10 @@ fn walk(
                 lost = true;
                 ip = somewhere;
                 continue;
+            }
+            8..=15 => {
+                // What a decoder walks over next does not depend on it.
+                let _ = pt.interrupts_change(dice.one_in(2), ip, &mut ring);
             }
             _ => {}
         }
@@ -146,7 +155,10 @@ fn walk(
         };
         if let Kind::Far(far) = insn.kind {
             assert!(matches!(far, Far::Syscall | Far::Interrupt(0x80)));
-            pt.far(&mut ring).unwrap();
+            // There may be no space for the packet in front of it.
+            if pt.far_by(far, ip, &mut ring).is_err() {
+                pt.far(&mut ring).unwrap();
+            }
             walked.push(ip);
             ip = if dice.one_in(4) { somewhere } else { next };
             continue;
@@ -280,6 +292,7 @@ fn configs(seed: u64) -> Config {
             ratio: [1, 7, 512][dice.below(3)],
             shift: [0, 3, 8, 15][dice.below(4)],
         }),
+        event: dice.one_in(2),
     }
 }
 
