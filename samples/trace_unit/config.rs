@@ -34,6 +34,8 @@ perf::format! {
         mtc_period: config[14..=17],
         /// 2 KiB << this lie between two `PSB`s.
         psb_period: config[24..=27],
+        /// Interrupts, exceptions, returns from them, and whether interrupts are enabled.
+        event: config[31],
         /// Microseconds for 1024 bytes of the pattern; 0: 1000.
         rate: config1[0..=31],
         /// What is traced: 0 instructions, 1 the pattern.
@@ -51,7 +53,7 @@ pub(crate) fn caps() -> &'static [sysfs::Attribute] {
         mtc: "1",
         ptwrite: "0",
         power_event_trace: "0",
-        event_trace: "0",
+        event_trace: "1",
         tnt_disable: "0",
         topa_output: "1",
         topa_multiple_entries: "1",
@@ -93,6 +95,7 @@ impl Asked {
             config.tsc(),
             config.noretcomp(),
             config.psb_period(),
+            config.event(),
         ];
         let control = match source {
             _ if sources >> source & 1 == 0 => return Err(EOPNOTSUPP),
@@ -110,11 +113,12 @@ impl Asked {
                     | flag(config.tsc() != 0, unit::TSC)
                     | flag(config.cyc() != 0, unit::CYC)
                     | flag(config.mtc() != 0, unit::MTC)
+                    | flag(config.event() != 0, unit::EVENT)
                     | config.mtc_period() << unit::MTC_SHIFT
                     | flag(config.noretcomp() == 0, unit::RETURNS)
                     | config.psb_period() << unit::PSB_SHIFT
             }
-            PATTERN if of_instructions == [0; 8] => {
+            PATTERN if of_instructions == [0; 9] => {
                 // It is nobody's code.
                 if exclude.kernel || exclude.user {
                     return Err(EOPNOTSUPP);

@@ -63,6 +63,7 @@ pub(crate) mod unit {
     pub(crate) const RETURNS: u64 = 1 << 11;
     pub(crate) const CYC: u64 = 1 << 12;
     pub(crate) const MTC: u64 = 1 << 13;
+    pub(crate) const EVENT: u64 = 1 << 14;
     pub(crate) const PSB_SHIFT: u32 = 16;
     pub(crate) const MTC_SHIFT: u32 = 20;
 

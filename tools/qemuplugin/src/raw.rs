@@ -130,6 +130,11 @@ extern "C" {
     pub(crate) fn qemu_plugin_u64_get(entry: U64, cpu: c_uint) -> u64;
     pub(crate) fn qemu_plugin_get_registers() -> *mut Array<RegisterDescriptor>;
     pub(crate) fn qemu_plugin_read_register(register: *mut Register, to: *mut Array<u8>);
+    pub(crate) fn qemu_plugin_read_memory_vaddr(
+        address: u64,
+        to: *mut Array<u8>,
+        len: usize,
+    ) -> bool;
     pub(crate) fn g_byte_array_new() -> *mut Array<u8>;
     pub(crate) fn g_byte_array_set_size(array: *mut Array<u8>, len: c_uint) -> *mut Array<u8>;
     pub(crate) fn g_array_unref(array: *mut Array<RegisterDescriptor>);

@@ -61,24 +61,30 @@ impl Registers<'_> {
         found
     }
 
-    /// The value of a register of 64 bits.
+    /// The value of a register of 32 or 64 bits.
     #[must_use]
     pub fn read(&self, register: Register) -> Option<u64> {
         TO.with(|to| {
-            let to = to.0;
-            // SAFETY: An array of this thread's, which is never freed, and has place for less.
-            unsafe { raw::g_byte_array_set_size(to, 0) };
+            to.clear();
             // SAFETY: A register of QEMU's; an array of this thread's, which is never freed; in a
             // callback that may read registers, by the type.
-            unsafe { raw::qemu_plugin_read_register(register.0, to) };
-            // SAFETY: An array of GLib's, of this thread's, which nobody changes here.
-            let array = unsafe { &*to };
-            if array.len != 8 {
-                return None;
+            unsafe { raw::qemu_plugin_read_register(register.0, to.0) };
+            match *to.bytes() {
+                [a, b, c, d] => Some(u32::from_le_bytes([a, b, c, d]).into()),
+                [a, b, c, d, e, f, g, h] => Some(u64::from_le_bytes([a, b, c, d, e, f, g, h])),
+                _ => None,
             }
-            // SAFETY: The array has eight bytes.
-            let bytes = unsafe { array.data.cast::<[u8; 8]>().read() };
-            Some(u64::from_le_bytes(bytes))
+        })
+    }
+
+    /// So many bytes at an address that the CPU can read.
+    #[must_use]
+    pub fn memory(&self, address: u64, len: usize) -> Option<Vec<u8>> {
+        TO.with(|to| {
+            to.clear();
+            // SAFETY: An array of this thread's, which is never freed; in a callback of a virtual CPU, by the type.
+            let read = unsafe { raw::qemu_plugin_read_memory_vaddr(address, to.0, len) };
+            Some(to.bytes().to_vec()).filter(|bytes| read && bytes.len() == len)
         })
     }
 }
@@ -186,8 +192,26 @@ impl Search {
     }
 }
 
-/// Where QEMU writes the value of a register.
+/// Where QEMU writes the value of a register, and what it reads of memory: an array of GLib's that is never freed.
 struct To(*mut raw::Array<u8>);
+
+impl To {
+    fn clear(&self) {
+        // SAFETY: An array of this thread's, which is never freed, and has place for less.
+        unsafe { raw::g_byte_array_set_size(self.0, 0) };
+    }
+
+    /// What was written.
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: An array of GLib's, of this thread's, which nobody changes before [`To::clear()`].
+        let array = unsafe { &*self.0 };
+        match usize::try_from(array.len) {
+            // SAFETY: The array has `len` bytes, which nobody changes before [`To::clear()`].
+            Ok(len) if len > 0 => unsafe { std::slice::from_raw_parts(array.data, len) },
+            _ => &[],
+        }
+    }
+}
 
 thread_local! {
     /// Made once, as a program's code is looked for at each of its returns.

@@ -20,14 +20,18 @@
 //! that it was translated for, and the CPU may execute it elsewhere: where is in its register. The kernel's code
 //! is at one address.
 //!
+//! With events an interrupt or exception is written when its handler begins: its vector and the address of a page
+//! fault are known then.
+//!
 //! Code that is not [`Wanted`] is left with `TIP.PGD`, and entered with `TIP.PGE`. The bounds of a range
 //! may be in the middle of a block.
 
 use intel_pt::insn::{Kind, Mode};
-use intel_pt::{Encoder, Full, Output, Step};
+use intel_pt::{Encoder, Event, Full, Output, Step};
 use qemuplugin::Discontinuity;
 
 mod block;
+mod events;
 mod wanted;
 
 pub use block::Block;
@@ -42,6 +46,12 @@ pub trait State {
 
     /// `CR3`.
     fn cr3(&self) -> Option<u64>;
+
+    /// Whether interrupts are enabled.
+    fn interrupts(&self) -> Option<bool>;
+
+    /// The interrupt or exception whose handler begins at this address: the CPU is there.
+    fn event(&self, handler: u64) -> Option<Event>;
 }
 
 /// Where a virtual CPU is.
@@ -66,6 +76,10 @@ pub struct Flow {
     late: bool,
     /// A range has ended the trace.
     stopped: bool,
+    /// Whether events are written.
+    events: bool,
+    /// An event has taken the CPU from this address, and its handler has executed nothing.
+    due: Option<u64>,
 }
 
 impl Flow {
@@ -73,6 +87,8 @@ impl Flow {
     #[must_use]
     pub fn new(encoder: Encoder, wanted: Wanted) -> Self {
         Self {
+            events: encoder.config().event,
+            due: None,
             encoder,
             place: Place::Nowhere,
             wanted,
@@ -123,6 +139,9 @@ impl Flow {
         if self.late && !self.is_begun() && self.wanted.at(first) != Does::Trace {
             return Ok(());
         }
+        if let (false, Some(enabled)) = (self.events, state.interrupts()) {
+            self.encoder.set_interrupts(enabled);
+        }
         if let Place::In(before) = self.place {
             // Where QEMU goes on in the middle of a block is in it.
             let whole = !before.has(first) || whole();
@@ -130,6 +149,7 @@ impl Flow {
             if whole
                 && !before.block.writes_cr3
                 && !self.ranged
+                && !self.events
                 && self.encoder.is_on()
                 && self.wanted.is_privileged(first)
             {
@@ -140,6 +160,7 @@ impl Flow {
         } else {
             self.begins(first, state, output)?;
         }
+        self.has_interrupts(first, state, output)?;
         self.place = Place::In(here);
         self.arrives(first, output)
     }
@@ -157,6 +178,7 @@ impl Flow {
         if !whole {
             return self.passes(before, Some(to), output);
         }
+        self.jumps(before, state);
         self.leaves(before, to, output)?;
         match before.block.writes_cr3 {
             true => self.address_space(state.cr3(), output),
@@ -172,9 +194,13 @@ impl Flow {
         state: &impl State,
         output: &mut impl Output,
     ) -> Result<(), Full> {
+        if let Place::At(to) = self.place {
+            let event = self.due.and_then(|_| state.event(to));
+            self.is_due(event, to, output)?;
+        }
         match self.place {
             // What QEMU does not report as a discontinuity, such as a reset.
-            Place::At(to) if to != first => self.goes(to, first, output),
+            Place::At(to) if to != first => self.leads(None, to, first, output),
             Place::At(_) | Place::In(_) => Ok(()),
             Place::Nowhere => {
                 self.address_space(state.cr3(), output)?;
@@ -222,9 +248,13 @@ impl Flow {
         whole: bool,
         output: &mut impl Output,
     ) -> Result<(), Full> {
+        if let Place::At(at) = self.place {
+            self.is_due(None, at, output)?;
+        }
         match (self.place, kind) {
             (Place::Nowhere, _) => return Ok(()),
             (Place::In(block), kind) if block.interrupts(kind, from) => {
+                self.encoder.set_interrupts(false);
                 self.leaves(block, to, output)?;
             }
             // An exception at another instruction than the last is at the one behind it, which could
@@ -232,7 +262,7 @@ impl Flow {
             (Place::In(block), _)
                 if whole && (kind == Discontinuity::Interrupt || from != block.last()) =>
             {
-                self.leaves(block, from, output)?;
+                self.reaches(block, kind, from, output)?;
                 self.arrives(from, output)?;
                 self.goes(from, to, output)?;
             }
@@ -243,7 +273,10 @@ impl Flow {
             (Place::At(_), _) => self.goes(from, to, output)?,
         }
         self.place = Place::At(to);
-        self.arrives(to, output)
+        match self.due {
+            Some(_) => Ok(()),
+            None => self.arrives(to, output),
+        }
     }
 
     /// `at` is next: the trace begins or ends there if it is to.
@@ -268,8 +301,14 @@ impl Flow {
         end: Option<u64>,
         output: &mut impl Output,
     ) -> Result<(), Full> {
-        if self.ranged {
-            for at in block.others().take_while(|at| Some(*at) != end) {
+        if self.ranged || self.events {
+            for at in block.others() {
+                if block.is_behind_cli(at) {
+                    self.encoder.interrupts_change(false, at, output)?;
+                }
+                if Some(at) == end {
+                    break;
+                }
                 self.arrives(at, output)?;
             }
         }
@@ -296,7 +335,7 @@ impl Flow {
             return self.steps(block, to, output);
         }
         match block.block.insn.kind {
-            Kind::Far(_) => self.encoder.far(output),
+            Kind::Far(far) => self.encoder.far_by(far, block.last(), output),
             kind if kind.is_branch() => self.encoder.leave(to, output),
             _ => self.encoder.disable(to, output),
         }
@@ -304,9 +343,26 @@ impl Flow {
 
     /// The CPU was to execute `from`, and executes `to`.
     fn goes(&mut self, from: u64, to: u64, output: &mut impl Output) -> Result<(), Full> {
+        if self.events {
+            self.due = Some(from);
+            return Ok(());
+        }
+        self.leads(None, from, to, output)
+    }
+
+    /// The same, by this event.
+    fn leads(
+        &mut self,
+        event: Option<Event>,
+        from: u64,
+        to: u64,
+        output: &mut impl Output,
+    ) -> Result<(), Full> {
         match self.wanted.at(to) {
-            Does::Trace => self.encoder.interrupt(from, to, Mode::Bits64, output),
-            Does::Nothing | Does::Stop => self.encoder.disable(from, output),
+            Does::Trace => self
+                .encoder
+                .interrupt_by(event, from, to, Mode::Bits64, output),
+            Does::Nothing | Does::Stop => self.encoder.disable_by(event, from, output),
         }
     }
 
@@ -324,6 +380,9 @@ impl Flow {
     ///
     /// There is no space for the packets.
     pub fn ends(&mut self, whole: bool, output: &mut impl Output) -> Result<(), Full> {
+        if let Place::At(at) = self.place {
+            self.is_due(None, at, output)?;
+        }
         let at = match self.place {
             Place::Nowhere => return Ok(()),
             Place::In(block) if whole => {

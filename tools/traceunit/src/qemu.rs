@@ -7,6 +7,7 @@ use crate::image::{Change, Image};
 use crate::serve::{self, Engine};
 use crate::source::{Clock, Log, Packets, Request, Sink, Source};
 use intel_pt::insn::{Insn, Mode};
+use intel_pt::Event;
 use qemuplugin::biased;
 use qemuplugin::inside::Inside;
 use qemuplugin::registers::{Kept, Register, Registers};
@@ -32,8 +33,12 @@ struct TraceUnit {
     sink: Box<dyn Sink>,
     engine: Arc<Qemu>,
     known: Mutex<Known>,
+    cr2: OnceLock<Option<Register>>,
     cr3: OnceLock<Option<Register>>,
+    flags: Kept,
     rip: Kept,
+    /// The vectors of interrupts and exceptions, by the addresses of their handlers.
+    vectors: OnceLock<HashMap<u64, u8>>,
     /// What else is written, if anything.
     files: Option<Files>,
     /// Whether the trace in files has `CYC` packets.
@@ -252,8 +257,11 @@ impl Plugin for TraceUnit {
             sink,
             engine,
             known: Mutex::default(),
+            cr2: OnceLock::new(),
             cr3: OnceLock::new(),
+            flags: Kept::new("eflags"),
             rip: Kept::new("rip"),
+            vectors: OnceLock::new(),
             files,
             cyc,
             from_user: from_user.then(FromUser::default),
@@ -271,9 +279,9 @@ impl Plugin for TraceUnit {
         let first = translation.address();
         let kernel = first >> 63 != 0;
         let known = &mut *lock(&self.known);
-        let mut others = Vec::new();
+        let (mut others, mut behind_cli) = (Vec::new(), Vec::new());
         let mut code = Vec::new();
-        let mut last = (Insn::UNKNOWN, false);
+        let mut last = (Insn::UNKNOWN, [].into());
         let files = self.files.as_ref();
         let mut image = files.filter(|_| kernel).map(|files| lock(&files.image));
         for instruction in translation.instructions() {
@@ -281,10 +289,14 @@ impl Plugin for TraceUnit {
             let bytes = instruction.bytes(&mut buffer);
             let address = instruction.address();
             let insn = Insn::decode(bytes, Mode::Bits64).unwrap_or(Insn::UNKNOWN);
-            last = (insn, writes_cr3(bytes));
+            let before = std::mem::replace(&mut last, (insn, Box::<[u8]>::from(bytes)));
             match address.wrapping_sub(first) {
                 0 => {}
-                offset => others.push(u16::try_from(offset).unwrap_or(u16::MAX)),
+                offset => {
+                    let offset = u16::try_from(offset).unwrap_or(u16::MAX);
+                    others.push(offset);
+                    behind_cli.extend((*before.1 == [CLI]).then_some(offset));
+                }
             }
             if let Some(change) = image.as_mut().and_then(|image| image.add(address, bytes)) {
                 self.changes(&change);
@@ -297,13 +309,15 @@ impl Plugin for TraceUnit {
                 instruction.on_execution(*known.instructions.entry(address).or_insert_with(make));
             }
         }
-        let (insn, writes_cr3) = last;
+        let (insn, bytes) = last;
         let block = Block {
             first,
             last: others.last().copied().unwrap_or(0),
             others: others.into(),
             insn,
-            writes_cr3,
+            writes_cr3: writes_cr3(&bytes),
+            behind_cli: behind_cli.into(),
+            may_enable: matches!(*bytes, [STI | POPF]),
         };
         let same = |begins: &&Begins| {
             let known = begins.0.code.as_ref().map_or(&[][..], |code| &code.bytes);
@@ -361,6 +375,10 @@ impl Plugin for TraceUnit {
         }
     }
 }
+
+const CLI: u8 = 0xfa;
+const STI: u8 = 0xfb;
+const POPF: u8 = 0x9d;
 
 /// Whether it is `mov` to `CR3`.
 fn writes_cr3(bytes: &[u8]) -> bool {
@@ -428,9 +446,64 @@ impl State for Now<'_> {
     }
 
     fn cr3(&self) -> Option<u64> {
-        let cr3 = self.of.cr3.get_or_init(|| self.registers.find("cr3"));
-        self.registers.read((*cr3)?)
+        self.register(&self.of.cr3, "cr3")
     }
+
+    fn interrupts(&self) -> Option<bool> {
+        Some(self.of.flags.read(self.registers)? & IF != 0)
+    }
+
+    fn event(&self, handler: u64) -> Option<Event> {
+        let vector = *self.vectors()?.get(&handler)?;
+        let page_fault = (vector == PAGE_FAULT).then(|| self.register(&self.of.cr2, "cr2"));
+        Some(Event {
+            vector,
+            page_fault: page_fault.flatten(),
+        })
+    }
+}
+
+/// `IF` in `EFLAGS`.
+const IF: u64 = 1 << 9;
+
+/// The vector of a page fault.
+const PAGE_FAULT: u8 = 14;
+
+/// Where Linux has each CPU's IDT: `CPU_ENTRY_AREA_RO_IDT_VADDR`. No interface of QEMU's tells a plugin the register.
+const IDT: u64 = 0xffff_fe00_0000_0000;
+
+/// Bytes of its gates.
+const GATE: usize = 16;
+
+impl Now<'_> {
+    fn register(&self, known: &OnceLock<Option<Register>>, name: &str) -> Option<u64> {
+        let register = known.get_or_init(|| self.registers.find(name));
+        self.registers.read((*register)?)
+    }
+
+    /// The vectors, by the addresses of their handlers.
+    fn vectors(&self) -> Option<&HashMap<u64, u8>> {
+        let vectors = &self.of.vectors;
+        if vectors.get().is_none() {
+            let idt = self.registers.memory(IDT, GATE << 8)?;
+            let _ = vectors.set(handlers(&idt));
+        }
+        vectors.get()
+    }
+}
+
+/// The vectors of an IDT, by the addresses of their handlers.
+fn handlers(idt: &[u8]) -> HashMap<u64, u8> {
+    let handler = |gate: &[u8]| match *gate {
+        [a, b, _, _, _, kind, c, d, e, f, g, h, ..] if kind >> 7 == 1 => {
+            Some(u64::from_le_bytes([a, b, c, d, e, f, g, h]))
+        }
+        _ => None,
+    };
+    let gates = idt.chunks(GATE).zip(0..=u8::MAX);
+    gates
+        .filter_map(|(gate, vector)| Some((handler(gate)?, vector)))
+        .collect()
 }
 
 impl Discontinuities for TraceUnit {

@@ -30,6 +30,8 @@ pub struct Request {
     pub cyc: bool,
     /// Packets of the coarse clock, if there are to be any.
     pub mtc: Option<Mtc>,
+    /// Whether there are packets of interrupts and exceptions, and of whether interrupts are enabled.
+    pub event: bool,
     /// Whether a return to its call is a bit.
     pub ret_compression: bool,
     /// Bytes from one `PSB` to the next.
@@ -248,6 +250,7 @@ impl<G: DerefMut<Target = Cpu>> Held<'_, G> {
             tsc: request.tsc,
             cyc: request.cyc,
             mtc: request.mtc,
+            event: request.event,
             ret_compression: request.ret_compression,
             psb_period: request.psb_period,
             tsc_period: TSC_PERIOD,

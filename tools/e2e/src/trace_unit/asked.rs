@@ -48,7 +48,8 @@ const TERMS: &[(&str, u64, u64, Option<i32>)] = &[
     ("pwr_evt", PT | BRANCH | 1 << 4, 0, Some(EINVAL)),
     ("fup_on_ptw", PT | BRANCH | 1 << 5, 0, Some(EINVAL)),
     ("ptw", PT | BRANCH | 1 << 12, 0, Some(EINVAL)),
-    ("event", PT | BRANCH | 1 << 31, 0, Some(EINVAL)),
+    ("event", PT | BRANCH | 1 << 31, 0, None),
+    ("event of the pattern", 1 << 31, 1 << 32, Some(EINVAL)),
     ("notnt", PT | BRANCH | 1 << 55, 0, Some(EINVAL)),
     (
         "branches of the pattern",

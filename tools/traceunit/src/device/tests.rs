@@ -126,7 +126,7 @@ const DROPPED: u64 = CPU + 0x40;
 const RANGES: u64 = CPU + 0x50;
 const PATTERN: u64 = 0x11;
 /// Those of the kernel and of programs, with times, cycles, an `MTC` every 8 ticks, a `PSB` every 8 KiB.
-const INSTRUCTIONS: u64 = 0x32_3701;
+const INSTRUCTIONS: u64 = 0x32_7701;
 const END: u64 = 1;
 const INT: u64 = 4;
 const STOP: u64 = 16;

@@ -45,12 +45,13 @@ const TSC: u64 = 1 << 10;
 const RETURNS: u64 = 1 << 11;
 const CYC: u64 = 1 << 12;
 const MTC: u64 = 1 << 13;
+const EVENT: u64 = 1 << 14;
 const PSB_SHIFT: u32 = 16;
 const PSB: u64 = 0xf << PSB_SHIFT;
 const MTC_SHIFT: u32 = 20;
 const MTC_PERIOD: u64 = 0xf << MTC_SHIFT;
 /// What the bits of `CTRL` are for instructions.
-const OF_INSTRUCTIONS: u64 = KERNEL | USER | TSC | RETURNS | CYC | MTC | PSB | MTC_PERIOD;
+const OF_INSTRUCTIONS: u64 = KERNEL | USER | TSC | RETURNS | CYC | MTC | EVENT | PSB | MTC_PERIOD;
 /// What a range is for, of four bits in `RANGES`.
 const FILTER: u64 = 1;
 const STOP: u64 = 2;
@@ -161,6 +162,7 @@ impl Unit {
                 // Four bits.
                 shift: u8::try_from((self.control & MTC_PERIOD) >> MTC_SHIFT).unwrap_or(0),
             }),
+            event: has(EVENT),
             ret_compression: has(RETURNS),
             psb_period: PSB_FIRST << ((self.control & PSB) >> PSB_SHIFT),
             late: false,

@@ -18,6 +18,10 @@ pub struct Block {
     pub insn: Insn,
     /// Whether that writes `CR3`.
     pub writes_cr3: bool,
+    /// From there to each instruction behind `CLI`.
+    pub behind_cli: Box<[u16]>,
+    /// Whether the last instruction may enable interrupts.
+    pub may_enable: bool,
 }
 
 /// A block that a CPU executes.
@@ -45,6 +49,13 @@ impl Here {
     pub(super) fn others(&self) -> impl Iterator<Item = u64> + '_ {
         let at = |offset: &u16| self.first.wrapping_add(u64::from(*offset));
         self.block.others.iter().map(at)
+    }
+
+    /// Whether the instruction in front of this one is `CLI`, of the kernel's: a program may not execute it.
+    pub(super) fn is_behind_cli(&self, at: u64) -> bool {
+        let offset = at.wrapping_sub(self.first);
+        let is = |one: &u16| u64::from(*one) == offset;
+        at >> 63 != 0 && self.block.behind_cli.iter().any(is)
     }
 
     /// Whether a discontinuity at `from` is an `int` with a number, the last instruction. A breakpoint is

@@ -41,7 +41,20 @@ fn packets(mut bytes: &[u8]) -> Vec<String> {
                 found.push("stop".to_owned());
                 2
             }
-            (0x99, _) => 2,
+            (0x02, [0x53, 0, address @ ..]) => {
+                let address = address.first_chunk().copied().unwrap();
+                found.push(format!("PFA {:x}", u64::from_le_bytes(address)));
+                11
+            }
+            (0x02, [0x13, kind, vector, ..]) => {
+                found.push(format!("CFE {kind:x} {vector:x}"));
+                4
+            }
+            (0x99, [mode, ..]) => {
+                // Without events interrupts are not enabled here.
+                found.extend((mode & 4 != 0).then(|| "IF".to_owned()));
+                2
+            }
             (first, _) if first & 1 == 0 => {
                 let count = 6 - first.leading_zeros();
                 let bits = (0..count).rev().map(|bit| first >> (bit + 1) & 1);
@@ -79,6 +92,7 @@ fn packets(mut bytes: &[u8]) -> Vec<String> {
 struct Registers {
     pc: u64,
     cr3: u64,
+    interrupts: Option<bool>,
 }
 
 impl State for Registers {
@@ -88,6 +102,17 @@ impl State for Registers {
 
     fn cr3(&self) -> Option<u64> {
         Some(self.cr3)
+    }
+
+    fn interrupts(&self) -> Option<bool> {
+        self.interrupts
+    }
+
+    fn event(&self, handler: u64) -> Option<intel_pt::Event> {
+        (handler == HANDLER).then_some(intel_pt::Event {
+            vector: 14,
+            page_fault: Some(0x7000),
+        })
     }
 }
 
@@ -104,12 +129,14 @@ fn shifted(first: u64) -> u64 {
 
 enum Event {
     Block(u64, &'static [u8]),
+    /// Interrupts are enabled from now on, or not.
+    Enabled(bool),
     /// The last instruction is reached.
     Whole,
     Interrupt(u64, u64),
     Exception(u64, u64),
 }
-use Event::{Block as B, Exception, Interrupt, Whole};
+use Event::{Block as B, Enabled, Exception, Interrupt, Whole};
 
 fn trace(events: &[Event]) -> Vec<String> {
     let wanted = Wanted {
@@ -120,12 +147,18 @@ fn trace(events: &[Event]) -> Vec<String> {
 }
 
 fn trace_of(events: &[Event], wanted: Wanted) -> Vec<String> {
-    let mut flow = Flow::new(Encoder::new(Config::default()), wanted);
+    trace_by(Config::default(), events, wanted)
+}
+
+fn trace_by(config: Config, events: &[Event], wanted: Wanted) -> Vec<String> {
+    let mut flow = Flow::new(Encoder::new(config), wanted);
     let mut ring = Ring(Vec::new());
     let mut whole = false;
     let mut cr3 = 0x1234_5000;
+    let mut interrupts = None;
     for event in events {
         match *event {
+            Enabled(enabled) => interrupts = Some(enabled),
             // Two bytes of others before the last instruction.
             B(first, text) => {
                 let block = Box::leak(Box::new(Block {
@@ -134,11 +167,17 @@ fn trace_of(events: &[Event], wanted: Wanted) -> Vec<String> {
                     last: 2,
                     insn: Insn::decode(text, Mode::Bits64).unwrap(),
                     writes_cr3: text == MOV_CR3,
+                    behind_cli: match text {
+                        CLI => [2].into(),
+                        _ => Box::default(),
+                    },
+                    may_enable: text == STI,
                 }));
                 cr3 += 0x1000;
                 let state = Registers {
                     pc: shifted(first),
                     cr3,
+                    interrupts,
                 };
                 flow.executes(block, || whole, &state, &mut ring).unwrap();
                 whole = false;
@@ -173,6 +212,10 @@ const SYSRET: &[u8] = &[0x48, 0x0f, 0x07];
 const NOP: &[u8] = &[0x90];
 const JMP: &[u8] = &[0xeb, 0x10];
 const MOV_CR3: &[u8] = &[0x0f, 0x22, 0xd8];
+/// A block with `cli` in front of its last instruction; one that ends with `sti`; `iretq`.
+const CLI: &[u8] = &[0x66, 0x90];
+const STI: &[u8] = &[0xfb];
+const IRET: &[u8] = &[0x48, 0xcf];
 
 #[test]
 fn each_way_out_of_a_block_has_its_packets() {
@@ -477,4 +520,137 @@ fn ranges_begin_and_end_anywhere() {
         }
         assert_eq!(trace_of(events, wanted), *want, "{n}");
     }
+}
+
+#[test]
+fn events_are_told_when_their_handler_begins() {
+    let at = |offset| KERNEL + offset;
+    let config = Config {
+        event: true,
+        ..Config::default()
+    };
+    let fault = ["PFA 7000", "CFE 1 e"];
+    let begin = "PGE ffffffff81000000";
+    let handler = "TIP ffffffff81009000";
+    let end = ["FUP ffffffff81009000", "PGD"];
+    let table: &[(&[Event], &[&str])] = &[
+        // `cli` in the middle, and one that was enabled where no block begins.
+        (
+            &[
+                Enabled(true),
+                B(KERNEL, CLI),
+                Whole,
+                Enabled(false),
+                B(at(4), STI),
+                Whole,
+                Interrupt(at(7), HANDLER),
+                B(HANDLER, NOP),
+            ],
+            &[
+                "IF",
+                begin,
+                "FUP ffffffff81000002",
+                "IF",
+                "FUP ffffffff81000007",
+                fault[0],
+                fault[1],
+                "FUP ffffffff81000007",
+                handler,
+                end[0],
+                end[1],
+            ],
+        ),
+        // An exception in front of the `cli`, and one at the instruction behind it.
+        (
+            &[
+                Enabled(true),
+                B(KERNEL, CLI),
+                Exception(at(1), HANDLER),
+                Enabled(false),
+                B(HANDLER, NOP),
+            ],
+            &[
+                "IF",
+                begin,
+                fault[0],
+                fault[1],
+                "FUP ffffffff81000001",
+                handler,
+                end[0],
+                end[1],
+            ],
+        ),
+        (
+            &[
+                Enabled(true),
+                B(KERNEL, CLI),
+                Exception(at(2), HANDLER),
+                Enabled(false),
+                B(HANDLER, NOP),
+            ],
+            &[
+                "IF",
+                begin,
+                "FUP ffffffff81000002",
+                fault[0],
+                fault[1],
+                "FUP ffffffff81000002",
+                handler,
+                end[0],
+                end[1],
+            ],
+        ),
+        // To a program, which is not traced, and from there.
+        (
+            &[
+                Enabled(false),
+                B(KERNEL, IRET),
+                Whole,
+                Enabled(true),
+                B(USER, NOP),
+                Exception(USER, HANDLER),
+                Enabled(false),
+                B(HANDLER, NOP),
+            ],
+            &[
+                begin,
+                "CFE 82 0",
+                "FUP ffffffff81000002",
+                "PGD",
+                fault[0],
+                fault[1],
+                "PGE ffffffff81009000",
+                end[0],
+                end[1],
+            ],
+        ),
+        // Its handler has not begun.
+        (
+            &[Enabled(false), B(KERNEL, NOP), Exception(KERNEL, HANDLER)],
+            &[begin, "FUP ffffffff81000000", handler, end[0], end[1]],
+        ),
+    ];
+    for (number, (events, want)) in table.iter().enumerate() {
+        let wanted = Wanted {
+            kernel: true,
+            ..Wanted::default()
+        };
+        let mut found = trace_by(config, events, wanted);
+        found.retain(|packet| !packet.starts_with("PIP"));
+        assert_eq!(&found, want, "{number}");
+    }
+    // A program's: what takes it away is not traced.
+    let events = [
+        Enabled(true),
+        B(USER, NOP),
+        Exception(USER + 2, HANDLER),
+        Enabled(false),
+        B(HANDLER, NOP),
+    ];
+    let wanted = Wanted {
+        user: true,
+        ..Wanted::default()
+    };
+    let want = ["IF", "PGE 401000", fault[0], fault[1], "FUP 401002", "PGD"];
+    assert_eq!(trace_by(config, &events, wanted), want);
 }

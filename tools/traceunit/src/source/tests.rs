@@ -32,6 +32,14 @@ impl State for At {
     fn cr3(&self) -> Option<u64> {
         None
     }
+
+    fn interrupts(&self) -> Option<bool> {
+        None
+    }
+
+    fn event(&self, _handler: u64) -> Option<intel_pt::Event> {
+        None
+    }
 }
 
 fn block(first: u64) -> &'static Block {
@@ -45,6 +53,8 @@ fn block_with(first: u64, last: &[u8]) -> &'static Block {
         last: 2,
         insn: intel_pt::insn::Insn::decode(last, intel_pt::insn::Mode::Bits64).unwrap(),
         writes_cr3: false,
+        behind_cli: Box::default(),
+        may_enable: false,
     }))
 }
 
