@@ -63,6 +63,7 @@ pub struct Guest<'a> {
     /// In MiB.
     memory: u32,
     trace_log: Option<PathBuf>,
+    interrupt_log: Option<PathBuf>,
 }
 
 /// A disk of a guest's, `/dev/vda`.
@@ -128,6 +129,7 @@ impl<'a> Guest<'a> {
             devices: Devices::Plain,
             memory: machine::memory(kernel),
             trace_log: None,
+            interrupt_log: None,
         })
     }
 
@@ -236,6 +238,13 @@ impl<'a> Guest<'a> {
     #[must_use]
     pub fn logged(mut self, prefix: &Path) -> Self {
         self.trace_log = Some(prefix.to_owned());
+        self
+    }
+
+    /// Has QEMU log each interrupt and exception into this file.
+    #[must_use]
+    pub fn interrupts_logged(mut self, file: &Path) -> Self {
+        self.interrupt_log = Some(file.to_owned());
         self
     }
 
@@ -353,6 +362,9 @@ impl<'a> Guest<'a> {
             let log = self.trace_log.as_deref();
             qemu.args(shared_memory(self.memory));
             qemu.args(trace_unit(&plugin, &trace_socket, self.devices, log));
+        }
+        if let Some(file) = &self.interrupt_log {
+            qemu.args(["-d", "int", "-D"]).arg(file);
         }
         let errors = dir.join("qemu.log");
         let error_file = fs::File::create(&errors).on("write", &errors)?;

@@ -33,6 +33,7 @@ use std::time::Duration;
 
 mod branches;
 mod calls;
+mod events;
 pub(super) mod executed;
 mod instructions;
 mod kernel;
@@ -53,6 +54,8 @@ const LONGEST: &str = "120";
 struct Recorded {
     files: PathBuf,
     files_of_unit: PathBuf,
+    /// What QEMU has logged of interrupts and exceptions.
+    interrupts: PathBuf,
     programs: PathBuf,
     /// Where Python finds what scripts import.
     scripts: PathBuf,
@@ -91,6 +94,7 @@ pub(super) fn run(cache: &Cache, dir: &Path, kernel: &Kernel) -> Result<Case> {
     let recorded = Recorded {
         files: outcome.files,
         files_of_unit: unit.files,
+        interrupts: interrupts(&prefix),
         programs: cache.build().join("programs"),
         scripts: cache.checkout().join("tools/vm/src/exact/matrix/scripts"),
         executed,
@@ -146,6 +150,7 @@ fn record_by_unit(
         .intel()
         .devices(Devices::TraceUnit)
         .logged(prefix)
+        .interrupts_logged(&interrupts(prefix))
         .installed(Path::new("/usr/bin/perf"))?
         .installed(Path::new("/usr/bin/env"))?;
     for program in recorded(programs(cache)?, &recordings::BY_UNIT) {
@@ -158,6 +163,10 @@ fn record_by_unit(
         recordings::command_of_unit()
     );
     guest.run(cache, &dir.join("guest-unit"), &command, |_| {})
+}
+
+fn interrupts(prefix: &Path) -> PathBuf {
+    prefix.with_extension("interrupts")
 }
 
 /// The programs that are recorded.
@@ -242,6 +251,7 @@ fn judge(place: &Path, recorded: &Recorded, row: &Row) -> Result<Case> {
         .current_dir(place)
         .env("HOME", place)
         .env("DATA", recorded.file(row.recording))
+        .env("INTERRUPTS", &recorded.interrupts)
         .env("PYTHONPATH", &recorded.scripts)
         .env("PYTHONDONTWRITEBYTECODE", "yes")
         .env("PROGRAM", recorded.programs.join(row.recording.program))

@@ -62,7 +62,6 @@ const CANNOT: &[(&str, &str, &str)] = &[
     (UNIT, "per-thread (incl. kernel) recording", TOO_SLOW),
     (SOFT_PT, "pipe_test.sh", NO_SYMBOLS),
     (UNIT, "pipe_test.sh", NO_SYMBOLS),
-    (UNIT, "with event_trace", NO_EVENTS),
     (SOFT_PT, "virtual LBR", NO_COUNTERS),
     (UNIT, "virtual LBR", NO_COUNTERS),
     (SOFT_PT, "with pause / resume", NO_COUNTERS),

@@ -60,6 +60,8 @@ struct Counts {
 pub(super) fn read(line: &str) -> Option<(u32, Shown)> {
     let (left, right) = line.split_once("=>")?;
     let mut words: Vec<_> = left.split_whitespace().collect();
+    // What the events of the rows `events` are about: whether interrupts are enabled.
+    words.retain(|word| !word.starts_with('('));
     let from = address(words.pop()?)?;
     let to = address(right.split_whitespace().next()?)?;
     let (tid, flags) = words.split_first()?;

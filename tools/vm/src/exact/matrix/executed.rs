@@ -167,6 +167,13 @@ impl Code {
         instruction.is_invalid() || instruction.is_string_instruction()
     }
 
+    /// What the instruction at this address is.
+    pub fn mnemonic(&self, ip: u64) -> Option<Mnemonic> {
+        let mut decoder = Decoder::with_ip(64, self.bytes(ip, 15), ip, DecoderOptions::NONE);
+        let instruction = decoder.decode();
+        (!instruction.is_invalid()).then(|| instruction.mnemonic())
+    }
+
     /// Whether the instruction at this address is a `MOV` to `CR3`.
     pub fn sets_cr3(&self, ip: u64) -> bool {
         let mut decoder = Decoder::with_ip(64, self.bytes(ip, 15), ip, DecoderOptions::NONE);

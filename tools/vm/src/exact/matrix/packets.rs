@@ -354,7 +354,7 @@ pub(super) fn cycles_by_clock(said: &Said<'_>) -> Verdict {
         }
         let read = || {
             let (time, rest) = line.split_once(':')?;
-            let (_, counts) = rest.split_once('(')?;
+            let (_, counts) = rest.split_once("IPC:")?.1.split_once('(')?;
             let (instructions, cycles) = counts.split_once(')')?.0.split_once('/')?;
             Some((
                 time.trim().replace('.', "").parse::<u64>().ok()?,

@@ -90,6 +90,7 @@ impl Unit {
                 "mtc",
                 "mtc_period",
                 "cyc",
+                "event",
             ],
         }
     }

@@ -158,6 +158,18 @@ pub(super) const WHOLE: Recording = Recording {
     ..by_auxrec("whole", "intel_pt/cyc/", "cat /proc/uptime")
 };
 
+/// The same, with interrupts and exceptions.
+pub(super) const EVENTS: Recording = Recording {
+    by: Recorder::PerfOfCpu,
+    ..by_auxrec("events", "intel_pt/event,cyc/", "cat /proc/loadavg")
+};
+
+/// Those to which the kernel's code comes.
+pub(super) const EVENTS_OF_KERNEL: Recording = Recording {
+    by: Recorder::PerfOfCpu,
+    ..by_auxrec("events-of-kernel", "intel_pt/event/k", "cat /proc/stat")
+};
+
 const fn by_unit(name: &'static str, event: &'static str, program: &'static str) -> Recording {
     Recording {
         by: Recorder::PerfByUnit,
@@ -176,10 +188,16 @@ pub(super) const UNIT_PIPE: Recording = Recording {
     ..by_auxrec("unit-pipe", "intel_pt//u", "branches")
 };
 
+/// Those that take a program away.
+pub(super) const UNIT_EVENTS: Recording = by_unit("unit-events", "intel_pt/event/u", "branches");
+
 /// What the unit records, in this order.
-pub(super) const BY_UNIT: [&Recording; 7] = [
+pub(super) const BY_UNIT: [&Recording; 10] = [
     &KERNEL,
     &WHOLE,
+    &EVENTS,
+    &EVENTS_OF_KERNEL,
+    &UNIT_EVENTS,
     &UNIT,
     &UNIT_NORETCOMP,
     &UNIT_PSB,

@@ -6,6 +6,7 @@ use super::branches::{branches, ALL, CALLS, RETURNS};
 use super::calls::{
     by_script, call_and_return_trace, call_trace, chains, histogram, inclusive, last_branches,
 };
+use super::events::{events, events_of_kernel, events_of_program};
 use super::executed::Executed;
 use super::instructions::{
     annotated, between_branches, bytes, each, every, lines, nothing, one_in, one_thread, skips,
@@ -17,8 +18,8 @@ use super::packets::{
     dumped_without_compression, one_cycle_each, payloads, psb_events, psb_every,
 };
 use super::recordings::{
-    Recording, CYCLES, KERNEL, NORETCOMP, PERF, PIPE, PLAIN, PSB, THREADS, UNIT_PIPE, WHOLE,
-    WRITES, WRITES_ALONE,
+    Recording, CYCLES, EVENTS, EVENTS_OF_KERNEL, KERNEL, NORETCOMP, PERF, PIPE, PLAIN, PSB,
+    THREADS, UNIT_EVENTS, UNIT_PIPE, WHOLE, WRITES, WRITES_ALONE,
 };
 use super::trail::{each_packet, periodic, quick};
 
@@ -64,8 +65,10 @@ const fn row(
     }
 }
 
-/// Rows that the trace unit's recordings do not have: they are of one CPU.
-const NOT_BY_UNIT: [&str; 3] = [
+/// Rows that the trace unit's recordings do not have: most are of one CPU.
+const NOT_BY_UNIT: [&str; 4] = [
+    // It has rows of its own.
+    "I",
     "-C of the program",
     "-C of another CPU",
     // perf 7.3 does not pass on what `perf record` says of a machine with one CPU.
@@ -101,6 +104,19 @@ macro_rules! with_clock {
         )
     };
 }
+
+/// A command, and before what it shows what QEMU has logged of each interrupt and exception.
+macro_rules! with_interrupts {
+    ($command:literal) => {
+        concat!(
+            "sed -n '/ v=/p; /^RIP=/p' $INTERRUPTS && echo && echo shown && ",
+            $command
+        )
+    };
+}
+
+/// The same by perf's script, in the form of `perf script`. That of perf 7.3 shows other addresses of page faults, see Documentation/upstream.
+const EVENTS_BY_SCRIPT: &str = "sed -n 's/ CR2=.*//; / v=/p; /^RIP=/p' $INTERRUPTS && echo && echo shown && perf script -i $DATA --itrace=Ie -s intel-pt-events.py | sed -n 's/PFA: [^ ]*//; s/.*\\(cfe: [A-Z]* IP: [01] vector: [0-9]*\\) *\\([0-9a-f]*\\) .*/evt: \\1 \\2/p; s/.*\\(IFLAG: .* branch\\) *\\([0-9a-f]*\\) .*/iflag: \\1 \\2/p'";
 
 /// All instructions, the bounds of two windows, and the instructions in those.
 const WINDOWS: &str = "perf script -i $DATA --itrace=pe --ns -F time,event >events; perf script -i $DATA --itrace=i1ie --ns -F time,ip >all && cat all && set -- $(awk -f $PYTHONPATH/windows.awk events all) && echo windows $* && perf script -i $DATA --itrace=i1ie --ns -F time,ip --time \"$1,$2 $3,$4\"";
@@ -191,5 +207,13 @@ const ROWS: &[Use] = &[
     row("the kernel, qq", &KERNEL, "perf script -i $DATA -D && echo && echo quick && perf script -i $DATA --itrace=qqie -F ip", quick::<true>),
     row("the kernel, perf report", &KERNEL, "perf report -i $DATA --itrace=i1ie --stdio -q -F sample,sym", histogram),
     row("kernel and programs, i1i", &WHOLE, "perf script -i $DATA --itrace=i1ie -F ip", every_of_cpu::<1>),
+    row("events, i1i", &EVENTS, "perf script -i $DATA --itrace=i1ie -F ip", every_of_cpu::<1>),
+    row("events, -D, each packet", &EVENTS_OF_KERNEL, "perf script -i $DATA -D", each_packet),
+    row("events", &EVENTS, with_interrupts!("perf script -i $DATA --itrace=Ie -F event,synth,ip"), events),
+    row("events, intel-pt-events.py", &EVENTS, EVENTS_BY_SCRIPT, events),
+    row("events of the kernel, i1i", &EVENTS_OF_KERNEL, "perf script -i $DATA --itrace=i1ie -F ip", every_of_cpu::<1>),
+    row("events of the kernel", &EVENTS_OF_KERNEL, with_interrupts!("perf script -i $DATA --itrace=Ie -F event,synth,ip"), events_of_kernel),
+    row("events of a program, i1i", &UNIT_EVENTS, "perf script -i $DATA --itrace=i1ie -F tid,ip", each),
+    row("events of a program", &UNIT_EVENTS, with_interrupts!("perf script -i $DATA --itrace=Ie -F event,synth,ip"), events_of_program),
     row("times", &WHOLE, with_clock!("perf script -i $DATA --itrace=be --ns -F time,flags,ip,addr"), times),
 ];

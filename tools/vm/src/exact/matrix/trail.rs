@@ -36,6 +36,8 @@ pub(super) enum Place {
     Event,
     /// The `FUP` of a `PSB`.
     Psb,
+    /// That of a `MODE.Exec`, or of the `CFE` of an instruction.
+    Bound,
 }
 
 /// All that a decoder of this dump comes to.
@@ -51,6 +53,12 @@ pub(super) fn follow(dump: &str, executed: &Executed) -> Result<Vec<Event>, Stri
     for (number, packet) in packets.iter().enumerate() {
         let ip = address(packet, &mut last_ip);
         let behind = packets.get(number + 1..).unwrap_or_default();
+        let before = number.checked_sub(1).and_then(|before| packets.get(before));
+        let is_bound = before.is_some_and(|before| match before.name {
+            "MODE.Exec" => true,
+            "CFE" => before.payload.contains("IP:1"),
+            _ => false,
+        });
         let went = match (packet.name, ip) {
             ("PSB", _) => {
                 (in_psb, last_ip) = (true, 0);
@@ -61,7 +69,9 @@ pub(super) fn follow(dump: &str, executed: &Executed) -> Result<Vec<Event>, Stri
                 trail.events.push(Event::Stops);
                 Ok(())
             }
-            ("FUP", Some(ip)) if in_psb => trail.is_at(ip),
+            ("FUP", Some(ip)) if in_psb => trail.is_at(ip, Place::Psb),
+            // Nothing leads away from there.
+            ("FUP", Some(ip)) if is_bound => trail.is_at(ip, Place::Bound),
             ("FUP", Some(ip)) => {
                 event = true;
                 trail.walks_to(ip, next_address(behind, last_ip))
@@ -219,15 +229,15 @@ impl Trail<'_> {
         Ok(())
     }
 
-    /// A `PSB` is at this address.
-    fn is_at(&mut self, ip: u64) -> Result<(), String> {
+    /// Something else than a branch is at this address.
+    fn is_at(&mut self, ip: u64, place: Place) -> Result<(), String> {
         while self.here != Some(ip) {
             let step = self.next()?;
             if self.walks()?.is_none() {
                 return Err(format!("{step:x?} is executed before {ip:x}"));
             }
         }
-        self.events.push(Event::Address(Place::Psb, ip));
+        self.events.push(Event::Address(place, ip));
         Ok(())
     }
 
