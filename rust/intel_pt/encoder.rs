@@ -53,6 +53,12 @@ pub trait Output {
     fn ratio(&mut self) -> Option<u8> {
         None
     }
+
+    /// Whether interrupts are enabled where the thread goes on, if it is known. Asked without
+    /// [`Config::event`], where `MODE.Exec` says so.
+    fn interrupts(&mut self) -> Option<bool> {
+        None
+    }
 }
 
 /// The contents of a trace.
@@ -241,7 +247,7 @@ impl Encoder {
             self.tsc(&mut group, &mut state, now, output);
         }
         if !self.config.branch_disable {
-            self.mode_exec(&mut group, &mut state, mode);
+            self.mode_exec(&mut group, &mut state, mode, output);
             group.address(Address::Pge, ip, &mut state.last_ip);
         }
         self.write(&group, state, output)?;
@@ -501,7 +507,7 @@ impl Encoder {
         if let Some(origin) = far.and_then(|(far, from)| self.origin(far, from)) {
             origin.add(&mut group, &mut state);
         }
-        self.mode_exec(&mut group, &mut state, mode);
+        self.mode_exec(&mut group, &mut state, mode, output);
         group.address(Address::Tip, to, &mut state.last_ip);
         self.finish(&mut group, state, to, output)
     }
@@ -556,8 +562,9 @@ impl Encoder {
         }
         match (ip, state.mode) {
             (Some(ip), Some((mode, _))) => {
-                group.mode_exec(mode, state.interrupts);
-                state.mode = Some((mode, state.interrupts));
+                // In each `PSB`.
+                state.mode = None;
+                self.mode_exec(group, state, mode, output);
                 // perf reads it before it has forgotten the address before.
                 group.full_address(Address::Fup, ip);
                 state.last_ip = ip;
@@ -585,13 +592,23 @@ impl Encoder {
     }
 
     /// Adds `MODE.Exec` where a decoder does not know the mode, or with events not whether interrupts are enabled.
-    fn mode_exec(&self, group: &mut Group, state: &mut State, mode: Mode) {
+    fn mode_exec(
+        &self,
+        group: &mut Group,
+        state: &mut State,
+        mode: Mode,
+        output: &mut impl Output,
+    ) {
         let now = (mode, state.interrupts);
         let is_known = |known: (Mode, bool)| known == now || !self.config.event && known.0 == mode;
 
-        if !state.mode.is_some_and(is_known) {
-            group.mode_exec(mode, state.interrupts);
-            state.mode = Some(now);
+        if state.mode.is_some_and(is_known) {
+            return;
         }
+        if !self.config.event {
+            state.interrupts = output.interrupts().unwrap_or(state.interrupts);
+        }
+        group.mode_exec(mode, state.interrupts);
+        state.mode = Some((mode, state.interrupts));
     }
 }

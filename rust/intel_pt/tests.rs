@@ -289,6 +289,47 @@ fn events_stand_in_front_of_their_addresses() {
     assert_eq!(with_events(true), with.concat());
 }
 
+/// An output that knows that interrupts are enabled.
+struct Enabled(Vec<u8>);
+
+impl Output for Enabled {
+    fn write(&mut self, bytes: &[u8], _keep: usize) -> Result<(), Full> {
+        self.0.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn tsc(&mut self) -> u64 {
+        0
+    }
+
+    fn interrupts(&mut self) -> Option<bool> {
+        Some(true)
+    }
+}
+
+#[test]
+fn without_events_the_output_knows_whether_interrupts_are_enabled() {
+    let mut output = Enabled(Vec::new());
+    let mut pt = Encoder::new(Config {
+        psb_period: 37,
+        ..Config::default()
+    });
+
+    pt.begin(false, &mut output).unwrap();
+    pt.enable(0x401000, Mode::Bits64, &mut output).unwrap();
+    let mut want = PSB.to_vec();
+    want.extend([2, 0x23, 0x99, 5, 0x51, 0, 0x10, 0x40, 0]);
+    // The mode is as it was, and a `PSB` has it again.
+    for _ in 0..3 {
+        pt.interrupt(0x401000, 0x401000, Mode::Bits64, &mut output)
+            .unwrap();
+        want.extend([0x3d, 0, 0x10, 0x2d, 0, 0x10]);
+    }
+    want.extend(PSB);
+    want.extend([0x99, 5, 0x7d, 0, 0x10, 0x40, 0, 0, 0, 2, 0x23]);
+    assert_eq!(output.0, want);
+}
+
 #[test]
 fn calls_in_front_of_a_psb_are_forgotten() {
     let insn = |text: &[u8]| Insn::decode(text, Mode::Bits64).unwrap();

@@ -50,8 +50,7 @@ impl Origin {
 
 impl Encoder {
     /// Whether interrupts are enabled from the next instruction that is told to the encoder on. `MODE.Exec` says so; without
-    /// [`Config::event`](super::Config::event) only where there is one for another reason.
-    #[inline]
+    /// [`Config::event`](super::Config::event) only where there is one for another reason, and if the [`Output`] does not know.
     pub fn set_interrupts(&mut self, enabled: bool) {
         self.state.interrupts = enabled;
     }
@@ -81,7 +80,7 @@ impl Encoder {
         if let Some((mode, _)) = state.mode {
             group.tnt(&mut state.tnt);
             self.time(&mut group, &mut state, output);
-            self.mode_exec(&mut group, &mut state, mode);
+            self.mode_exec(&mut group, &mut state, mode, output);
             group.address(Address::Fup, ip, &mut state.last_ip);
         }
         self.write(&group, state, output)
@@ -115,7 +114,7 @@ impl Encoder {
             return self.write(&group, state, output);
         }
         group.address(Address::Fup, from, &mut state.last_ip);
-        self.mode_exec(&mut group, &mut state, mode);
+        self.mode_exec(&mut group, &mut state, mode, output);
         group.address(Address::Tip, to, &mut state.last_ip);
         self.finish(&mut group, state, to, output)?;
         self.calls.clear();

@@ -139,9 +139,6 @@ impl Flow {
         if self.late && !self.is_begun() && self.wanted.at(first) != Does::Trace {
             return Ok(());
         }
-        if let (false, Some(enabled)) = (self.events, state.interrupts()) {
-            self.encoder.set_interrupts(enabled);
-        }
         if let Place::In(before) = self.place {
             // Where QEMU goes on in the middle of a block is in it.
             let whole = !before.has(first) || whole();
@@ -350,7 +347,7 @@ impl Flow {
         self.leads(None, from, to, output)
     }
 
-    /// The same, by this event.
+    /// The same, by this event. The gates of Linux disable interrupts.
     fn leads(
         &mut self,
         event: Option<Event>,
@@ -358,6 +355,7 @@ impl Flow {
         to: u64,
         output: &mut impl Output,
     ) -> Result<(), Full> {
+        self.encoder.set_interrupts(false);
         match self.wanted.at(to) {
             Does::Trace => self
                 .encoder

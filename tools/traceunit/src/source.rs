@@ -122,6 +122,8 @@ struct Timed<'a> {
     clock: &'a dyn Clock,
     /// Ticks by which the clock is ahead of what was executed.
     ahead: u64,
+    /// The registers, where they are known.
+    state: Option<&'a dyn State>,
 }
 
 impl Output for Timed<'_> {
@@ -138,6 +140,10 @@ impl Output for Timed<'_> {
 
     fn ratio(&mut self) -> Option<u8> {
         self.clock.ratio()
+    }
+
+    fn interrupts(&mut self) -> Option<bool> {
+        self.state?.interrupts()
     }
 }
 
@@ -282,6 +288,7 @@ impl<G: DerefMut<Target = Cpu>> Held<'_, G> {
                 packets,
                 clock,
                 ahead,
+                state: None,
             },
         );
         if let Some(log) = log {
@@ -323,6 +330,7 @@ impl<G: DerefMut<Target = Cpu>> Held<'_, G> {
             packets,
             clock,
             ahead,
+            state: Some(state),
         };
         let _ = flow.executes(block, whole, state, &mut timed);
         let count = self.changes.count.load(Ordering::Acquire);
@@ -378,6 +386,7 @@ impl<G: DerefMut<Target = Cpu>> Held<'_, G> {
             packets,
             clock,
             ahead,
+            state: None,
         };
         let _ = flow.discontinuity(kind, from, to, whole, &mut timed);
     }

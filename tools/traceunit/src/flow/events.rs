@@ -12,7 +12,7 @@ use intel_pt::{Event, Full, Output};
 use qemuplugin::Discontinuity;
 
 impl Flow {
-    /// The event that is due, if one is, has taken the CPU to this handler. The gates of Linux disable interrupts.
+    /// The event that is due, if one is, has taken the CPU to this handler.
     pub(super) fn is_due(
         &mut self,
         event: Option<Event>,
@@ -22,7 +22,6 @@ impl Flow {
         let Some(from) = self.due.take() else {
             return Ok(());
         };
-        self.encoder.set_interrupts(false);
         self.leads(event, from, to, output)?;
         self.arrives(to, output)
     }
