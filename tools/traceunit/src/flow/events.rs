@@ -62,6 +62,8 @@ impl Flow {
         match block.block.insn.kind {
             Kind::Far(Far::Syscall) => self.encoder.set_interrupts(false),
             Kind::Far(_) if enabled => self.encoder.set_interrupts(true),
+            // What the encoder knows is older.
+            _ if enabled && !self.events => self.encoder.set_interrupts(true),
             _ => {}
         }
         self.leaves(block, from, output)?;
