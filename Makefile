@@ -4,7 +4,7 @@
 # cache (${XDG_CACHE_HOME:-~/.cache}/auxpmu).
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench figures coverage fuzz check litmus kbuild kunit e2e matrix beside disk old exact break debug modules tools install shell guest trace programs rust-analyzer kernels update clean clean-cache
+.PHONY: help demo test bench figures coverage fuzz check litmus kbuild kunit e2e matrix beside disk old selftests exact break debug modules tools install shell guest trace programs rust-analyzer kernels update clean clean-cache
 
 ROOT := tools/vm/root.sh
 # A profile of its own: auxvm only waits for others, and the first call waits for its build.
@@ -27,6 +27,7 @@ help:
 	@echo '  make beside         the recorder beside stock perf, on the same driver; CASE="name|other" for some cases'
 	@echo '  make disk           recordings onto a disk that is slow, and one whose machine loses its power'
 	@echo '  make old            recorder and tracering on Debian'"'"'s kernel 6.1, which lacks what later ones have'
+	@echo '  make selftests      the kernel'"'"'s own tests of mapped tracefs and of perf, on Debian'"'"'s kernel and with our units'
 	@echo '  make exact          what decoders show of a trace is what was executed, by programs and the kernel; CASE="name|other" for some'
 	@echo '  make break          defects put into pattern on purpose: rows of the matrix must name them'
 	@echo '  make debug          kunit and e2e on a kernel with lockdep, KASAN and kmemleak, whose allocations are made to fail; CASE="name|other"'
@@ -66,7 +67,7 @@ check:
 debug:
 	@KERNEL=debug $(AUXVM) test --suite kunit --suite e2e $(CASES)
 
-litmus kbuild kunit matrix beside disk old exact break:
+litmus kbuild kunit matrix beside disk old selftests exact break:
 	@$(AUXVM) test --suite $@ $(CASES)
 
 e2e:

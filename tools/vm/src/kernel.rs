@@ -78,6 +78,15 @@ const NOT_UNPACKED: &[&str] = &[
     "*/drivers/staging/*.[ch]",
 ];
 
+/// Of the kernel's own tests, those that are run here, and what they include.
+const SELFTESTS: &[&str] = &[
+    "*/tools/testing/selftests/kselftest.h",
+    "*/tools/testing/selftests/kselftest_harness.h",
+    "*/tools/testing/selftests/perf_events/*.c",
+    "*/tools/testing/selftests/ring-buffer/*.c",
+    "*/tools/testing/selftests/user_events/user_events_selftests.h",
+];
+
 /// Modules of the stock kernel that guests need, besides what is built in.
 const GUEST_MODULES: [&str; 1] = ["overlay"];
 
@@ -223,6 +232,27 @@ impl Kernel {
                 packages: Vec::new(),
             },
         })
+    }
+
+    /// The folder of the kernel's own tests, as its source package has them: those that are run here.
+    ///
+    /// # Errors
+    ///
+    /// When the archive lacks the package.
+    pub fn selftests(cache: &Cache) -> Result<PathBuf> {
+        let release = resolve(cache)?;
+        let parts = [RECIPE, &release.version].into_iter();
+        let name = hash(parts.chain(SELFTESTS.iter().copied()));
+        let dir = cache.entry(&format!("selftests-{name}"), |temporary, place| {
+            let maker = Maker {
+                cache,
+                release: &release,
+                temporary,
+                place,
+            };
+            maker.selftests()
+        })?;
+        Ok(dir.join("tools/testing/selftests"))
     }
 
     /// Takes it from the cache, or makes it.

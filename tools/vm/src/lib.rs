@@ -40,6 +40,7 @@ pub mod recorders;
 pub mod release;
 pub mod restarts;
 pub mod ring;
+pub mod selftests;
 pub mod slowdown;
 pub mod splat;
 pub mod step;

@@ -9,7 +9,7 @@ use crate::kernel::{Kernel, Kind};
 use crate::ktap::{self, Case, Counts};
 use crate::modules::{self, Mode};
 use crate::step::{Log, Progress};
-use crate::{broken, disk, exact, litmus, old};
+use crate::{broken, disk, exact, litmus, old, selftests};
 use std::fmt;
 use std::fs;
 use std::path::Path;
@@ -41,6 +41,8 @@ pub enum Suite {
     Disk,
     /// Recorder and `tracering` on an older kernel of Debian's.
     Old,
+    /// The kernel's own tests of tracefs and perf.
+    Selftests,
     /// Decoders show of `soft_pt`'s trace what programs executed.
     Exact,
     /// Rows of the matrix find the defects of a driver that is broken on purpose.
@@ -49,7 +51,7 @@ pub enum Suite {
 
 impl Suite {
     /// All, fast first.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Host,
         Self::Litmus,
         Self::Kbuild,
@@ -59,6 +61,7 @@ impl Suite {
         Self::Beside,
         Self::Disk,
         Self::Old,
+        Self::Selftests,
         Self::Exact,
         Self::Break,
     ];
@@ -76,6 +79,7 @@ impl fmt::Display for Suite {
             Self::Beside => "beside",
             Self::Disk => "disk",
             Self::Old => "old",
+            Self::Selftests => "selftests",
             Self::Exact => "exact",
             Self::Break => "break",
         })
@@ -91,7 +95,7 @@ impl std::str::FromStr for Suite {
             .find(|s| s.to_string() == text)
             .ok_or_else(|| {
                 format!(
-                    "there is no suite \"{text}\": host, litmus, kbuild, kunit, e2e, matrix, beside, disk, old, exact and break are"
+                    "there is no suite \"{text}\": host, litmus, kbuild, kunit, e2e, matrix, beside, disk, old, selftests, exact and break are"
                 )
             })
     }
@@ -127,7 +131,13 @@ pub fn run(cache: &Cache, plan: &Plan) -> Result<Counts> {
         // Beside other layers, names of cases are those of `e2e`.
         if matches!(
             suite,
-            Suite::Matrix | Suite::Beside | Suite::Disk | Suite::Old | Suite::Exact | Suite::Break
+            Suite::Matrix
+                | Suite::Beside
+                | Suite::Disk
+                | Suite::Old
+                | Suite::Selftests
+                | Suite::Exact
+                | Suite::Break
         ) && plan.suites.len() > 1
             && !plan.cases.is_empty()
         {
@@ -146,6 +156,9 @@ pub fn run(cache: &Cache, plan: &Plan) -> Result<Counts> {
                 .get(Kind::Lean)
                 .and_then(|kernel| disk::run(cache, &dir, &kernel)),
             Suite::Old => old::run(cache, &dir),
+            Suite::Selftests => kernels
+                .get(Kind::Stock)
+                .and_then(|kernel| selftests::run(cache, &dir, &kernel)),
             Suite::Exact => kernels.get(exact_kernel(plan)).and_then(|kernel| {
                 let stock = kernels.get(Kind::Stock)?;
                 exact::run(cache, &dir, &kernel, &stock, &exact_programs(plan))

@@ -5,6 +5,7 @@
 use super::config::{config_changes, config_lost};
 use super::{
     archive, make_args, Kind, GUEST_MODULES, NOT_UNPACKED, OLD, OLD_MODULES, OLD_SUITE, RECIPE,
+    SELFTESTS,
 };
 use crate::archive::Archive;
 use crate::cache::{hash, Cache};
@@ -203,42 +204,53 @@ impl Maker<'_> {
 
     /// The unpacked source, which all kernels share.
     fn source(&self, log: &Log) -> Result<PathBuf> {
-        let version = &self.release.version;
-        let package = self
-            .release
-            .source()
-            .ok_or_else(|| Error::Other(format!("kernel {version} has no source package")))?;
         let name = format!(
             "source-{}",
             hash(
-                [RECIPE, version]
+                [RECIPE, &self.release.version]
                     .into_iter()
                     .chain(NOT_UNPACKED.iter().copied())
             )
         );
         let dir = self.cache.entry(&name, |temporary, _| {
             let progress = Progress::begin("fetching and unpacking the kernel source");
-            let files = fetch(
-                self.cache,
-                log,
-                &[package],
-                version,
-                &temporary.join("fetched"),
-            )?;
-            let mut tar = Command::new("tar");
-            tar.arg("-xf")
-                .arg(files.join(format!("usr/src/{package}.tar.xz")))
-                .arg("-C")
-                .arg(temporary);
-            tar.args(["--strip-components=1", "--wildcards-match-slash"]);
-            tar.args(NOT_UNPACKED.iter().map(|p| format!("--exclude={p}")));
-            log.run("unpacking the kernel source", &mut tar)?;
-            let fetched = temporary.join("fetched");
-            fs::remove_dir_all(&fetched).on("remove", &fetched)?;
+            let excluded = NOT_UNPACKED.iter().map(|p| format!("--exclude={p}"));
+            self.unpack(log, temporary, &excluded.collect::<Vec<_>>())?;
             progress.end("done");
             Ok(())
         })?;
         Ok(dir)
+    }
+
+    /// The kernel's own tests that are run here.
+    pub(super) fn selftests(&self) -> Result<()> {
+        let log = Log::create(&self.cache.log("selftests.log"))?;
+        let progress = Progress::begin("fetching and unpacking the kernel's own tests");
+        let mut wanted = vec!["--wildcards".to_owned()];
+        wanted.extend(SELFTESTS.iter().map(|&pattern| pattern.to_owned()));
+        self.unpack(&log, self.temporary, &wanted)?;
+        progress.end("done");
+        Ok(())
+    }
+
+    /// Unpacks the source package in a folder, with these arguments for `tar`.
+    fn unpack(&self, log: &Log, to: &Path, args: &[String]) -> Result<()> {
+        let version = &self.release.version;
+        let package = self
+            .release
+            .source()
+            .ok_or_else(|| Error::Other(format!("kernel {version} has no source package")))?;
+        let fetched = to.join("fetched");
+        let files = fetch(self.cache, log, &[package], version, &fetched)?;
+        let mut tar = Command::new("tar");
+        tar.arg("-xf")
+            .arg(files.join(format!("usr/src/{package}.tar.xz")))
+            .arg("-C")
+            .arg(to);
+        tar.args(["--strip-components=1", "--wildcards-match-slash"]);
+        tar.args(args);
+        log.run("unpacking the kernel source", &mut tar)?;
+        fs::remove_dir_all(&fetched).on("remove", &fetched)
     }
 
     /// A second tree of the source, with the patches; it shares the files that they leave alone.
