@@ -49,8 +49,9 @@ impl Origin {
 }
 
 impl Encoder {
-    /// Whether interrupts are enabled from the next instruction that is told to the encoder on. `MODE.Exec` says so; without
-    /// [`Config::event`](super::Config::event) only where there is one for another reason, and if the [`Output`] does not know.
+    /// Interrupts are enabled, or disabled, where the thread goes on. Writes nothing: the next `MODE.Exec` says so.
+    ///
+    /// Without [`Config::event`](super::Config::event) [`Output::interrupts()`] overrides this.
     pub fn set_interrupts(&mut self, enabled: bool) {
         self.state.interrupts = enabled;
     }
