@@ -4,6 +4,7 @@
 
 use crate::inside::ThisCpu;
 use crate::raw;
+use std::cell::RefCell;
 use std::ffi::CStr;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -64,7 +65,7 @@ impl Registers<'_> {
     /// The value of a register of 32 or 64 bits.
     #[must_use]
     pub fn read(&self, register: Register) -> Option<u64> {
-        TO.with(|to| {
+        TO.with_borrow_mut(|to| {
             to.clear();
             // SAFETY: A register of QEMU's; an array of this thread's, which is never freed; in a
             // callback that may read registers, by the type.
@@ -80,7 +81,7 @@ impl Registers<'_> {
     /// So many bytes at an address that the CPU can read.
     #[must_use]
     pub fn memory(&self, address: u64, len: usize) -> Option<Vec<u8>> {
-        TO.with(|to| {
+        TO.with_borrow_mut(|to| {
             to.clear();
             // SAFETY: An array of this thread's, which is never freed; in a callback of a virtual CPU, by the type.
             let read = unsafe { raw::qemu_plugin_read_memory_vaddr(address, to.0, len) };
@@ -196,17 +197,19 @@ impl Search {
 struct To(*mut raw::Array<u8>);
 
 impl To {
-    fn clear(&self) {
+    fn clear(&mut self) {
         // SAFETY: An array of this thread's, which is never freed, and has place for less.
         unsafe { raw::g_byte_array_set_size(self.0, 0) };
     }
 
     /// What was written.
     fn bytes(&self) -> &[u8] {
-        // SAFETY: An array of GLib's, of this thread's, which nobody changes before [`To::clear()`].
+        // SAFETY: An array of GLib's, by the type, which is never freed. Only who borrows `TO` mutably changes it, which
+        // nobody does while this borrow of `self` lasts.
         let array = unsafe { &*self.0 };
         match usize::try_from(array.len) {
-            // SAFETY: The array has `len` bytes, which nobody changes before [`To::clear()`].
+            // SAFETY: The array has `len` bytes from `data` on, by GLib. Only who borrows `TO` mutably changes them, which
+            // nobody does while this borrow of `self` lasts.
             Ok(len) if len > 0 => unsafe { std::slice::from_raw_parts(array.data, len) },
             _ => &[],
         }
@@ -216,7 +219,7 @@ impl To {
 thread_local! {
     /// Made once, as a program's code is looked for at each of its returns.
     // SAFETY: Makes a new one.
-    static TO: To = To(unsafe { raw::g_byte_array_new() });
+    static TO: RefCell<To> = RefCell::new(To(unsafe { raw::g_byte_array_new() }));
 }
 
 #[cfg(test)]
