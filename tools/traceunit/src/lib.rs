@@ -29,6 +29,7 @@
 //! - [`flow`]: from blocks and discontinuities to packets. Nothing of QEMU.
 //! - [`source`]: the flows of all CPUs, their locks, and when they are on. Nothing of QEMU.
 //! - [`image`]: the code that was executed.
+//! - [`idt`]: which vector leads to a handler.
 //! - `qemu`: what QEMU calls.
 //!
 //! Blocks are reported only while a unit traces instructions. To begin, QEMU forgets its translations
@@ -40,10 +41,10 @@
 //!
 //! - The image has no programs: their addresses mean something only with an address space.
 //! - Modes other than 64 bits.
-//! - `CYC`, `MTC` and `CBR` packets.
 
 pub mod device;
 pub mod flow;
+pub mod idt;
 pub mod image;
 pub mod serve;
 pub mod source;

@@ -7,10 +7,9 @@ use crate::image::{Change, Image};
 use crate::serve::{self, Engine};
 use crate::source::{Clock, Log, Packets, Request, Sink, Source};
 use intel_pt::insn::{Insn, Mode};
-use intel_pt::Event;
 use qemuplugin::biased;
 use qemuplugin::inside::Inside;
-use qemuplugin::registers::{Kept, Register, Registers};
+use qemuplugin::registers::Registers;
 use qemuplugin::{
     Discontinuities, Discontinuity, Executes, Flag, Machine, Options, Plugin, Sees, Translation,
     VirtualCpu, LEN_MAX,
@@ -22,7 +21,11 @@ use std::hash::{Hash, Hasher};
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+mod state;
+
+use state::{Now, Places};
 
 /// Bytes of trace from one `PSB` to the next, in files.
 const PSB_PERIOD: u64 = 4096;
@@ -33,12 +36,7 @@ struct TraceUnit {
     sink: Box<dyn Sink>,
     engine: Arc<Qemu>,
     known: Mutex<Known>,
-    cr2: OnceLock<Option<Register>>,
-    cr3: OnceLock<Option<Register>>,
-    flags: Kept,
-    rip: Kept,
-    /// The vectors of interrupts and exceptions, by the addresses of their handlers.
-    vectors: OnceLock<HashMap<u64, u8>>,
+    places: Places,
     /// What else is written, if anything.
     files: Option<Files>,
     /// Whether the trace in files has `CYC` packets.
@@ -257,11 +255,7 @@ impl Plugin for TraceUnit {
             sink,
             engine,
             known: Mutex::default(),
-            cr2: OnceLock::new(),
-            cr3: OnceLock::new(),
-            flags: Kept::new("eflags"),
-            rip: Kept::new("rip"),
-            vectors: OnceLock::new(),
+            places: Places::new(),
             files,
             cyc,
             from_user: from_user.then(FromUser::default),
@@ -281,7 +275,7 @@ impl Plugin for TraceUnit {
         let known = &mut *lock(&self.known);
         let (mut others, mut behind_cli) = (Vec::new(), Vec::new());
         let mut code = Vec::new();
-        let mut last = (Insn::UNKNOWN, [].into());
+        let mut last = (Insn::UNKNOWN, Other::Nothing);
         let files = self.files.as_ref();
         let mut image = files.filter(|_| kernel).map(|files| lock(&files.image));
         for instruction in translation.instructions() {
@@ -289,13 +283,13 @@ impl Plugin for TraceUnit {
             let bytes = instruction.bytes(&mut buffer);
             let address = instruction.address();
             let insn = Insn::decode(bytes, Mode::Bits64).unwrap_or(Insn::UNKNOWN);
-            let before = std::mem::replace(&mut last, (insn, Box::<[u8]>::from(bytes)));
+            let (_, before) = std::mem::replace(&mut last, (insn, Other::of(bytes)));
             match address.wrapping_sub(first) {
                 0 => {}
                 offset => {
                     let offset = u16::try_from(offset).unwrap_or(u16::MAX);
                     others.push(offset);
-                    behind_cli.extend((*before.1 == [CLI]).then_some(offset));
+                    behind_cli.extend((before == Other::Disables).then_some(offset));
                 }
             }
             if let Some(change) = image.as_mut().and_then(|image| image.add(address, bytes)) {
@@ -309,15 +303,15 @@ impl Plugin for TraceUnit {
                 instruction.on_execution(*known.instructions.entry(address).or_insert_with(make));
             }
         }
-        let (insn, bytes) = last;
+        let (insn, other) = last;
         let block = Block {
             first,
             last: others.last().copied().unwrap_or(0),
             others: others.into(),
             insn,
-            writes_cr3: writes_cr3(&bytes),
+            writes_cr3: other == Other::WritesCr3,
             behind_cli: behind_cli.into(),
-            may_enable: matches!(*bytes, [STI | POPF]),
+            may_enable: other == Other::MayEnable,
         };
         let same = |begins: &&Begins| {
             let known = begins.0.code.as_ref().map_or(&[][..], |code| &code.bytes);
@@ -376,17 +370,31 @@ impl Plugin for TraceUnit {
     }
 }
 
-const CLI: u8 = 0xfa;
-const STI: u8 = 0xfb;
-const POPF: u8 = 0x9d;
+/// What an instruction does that is no branch, if the trace tells of it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Other {
+    Nothing,
+    /// `MOV` to `CR3`.
+    WritesCr3,
+    /// `CLI`.
+    Disables,
+    /// `STI` and `POPF`.
+    MayEnable,
+}
 
-/// Whether it is `mov` to `CR3`.
-fn writes_cr3(bytes: &[u8]) -> bool {
-    let bytes = match bytes {
-        [0x40..=0x4f, rest @ ..] => rest,
-        all => all,
-    };
-    matches!(bytes, [0x0f, 0x22, modrm, ..] if modrm >> 3 & 7 == 3)
+impl Other {
+    fn of(bytes: &[u8]) -> Self {
+        let bytes = match bytes {
+            [0x40..=0x4f, rest @ ..] => rest,
+            all => all,
+        };
+        match bytes {
+            [0x0f, 0x22, modrm, ..] if modrm >> 3 & 7 == 3 => Self::WritesCr3,
+            [0xfa] => Self::Disables,
+            [0xfb | 0x9d] => Self::MayEnable,
+            _ => Self::Nothing,
+        }
+    }
 }
 
 fn complain(result: io::Result<()>) {
@@ -432,78 +440,6 @@ impl TraceUnit {
             }
         }
     }
-}
-
-/// The registers of the CPU that calls.
-struct Now<'a> {
-    of: &'a TraceUnit,
-    registers: &'a Registers<'a>,
-}
-
-impl State for Now<'_> {
-    fn pc(&self) -> Option<u64> {
-        self.of.rip.read(self.registers)
-    }
-
-    fn cr3(&self) -> Option<u64> {
-        self.register(&self.of.cr3, "cr3")
-    }
-
-    fn interrupts(&self) -> Option<bool> {
-        Some(self.of.flags.read(self.registers)? & IF != 0)
-    }
-
-    fn event(&self, handler: u64) -> Option<Event> {
-        let vector = *self.vectors()?.get(&handler)?;
-        let page_fault = (vector == PAGE_FAULT).then(|| self.register(&self.of.cr2, "cr2"));
-        Some(Event {
-            vector,
-            page_fault: page_fault.flatten(),
-        })
-    }
-}
-
-/// `IF` in `EFLAGS`.
-const IF: u64 = 1 << 9;
-
-/// The vector of a page fault.
-const PAGE_FAULT: u8 = 14;
-
-/// Where Linux has each CPU's IDT: `CPU_ENTRY_AREA_RO_IDT_VADDR`. No interface of QEMU's tells a plugin the register.
-const IDT: u64 = 0xffff_fe00_0000_0000;
-
-/// Bytes of its gates.
-const GATE: usize = 16;
-
-impl Now<'_> {
-    fn register(&self, known: &OnceLock<Option<Register>>, name: &str) -> Option<u64> {
-        let register = known.get_or_init(|| self.registers.find(name));
-        self.registers.read((*register)?)
-    }
-
-    /// The vectors, by the addresses of their handlers.
-    fn vectors(&self) -> Option<&HashMap<u64, u8>> {
-        let vectors = &self.of.vectors;
-        if vectors.get().is_none() {
-            let idt = self.registers.memory(IDT, GATE << 8)?;
-            let _ = vectors.set(handlers(&idt));
-        }
-        vectors.get()
-    }
-}
-
-/// The vectors of an IDT, by the addresses of their handlers.
-fn handlers(idt: &[u8]) -> HashMap<u64, u8> {
-    let handler = |gate: &[u8]| match *gate {
-        [a, b, _, _, _, kind, c, d, e, f, g, h, ..] if kind >> 7 == 1 => {
-            Some(u64::from_le_bytes([a, b, c, d, e, f, g, h]))
-        }
-        _ => None,
-    };
-    let gates = idt.chunks(GATE).zip(0..=u8::MAX);
-    gates
-        .filter_map(|(gate, vector)| Some((handler(gate)?, vector)))
-        .collect()
 }
 
 impl Discontinuities for TraceUnit {
@@ -562,7 +498,7 @@ impl Sees for Entered {
         };
         let whole = || self.of.engine.is_whole(index);
         let state = Now {
-            of: self.of,
+            places: &self.of.places,
             registers,
         };
         if self.code.is_some() {
