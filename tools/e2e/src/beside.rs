@@ -154,7 +154,8 @@ fn same(run: &Run) -> Result<String> {
             ours.places
         );
     }
-    // Both files describe the trace to perf's decoder alike. Under the name `intel_pt`, `pattern` lacks the terms by which auxrec knows Intel PT.
+    // Both files describe the trace to perf's decoder alike. Under the name `intel_pt`, `pattern` lacks the terms by which auxrec knows
+    // Intel PT.
     if run.alias.1 == "intel_bts" {
         ensure!(
             theirs.info.len() == 6 && theirs.info == ours.info,

@@ -378,7 +378,7 @@ fn refused() -> Result<String> {
     Ok(format!("{} cases", cases.len()))
 }
 
-/// Runs the recorder as the user `nobody`. Returns what the event counted, if the recording succeeded, and what the recorder said.
+/// Runs the recorder as the user `nobody`. Returns the event's count, if the recording succeeded, and the recorder's messages.
 pub fn as_nobody(event: &str, arguments: &[&str]) -> Result<(Option<u64>, String)> {
     const NOBODY: u32 = 65534;
     let file = TraceFile::new("nobody");
@@ -402,7 +402,7 @@ pub fn as_nobody(event: &str, arguments: &[&str]) -> Result<(Option<u64>, String
     Ok((Some(counts.map(|count| count.value).sum()), said))
 }
 
-/// The event that the user `nobody` may open for its own program.
+/// An event that the user `nobody` may open for its own program.
 const OWN: &str = "soft_pt/tsc/u";
 
 /// Root's program, which anybody may run with root's rights.

@@ -5,7 +5,7 @@
 
 use crate::cache::Cache;
 use crate::error::{OnFile, Result};
-use crate::guest::{Devices, Guest, Outcome};
+use crate::guest::{Devices, Guest};
 use crate::kernel::Kernel;
 use crate::ktap::{self, Case};
 use crate::modules::{self, Mode};
@@ -58,8 +58,10 @@ pub fn run(cache: &Cache, dir: &Path, kernel: &Kernel) -> Result<Case> {
     }
     let outcome = guest.run(cache, &dir.join("selftests"), &command(), |_| {})?;
     let mut cases = Vec::new();
-    for (name, _) in runs() {
-        cases.push(of_test(&outcome, &name)?);
+    for (number, (name, _)) in runs().iter().enumerate() {
+        let path = outcome.files.join(number.to_string());
+        let said = fs::read_to_string(&path).on("read", &path)?;
+        cases.push(judged(name, &said));
     }
     if let Some(fault) = outcome.faults().first() {
         cases.push(Case::fail(fault.name.as_str(), &fault.reason));
@@ -127,14 +129,6 @@ fn command() -> String {
         .collect();
     lines.push("exit 0".to_owned());
     lines.join("\n")
-}
-
-/// What came of a test.
-fn of_test(outcome: &Outcome, name: &str) -> Result<Case> {
-    let number = runs().iter().position(|(other, _)| other == name);
-    let path = outcome.files.join(number.unwrap_or_default().to_string());
-    let said = fs::read_to_string(&path).on("read", &path)?;
-    Ok(judged(name, &said))
 }
 
 /// Each case that a test reports is a case. With a unit none is left out, and its modules can be unloaded.
