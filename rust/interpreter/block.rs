@@ -51,6 +51,18 @@ impl Block {
         self.ops.get(..self.count).unwrap_or(&[])
     }
 
+    /// The first `limit` instructions, or all, and their length in bytes.
+    #[inline]
+    pub(crate) fn first_ops(&self, limit: u64) -> (&[Op], u64) {
+        let all = self.ops();
+        let some = usize::try_from(limit).ok().and_then(|n| all.get(..n));
+
+        match some {
+            Some(some) => (some, some.last().map_or(0, |op| op.end.into())),
+            None => (all, self.len),
+        }
+    }
+
     /// Whether it is what the memory has at `ip` now.
     #[inline]
     pub(crate) fn is_at(&self, ip: u64, machine: &mut impl Machine) -> bool {

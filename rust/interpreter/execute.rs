@@ -89,16 +89,23 @@ impl<'a, M: Machine, O: Observer> Task<'a, M, O> {
         }
     }
 
-    /// Executes the instructions of a block, up to the first one behind which another is next. Adds to
-    /// `executed` how many.
+    /// Executes the instructions of a block, `limit` at most, up to the first one behind which another is next.
+    /// Adds to `executed` how many.
     #[inline]
-    pub(crate) fn execute(&mut self, block: &Block, executed: &mut u64) -> Result<(), (Stop, u64)> {
+    pub(crate) fn execute(
+        &mut self,
+        block: &Block,
+        limit: u64,
+        executed: &mut u64,
+    ) -> Result<(), (Stop, u64)> {
+        let (ops, len) = block.first_ops(limit);
+
         self.code = (
             block.first.wrapping_sub(STORE_MAX),
             block.len.wrapping_add(STORE_MAX),
         );
         self.rewritten = false;
-        for op in block.ops() {
+        for op in ops {
             let Err(stop) = frequent::run(self, op) else {
                 continue;
             };
@@ -117,8 +124,8 @@ impl<'a, M: Machine, O: Observer> Task<'a, M, O> {
             *executed = executed.wrapping_add(done);
             return Err((stop, from));
         }
-        *executed = executed.wrapping_add(number(block.ops().len()));
-        self.ip = block.first.wrapping_add(block.len);
+        *executed = executed.wrapping_add(number(ops.len()));
+        self.ip = block.first.wrapping_add(len);
         Ok(())
     }
 

@@ -291,7 +291,7 @@ pub struct Ran {
     pub ended: Ended,
 }
 
-/// Executes from `registers` on, about `limit` instructions at most. `blocks` are kept from one call to
+/// Executes from `registers` on, `limit` instructions at most; rounds of a string instruction count too. `blocks` are kept from one call to
 /// the next, for the same program or another; so many are used as are a power of 2.
 #[inline(never)]
 pub fn run(
@@ -309,7 +309,8 @@ pub fn run(
     let mask = mask(blocks.len());
 
     let ended = loop {
-        if executed.wrapping_add(rounds) >= limit {
+        let left = limit.saturating_sub(executed.wrapping_add(rounds));
+        if left == 0 {
             break Ended::Limit;
         }
         let ip = task.ip;
@@ -334,7 +335,7 @@ pub fn run(
         if is_new && block.tell(&mut task).is_break() {
             break Ended::Refused;
         }
-        match task.execute(block, &mut executed) {
+        match task.execute(block, left, &mut executed) {
             Ok(()) | Err((Stop::Branched | Stop::Rewritten, _)) => {}
             Err((Stop::Again, _)) => rounds = rounds.wrapping_add(rare::STRING_MAX),
             Err((Stop::Left, _)) => break Ended::Left,

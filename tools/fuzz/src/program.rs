@@ -248,6 +248,11 @@ impl State {
             &mut self.seen,
             limit,
         );
+        assert!(
+            ran.executed <= u64::from(limit),
+            "executed {} instructions, {limit} at most",
+            ran.executed
+        );
         self.executed += ran.executed;
         (ran.executed, ran.ended)
     }
@@ -314,10 +319,10 @@ pub fn program(input: &[u8]) {
     let mut whole = State::new(&program, registers);
     let mut blocks = vec![Block::EMPTY; 16];
     let mut ended = Ended::Limit;
-    // Kept from one call to the next.
-    for _ in 0..3 {
+    // Blocks are kept from one call to the next, which may begin and end within one.
+    for limit in [1, 5, LIMIT / 3, LIMIT / 3, LIMIT / 3] {
         if ended == Ended::Limit {
-            ended = whole.run(&mut blocks, LIMIT / 3).1;
+            ended = whole.run(&mut blocks, limit).1;
         }
     }
     let mut single = State::new(&program, registers);

@@ -27,9 +27,6 @@ const LEFT: u32 = 1;
 const LIMIT: u32 = 2;
 const OFF: u32 = 5;
 
-/// Instructions that are decoded at once: so many more than the limit, less one, may be interpreted.
-const BLOCK: u64 = 12;
-
 /// All steps are reported, whatever is interpreted: with the text of the program's file, and the reason.
 pub(super) fn steps() -> Result<String> {
     let mut seen = Vec::new();
@@ -66,13 +63,8 @@ fn program(limit: u64) -> Result<usize> {
         ensure!(reasons(LIMIT) > 0, "the limit was never reached");
         let most = steps.iter().map(|step| step.interpreted).max();
         ensure!(
-            most < Some(limit + BLOCK),
-            "{most:?} instructions were interpreted between two steps"
-        );
-        // Rounds of strings count for the limit, too: some have interpreted less.
-        ensure!(
-            most >= Some(limit),
-            "no more than {most:?} instructions were interpreted"
+            most == Some(limit),
+            "{most:?} instructions were interpreted between two steps, at most"
         );
     }
     compare(&steps, &stepped.maps)?;
