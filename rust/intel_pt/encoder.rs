@@ -9,10 +9,12 @@ mod alone;
 mod bits;
 mod calls;
 mod events;
+mod sample;
 mod time;
 
 use calls::Calls;
 pub use events::Event;
+pub use sample::Sample;
 pub use time::Mtc;
 
 /// The longest instruction, in bytes.
@@ -500,9 +502,9 @@ impl Encoder {
     }
 
     /// Writes `group`, and if that went well the decoder will be in `state`.
-    fn write(
+    fn write<const MAX: usize>(
         &mut self,
-        group: &Group,
+        group: &Group<MAX>,
         mut state: State,
         output: &mut impl Output,
     ) -> Result<(), Full> {

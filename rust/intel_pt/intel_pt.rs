@@ -17,6 +17,7 @@
 //! | [`step`](Encoder::step): any other instruction, direct jumps and calls included | none |
 //! | [`branch`](Encoder::branch): as [`step`](Encoder::step), where the caller knows which branch it is | |
 //! | [`ptwrite`](Encoder::ptwrite): PTWRITE | `PTW`, and `FUP` with [`fup_on_ptw`](Config::fup_on_ptw) |
+//! | [`sample`](Encoder::sample): a counter has sampled an instruction | `BBP`, `BIP`, `BEP`, and `FUP` |
 //! | [`disable`](Encoder::disable): tracing stops between two instructions | `FUP`, `TIP.PGD` |
 //! | [`far`](Encoder::far): a far transfer, such as `syscall`, leaves the traced code | `TIP.PGD` |
 //! | [`leave`](Encoder::leave): a branch leaves the traced addresses | `TIP.PGD` with an address |
@@ -47,7 +48,7 @@ pub mod insn;
 mod packet;
 
 pub use self::{
-    encoder::{Branch, Cause, Config, Encoder, Event, Full, Mtc, Output, Step, CLOSE_MAX},
+    encoder::{Branch, Cause, Config, Encoder, Event, Full, Mtc, Output, Sample, Step, CLOSE_MAX},
     packet::{Group, Payload, GROUP_MAX, PSB},
 };
 

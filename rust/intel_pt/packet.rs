@@ -118,18 +118,27 @@ impl Default for Tnt {
     }
 }
 
+/// What a block of items is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Block {
+    /// General registers.
+    Registers,
+    /// What each sample has.
+    Basic,
+}
+
 /// Packets that are written all together, or not at all.
 #[derive(Clone, Copy, Debug)]
-pub struct Group {
-    bytes: [u8; GROUP_MAX],
+pub struct Group<const MAX: usize = GROUP_MAX> {
+    bytes: [u8; MAX],
     len: usize,
 }
 
-impl Group {
+impl<const MAX: usize> Group<MAX> {
     /// An empty group.
     pub const fn new() -> Self {
         Self {
-            bytes: [0; GROUP_MAX],
+            bytes: [0; MAX],
             len: 0,
         }
     }
@@ -156,8 +165,13 @@ impl Group {
             self.len = end;
         } else {
             // Not a debug assertion: a kernel can be built with those.
-            assert!(!cfg!(test), "a group is longer than GROUP_MAX");
+            assert!(!cfg!(test), "a group is longer than its maximum");
         }
+    }
+
+    /// Adds all packets of another group.
+    pub fn add<const OTHER: usize>(&mut self, other: &Group<OTHER>) {
+        self.push(other.as_bytes());
     }
 
     /// `PSB`.
@@ -268,6 +282,36 @@ impl Group {
         self.push(&[0x02, 0x53, 0, a, b, c, d, e, f, g, h]);
     }
 
+    /// `BBP`: a block begins. Its items are of this mode's width.
+    pub fn bbp(&mut self, block: Block, width: Mode) {
+        let kind = match block {
+            Block::Registers => 1,
+            Block::Basic => 4,
+        };
+        let short = match width {
+            Mode::Bits64 => 0,
+            Mode::Bits32 => 1,
+        };
+
+        self.push(&[0x02, 0x63, kind | short << 7]);
+    }
+
+    /// `BIP`: an item of the block, by its number, up to 31.
+    pub fn bip(&mut self, item: u8, value: u64, width: Mode) {
+        let header = item << 3 | 0b100;
+        let [a, b, c, d, e, f, g, h] = value.to_le_bytes();
+
+        match width {
+            Mode::Bits64 => self.push(&[header, a, b, c, d, e, f, g, h]),
+            Mode::Bits32 => self.push(&[header, a, b, c, d]),
+        }
+    }
+
+    /// `BEP`: the blocks end. `address`: a `FUP` with the address that they belong to follows.
+    pub fn bep(&mut self, address: bool) {
+        self.push(&[0x02, 0x33 | u8::from(address) << 7]);
+    }
+
     /// `MODE.Exec`. `interrupts`: whether they are enabled.
     pub fn mode_exec(&mut self, mode: Mode, interrupts: bool) {
         let bits = match mode {
@@ -344,7 +388,7 @@ impl Group {
     }
 }
 
-impl Default for Group {
+impl<const MAX: usize> Default for Group<MAX> {
     fn default() -> Self {
         Self::new()
     }

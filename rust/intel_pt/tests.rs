@@ -515,3 +515,59 @@ fn cycles_are_those_of_the_output() {
         assert_eq!(counter.0, want);
     }
 }
+
+#[test]
+fn sample() {
+    let sample = Sample {
+        ip: 0x401000,
+        counters: 1,
+        next: 0x401012,
+        flags: 0x246,
+        general: core::array::from_fn(|i| 0x0101_0101_0101_0101 * u64::try_from(i).unwrap()),
+    };
+    let follows = [0x02, 0xb3, 0x3d, 0x12, 0x10].as_slice();
+    let stays = [0x02, 0x33].as_slice();
+
+    for (mode, general, header, end) in [
+        (Mode::Bits64, 16, 0x01, follows),
+        (Mode::Bits64, 16, 0x01, stays),
+        (Mode::Bits32, 8, 0x81, follows),
+    ] {
+        let mut ring = Ring::default();
+        let mut pt = Encoder::new(Config {
+            tsc: true,
+            ..Config::default()
+        });
+        let follows = end == follows;
+
+        pt.sample(&sample, mode, follows, &mut ring).unwrap();
+        assert!(ring.bytes.is_empty(), "tracing is off");
+
+        pt.begin(false, &mut ring).unwrap();
+        pt.enable(0x401000, mode, &mut ring).unwrap();
+        pt.step(&taken(0x401000), &mut ring).unwrap();
+        ring.bytes.clear();
+
+        let mut want = vec![0b110];
+        want.extend([0x02, 0x63, 4]);
+        want.extend([0x04, 0, 0x10, 0x40, 0, 0, 0, 0, 0]);
+        want.extend([0x0c, 1, 0, 0, 0, 0, 0, 0, 0]);
+        want.extend([0x14, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11, 0, 0]);
+        want.extend([0x02, 0x63, header]);
+        let width = if mode == Mode::Bits64 { 8 } else { 4 };
+        let registers = [0x246, 0x401012].into_iter().chain(sample.general);
+        for (value, item) in registers.take(2 + general).zip(0u8..) {
+            want.push(item * 8 + 4);
+            want.extend(&value.to_le_bytes()[..width]);
+        }
+        want.extend(end);
+
+        // All of it, or nothing.
+        let len = want.len();
+        ring.room = Some(len + CLOSE_MAX - 1);
+        assert_eq!(pt.sample(&sample, mode, follows, &mut ring), Err(Full));
+        ring.room = Some(len + CLOSE_MAX);
+        pt.sample(&sample, mode, follows, &mut ring).unwrap();
+        assert_eq!(ring.bytes, want, "{mode:?}, {follows}");
+    }
+}

@@ -76,7 +76,7 @@ impl Encoder {
     /// The trace has ended for good: after [`disable`](Self::disable) or another end, at an address that
     /// stops it.
     pub fn stopped(&mut self, output: &mut impl Output) -> Result<(), Full> {
-        let mut group = Group::new();
+        let mut group: Group = Group::new();
 
         group.trace_stop();
         self.write(&group, self.state, output)
