@@ -6,6 +6,7 @@
 //! `struct perf_event`.
 
 use crate::{
+    aux::AuxPmu,
     bindings,
     context,
     counter,
@@ -17,6 +18,7 @@ use crate::{
         self,
         WORDS, //
     },
+    interrupt::Entry,
     pmu::Pmu, //
 };
 use core::{
@@ -107,7 +109,12 @@ pub enum Target {
 /// assert!(Bench::new(Driver, &asked).err() == Some(EOPNOTSUPP));
 /// # Ok::<(), Error>(())
 /// ```
+///
+/// # Invariants
+///
+/// `event` is in its `event_init()`, during `'a`.
 pub struct Attr<'a, C> {
+    event: NonNull<bindings::perf_event>,
     raw: &'a bindings::perf_event_attr,
     config: C,
     inherited: bool,
@@ -159,7 +166,9 @@ impl<'a, C: format::Config> Attr<'a, C> {
             (Err(_), _) => Target::Task,
         };
 
+        // INVARIANT: By the safety requirement.
         Ok(Self {
+            event,
             raw,
             target,
             config: C::new(words)?,
@@ -214,6 +223,38 @@ impl<'a, C: format::Config> Attr<'a, C> {
     pub fn precise_ip(&self) -> u8 {
         // CAST: Two bits.
         self.raw.precise_ip() as u8
+    }
+
+    /// Whether the event sends its records to the AUX area of its group's leader. Opening it fails unless
+    /// [`Pmu::aux_output_match`] accepts that.
+    ///
+    /// C counterpart: `attr.aux_output`.
+    pub fn is_aux_output(&self) -> bool {
+        self.raw.aux_output() != 0
+    }
+
+    /// What [`Pmu::event_init`] returned for the leader of the group that the event is to join, if that is an
+    /// event of `pmu`. [`None`] for an event without such a leader, also if `pmu` is being unregistered.
+    ///
+    /// C counterpart: `event->group_leader`.
+    pub fn leader<L: AuxPmu>(&self, pmu: &Entry<L>) -> Option<&L::Event> {
+        // SAFETY: Live by the type invariant; set before `event_init()`.
+        let leader = NonNull::new(unsafe { (*self.event.as_ptr()).group_leader })?.as_ptr();
+        // SAFETY: Live: it is the event, or perf holds it while it opens the event.
+        let its_pmu = unsafe { (*leader).pmu };
+
+        if !pmu.is_of(its_pmu) {
+            return None;
+        }
+        // SAFETY: Live: it is the event, or perf holds it while it opens the event.
+        let private = unsafe { (*leader).pmu_private }.cast::<State<L>>();
+        // SAFETY: An event of the PMU that `pmu` leads to has null here, before its `event_init()` succeeds,
+        // or a `State<L>`. Only `destroy()` frees that, for the last reference, which perf holds, or when the
+        // PMU is unregistered. `is_of()` was true inside the SRCU section in which perf creates events, so
+        // that `perf_pmu_unregister()` waits for its end, and with it for that of `'a`.
+        let state = unsafe { private.as_ref() }?;
+
+        Some(&state.data)
     }
 
     /// Whether this event was made by `fork()` from one that is inherited. It writes into its
@@ -295,6 +336,20 @@ impl<'a, T: Pmu> Event<'a, T> {
     pub(crate) unsafe fn filters(&self) -> &'a [Filter] {
         // SAFETY: By the safety requirement.
         unsafe { self.state().filters.get() }
+    }
+
+    /// The period of its samples, which user space may change.
+    #[inline]
+    pub(crate) fn period(&self, _cpu: &context::Cpu) -> u64 {
+        // SAFETY: Live by the type invariant. perf writes it on the event's CPU, or while the event does not run;
+        // `_cpu` is proof that this is a callback there, with interrupts off.
+        unsafe { (*self.raw.as_ptr()).hw.sample_period }
+    }
+
+    /// Writes `PERF_RECORD_AUX_OUTPUT_HW_ID`.
+    pub(crate) fn report_aux_output_id(&self, id: u64, _cpu: &context::Cpu) {
+        // SAFETY: Live by the type invariant. May be called in any context, NMI included.
+        unsafe { bindings::perf_report_aux_output_id(self.as_ptr(), id) };
     }
 
     /// Adds `n` to the counter.

@@ -82,6 +82,14 @@ impl<T: AuxPmu> Entry<T> {
         &self.0.driver
     }
 
+    /// Whether `pmu` is the one that this leads to, and is not being unregistered.
+    ///
+    /// If it is called in an SRCU section of perf's, in which events are created, and returns true, then
+    /// `perf_pmu_unregister()` waits for the end of that section before it frees events.
+    pub(crate) fn is_of(&self, pmu: *const bindings::pmu) -> bool {
+        self.0.is_of(pmu)
+    }
+
     /// The unit of this CPU has raised its interrupt: has [`AuxPmu::interrupt`] called if a
     /// transaction is open here, and does what it returns. True if it was called, or will be when
     /// the callback that this NMI interrupted returns, or if no transaction is open. False in a

@@ -278,4 +278,24 @@ impl<'a, T: Pmu> Counting<'a, T> {
     pub fn count(&self, n: u64) {
         self.event.count(n, self.cpu);
     }
+
+    /// The period asked for, in the PMU's unit; 0 for an event that only counts. User space may change it: the
+    /// event is then stopped and started again.
+    ///
+    /// C counterpart: `event->hw.sample_period`, `PERF_EVENT_IOC_PERIOD`.
+    pub fn period(&self) -> u64 {
+        self.event.period(self.cpu)
+    }
+
+    /// Writes a record that says by which number the records of this event, which go to the AUX area of its
+    /// group's leader, are to be known there. For [`Pmu::count_start`].
+    ///
+    /// C counterpart: `perf_report_aux_output_id()`, `PERF_RECORD_AUX_OUTPUT_HW_ID`.
+    pub fn report_aux_output_id(&self, id: u64) {
+        const_assert!(
+            T::HAS_AUX_OUTPUT_MATCH,
+            "records in a leader's AUX area need Pmu::aux_output_match()"
+        );
+        self.event.report_aux_output_id(id, self.cpu);
+    }
 }

@@ -341,6 +341,7 @@ impl<T: Pmu, K: Kind<T>> Registered<T, K> {
         // SAFETY: `self` is pinned; the node is removed below, or when `self` is dropped.
         unsafe { self.hotplug.add()? };
 
+        self.shared.set_pmu(self.pmu.get());
         // INVARIANT: All other fields are initialised.
         //
         // SAFETY:
@@ -357,6 +358,7 @@ impl<T: Pmu, K: Kind<T>> Registered<T, K> {
                 &*self.name,
                 error.to_errno()
             );
+            self.shared.set_pmu(core::ptr::null());
             // SAFETY: Added above.
             unsafe { self.hotplug.remove() };
             self.close();
@@ -545,6 +547,8 @@ impl<T: Pmu, K: Kind<T>> PinnedDrop for Registered<T, K> {
     fn drop(self: Pin<&mut Self>) {
         // SAFETY: Initialised; it may have been removed already.
         unsafe { bindings::rust_perf_registry_del(self.entry.get()) };
+        // From here on `Attr::leader()` does not find its events.
+        self.shared.set_pmu(core::ptr::null());
         // Events that are still open are stopped, and become REVOKED. This fails only for PMUs with
         // `event_unmapped()`, which ours never have.
         //

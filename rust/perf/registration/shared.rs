@@ -8,6 +8,7 @@ use super::{
     Units, //
 };
 use crate::{
+    bindings,
     percpu::PerCpu,
     pmu::Pmu,
     stats, //
@@ -18,7 +19,13 @@ use core::{
 };
 use kernel::{
     prelude::*,
-    sync::Arc, //
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc, //
+    }, //
 };
 
 /// What the state of a CPU has to know of the PMU.
@@ -43,6 +50,8 @@ pub(crate) struct Shared<T: Pmu, K: Kind<T>> {
     pub(crate) lines: Arc<Lines>,
     pub(crate) filters: usize,
     pub(crate) cpus: PerCpu<K::Cpu>,
+    /// The address of the `struct pmu`, from before it is registered until it is about to be unregistered; else 0.
+    pmu: Atomic<usize>,
 }
 
 impl<T: Pmu, K: Kind<T>> Shared<T, K> {
@@ -56,6 +65,7 @@ impl<T: Pmu, K: Kind<T>> Shared<T, K> {
             driver,
             units,
             lines: Lines::new()?,
+            pmu: Atomic::new(0),
             filters: usize::try_from(filters)?,
             cpus: {
                 let id = this.as_ptr().cast_const().cast();
@@ -77,6 +87,17 @@ impl<T: Pmu, K: Kind<T>> Shared<T, K> {
                 })?
             },
         })
+    }
+
+    /// The PMU is about to be registered at this address, or to be unregistered: null.
+    pub(crate) fn set_pmu(&self, pmu: *const bindings::pmu) {
+        // Orders the store before the grace period of `perf_pmu_unregister()`, which has a full barrier.
+        self.pmu.store(pmu.addr(), Relaxed);
+    }
+
+    /// Whether this is the PMU, and not about to be unregistered.
+    pub(crate) fn is_of(&self, pmu: *const bindings::pmu) -> bool {
+        !pmu.is_null() && self.pmu.load(Relaxed) == pmu.addr()
     }
 
     /// The PMU's identity.
