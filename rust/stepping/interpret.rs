@@ -431,6 +431,19 @@ impl Regs<'_> {
         }
     }
 
+    /// The registers as the instruction has left them that was executed last: behind a system call that has no
+    /// result yet, RAX is still its number. With the trap flag as it is, also in the copy that `syscall` makes.
+    pub fn registers_behind(&mut self) -> Registers {
+        let mut registers = self.registers();
+
+        if self.has_no_result() {
+            let [ax, ..] = &mut registers.general;
+            // SAFETY: Live, by the type invariant. CAST: A register has 64 bits.
+            *ax = unsafe { (*self.raw().as_ptr()).orig_ax } as u64;
+        }
+        registers
+    }
+
     /// Sets the general registers, the address, and the flags that the interpreter changes.
     fn set_registers(&mut self, registers: &Registers) {
         let raw = self.raw().as_ptr();

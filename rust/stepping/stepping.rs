@@ -56,6 +56,7 @@ pub use interpreter::{
     Ended,
     Observer,
     Ran,
+    Registers,
     Width, //
 };
 pub use task::{

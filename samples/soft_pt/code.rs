@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A task's code and stack.
+//! A task's code, stack and registers.
 
-use crate::ring::Ring;
+use crate::{
+    ring::Ring,
+    sampler::Sampler, //
+};
 use intel_pt::{
     insn::{
         Insn,
@@ -10,15 +13,20 @@ use intel_pt::{
         LEN_MAX, //
     },
     Encoder,
-    Full, //
+    Full,
+    Sample, //
 };
 use stepping::{
     Code,
-    Current, //
+    Current,
+    Registers, //
 };
 
 /// `int3`.
 pub(crate) const BREAKPOINT: u8 = 0xcc;
+
+/// The trap flag.
+const TRAP_FLAG: u64 = 1 << 8;
 
 /// The mode of this kind of code.
 pub(crate) fn mode_of(code: Code) -> Mode {
@@ -107,5 +115,28 @@ pub(crate) fn hide_trap_flag(task: &Current<'_>) {
     if task.read(place, &mut byte) == 1 {
         // If the stack is gone already, there is nothing to see.
         let _ = task.write(place, &byte.map(|byte| byte & !1));
+    }
+}
+
+/// The registers of the task behind the instruction at `ip`, which it has executed last. `hide`: the trap flag is not
+/// the program's.
+pub(crate) fn registers(task: &mut Current<'_>, ip: u64, hide: bool) -> Sample {
+    let Registers {
+        mut general,
+        ip: next,
+        flags,
+    } = task.registers_behind();
+    let hidden = if hide { TRAP_FLAG } else { 0 };
+
+    if task.shows_trap_flag() {
+        let [.., r11, _, _, _, _] = &mut general;
+        *r11 &= !hidden;
+    }
+    Sample {
+        ip,
+        counters: Sampler::bit(),
+        next,
+        flags: flags & !hidden,
+        general,
     }
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Where packets go: into the AUX ring, with the processor's clock and the tracer's cycles.
+//! Where packets go: into the AUX ring, with the processor's clock, the tracer's cycles and its counter.
 
+use crate::sampler::Sampler;
 use intel_pt::{
     Full,
     Output, //
@@ -16,12 +17,17 @@ pub(crate) struct Ring<'a> {
     region: Region<'a>,
     /// Instructions that were traced: each is a cycle.
     pub(crate) cycles: u64,
+    pub(crate) sampler: &'a Sampler,
 }
 
 impl<'a> Ring<'a> {
     /// The region, after so many cycles.
-    pub(crate) fn new(region: Region<'a>, cycles: u64) -> Self {
-        Self { region, cycles }
+    pub(crate) fn new(region: Region<'a>, cycles: u64, sampler: &'a Sampler) -> Self {
+        Self {
+            region,
+            cycles,
+            sampler,
+        }
     }
 
     /// So many more instructions are traced.

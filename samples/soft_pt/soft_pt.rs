@@ -19,6 +19,7 @@
 //!
 //! ```text
 //! soft_pt.rs  the PMU and the tracer of tasks, which it joins
+//! sampler.rs  a second PMU, whose events sample what is traced
 //! tracer.rs   from single steps and transitions to packets
 //! code.rs     a task's code and stack
 //! ranges.rs   the addresses that are traced
@@ -29,7 +30,8 @@
 use intel_pt::Encoder;
 use kernel::{
     interrupt::LocalInterruptDisabled,
-    prelude::*, //
+    prelude::*,
+    sync::Arc, //
 };
 use perf::{
     aux,
@@ -43,7 +45,8 @@ use perf::{
     Attr,
     AuxPmu,
     Event,
-    Pmu, //
+    Pmu,
+    Registration, //
 };
 use stepping::{
     Current,
@@ -56,11 +59,16 @@ use stepping::{
 mod code;
 mod ranges;
 mod ring;
+mod sampler;
 mod tracer;
 mod unit;
 
 use ranges::Ranges;
 use ring::Ring;
+use sampler::{
+    Pebs,
+    Sampler, //
+};
 use tracer::Tracer;
 use unit::Unit;
 
@@ -85,6 +93,7 @@ module! {
 /// The tracer goes first: it enters the PMU's transactions.
 struct Module {
     _steps: stepping::Registration<Steps>,
+    _pebs: Registration<Pebs>,
     _pmu: aux::Registration<SoftPt>,
 }
 
@@ -107,6 +116,7 @@ impl kernel::Module for Module {
 
         Ok(Self {
             _steps: stepping::Registration::new(&steps, Steps { pmu: pmu.entry() })?,
+            _pebs: Pebs::register(pmu.entry())?,
             _pmu: pmu,
         })
     }
@@ -122,6 +132,7 @@ struct State {
     config: intel_pt::Config,
     /// Tasks are followed while there is an event.
     following: Following,
+    sampler: Arc<Sampler>,
 }
 
 impl State {
@@ -152,6 +163,7 @@ impl Pmu for SoftPt {
         Ok(State {
             config: unit::encoder_config(attr.config())?,
             following: self.steps.follow()?,
+            sampler: Sampler::new()?,
         })
     }
 
@@ -187,7 +199,7 @@ impl AuxPmu for SoftPt {
         let cpu = transaction.cpu();
         let task = transaction.event().current(cpu);
         let parts = transaction.parts();
-        let ring = &mut Ring::new(parts.region, parts.buffer.cycles);
+        let ring = &mut Ring::new(parts.region, parts.buffer.cycles, &parts.event.sampler);
         let stepped = tracer.pause(&mut parts.buffer.encoder, ring, task, cpu);
 
         parts.buffer.count(stepped);
@@ -211,7 +223,7 @@ impl AuxPmu for SoftPt {
     ) -> aux::Commit {
         let task = transaction.event().current(transaction.cpu());
         let parts = transaction.parts();
-        let ring = &mut Ring::new(parts.region, parts.buffer.cycles);
+        let ring = &mut Ring::new(parts.region, parts.buffer.cycles, &parts.event.sampler);
         let stepped = tracer.leave(&mut parts.buffer.encoder, ring, task);
 
         parts.buffer.count(stepped);
@@ -277,7 +289,7 @@ impl stepping::Tracer for Steps {
         self.pmu
             .with_transaction(|transaction, tracer: &mut Tracer| {
                 let parts = transaction.parts();
-                let ring = &mut Ring::new(parts.region, parts.buffer.cycles);
+                let ring = &mut Ring::new(parts.region, parts.buffer.cycles, &parts.event.sampler);
                 let encoder = &mut parts.buffer.encoder;
                 let stepped = tracer.transition(encoder, ring, task, transition);
 
@@ -297,7 +309,7 @@ fn stepped(
     task: &mut Current<'_>,
 ) -> aux::Next {
     let parts = transaction.parts();
-    let ring = &mut Ring::new(parts.region, parts.buffer.cycles);
+    let ring = &mut Ring::new(parts.region, parts.buffer.cycles, &parts.event.sampler);
     let stepped = tracer.step(parts.buffer, ring, task);
 
     parts.buffer.count(stepped);

@@ -27,6 +27,7 @@ use crate::{
         mode_of,
         read,
         read_and_tell,
+        registers,
         taken_in_place, //
     },
     ranges::Ranges,
@@ -204,7 +205,6 @@ impl Tracer {
         };
         let more = interpret::interpret(self, unit, ring, task);
 
-        self.interpreted = self.interpreted.saturating_add(more);
         self.read_next(&mut unit.encoder, ring, task);
         steps.saturating_add(more)
     }
@@ -275,6 +275,7 @@ impl Tracer {
         let Some(mode) = task.code().map(mode_of) else {
             // A segment of the program's own.
             ring.advance(steps);
+            self.count(encoder, ring, task, (from, steps), false);
             encoder.far(ring)?;
             self.report(task, from, steps);
             self.disarm(task);
@@ -321,6 +322,7 @@ impl Tracer {
                 encoder.step(&step, ring)?;
             }
         }
+        self.count(encoder, ring, task, (step.from, steps), true);
         self.report(task, from, steps);
         self.place = if traced {
             // Read when it is certain that it is stepped.
@@ -342,6 +344,27 @@ impl Tracer {
             self.place = Place::Outside;
         }
         Ok(steps)
+    }
+
+    /// So many instructions are in the trace, the last one of them at this address: samples it if that is due.
+    /// `follows`: whether the trace follows the task to the next one.
+    fn count(
+        &mut self,
+        encoder: &mut Encoder,
+        ring: &mut Ring<'_>,
+        task: &mut Current<'_>,
+        (ip, instructions): (u64, u64),
+        follows: bool,
+    ) {
+        if !ring.sampler.executed(instructions) {
+            return;
+        }
+        let sample = registers(task, ip, self.armed);
+
+        // The instructions are in the trace all the same.
+        self.full |= encoder
+            .sample(&sample, mode(task), follows, ring)
+            .is_err();
     }
 
     /// The task has loaded its flags from memory, where ours is hidden. A program that has set

@@ -17,7 +17,10 @@ use crate::{
     ring::Ring,
     unit::Unit, //
 };
-use core::ops::ControlFlow;
+use core::{
+    num::NonZero,
+    ops::ControlFlow, //
+};
 use intel_pt::{
     insn::Mode,
     Encoder,
@@ -30,6 +33,7 @@ use stepping::{
     Current,
     Ended,
     Observer,
+    Ran,
     Reason,
     Width, //
 };
@@ -150,6 +154,9 @@ impl Tracer {
     }
 }
 
+/// What a pass of the interpreter counts as at least: it can execute 64 rounds of a string instruction.
+const PASS: u64 = 64;
+
 /// The task is where the tracer has placed it after a step, and executes more; how many instructions that
 /// are traced.
 pub(super) fn interpret(
@@ -158,19 +165,52 @@ pub(super) fn interpret(
     ring: &mut Ring<'_>,
     task: &mut Current<'_>,
 ) -> u64 {
+    let mut rest = u64::from(LIMIT.min(module_parameters::interpret.value()));
+    let mut executed = 0_u64;
+
     tracer.reason = Reason::Off;
+    while rest != 0 {
+        // A sampled instruction has a pass of its own: then its address is known, and the registers behind it.
+        let limit = match ring.sampler.left().map(NonZero::get) {
+            None => rest,
+            Some(1) => 1,
+            Some(left) => rest.min(left.wrapping_sub(1)),
+        };
+        let Some(ran) = pass_of(tracer, unit, ring, task, limit) else {
+            break;
+        };
+
+        executed = executed.wrapping_add(ran.executed);
+        // It has executed `limit`, or less and a part of a string instruction.
+        rest = rest.saturating_sub(limit.max(PASS));
+        if ran.ended != Ended::Limit || tracer.full {
+            break;
+        }
+    }
+    tracer.interpreted = tracer.interpreted.saturating_add(executed);
+    executed
+}
+
+/// Has the task's next instructions interpreted, `limit` at most: what became of it, with the instructions that are
+/// traced.
+fn pass_of(
+    tracer: &mut Tracer,
+    unit: &mut Unit,
+    ring: &mut Ring<'_>,
+    task: &mut Current<'_>,
+    limit: u64,
+) -> Option<Ran> {
     let traced = match tracer.place {
         Place::Inside { insn: None, .. } if unit.encoder.is_on() => true,
         Place::Passing(_) => false,
-        _ => return 0,
+        _ => return None,
     };
 
-    let limit = LIMIT.min(module_parameters::interpret.value());
-
     // A trap that is the program's or its debugger's must not be missed.
-    if limit == 0 || !tracer.armed || tracer.shared || tracer.paused || tracer.full {
-        return 0;
+    if !tracer.armed || tracer.shared || tracer.paused || tracer.full {
+        return None;
     }
+    let from = task.ip();
     let cycles = ring.cycles;
     let mut watch = Watch {
         encoder: &mut unit.encoder,
@@ -186,11 +226,10 @@ pub(super) fn interpret(
         unit.space = task.space();
         unit.blocks.iter_mut().for_each(Block::forget_told);
     }
+    let limit = u32::try_from(limit).unwrap_or(LIMIT);
     let ran = task.interpret(&mut unit.blocks, &mut watch, limit);
     tracer.reason = Reason::after(ran.as_ref());
-    let Some(ran) = ran else {
-        return 0;
-    };
+    let ran = ran?;
 
     tracer.full |= watch.full;
     let executed = match ran.ended {
@@ -200,13 +239,15 @@ pub(super) fn interpret(
         _ => ran.executed,
     };
     ring.cycles = cycles.wrapping_add(executed);
+    tracer.count(&mut unit.encoder, ring, task, (from, executed), true);
+    let ran = Ran { executed, ..ran };
     if let Ended::Stopped { from } = ran.ended {
         tracer.full = true;
         tracer.place = Place::Inside {
             ip: from,
             insn: None,
         };
-        return executed;
+        return Some(ran);
     }
     let ip = task.ip();
 
@@ -216,5 +257,5 @@ pub(super) fn interpret(
         tracer.full |= unit.encoder.disable(ip, ring).is_err();
         pass(task, ip, mode(task))
     };
-    executed
+    Some(ran)
 }

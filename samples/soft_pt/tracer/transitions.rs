@@ -199,6 +199,7 @@ impl Tracer {
                 let steps = u64::from(encoder.is_on());
 
                 ring.advance(steps);
+                self.count(encoder, ring, task, (ip, steps), false);
                 encoder.far(ring)?;
                 self.report(task, ip, steps);
                 Ok(steps)

@@ -8,6 +8,7 @@
 mod followed;
 mod reported;
 mod runs;
+mod sampled;
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
@@ -36,7 +37,7 @@ use crate::stops;
 pub type Case = (&'static str, fn() -> Result<String>);
 
 /// All cases.
-pub const ALL: [Case; 22] = [
+pub const ALL: [Case; 24] = [
     ("soft_pt: attached and detached", attach),
     ("soft_pt: closed while it runs", close),
     ("soft_pt: a ring that nobody reads", full),
@@ -59,6 +60,11 @@ pub const ALL: [Case; 22] = [
     ("soft_pt: many short runs", runs::same),
     ("soft_pt: each single step is reported", reported::steps),
     ("soft_pt: what a reported step does", reported::acts),
+    ("soft_pt: events that sample, refused", sampled::refused),
+    (
+        "soft_pt: an event that samples, and its leader",
+        sampled::counts,
+    ),
 ];
 
 /// Runs a case with the module there, and without it at the end.

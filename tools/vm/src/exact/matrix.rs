@@ -41,6 +41,7 @@ mod packets;
 pub(super) mod pairs;
 mod recordings;
 mod rows;
+mod sampled;
 pub(super) mod samples;
 mod trail;
 

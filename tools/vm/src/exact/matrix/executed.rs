@@ -162,35 +162,36 @@ impl Code {
 
     /// Whether the instruction at this address is executed several times, or may be.
     pub fn repeats(&self, ip: u64) -> bool {
-        let mut decoder = Decoder::with_ip(64, self.bytes(ip, 15), ip, DecoderOptions::NONE);
-        let instruction = decoder.decode();
-        instruction.is_invalid() || instruction.is_string_instruction()
+        let instruction = self.instruction(ip);
+        instruction.is_none_or(|instruction| instruction.is_string_instruction())
     }
 
     /// What the instruction at this address is.
     pub fn mnemonic(&self, ip: u64) -> Option<Mnemonic> {
-        let mut decoder = Decoder::with_ip(64, self.bytes(ip, 15), ip, DecoderOptions::NONE);
-        let instruction = decoder.decode();
-        (!instruction.is_invalid()).then(|| instruction.mnemonic())
+        Some(self.instruction(ip)?.mnemonic())
     }
 
     /// Whether the instruction at this address is a `MOV` to `CR3`.
     pub fn sets_cr3(&self, ip: u64) -> bool {
+        let instruction = self.instruction(ip);
+        instruction.is_some_and(|instruction| instruction.op0_register() == Register::CR3)
+    }
+
+    /// The instruction at this address.
+    pub fn instruction(&self, ip: u64) -> Option<Instruction> {
         let mut decoder = Decoder::with_ip(64, self.bytes(ip, 15), ip, DecoderOptions::NONE);
-        decoder.decode().op0_register() == Register::CR3
+        let instruction = decoder.decode();
+        (!instruction.is_invalid()).then_some(instruction)
     }
 
     fn decode(&self, ip: u64) -> Option<(u64, Kind, Option<u64>)> {
-        let mut decoder = Decoder::with_ip(64, self.bytes(ip, 15), ip, DecoderOptions::NONE);
-        let instruction = decoder.decode();
-        (!instruction.is_invalid()).then(|| {
-            let len = u64::try_from(instruction.len()).unwrap_or_default();
-            (
-                len,
-                kind(&instruction),
-                Some(instruction.near_branch_target()),
-            )
-        })
+        let instruction = self.instruction(ip)?;
+        let len = u64::try_from(instruction.len()).ok()?;
+        Some((
+            len,
+            kind(&instruction),
+            Some(instruction.near_branch_target()),
+        ))
     }
 }
 

@@ -89,6 +89,20 @@ pub(super) fn one_in<const N: usize>(said: &Said<'_>) -> Verdict {
     some::<1>(said)
 }
 
+/// A sample for each `N` instructions that an event has counted. There is one for each thread, and where a thread follows another on a CPU
+/// perf gives it the other one's: each has less than `N` instructions at its end that are not sampled.
+pub(super) fn one_in_of_each<const N: usize>(said: &Said<'_>) -> Verdict {
+    let most = said.executed.total() / N;
+    let least = most.saturating_sub(said.executed.threads.len() - 1);
+    let shown = by_thread(said.out)?.iter().map(Vec::len).sum();
+    if !(least..=most).contains(&shown) {
+        return Err(format!(
+            "perf shows {shown} samples, and {least} to {most} are right"
+        ));
+    }
+    some::<1>(said)
+}
+
 /// All of the first thread that is started, of no other that is, and of the one that starts them nothing that it has not executed.
 pub(super) fn one_thread(said: &Said<'_>) -> Verdict {
     let shown = by_thread(said.out)?;

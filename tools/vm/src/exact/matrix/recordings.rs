@@ -8,6 +8,7 @@
 pub(super) struct Recording {
     /// The name of its file.
     pub name: &'static str,
+    /// What is recorded, for the option `-e`, perhaps with more options.
     event: &'static str,
     pub program: &'static str,
     by: Recorder,
@@ -56,8 +57,68 @@ pub(super) const PIPE: Recording = Recording {
     ..by_auxrec("pipe", "intel_pt//u", "branches")
 };
 
+/// The registers that records have.
+macro_rules! with_registers {
+    ($event:literal) => {
+        concat!(
+            $event,
+            " --intr-regs=AX,BX,CX,DX,SI,DI,BP,SP,IP,FLAGS,R8,R9,R10,R11,R12,R13,R14,R15"
+        )
+    };
+}
+
+/// With a sibling that sends a record of each 97th instruction to the trace.
+pub(super) const SAMPLED: Recording = Recording {
+    by: Recorder::Perf,
+    ..by_auxrec(
+        "sampled",
+        "{intel_pt//u,soft_pebs/instructions,period=97,aux-output/u}",
+        "branches",
+    )
+};
+
+/// The same of threads.
+pub(super) const SAMPLED_THREADS: Recording = Recording {
+    by: Recorder::Perf,
+    ..by_auxrec(
+        "sampled-threads",
+        "{intel_pt//u,soft_pebs/instructions,period=97,aux-output/u}",
+        "branches-threads",
+    )
+};
+
+/// The records alone.
+pub(super) const SAMPLES: Recording = Recording {
+    by: Recorder::Perf,
+    ..by_auxrec(
+        "samples",
+        "{intel_pt/branch=0/u,soft_pebs/instructions,period=97,aux-output/uppp}",
+        "branches",
+    )
+};
+
+/// A record of each instruction, with its registers.
+pub(super) const REGISTERS: Recording = Recording {
+    by: Recorder::Perf,
+    ..by_auxrec(
+        "registers",
+        with_registers!("{intel_pt//u,soft_pebs/instructions,period=1,aux-output/u}"),
+        "registers",
+    )
+};
+
+/// The same of each third one.
+pub(super) const REGISTERS_OF_THIRD: Recording = Recording {
+    by: Recorder::Perf,
+    ..by_auxrec(
+        "registers-of-third",
+        with_registers!("{intel_pt/cyc/u,soft_pebs/instructions,period=3,aux-output/u}"),
+        "registers",
+    )
+};
+
 /// All of them.
-pub(super) const ALL: [&Recording; 9] = [
+pub(super) const ALL: [&Recording; 14] = [
     &PLAIN,
     &PERF,
     &THREADS,
@@ -67,11 +128,16 @@ pub(super) const ALL: [&Recording; 9] = [
     &WRITES,
     &WRITES_ALONE,
     &PIPE,
+    &SAMPLED,
+    &SAMPLED_THREADS,
+    &SAMPLES,
+    &REGISTERS,
+    &REGISTERS_OF_THIRD,
 ];
 
 /// The programs that are stepped, outside: they execute the same instructions on each machine. A processor that lacks `PTWRITE` cannot
 /// execute `writes`, which prints what it writes.
-pub(super) const STEPPED: [&str; 2] = ["branches", "branches-threads"];
+pub(super) const STEPPED: [&str; 3] = ["branches", "branches-threads", "registers"];
 
 /// The shortest of them, which is recorded in many ways elsewhere.
 pub(super) const SHORT: &str = "branches-short";

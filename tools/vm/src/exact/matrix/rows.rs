@@ -9,8 +9,8 @@ use super::calls::{
 use super::events::{events, events_of_kernel, events_of_program};
 use super::executed::Executed;
 use super::instructions::{
-    annotated, between_branches, bytes, each, every, lines, nothing, one_in, one_thread, skips,
-    windows,
+    annotated, between_branches, bytes, each, every, lines, nothing, one_in, one_in_of_each,
+    one_thread, skips, windows,
 };
 use super::kernel::{branches_of_kernel, every_of_cpu, some_of_kernel, times};
 use super::packets::{
@@ -19,8 +19,10 @@ use super::packets::{
 };
 use super::recordings::{
     Recording, CYCLES, EVENTS, EVENTS_OF_KERNEL, KERNEL, NORETCOMP, PERF, PIPE, PLAIN, PSB,
-    THREADS, UNIT_EVENTS, UNIT_PIPE, WHOLE, WRITES, WRITES_ALONE,
+    REGISTERS, REGISTERS_OF_THIRD, SAMPLED, SAMPLED_THREADS, SAMPLES, THREADS, UNIT_EVENTS,
+    UNIT_PIPE, WHOLE, WRITES, WRITES_ALONE,
 };
+use super::sampled::{numbered, registers};
 use super::trail::{each_packet, periodic, quick};
 
 /// What came of a row: a note, or why it fails.
@@ -136,6 +138,14 @@ const ROWS: &[Use] = &[
     row("r", &PLAIN, "perf script -i $DATA --itrace=re -F tid,ip,addr,flags", branches::<RETURNS>),
     row("cr", &PLAIN, "perf script -i $DATA --itrace=cre -F tid,ip,addr,flags", branches::<{ CALLS | RETURNS }>),
     row("e", &PLAIN, "perf script -i $DATA --itrace=e -F tid,ip", nothing),
+    row("o of a sibling", &SAMPLED, "perf script -i $DATA --itrace=oe -F tid,ip", every::<97>),
+    row("o of a sibling, of threads", &SAMPLED_THREADS, "perf script -i $DATA --itrace=oe -F tid,ip", one_in_of_each::<97>),
+    row("o of a sibling, with branch=0", &SAMPLES, "perf script -i $DATA --itrace=oe -F tid,ip", every::<97>),
+    row("i1i beside a sibling", &SAMPLED, "perf script -i $DATA --itrace=i1ie -F tid,ip", each),
+    row("b beside a sibling", &SAMPLED, "perf script -i $DATA --itrace=be -F tid,ip,addr,flags", branches::<ALL>),
+    row("-D of a sibling", &SAMPLED, "perf script -i $DATA -D", numbered),
+    row("o, each register", &REGISTERS, "perf script -i $DATA --itrace=oe -F ip,iregs", registers::<1>),
+    row("o, each register of each third", &REGISTERS_OF_THIRD, "perf script -i $DATA --itrace=oe -F ip,iregs", registers::<3>),
     row("x", &PLAIN, "perf script -i $DATA --itrace=xe -F tid,ip", nothing),
     row("o", &PLAIN, "perf script -i $DATA --itrace=oe -F tid,ip", nothing),
     row("I", &PLAIN, "perf script -i $DATA --itrace=Ie -F tid,ip", nothing),
