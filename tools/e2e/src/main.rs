@@ -104,6 +104,13 @@ enum What {
         /// Run only cases whose names contain one of these.
         filters: Vec<String>,
     },
+    /// Run the cases of tracefs for a kernel that was booted like this.
+    Boot {
+        /// Like what.
+        line: ring::boot::Line,
+        /// Run only cases whose names contain one of these.
+        filters: Vec<String>,
+    },
     /// Write what libipt needs to decode the kernel's part of a recording by stock perf.
     #[command(hide = true)]
     Packets(exact::packets::Packets),
@@ -150,6 +157,10 @@ fn main() -> ExitCode {
                 module::load("rust_perf")
             })
         }
+        // A kernel that is locked down loads no module of ours.
+        Some(What::Boot { line, filters }) => line
+            .prepare()
+            .and_then(|()| run(line.cases().into_iter(), filters, || Ok(()))),
         Some(What::Exact { part }) => exact::run(part),
         Some(What::Packets(asked)) => exact::packets::write(asked).map(|()| ExitCode::SUCCESS),
         Some(What::Disk { part }) => disk::run(part),

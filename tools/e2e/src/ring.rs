@@ -6,6 +6,8 @@
 //! numbers alone, and must be what the sub-buffers say, and what `stats` counts.
 
 pub mod bench;
+pub mod boot;
+mod module;
 mod more;
 mod record;
 mod text;
@@ -31,7 +33,7 @@ use crate::workload::pin;
 use crate::Skip;
 
 /// The cases, by their names.
-pub const ALL: [(&str, Steps); 20] = [
+pub const ALL: [(&str, Steps); 23] = [
     ("tracefs mapped", |_| exact(How::Mapped, "1", 4, ROOM)),
     ("tracefs mapped, no room for the count", |_| {
         exact(How::Mapped, "1", 4, NO_ROOM)
@@ -47,6 +49,11 @@ pub const ALL: [(&str, Steps); 20] = [
         exact(How::Spliced, "1", 16, ROOM)
     }),
     ("tracefs mapped while events come", |_| beside_a_writer()),
+    ("tracefs mapped again and again while events come", |_| {
+        more::mapped_again()
+    }),
+    ("tracefs mapped, events of a module", |_| module::commits()),
+    ("tracefs spliced beside a mapping", |_| more::spliced()),
     ("tracefs times and fields as in the text", |_| text::text()),
     ("tracefs recorded, as trace-cmd reads it", |_| {
         record::complete_files()
@@ -81,7 +88,7 @@ enum How {
 /// The size of a buffer, KiB.
 const KIB: u32 = 32;
 
-/// An instance, removed at the end.
+/// An instance; one that a case has made is removed at the end.
 struct Instance {
     tracefs: Tracefs,
     header: PageHeader,
@@ -89,6 +96,7 @@ struct Instance {
     /// Open until the instance is to be removed, which it keeps from that.
     marker: Option<File>,
     text: &'static str,
+    made: bool,
 }
 
 impl Instance {
@@ -102,22 +110,27 @@ impl Instance {
         let made = || -> Result<_> {
             tracefs.write("buffer_subbuf_size_kb", &subbuf.to_string())?;
             tracefs.write("buffer_size_kb", &KIB.to_string())?;
-            let format = Format::parse(&tracefs.read("events/ftrace/print/format")?)?;
-            let marker = File::options()
-                .append(true)
-                .open(dir.join("trace_marker"))?;
-            Ok((tracefs.page_header()?, format, marker))
+            Self::of(tracefs, text)
         }();
         if made.is_err() {
             fs::remove_dir(&dir)?;
         }
-        let (header, format, marker) = made?;
+        let mut instance = made?;
+        instance.made = true;
+        Ok(instance)
+    }
+
+    /// One that is there.
+    fn of(tracefs: Tracefs, text: &'static str) -> Result<Self> {
+        let format = Format::parse(&tracefs.read("events/ftrace/print/format")?)?;
+        let marker = tracefs.path().join("trace_marker");
         Ok(Self {
-            tracefs,
-            header,
+            header: tracefs.page_header()?,
             format,
-            marker: Some(marker),
+            marker: Some(File::options().append(true).open(marker)?),
             text,
+            made: false,
+            tracefs,
         })
     }
 
@@ -182,8 +195,10 @@ impl Instance {
 impl Drop for Instance {
     fn drop(&mut self) {
         self.marker = None;
-        // Where that fails, the next case cannot make it.
-        let _ = fs::remove_dir(self.tracefs.path());
+        if self.made {
+            // Where that fails, the next case cannot make it.
+            let _ = fs::remove_dir(self.tracefs.path());
+        }
     }
 }
 
@@ -209,7 +224,15 @@ struct Log {
 }
 
 impl Log {
-    fn take(&mut self, mut reader: Reader<'_>, format: &Format) -> Result<()> {
+    fn take(&mut self, reader: Reader<'_>, format: &Format) -> Result<()> {
+        self.take_by(reader, |event| number(format, event))
+    }
+
+    fn take_by(
+        &mut self,
+        mut reader: Reader<'_>,
+        number: impl Fn(Bytes<'_>) -> Result<u64>,
+    ) -> Result<()> {
         if reader.missed() != Missed::No {
             self.missed.push((self.numbers.len(), reader.missed()));
         }
@@ -222,7 +245,7 @@ impl Log {
                 event.time
             );
             self.time = event.time;
-            self.numbers.push(number(format, event.data)?);
+            self.numbers.push(number(event.data)?);
         }
         reader.verify()?;
         Ok(())

@@ -394,7 +394,7 @@ fn no_mapping(path: &Path, error: &io::Error) -> Error {
     let path = path.display();
     match Errno::from_io_error(error) {
         Some(Errno::NODEV) => Error::NoMapping(format!(
-            "{path}: this kernel cannot map it: it is older than 6.10, or the buffer is one of boot time; read it instead"
+            "{path}: this kernel cannot map it: it is older than 6.10, or the buffer is at a fixed address (memmap=) or a copy of another's; read it instead"
         )),
         Some(Errno::BUSY) => Error::NoMapping(format!(
             "{path}: the kernel does not map it while its instance uses a snapshot: free that (echo 0 > snapshot), or read it"

@@ -33,11 +33,7 @@ impl Tracefs {
                 Err(e) => return Err(refused(Path::new(place), &e)),
             }
         }
-        Err(Error::failed(format!(
-            "no tracefs at {}: mount it (mount -t tracefs nodev {}); a kernel that has none lacks CONFIG_TRACING",
-            PLACES.join(" or "),
-            PLACES[0]
-        )))
+        Err(Error::failed(none(&lockdown())))
     }
 
     /// The directory at this path.
@@ -189,26 +185,53 @@ fn whole(mut file: impl Read) -> io::Result<String> {
     String::from_utf8(bytes).map_err(|e| io::Error::new(ErrorKind::InvalidData, e.utf8_error()))
 }
 
+/// What the kernel says of its lockdown; nothing if securityfs is not mounted.
+fn lockdown() -> String {
+    fs::read_to_string(LOCKDOWN).unwrap_or_default()
+}
+
+/// Why tracefs is refused to all users, and what to do; [`None`] if it is not. `LOCKDOWN_TRACEFS` is above integrity.
+fn locked(lockdown: &str) -> Option<String> {
+    lockdown.contains("[confidentiality]").then(|| {
+        format!(
+            "the kernel is locked down ({}): boot it without lockdown=confidentiality",
+            lockdown.trim()
+        )
+    })
+}
+
+/// Why there is no tracefs. That of a kernel that was booted locked down can be mounted, and is empty.
+fn none(lockdown: &str) -> String {
+    let places = PLACES.join(" or ");
+    match locked(lockdown) {
+        Some(locked) => format!("no tracefs at {places}: {locked}"),
+        None => format!(
+            "no tracefs at {places}: mount it (mount -t tracefs nodev {}); a kernel that has none lacks CONFIG_TRACING, \
+             or was booted locked down",
+            PLACES[0]
+        ),
+    }
+}
+
 /// Why a file of tracefs cannot be used, and what to do.
 pub(crate) fn refused(path: &Path, error: &io::Error) -> Error {
-    let lockdown = fs::read_to_string(LOCKDOWN).unwrap_or_default();
-    Error::failed(refusal(path, error, &lockdown))
+    Error::failed(refusal(path, error, &lockdown()))
 }
 
 fn refusal(path: &Path, error: &io::Error, lockdown: &str) -> String {
     let path = path.display();
-    let locked = ["[integrity]", "[confidentiality]"]
-        .iter()
-        .any(|mode| lockdown.contains(mode));
+    // EPERM of a file; EINVAL of an instance that cannot be made.
+    let locked = locked(lockdown).filter(|_| matches!(error.raw_os_error(), Some(1 | 22)));
+    if let Some(locked) = locked {
+        return format!("{path}: {locked}");
+    }
     match error.kind() {
-        ErrorKind::PermissionDenied if error.raw_os_error() == Some(1) && locked => format!(
-            "{path}: the kernel is locked down ({}): boot it without lockdown= and, if need be, without secure boot",
-            lockdown.trim()
-        ),
         ErrorKind::PermissionDenied => {
             format!("{path}: {error}: run this as root, or give your group the mount (mount -o remount,gid=GROUP)")
         }
-        ErrorKind::NotFound => format!("{path}: there is no such file: is this tracefs, and has it this CPU?"),
+        ErrorKind::NotFound => {
+            format!("{path}: there is no such file: is this tracefs, and has it this CPU?")
+        }
         ErrorKind::ResourceBusy => {
             format!("{path}: the kernel says that it is busy: stop what else maps, snapshots or reads this buffer")
         }
@@ -276,9 +299,16 @@ mod tests {
             (13, "none integrity [confidentiality]\n", "run this as root"),
             (
                 1,
-                "none [integrity] confidentiality\n",
-                "the kernel is locked down (none [integrity]",
+                "none integrity [confidentiality]\n",
+                "the kernel is locked down (none integrity [confidentiality]): boot it without",
             ),
+            (
+                22,
+                "none integrity [confidentiality]\n",
+                "the kernel is locked down",
+            ),
+            (1, "none [integrity] confidentiality\n", "run this as root"),
+            (22, "none [integrity] confidentiality\n", "Invalid argument"),
             (1, "[none] integrity confidentiality\n", "run this as root"),
             (2, "", "no such file"),
             (16, "", "stop what else maps"),
@@ -287,6 +317,24 @@ mod tests {
             let error = io::Error::from_raw_os_error(number);
             let text = refusal(Path::new("/a"), &error, lockdown);
             assert!(text.starts_with("/a: ") && text.contains(says), "{text}");
+        }
+    }
+
+    #[test]
+    fn no_tracefs_says_what_to_do() {
+        for (lockdown, says) in [
+            ("", "mount it (mount -t tracefs"),
+            ("none [integrity] confidentiality\n", "mount it"),
+            (
+                "none integrity [confidentiality]\n",
+                "the kernel is locked down (none integrity [confidentiality])",
+            ),
+        ] {
+            let text = none(lockdown);
+            assert!(
+                text.starts_with("no tracefs at /sys/kernel/tracing or ") && text.contains(says),
+                "{text}"
+            );
         }
     }
 

@@ -59,6 +59,7 @@ pub struct Guest<'a> {
     disk: Option<Disk>,
     shared: bool,
     power_cut: Option<PowerCut>,
+    reboots: bool,
     devices: Devices,
     /// In MiB.
     memory: u32,
@@ -126,6 +127,7 @@ impl<'a> Guest<'a> {
             disk: None,
             shared: false,
             power_cut: None,
+            reboots: false,
             devices: Devices::Plain,
             memory: machine::memory(kernel),
             trace_log: None,
@@ -234,6 +236,13 @@ impl<'a> Guest<'a> {
         self
     }
 
+    /// Has it boot again when it is rebooted, with the memory that it had. Other guests end then.
+    #[must_use]
+    pub fn reboots(mut self) -> Self {
+        self.reboots = true;
+        self
+    }
+
     /// Has the trace unit log each instruction that it traces: into `PREFIX.cpuN.log`.
     #[must_use]
     pub fn logged(mut self, prefix: &Path) -> Self {
@@ -322,6 +331,10 @@ impl<'a> Guest<'a> {
                 ""
             };
             qemu.args(["-cpu", &format!("{model}{vendor}")]);
+        }
+        if self.reboots {
+            // Takes the place of -no-reboot.
+            qemu.args(["-action", "reboot=reset"]);
         }
         if let Some(disk) = &self.disk {
             let mut drive = format!("if=virtio,format=raw,file={}", disk.image.display());

@@ -5,12 +5,15 @@
 use std::fs;
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{bail, ensure, Context, Result};
 use tracering::{Map, Tracefs};
 
-use super::{number, Instance, Log, ROOM};
+use super::{accounted, number, How, Instance, Log, ROOM};
+use crate::workload::pin;
 use crate::Skip;
 
 /// All sub-buffers are seen in order, again and again, and are then read.
@@ -59,6 +62,86 @@ pub fn viewed() -> Result<String> {
     Ok(format!(
         "{} events, each twice, and then read",
         said.join(", ")
+    ))
+}
+
+/// A buffer is unmapped and mapped again while a writer is in it: nothing comes twice, and nothing is lost unreported.
+pub fn mapped_again() -> Result<String> {
+    const TIMES: u32 = 200;
+    let instance = Instance::new(4, ROOM)?;
+    let mut log = Log::default();
+    let end = AtomicBool::new(false);
+    let written = thread::scope(|scope| -> Result<u64> {
+        let writer = scope.spawn(|| -> Result<u64> {
+            let mut written = 0;
+            while !end.load(Ordering::Relaxed) {
+                instance.write(1, written..written + 100)?;
+                written += 100;
+            }
+            Ok(written)
+        });
+        let read = || -> Result<()> {
+            pin(0)?;
+            for _ in 0..TIMES {
+                let mut map = instance.map(1)?;
+                if let Some(reader) = map.reader()? {
+                    log.take(reader, &instance.format)?;
+                };
+            }
+            Ok(())
+        }();
+        end.store(true, Ordering::Relaxed);
+        let written = writer.join();
+        read?;
+        written.unwrap_or_else(|_| bail!("the writer panicked"))
+    })?;
+    let mut map = instance.map(1)?;
+    instance.drain_map(&mut map, &mut log)?;
+    let lost = accounted(&instance, 1, &log, written, true)?;
+    ensure!(
+        !log.numbers.is_empty(),
+        "nothing was read of {written} events"
+    );
+    Ok(format!(
+        "{written} written, {lost} lost, mapped {} times",
+        TIMES + 1
+    ))
+}
+
+/// Beside a mapping, a splice copies: had the kernel swapped sub-buffers out of the ring, the mapping would show those, and not
+/// what is written then.
+pub fn spliced() -> Result<String> {
+    let instance = Instance::new(4, ROOM)?;
+    let mut map = instance.map(0)?;
+    let mut ring = instance.open(0, How::Spliced)?;
+    let (mut log, mut written) = (Log::default(), 0);
+    for burst in [300, 5000, 2, 700] {
+        instance.write(0, written..written + burst)?;
+        written += burst;
+        instance.drain(&mut ring, &mut log)?;
+    }
+    let spliced = log.numbers.len();
+    // The meta-page does not say that they were read, so the mapping shows the last of them again.
+    let mut again = Log::default();
+    instance.drain_map(&mut map, &mut again)?;
+    ensure!(
+        log.numbers.ends_with(&again.numbers),
+        "{:?} are shown again",
+        again.numbers
+    );
+    for burst in [5000, 1, 600] {
+        instance.write(0, written..written + burst)?;
+        written += burst;
+        instance.drain_map(&mut map, &mut log)?;
+    }
+    let lost = accounted(&instance, 0, &log, written, true)?;
+    let mapped = log.numbers.len() - spliced;
+    ensure!(
+        spliced > 1000 && mapped > 1000,
+        "{spliced} spliced and {mapped} mapped of {written}"
+    );
+    Ok(format!(
+        "{written} written, {lost} lost, {spliced} spliced, then {mapped} mapped"
     ))
 }
 

@@ -27,6 +27,10 @@ struct EndToEnd {
     append: &'static str,
     /// Where the guest's device is.
     devices: Devices,
+    /// Whether the lean kernel has what its cases need.
+    lean: bool,
+    /// Whether the guest boots again when it is rebooted.
+    reboots: bool,
 }
 
 const CASES: EndToEnd = EndToEnd {
@@ -36,6 +40,8 @@ const CASES: EndToEnd = EndToEnd {
     perf: false,
     append: "",
     devices: Devices::Plain,
+    lean: true,
+    reboots: false,
 };
 
 /// The cases of a device behind an IOMMU, which is unplugged.
@@ -45,6 +51,7 @@ const PLUGGABLE: EndToEnd = EndToEnd {
     timeout: Duration::from_secs(600),
     append: "intel_iommu=on",
     devices: Devices::Pluggable,
+    lean: false,
     ..CASES
 };
 
@@ -54,6 +61,7 @@ const SWIOTLB: EndToEnd = EndToEnd {
     command: "auxe2e device swiotlb",
     timeout: Duration::from_secs(300),
     append: "swiotlb=force",
+    lean: false,
     ..CASES
 };
 
@@ -74,24 +82,55 @@ const TRACE_UNIT_IOMMU: EndToEnd = EndToEnd {
     timeout: Duration::from_secs(600),
     append: "intel_iommu=on iommu.strict=1",
     devices: Devices::TraceUnitIommu,
+    lean: false,
     ..CASES
 };
 
-/// The guests with other devices, and what the names of their cases begin with.
-const DEVICES: [(&str, &EndToEnd); 4] = [
+/// Those of tracefs in a kernel that is locked down, and that its case locks down further.
+const INTEGRITY: EndToEnd = EndToEnd {
+    name: "e2e-lockdown-integrity",
+    command: "auxe2e boot integrity",
+    timeout: Duration::from_secs(300),
+    append: "lockdown=integrity",
+    lean: false,
+    ..CASES
+};
+
+/// Those where tracefs has had no file since the boot.
+const CONFIDENTIALITY: EndToEnd = EndToEnd {
+    name: "e2e-lockdown-confidentiality",
+    command: "auxe2e boot confidentiality",
+    append: "lockdown=confidentiality",
+    ..INTEGRITY
+};
+
+/// Those of buffers in memory that keeps what it has when the guest is rebooted. Memory is reserved at the same place each time.
+const PERSISTENT: EndToEnd = EndToEnd {
+    name: "e2e-persistent",
+    command: "auxe2e boot persistent",
+    timeout: Duration::from_secs(300),
+    append: "nokaslr reserve_mem=1M:4096:trace trace_instance=kept^traceoff@trace trace_instance=copied=kept \
+             memmap=1M$0x10000000 trace_instance=placed^traceoff@0x10000000:1M",
+    reboots: true,
+    ..CASES
+};
+
+/// The guests with other devices or other kernel command lines, and what the names of their cases begin with.
+const OTHERS: [(&str, &EndToEnd); 7] = [
     ("device, IOMMU:", &PLUGGABLE),
     ("device, swiotlb:", &SWIOTLB),
     ("device, trace unit:", &TRACE_UNIT),
     ("device, trace unit, IOMMU:", &TRACE_UNIT_IOMMU),
+    ("tracefs, lockdown=integrity:", &INTEGRITY),
+    ("tracefs, lockdown=confidentiality:", &CONFIDENTIALITY),
+    ("tracefs, persistent:", &PERSISTENT),
 ];
 
 const MATRIX: EndToEnd = EndToEnd {
     name: "matrix",
     command: "auxe2e matrix",
     timeout: Duration::from_secs(900),
-    perf: false,
-    append: "",
-    devices: Devices::Plain,
+    ..CASES
 };
 
 const BESIDE: EndToEnd = EndToEnd {
@@ -101,7 +140,7 @@ const BESIDE: EndToEnd = EndToEnd {
     perf: true,
     // The suites of the modules would run each time that the driver is loaded anew.
     append: "kunit.enable=0",
-    devices: Devices::Plain,
+    ..CASES
 };
 
 /// The same where the kernel does not use the processor's cycle counter.
@@ -170,7 +209,7 @@ fn end_to_end(
     Ok(Case::suite(what.name, suites))
 }
 
-/// The cases, then those for guests with other devices. The lean kernel has neither an IOMMU nor swiotlb.
+/// The cases, then those of other guests. The lean kernel has neither an IOMMU nor swiotlb nor lockdown.
 pub(super) fn cases(
     cache: &Cache,
     dir: &Path,
@@ -180,7 +219,12 @@ pub(super) fn cases(
     let all = plan.cases.is_empty();
     let of =
         |name: &String, prefix: &str| name.starts_with(prefix) || prefix.starts_with(name.as_str());
-    let elsewhere = |name: &&String| name.starts_with("device, ");
+    // So begin the names of other guests' cases alone.
+    let elsewhere = |name: &&String| {
+        ["device, ", "tracefs, "]
+            .iter()
+            .any(|of| name.starts_with(of))
+    };
     let mut suites = Vec::new();
     let here: Vec<_> = plan
         .cases
@@ -195,7 +239,7 @@ pub(super) fn cases(
         };
         suites.extend(end_to_end(cache, dir, kernels, &plan, &CASES)?.children);
     }
-    for (prefix, what) in DEVICES {
+    for (prefix, what) in OTHERS {
         let plan = Plan {
             cases: plan
                 .cases
@@ -207,7 +251,7 @@ pub(super) fn cases(
                 .kernels
                 .iter()
                 .copied()
-                .filter(|kind| *kind != Kind::Lean || what.devices == Devices::TraceUnit)
+                .filter(|kind| *kind != Kind::Lean || what.lean)
                 .collect(),
             ..plan.clone()
         };
@@ -298,6 +342,9 @@ fn on_kernel(
             .shared();
         for (program, path) in programs {
             guest = guest.program(program, path)?;
+        }
+        if what.reboots {
+            guest = guest.reboots();
         }
         if what.perf {
             guest = guest.intel().installed(Path::new("/usr/bin/perf"))?;

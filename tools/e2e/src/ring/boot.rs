@@ -1,0 +1,351 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Cases of tracefs that depend on the kernel's command line: a kernel that is locked down, and buffers that outlive a reboot.
+
+use std::fs;
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{bail, ensure, Context, Result};
+use tracering::format::Format;
+use tracering::{Map, Ring, Tracefs};
+
+use super::{accounted, number, Instance, Log, ROOM};
+use crate::recorder::wait_for;
+
+/// What the kernel's command line has.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub enum Line {
+    /// `lockdown=integrity`.
+    Integrity,
+    /// `lockdown=confidentiality`.
+    Confidentiality,
+    /// Instances in memory that is reserved: `kept` by `reserve_mem=`, `placed` by `memmap=`, and `copied`, a copy of `kept` that
+    /// the kernel makes at boot.
+    Persistent,
+}
+
+/// A case: its name, and what it does.
+type Named = (&'static str, fn() -> Result<String>);
+
+impl Line {
+    /// The cases for it.
+    pub fn cases(self) -> Vec<Named> {
+        match self {
+            Self::Integrity => vec![(
+                "tracefs, lockdown=integrity: read as ever, until confidentiality",
+                integrity,
+            )],
+            Self::Confidentiality => vec![(
+                "tracefs, lockdown=confidentiality: refused in a sentence",
+                confidentiality,
+            )],
+            Self::Persistent => vec![
+                ("tracefs, persistent: the last boot's, mapped", kept),
+                ("tracefs, persistent: a copy of it, read", copied),
+                ("tracefs, persistent: at a fixed address, read", placed),
+                ("tracefs, persistent: this boot's, mapped", current),
+            ],
+        }
+    }
+
+    /// Comes back in the boot that the cases are for.
+    pub fn prepare(self) -> Result<()> {
+        match self {
+            Self::Integrity | Self::Confidentiality => Ok(()),
+            Self::Persistent => leave_for_the_next_boot(),
+        }
+    }
+}
+
+const SECURITYFS: &str = "/sys/kernel/security";
+const LOCKDOWN: &str = "/sys/kernel/security/lockdown";
+/// What is said of tracefs where all users are refused.
+const SENTENCE: &str =
+    "the kernel is locked down (none integrity [confidentiality]): boot it without lockdown=confidentiality";
+
+fn mount_securityfs() -> Result<()> {
+    let mut mount = Command::new("mount");
+    let status = mount
+        .args(["-t", "securityfs", "security", SECURITYFS])
+        .status()?;
+    ensure!(status.success(), "mount: {status}");
+    Ok(())
+}
+
+/// These commands fail, and each says this in a line.
+fn refused(commands: &[&[&str]], expected: &str) -> Result<()> {
+    for words in commands {
+        let (program, arguments) = words.split_first().context("no command")?;
+        let output = Command::new(program)
+            .args(arguments)
+            .current_dir("/tmp")
+            .output()?;
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        ensure!(
+            output.status.code() == Some(1) && text.contains(expected) && text.lines().count() == 1,
+            "{words:?}: {}: {text}",
+            output.status
+        );
+    }
+    Ok(())
+}
+
+/// The commands of a user that need tracefs.
+const COMMANDS: [&[&str]; 4] = [
+    &["tracering", "stat"],
+    &["tracering", "cat", "--drain"],
+    &["tracering", "record", "-e", "sched:sched_switch"],
+    &[
+        "auxrec",
+        "record",
+        "--sideband",
+        "-a",
+        "--trace",
+        "sched:sched_switch",
+        "--",
+        "true",
+    ],
+];
+
+/// The kernel refuses tracefs from confidentiality on. What was opened and mapped before stays so.
+fn integrity() -> Result<String> {
+    mount_securityfs()?;
+    let mode = fs::read_to_string(LOCKDOWN)?;
+    ensure!(mode.contains("[integrity]"), "lockdown is {mode}");
+    let instance = Instance::new(4, ROOM)?;
+    let mut map = instance.map(0)?;
+    let mut log = Log::default();
+    instance.write(0, 0..1500)?;
+    instance.drain_map(&mut map, &mut log)?;
+    let lost = accounted(&instance, 0, &log, 1500, true)?;
+
+    fs::write(LOCKDOWN, "confidentiality").context("cannot lock the kernel down")?;
+    instance.write(0, 1500..1550)?;
+    instance.drain_map(&mut map, &mut log)?;
+    ensure!(
+        log.gaps(1550, true)? == lost && log.numbers.last() == Some(&1549),
+        "{:?} is the last event of a mapping that was there before",
+        log.numbers.last()
+    );
+    let error = instance.map(0).err().map(|e| e.to_string());
+    ensure!(
+        error.as_ref().is_some_and(|e| e.contains(SENTENCE)),
+        "a mapping of a kernel that is locked down: {error:?}"
+    );
+    refused(&[&["tracering", "-i", "auxe2e", "stat"]], SENTENCE)?;
+    refused(&COMMANDS, SENTENCE)?;
+    Ok(format!(
+        "{} read and {lost} lost; then {} commands refused",
+        log.numbers.len(),
+        COMMANDS.len() + 1
+    ))
+}
+
+/// Such a tracefs is empty. Why, is in a file of securityfs, which may not be mounted.
+fn confidentiality() -> Result<String> {
+    refused(
+        &COMMANDS,
+        "no tracefs at /sys/kernel/tracing or /sys/kernel/debug/tracing: mount it (mount -t tracefs nodev \
+         /sys/kernel/tracing); a kernel that has none lacks CONFIG_TRACING, or was booted locked down",
+    )?;
+    mount_securityfs()?;
+    refused(&COMMANDS, SENTENCE)?;
+    Ok(format!("{} commands refused", 2 * COMMANDS.len()))
+}
+
+/// How many events each CPU has in each buffer that outlives the reboot.
+const EVENTS: u64 = 1500;
+const CPUS: [u32; 2] = [0, 1];
+
+fn instance(name: &str) -> Result<Tracefs> {
+    Ok(Tracefs::find()?.instance(name)?)
+}
+
+/// Where the kernel's text was in the boot whose events an instance has; [`None`] if that is this boot.
+fn last_boot(tracefs: &Tracefs) -> Result<Option<u64>> {
+    let info = tracefs.read("last_boot_info")?;
+    let first = info.lines().next().unwrap_or_default();
+    if first == "# Current" {
+        return Ok(None);
+    }
+    let address = first
+        .strip_suffix("\t[kernel]")
+        .and_then(|address| u64::from_str_radix(address, 16).ok());
+    let address = address.with_context(|| format!("what does last_boot_info mean? {info}"))?;
+    Ok(Some(address))
+}
+
+/// Has an instance begin with what comes in this boot.
+fn begin(tracefs: &Tracefs) -> Result<()> {
+    // Whichever tracer is chosen, the kernel clears what is of the last boot.
+    tracefs.write("current_tracer", "nop")?;
+    let of = last_boot(tracefs)?;
+    ensure!(of.is_none(), "the events are still those of {of:?}");
+    tracefs.write("tracing_on", "1")?;
+    Ok(())
+}
+
+/// In the first boot, writes the events and reboots; in the next one there is nothing to do.
+fn leave_for_the_next_boot() -> Result<()> {
+    // Memory that nothing was left in has no address.
+    if last_boot(&instance("kept")?)? != Some(0) {
+        return Ok(());
+    }
+    for name in ["kept", "placed"] {
+        let tracefs = instance(name)?;
+        begin(&tracefs)?;
+        let instance = Instance::of(tracefs, ROOM)?;
+        for cpu in CPUS {
+            instance.write(cpu, 0..EVENTS)?;
+        }
+        instance.tracefs.write("tracing_on", "0")?;
+    }
+    let status = Command::new("reboot").arg("-f").status()?;
+    ensure!(status.success(), "reboot: {status}");
+    loop {
+        thread::sleep(Duration::from_secs(60));
+    }
+}
+
+/// All events of the last boot are read, in order.
+fn drained(tracefs: &Tracefs, cpu: u32, ring: &mut Ring) -> Result<()> {
+    let format = Format::parse(&tracefs.read("events/ftrace/print/format")?)?;
+    let before = tracefs.stats(cpu)?;
+    let mut log = Log::default();
+    while let Some(reader) = ring.reader()? {
+        log.take(reader, &format)?;
+    }
+    let lost = log.gaps(EVENTS, true)?;
+    let after = tracefs.stats(cpu)?;
+    ensure!(
+        lost == 0 && before.entries == EVENTS && after.entries == 0,
+        "CPU {cpu}: {} of {EVENTS} events; before, {before:?}; then, {after:?}",
+        log.numbers.len()
+    );
+    Ok(())
+}
+
+/// Where the kernel's text is in this boot. Without KASLR, it was there in the last one.
+fn text_address() -> Result<u64> {
+    let symbols = fs::read_to_string("/proc/kallsyms")?;
+    let line = symbols.lines().find(|line| line.ends_with(" T _text"));
+    let address = line.and_then(|line| u64::from_str_radix(line.split(' ').next()?, 16).ok());
+    address.context("no _text in /proc/kallsyms")
+}
+
+/// Events of the last boot are seen, again, and then read; the file says that they are of another boot.
+fn kept() -> Result<String> {
+    let tracefs = instance("kept")?;
+    let (of, text) = (last_boot(&tracefs)?, text_address()?);
+    ensure!(
+        of == Some(text),
+        "the events are those of a kernel at {of:x?}, and not at {text:x}"
+    );
+    let format = Format::parse(&tracefs.read("events/ftrace/print/format")?)?;
+    let mut subbufs = 0;
+    for cpu in CPUS {
+        let map = Map::open(
+            tracefs.cpu_file(cpu, "trace_pipe_raw"),
+            tracefs.page_header()?,
+        )?;
+        let mut numbers = Vec::new();
+        for sub in map.view()? {
+            subbufs += 1;
+            for event in sub.events {
+                numbers.push(number(&format, event?.data)?);
+            }
+        }
+        ensure!(
+            numbers.iter().copied().eq(0..EVENTS),
+            "CPU {cpu}: {} of {EVENTS} events are seen",
+            numbers.len()
+        );
+        drained(&tracefs, cpu, &mut Ring::Mapped(map))?;
+    }
+    Ok(format!(
+        "{EVENTS} events of each CPU, in {subbufs} sub-buffers"
+    ))
+}
+
+/// Opens a buffer that the kernel does not map, and the sentence says that it may be such a one.
+fn unmapped(tracefs: &Tracefs, cpu: u32) -> Result<Ring> {
+    let raw = tracefs.cpu_file(cpu, "trace_pipe_raw");
+    let ring = Ring::open(&raw, tracefs.page_header()?)?;
+    match &ring {
+        Ring::Read(_, why) => {
+            let said = why.to_string();
+            ensure!(
+                said.contains("the buffer is at a fixed address (memmap=) or a copy of another's"),
+                "{said}"
+            );
+        }
+        Ring::Mapped(_) => bail!("{} is mapped", raw.display()),
+    }
+    Ok(ring)
+}
+
+/// A buffer at a fixed address is read.
+fn placed() -> Result<String> {
+    let tracefs = instance("placed")?;
+    for cpu in CPUS {
+        drained(&tracefs, cpu, &mut unmapped(&tracefs, cpu)?)?;
+    }
+    Ok(format!("{EVENTS} events of each CPU"))
+}
+
+/// A copy of another buffer is read. The kernel removes its instance when it is empty, whoever reads it: so the command must not
+/// need it afterwards.
+fn copied() -> Result<String> {
+    let tracefs = instance("copied")?;
+    for cpu in CPUS {
+        drop(unmapped(&tracefs, cpu)?);
+    }
+    let mut command = Command::new("tracering");
+    let output = command.args(["-i", "copied", "cat", "--drain"]).output()?;
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    ensure!(output.status.success(), "{}: {errors}", output.status);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    for cpu in CPUS {
+        let of = format!("[{cpu:03}]");
+        let lines = text.lines().filter(|line| line.contains(&of));
+        let numbers = lines
+            .map(|line| {
+                let number = line
+                    .split_once("number ")
+                    .and_then(|(_, text)| text.get(..8));
+                let number = number.and_then(|number| number.parse().ok());
+                number.with_context(|| format!("no number: {line}"))
+            })
+            .collect::<Result<Vec<u64>>>()?;
+        ensure!(
+            numbers.iter().copied().eq(0..EVENTS),
+            "CPU {cpu}: {} of {EVENTS} events",
+            numbers.len()
+        );
+    }
+    wait_for("the removal of the copy", || Ok(!tracefs.path().exists()))?;
+    Ok(format!("{EVENTS} events of each CPU; {}", errors.trim()))
+}
+
+/// A buffer whose events were those of the last boot is one as any other.
+fn current() -> Result<String> {
+    let tracefs = instance("kept")?;
+    begin(&tracefs)?;
+    let instance = Instance::of(tracefs, ROOM)?;
+    let mut said = Vec::new();
+    for cpu in CPUS {
+        let mut map = instance.map(cpu)?;
+        let (mut log, mut written) = (Log::default(), 0);
+        for burst in [10, 0, 700, 20_000, 1, 3000] {
+            instance.write(cpu, written..written + burst)?;
+            written += burst;
+            instance.drain_map(&mut map, &mut log)?;
+        }
+        let lost = accounted(&instance, cpu, &log, written, true)?;
+        ensure!(lost > 1000, "{lost} lost of {written}");
+        said.push(format!("CPU {cpu}: {written} written, {lost} lost"));
+    }
+    Ok(said.join("; "))
+}
