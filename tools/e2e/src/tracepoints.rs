@@ -5,9 +5,12 @@
 //! The events are numbered, and written by `trace_marker` of the recorder's instance. The framework's own tracepoints must say
 //! what the AUX records and debugfs' counters say.
 
+mod switched;
+
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Write as _;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -41,6 +44,14 @@ pub const CASES: &[Case] = &[
         name: "events of tracefs, in a trace.dat",
         run: trace_dat,
     },
+    Case {
+        name: "events of tracefs, while the trace is off",
+        run: switched::paused,
+    },
+    Case {
+        name: "events of tracefs, of a recorder that is killed",
+        run: switched::killed,
+    },
 ];
 
 /// The instance of a recorder, once it is there.
@@ -60,12 +71,17 @@ fn instance(recorder: &Recorder, system: &str) -> Result<PathBuf> {
 
 /// Writes numbered events, `each` on CPU 0, and as many on CPU 1, in turns.
 fn write(instance: &Path, each: u64) -> Result<()> {
+    write_numbers(instance, 0..each)
+}
+
+/// Writes events with these numbers on CPU 0, and on CPU 1, in turns.
+fn write_numbers(instance: &Path, numbers: Range<u64>) -> Result<()> {
     let marker = instance.join("trace_marker");
     let mut marker = File::options().append(true).open(marker)?;
-    for start in (0..each).step_by(100) {
+    for start in numbers.clone().step_by(100) {
         for cpu in [0, 1] {
             pin(cpu)?;
-            for n in start..(start + 100).min(each) {
+            for n in start..(start + 100).min(numbers.end) {
                 marker.write_all(format!("number {n}\n").as_bytes())?;
             }
         }

@@ -129,13 +129,14 @@ pub struct Instance {
 }
 
 impl Instance {
-    /// Makes one, whose name begins with this.
+    /// Makes one, whose name is this and the number of this process. Those of processes that were killed are removed.
     ///
     /// # Errors
     /// If the kernel refuses.
     pub fn new(top: &Tracefs, name: &str) -> Result<Self> {
-        let dir = top.path().join("instances");
-        let dir = dir.join(format!("{name}.{}", std::process::id()));
+        let instances = top.path().join("instances");
+        remove_left(&instances, name);
+        let dir = instances.join(format!("{name}.{}", std::process::id()));
         fs::create_dir(&dir).map_err(|e| refused(&dir, &e))?;
         Ok(Self {
             tracefs: Tracefs::at(dir),
@@ -158,6 +159,27 @@ impl Instance {
     }
 }
 
+/// Removes instances of this name whose processes are gone: the kernel traces into them for ever. A process of another PID
+/// namespace, which looks as if it were gone, has files of its instance open, and the kernel does not remove that.
+fn remove_left(instances: &Path, name: &str) {
+    let processes = Path::new("/proc");
+    if !processes.join("self").exists() {
+        return;
+    }
+    for left in directories(instances).unwrap_or_default() {
+        let pid = left
+            .strip_prefix(name)
+            .and_then(|rest| rest.strip_prefix('.'));
+        let Some(pid) = pid.and_then(|pid| pid.parse::<u32>().ok()) else {
+            continue;
+        };
+        // This process has not made one yet.
+        if pid == std::process::id() || !processes.join(pid.to_string()).exists() {
+            let _ = fs::remove_dir(instances.join(left));
+        }
+    }
+}
+
 impl Drop for Instance {
     fn drop(&mut self) {
         let dir = self.tracefs.path();
@@ -169,5 +191,50 @@ impl Drop for Instance {
                 dir.display()
             );
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn instances_of_killed_processes_are_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let instances = dir.path().join("instances");
+        let parent = format!("auxrec.{}", std::os::unix::process::parent_id());
+        let own = format!("auxrec.{}", std::process::id());
+        // No process has a number above 4194304.
+        for name in [
+            "auxrec.4194305",
+            "auxrec.4194306",
+            "auxrec.x",
+            "auxrec",
+            "other.4194305",
+            &parent,
+            &own,
+        ] {
+            fs::create_dir_all(instances.join(name)).unwrap();
+        }
+        // As the kernel keeps one that is open.
+        fs::create_dir(instances.join("auxrec.4194306/open")).unwrap();
+        let instance = Instance::new(&Tracefs::at(dir.path()), "auxrec").unwrap();
+        assert_eq!(instance.tracefs().path(), instances.join(&own));
+        let mut left = directories(&instances).unwrap();
+        let mut expected = [
+            "auxrec",
+            "auxrec.4194306",
+            "auxrec.x",
+            "other.4194305",
+            &parent,
+            &own,
+        ];
+        left.sort();
+        expected.sort_unstable();
+        assert_eq!(left, expected);
+        drop(instance);
+        assert!(!instances.join(own).exists());
     }
 }
