@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What can go wrong, in three kinds.
+//! What can go wrong, by its kind.
 
 /// An error; its text is a sentence that says what was wrong and, where the user can mend it, what to do.
 #[derive(Debug, thiserror::Error)]
@@ -19,6 +19,9 @@ pub enum Error {
     /// The kernel cannot map this buffer, or not now; reading it still works.
     #[error("{0}")]
     NoMapping(String),
+    /// The instance is being removed: the kernel removes a copy of a buffer (`trace_instance=NAME=OTHER`) when all of it is read.
+    #[error("{0}")]
+    Gone(String),
     /// The system refuses.
     #[error("{0}")]
     Failed(String),

@@ -45,6 +45,8 @@ pub struct Recorder {
     tracefs: Tracefs,
     header: PageHeader,
     cpus: Vec<Cpu>,
+    /// What the instance says of itself: see [`Recorder::reserve`].
+    own: Option<Head>,
 }
 
 #[derive(Debug)]
@@ -129,6 +131,7 @@ impl Recorder {
             tracefs: tracefs.clone(),
             header,
             cpus: cpus.collect::<Result<_>>()?,
+            own: None,
         })
     }
 
@@ -144,6 +147,13 @@ impl Recorder {
             .unwrap_or(usize::MAX)
             .saturating_add(1);
         let len = dat::head_len(head, count)?;
+        // The kernel may remove the instance before the end.
+        self.own = Some(Head {
+            header_page: head.header_page.clone(),
+            header_event: head.header_event.clone(),
+            clock: head.clock.clone(),
+            ..Head::default()
+        });
         if let Some(Cpu { part, .. }) = self.cpus.first_mut() {
             if part.len == 0 {
                 part.at = (len + MORE_HEAD).next_multiple_of(page);
@@ -180,9 +190,18 @@ impl Recorder {
             tracefs,
             header,
             cpus,
+            own,
         } = self;
+        let mut gone = false;
         let cpus = cpus.into_iter().map(|cpu| {
-            let stats = tracefs.stats(cpu.cpu)?;
+            let stats = match tracefs.stats(cpu.cpu) {
+                // It goes when all is read, and nothing writes into it.
+                Err(Error::Gone(_)) => {
+                    gone = true;
+                    cpu.before.drained()
+                }
+                stats => stats?,
+            };
             let since = |of: fn(&Stats) -> u64| of(&stats).saturating_sub(of(&cpu.before));
             let (events, lost) = (since(|stats| stats.read_events), since(lost));
             Ok(Taken {
@@ -193,10 +212,12 @@ impl Recorder {
                 lost,
             })
         });
+        let cpus = cpus.collect::<Result<_>>()?;
         Ok(Recorded {
-            cpus: cpus.collect::<Result<_>>()?,
+            cpus,
             tracefs,
             header,
+            gone: own.filter(|_| gone),
         })
     }
 }
@@ -207,6 +228,8 @@ pub struct Recorded {
     tracefs: Tracefs,
     header: PageHeader,
     cpus: Vec<Taken>,
+    /// What the instance said of itself, if it is gone.
+    gone: Option<Head>,
 }
 
 /// What was recorded of a CPU.
@@ -246,7 +269,17 @@ impl Recorded {
         events: impl IntoIterator<Item = &'a Named>,
         path: &Path,
     ) -> Result<()> {
-        let head = Head::new(top, &self.tracefs, events, self.header)?;
+        let head = match &self.gone {
+            None => Head::new(top, &self.tracefs, events, self.header)?,
+            Some(own) => Head {
+                header_page: own.header_page.clone(),
+                header_event: own.header_event.clone(),
+                clock: own.clock.clone(),
+                // Those of the top are of other events.
+                stats: Vec::new(),
+                ..Head::new(top, top, events, self.header)?
+            },
+        };
         let last = self.cpus.iter().map(|cpu| cpu.cpu).max().unwrap_or(0);
         let count = usize::try_from(last)
             .unwrap_or(usize::MAX)

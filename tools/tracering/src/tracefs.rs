@@ -11,6 +11,8 @@ use crate::header::{check_event_header, PageHeader};
 
 /// Where tracefs is mounted: the first is usual, the second is from before it had a place of its own.
 const PLACES: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
+/// What a file says whose instance is being removed.
+const ENODEV: i32 = 19;
 /// What says whether, and how far, the kernel is locked down.
 const LOCKDOWN: &str = "/sys/kernel/security/lockdown";
 
@@ -146,6 +148,15 @@ pub struct Stats {
 }
 
 impl Stats {
+    /// What it is when all events are read that were not.
+    pub(crate) fn drained(self) -> Self {
+        Self {
+            entries: 0,
+            read_events: self.read_events.saturating_add(self.entries),
+            ..self
+        }
+    }
+
     /// Reads the text of `stats`.
     ///
     /// # Errors
@@ -215,7 +226,13 @@ fn none(lockdown: &str) -> String {
 
 /// Why a file of tracefs cannot be used, and what to do.
 pub(crate) fn refused(path: &Path, error: &io::Error) -> Error {
-    Error::failed(refusal(path, error, &lockdown()))
+    match error.raw_os_error() {
+        Some(ENODEV) => Error::Gone(format!(
+            "{}: the kernel is removing its instance: of a copy of another buffer, all is read",
+            path.display()
+        )),
+        _ => Error::failed(refusal(path, error, &lockdown())),
+    }
 }
 
 fn refusal(path: &Path, error: &io::Error, lockdown: &str) -> String {
@@ -318,6 +335,14 @@ mod tests {
             let text = refusal(Path::new("/a"), &error, lockdown);
             assert!(text.starts_with("/a: ") && text.contains(says), "{text}");
         }
+    }
+
+    #[test]
+    fn an_instance_that_is_removed_is_gone() {
+        let error = refused(Path::new("/a"), &io::Error::from_raw_os_error(ENODEV));
+        assert!(matches!(error, Error::Gone(_)), "{error}");
+        let error = refused(Path::new("/a"), &io::Error::from_raw_os_error(5));
+        assert!(matches!(error, Error::Failed(_)), "{error}");
     }
 
     #[test]

@@ -21,8 +21,8 @@ pub enum Line {
     Integrity,
     /// `lockdown=confidentiality`.
     Confidentiality,
-    /// Instances in memory that is reserved: `kept` by `reserve_mem=`, `placed` by `memmap=`, and `copied`, a copy of `kept` that
-    /// the kernel makes at boot.
+    /// Instances in memory that is reserved: `kept` by `reserve_mem=`, `placed` by `memmap=`; `copied` and `recorded` are
+    /// copies of `kept` that the kernel makes at boot.
     Persistent,
 }
 
@@ -44,6 +44,7 @@ impl Line {
             Self::Persistent => vec![
                 ("tracefs, persistent: the last boot's, mapped", kept),
                 ("tracefs, persistent: a copy of it, read", copied),
+                ("tracefs, persistent: a copy of it, recorded", recorded),
                 ("tracefs, persistent: at a fixed address, read", placed),
                 ("tracefs, persistent: this boot's, mapped", current),
             ],
@@ -327,6 +328,33 @@ fn copied() -> Result<String> {
     }
     wait_for("the removal of the copy", || Ok(!tracefs.path().exists()))?;
     Ok(format!("{EVENTS} events of each CPU; {}", errors.trim()))
+}
+
+/// The recording of a copy is complete, though the instance is gone before its file is written.
+fn recorded() -> Result<String> {
+    const FILE: &str = "/tmp/recorded.dat";
+    let tracefs = instance("recorded")?;
+    let mut command = Command::new("tracering");
+    command.args(["-i", "recorded", "record", "--drain", "-o", FILE]);
+    let output = command.output()?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let sum = 2 * EVENTS;
+    ensure!(
+        output.status.success() && said.contains(&format!("{sum} events of 2 CPUs")),
+        "{}: {said}",
+        output.status
+    );
+    wait_for("the removal of the copy", || Ok(!tracefs.path().exists()))?;
+    let recording = super::record::report(FILE)?;
+    fs::remove_file(FILE)?;
+    for numbers in &recording.numbers {
+        ensure!(
+            numbers.iter().copied().eq(0..EVENTS),
+            "{} of {EVENTS} events",
+            numbers.len()
+        );
+    }
+    Ok(said.trim().to_owned())
 }
 
 /// A buffer whose events were those of the last boot is one as any other.

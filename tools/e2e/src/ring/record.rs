@@ -17,9 +17,9 @@ const TRACE_CMD: &str = "/usr/bin/trace-cmd";
 const FILE: &str = "/tmp/trace.dat";
 
 /// A recording of the case's instance.
-struct Recording {
+pub struct Recording {
     /// Numbers of the events, in the order of the file, by CPU.
-    numbers: [Vec<u64>; 2],
+    pub numbers: [Vec<u64>; 2],
     /// The time of each, by CPU, ns.
     times: [Vec<u64>; 2],
     /// What trace-cmd reports as lost: each number, or [`None`] where it reports that events were.
@@ -51,7 +51,7 @@ fn reads() -> Result<()> {
 }
 
 /// Reads a file by trace-cmd.
-fn report(path: &str) -> Result<Recording> {
+pub fn report(path: &str) -> Result<Recording> {
     let text = output(TRACE_CMD, &["report", "-t", "-N", "-i", path])?;
     let mut recording = Recording {
         numbers: Default::default(),

@@ -98,13 +98,24 @@ pub fn paused() -> Result<String> {
         (at(199, true)?, at(400, false)?),
         (at(599, true)?, at(800, false)?),
     ];
-    let mut counts = [0, 0];
-    for time in aux_times(file.path())? {
+    let part = |time: u64, what: &str| {
         let part = on
             .iter()
             .position(|(from, to)| (*from..*to).contains(&time));
-        let part = part.with_context(|| format!("an AUX record at {time}; it was on in {on:?}"))?;
-        counts[part] += 1;
+        part.with_context(|| format!("{what} at {time}; the trace was on in {on:?}"))
+    };
+    let mut begins = 0;
+    for line in lines
+        .iter()
+        .filter(|line| line.text.contains("rust_perf_begin:"))
+    {
+        part(line.time, &line.text)?;
+        begins += 1;
+    }
+    ensure!(begins > 4, "{begins} transactions");
+    let mut counts = [0, 0];
+    for time in aux_times(file.path())? {
+        counts[part(time, "an AUX record")?] += 1;
     }
     ensure!(
         counts.iter().all(|count| *count > 4),

@@ -109,7 +109,7 @@ const PERSISTENT: EndToEnd = EndToEnd {
     name: "e2e-persistent",
     command: "auxe2e boot persistent",
     timeout: Duration::from_secs(300),
-    append: "nokaslr reserve_mem=1M:4096:trace trace_instance=kept^traceoff@trace trace_instance=copied=kept \
+    append: "nokaslr reserve_mem=1M:4096:trace trace_instance=kept^traceoff@trace trace_instance=copied=kept trace_instance=recorded=kept \
              memmap=1M$0x10000000 trace_instance=placed^traceoff@0x10000000:1M",
     reboots: true,
     ..CASES
