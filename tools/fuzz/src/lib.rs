@@ -22,6 +22,7 @@ mod device;
 mod flamegraph;
 mod program;
 mod seeds;
+mod trace_dat;
 mod tracering;
 
 pub use device::device;

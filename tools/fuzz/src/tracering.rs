@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Sub-buffers, meta-pages and formats of tracefs.
+//! Sub-buffers, meta-pages and formats of tracefs, and files that have them.
 
 use std::hint::black_box;
 
 use ::tracering::format::Format;
 use ::tracering::{Bytes, Meta, PageHeader, Stats, SubBuffer};
 
-/// A sub-buffer, a meta-page, or a text that describes one. The first byte says which.
+use crate::trace_dat;
+
+/// A sub-buffer, a meta-page, a text that describes one, or what a `trace.dat` is to have. The first byte says which.
 ///
 /// # Panics
 /// If an event is not within its sub-buffer, or a sub-buffer not within its mapping.
@@ -38,6 +40,7 @@ pub fn tracering(input: &[u8]) {
         b'e' => {
             black_box(::tracering::check_event_header(&text).is_ok());
         }
+        b'd' => trace_dat::trace_dat(bytes),
         b's' => {
             black_box(Stats::parse(&text).is_ok());
         }
@@ -115,7 +118,8 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
         \tfield:__rel_loc unsigned long[] m;\toffset:12;\tsize:4;\tsigned:0;\n\
         \tfield:s64 c;\toffset:16;\tsize:8;\tsigned:1;\n\nprint fmt: \"%s\", __get_rel_bitmask(m)\n\0\
         \x05\0abcd\0\0\x10\0\x04\0\0\0\x08\0\x01\0\0\0\0\0\0\0";
-    vec![
+    let mut seeds = trace_dat::seeds();
+    seeds.extend([
         page(8, 60, &words),
         page(4, 60 | 3 << 30, &words),
         page(8, 60 | 1 << 31, &words),
@@ -137,5 +141,6 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
             "entries: 1\noverrun: 2\ncommit overrun: 3\ndropped events: 5\nread events: 6\n",
         ),
         text(b'f', format),
-    ]
+    ]);
+    seeds
 }
