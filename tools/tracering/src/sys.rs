@@ -99,11 +99,18 @@ impl Bytes<'_> {
         Some(out)
     }
 
-    /// The 2 bytes at `at` as a number in this machine's byte order.
+    /// The 2 bytes at `at` as a number in this machine's byte order: one load if they are aligned.
     #[inline]
     #[must_use]
     pub fn u16(self, at: usize) -> Option<u16> {
-        self.array(at).map(u16::from_ne_bytes)
+        let two = self.get(at..at.checked_add(2)?)?;
+        let word = two.at.cast::<u16>();
+        if !word.is_aligned() {
+            return self.array(at).map(u16::from_ne_bytes);
+        }
+        // SAFETY: `two` has two bytes, which are valid for reads (type invariant), and `word` was found aligned; every value
+        // of them is a `u16`. Rust code does not write them, and the access is volatile for the kernel's sake.
+        Some(unsafe { word.as_ptr().read_volatile() })
     }
 
     /// The 4 bytes at `at` as a number: one load if they are aligned.

@@ -24,3 +24,20 @@ fn copies_of_each_alignment() {
         }
     }
 }
+
+/// As much of it as is asked for, from each place in a word.
+#[test]
+fn numbers_of_each_alignment() {
+    let all: Vec<u8> = (1..=40).collect();
+    let bytes = Bytes::from(&*all);
+    for at in 0..=all.len() {
+        let of = |len: usize| all.get(at..at + len);
+        let u16 = of(2).and_then(|two| two.try_into().ok());
+        assert_eq!(bytes.u16(at), u16.map(u16::from_ne_bytes));
+        let u32 = of(4).and_then(|four| four.try_into().ok());
+        assert_eq!(bytes.u32(at), u32.map(u32::from_ne_bytes));
+        let u64 = of(8).and_then(|eight| eight.try_into().ok());
+        assert_eq!(bytes.u64(at), u64.map(u64::from_ne_bytes));
+    }
+    assert_eq!(bytes.u16(usize::MAX), None);
+}

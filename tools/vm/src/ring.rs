@@ -7,8 +7,9 @@ use crate::figures::Figure;
 /// Lengths of the events' texts.
 const BYTES: [u64; 3] = [1, 10, 100];
 /// The ways: the name in the figures, and what it is.
-const WAYS: [(&str, &str); 7] = [
+const WAYS: [(&str, &str); 8] = [
     ("mapped", "mapped"),
+    ("get-reader", "mapped, not looked at"),
     ("read", "read() of trace_pipe_raw"),
     ("spliced", "splice, then read from the pipe"),
     ("file", "splice to a file, not looked at"),

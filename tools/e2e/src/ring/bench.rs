@@ -30,6 +30,7 @@ pub fn run() -> Result<()> {
         for how in [How::Mapped, How::Read, How::Spliced] {
             parsed(how, bytes)?;
         }
+        taken(bytes)?;
         to_file(bytes)?;
         text(bytes)?;
         for (name, program, arguments) in [
@@ -92,6 +93,18 @@ fn parsed(how: How, bytes: usize) -> Result<()> {
     say(name, bytes, start, events);
     ensure!(events == EVENTS, "{events} events, {sum}");
     println!("ring-calls {name} {bytes} {calls}");
+    Ok(())
+}
+
+/// Sub-buffers are taken from the kernel, mapped, and nothing looks at an event.
+fn taken(bytes: usize) -> Result<()> {
+    let instance = filled(bytes, EVENTS)?;
+    let mut map = instance.map(0)?;
+    let start = Instant::now();
+    while map.reader()?.is_some() {}
+    say("get-reader", bytes, start, EVENTS);
+    let read = instance.tracefs.stats(0)?.read_events;
+    ensure!(read == EVENTS, "{read} events");
     Ok(())
 }
 
