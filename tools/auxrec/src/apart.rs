@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Rings drained by several threads, each into a file of its own, which [`join`](mod@crate::join) makes one of at the end.
+//! Rings drained by several threads, each into a file of its own, which [`join`](mod@auxview::join) makes one of at the end.
 //!
 //! A thread waits for no other, not even for the kernel's lock of a file. What they have in common is a number, that of a
 //! step, which they take together: the next begins when each has begun a pass in this one. So a thread can leave out none, and
@@ -19,12 +19,16 @@
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use rustix::thread::{sched_setaffinity, CpuSet};
 
+use auxview::join::{part_of, Whole};
+
 use crate::drain::{Drain, Tape};
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::message::say;
 use crate::parallel::{bell, share, Crew, Lane};
 use crate::session::{Mode, Rings};
 
@@ -145,6 +149,26 @@ pub(crate) fn run(
     Ok(wakeups.load(Ordering::Relaxed))
 }
 
+/// Joins what the threads of a recorder have written; how long the file is then.
+pub(crate) fn joined(path: &Path, sync: bool) -> Result<u64> {
+    let name = path.display();
+    let joined = Whole::open(path).and_then(|file| {
+        let gone = || Error::failed("it is another file now");
+        file.ok_or_else(gone)?.join(false, sync)
+    });
+    let joined = joined.map_err(|e| {
+        Error::failed(format!(
+            "cannot join the files of the threads, {} and so on, to {name}: {e}. They hold all that was recorded: make room for as much \
+             again, and `auxrec recover --in-place {name}` joins them",
+            part_of(path, 0).display()
+        ))
+    })?;
+    for remark in joined.remarks {
+        say(format_args!("{remark}"));
+    }
+    Ok(joined.len)
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -158,7 +182,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::join;
+    use auxview::join;
 
     type Memory = Writer<Cursor<Vec<u8>>>;
 

@@ -8,18 +8,12 @@
 use std::fs;
 use std::path::PathBuf;
 
+use perfdata::auxtrace::{ARM_SPE, HISI_PTT, INTEL_BTS, INTEL_PT};
 use perfdata::TimeConv;
 
 use crate::intel_pt;
 use crate::pmu::{Format, Pmu};
 use crate::session::{Mode, Plan};
-
-/// `PERF_AUXTRACE_INTEL_BTS`.
-pub(crate) const INTEL_BTS: u32 = 2;
-/// `PERF_AUXTRACE_ARM_SPE`.
-pub(crate) const ARM_SPE: u32 = 4;
-/// `PERF_AUXTRACE_HISI_PTT`.
-const HISI_PTT: u32 = 6;
 
 /// `ARM_SPE_HEADER_CURRENT_VERSION`.
 const SPE_VERSION: u64 = 2;
@@ -84,7 +78,7 @@ fn decoded(plan: &Plan) -> Option<(&Pmu, Format)> {
 pub(crate) fn info(plan: &Plan, clock: &TimeConv, cpus: &Cpus) -> Option<Info> {
     let (pmu, format) = decoded(plan)?;
     let (kind, words) = match format {
-        Format::IntelPt => (intel_pt::DECODER, intel_pt::info(plan, clock)?),
+        Format::IntelPt => (INTEL_PT, intel_pt::info(plan, clock)?),
         // The decoder divides by the multiplier.
         Format::IntelBts if clock.mult == 0 => return None,
         Format::IntelBts => (INTEL_BTS, intel_bts(pmu, plan, clock)),

@@ -14,11 +14,12 @@ use perfdata::{Attr, Auxtrace, Event, Read, RecordType, Records, SampleId, TimeP
 use crate::code::Code;
 use crate::error::{Error, Result};
 use crate::live::Gauge;
-use crate::loss::Loss;
 use crate::pmu::Format;
-use crate::ring::{pieces, since, steps, Area};
+use crate::ring::{pieces, steps, Area};
 use crate::session::{Clock, Mode, Moment, Rings, Session};
 use crate::sys::Mapping;
+use auxview::loss::Loss;
+use auxview::trace::since;
 
 /// Small areas are written through a buffer of this length.
 const BOUNCE: usize = 256 * 1024;
@@ -41,7 +42,7 @@ pub enum Again {
 }
 
 /// First and last time of records, ns.
-pub(crate) type Times = (u64, u64);
+pub(crate) use auxview::join::Times;
 
 /// What is done about an event that the kernel has turned off, its area being full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -13,9 +13,6 @@ use crate::error::{Error, Result};
 use crate::pmu::{EventSpec, Pmu};
 use crate::session::{Mode, Plan};
 
-/// The number of the decoder, `PERF_AUXTRACE_INTEL_PT`.
-pub const DECODER: u32 = 1;
-
 /// Records of context switches: none.
 const NO_SWITCHES: u64 = 0;
 /// Those of the threads that are traced.

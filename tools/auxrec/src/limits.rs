@@ -9,8 +9,8 @@ use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
 
 use crate::error::{Error, Result};
 use crate::pmu::EventSpec;
-use crate::size::bytes;
 use crate::sys;
+use auxview::size::bytes;
 
 const PARANOID: &str = "/proc/sys/kernel/perf_event_paranoid";
 const MLOCK: &str = "/proc/sys/kernel/perf_event_mlock_kb";

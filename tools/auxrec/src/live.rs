@@ -18,8 +18,8 @@ use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::json;
 
 use crate::message::{say, Outlet, Unwritten, PATIENCE};
-use crate::size::bytes;
 use crate::sys;
+use auxview::size::bytes;
 
 /// Most lines of JSON that wait for their reader. Later ones say more, so they are few.
 const LINES: usize = 4;

@@ -5,26 +5,27 @@
 use std::collections::VecDeque;
 use std::ffi::OsStr;
 use std::fmt::Display;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Cursor};
 use std::ops::Range;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
+use auxview::file::{create_new, options, to_disk};
+use auxview::join::{part_of, Apart};
+use auxview::pack::Pack;
 use perfdata::{AuxtraceInfo, Features, FinishedInit, IdIndex, IdIndexEntry, Writer};
 
 use crate::drain::Times;
 use crate::error::{Error, Result};
 use crate::host;
-use crate::join::{part_of, Apart};
-use crate::pack::Pack;
+
 use crate::session::Clock;
-use crate::size::bytes;
 use crate::sys;
 use crate::target::{descendants, process_of, processes, threads, Target};
+use auxview::size::bytes;
 
 mod description;
 mod sink;
@@ -32,9 +33,7 @@ mod sync;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use description::{Description, CYCLES, REFERENCE};
-pub(crate) use sink::merge;
-pub(crate) use sync::to_disk;
+pub(crate) use description::Description;
 
 use description::features;
 use sync::Sync;
@@ -439,19 +438,6 @@ fn collected(counts: impl Fn(&mut Writer<Cursor<Vec<u8>>>) -> Result<()>) -> Res
     counts(&mut records)?;
     records.flush()?;
     Ok(records.into_inner().into_inner())
-}
-
-/// How files of trace are opened. They can also be read, for when they are full. Others must not read them, as with perf: trace
-/// shows what a program does with its secrets.
-fn options() -> OpenOptions {
-    let mut options = File::options();
-    options.read(true).write(true).mode(0o600);
-    options
-}
-
-/// A file that is not there yet.
-pub(crate) fn create_new(path: &Path) -> io::Result<File> {
-    options().create_new(true).open(path)
 }
 
 /// An empty file.

@@ -13,17 +13,18 @@ use crate::drain::{Drain, OnTruncate};
 use crate::error::{Error, Result};
 use crate::limits::Limits;
 use crate::live::Live;
-use crate::loss::Loss;
 use crate::message::say;
 use crate::newcomers::Newcomers;
 use crate::output::{self, Output};
 use crate::session::Session;
-use crate::size::{bytes, RingSizes};
+use crate::size::RingSizes;
 use crate::snapshot::{Blind, Snapshots};
 use crate::sys::{self, Workload};
 use crate::target::{online_cpus, Target};
 use crate::tracepoints::{self, Tracepoints};
 use crate::watch::Watch;
+use auxview::loss::Loss;
+use auxview::size::bytes;
 
 pub use crate::parallel::Queued;
 
@@ -98,7 +99,7 @@ pub struct Options {
     pub max_size: Option<u64>,
     /// How often the file is synchronised with its disk; zero: never.
     pub sync: Duration,
-    /// Level of compression of the trace, one of [`LEVELS`](crate::LEVELS); [`None`]: none.
+    /// Level of compression of the trace, one of [`LEVELS`](auxview::pack::LEVELS); [`None`]: none.
     pub compress: Option<i32>,
     /// How the progress is shown.
     pub live: Live,

@@ -326,14 +326,6 @@ impl Backward {
     }
 }
 
-/// How far a unit has come in overwrite mode from one head to another. A head that has gone back is an offset: see `snapshot/laps.rs`.
-pub(crate) fn since(size: u64, before: u64, head: u64) -> u64 {
-    match head.checked_sub(before) {
-        Some(way) => way,
-        None => head.wrapping_sub(before).checked_rem(size).unwrap_or(0),
-    }
-}
-
 /// Cuts a range of positions into pieces of at most `piece` bytes.
 pub fn pieces(range: Range<u64>, piece: usize) -> impl Iterator<Item = Range<u64>> {
     let mut at = range.start;
@@ -509,13 +501,6 @@ mod tests {
         }
         assert!(Backward::with(100, 32).is_err() && Backward::with(128, 128).is_err());
         assert!(Backward::new(IN_FLIGHT).is_err() && Backward::new(2 * IN_FLIGHT).is_ok());
-    }
-
-    #[test]
-    fn a_head_that_goes_back_is_an_offset() {
-        for (before, head, way) in [(0, 8, 8), (8, 100, 92), (60, 4, 8), (100, 4, 32), (0, 0, 0)] {
-            assert_eq!(since(64, before, head), way, "{before} {head}");
-        }
     }
 
     proptest! {

@@ -21,9 +21,10 @@ mod switch;
 
 pub(crate) use plan::default_watermark;
 
+pub use auxview::trace::Mode;
 pub use clock::{Clock, Moment};
 pub use opened::{Known, Opened};
-pub use plan::{known_sideband, Mode, Plan, SIDEBAND, TRACKING};
+pub use plan::{known_sideband, Plan, SIDEBAND, TRACKING};
 pub use rings::Rings;
 pub use switch::Switch;
 

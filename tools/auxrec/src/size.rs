@@ -85,17 +85,6 @@ pub fn parse_rings(text: &str, page: usize) -> Result<RingSizes> {
     })
 }
 
-/// Bytes for people: exact, in the largest unit that is.
-#[must_use]
-pub fn bytes(n: u64) -> String {
-    for (shift, unit) in [(30, "GiB"), (20, "MiB"), (10, "KiB")] {
-        if n != 0 && n % (1 << shift) == 0 {
-            return format!("{} {unit}", n >> shift);
-        }
-    }
-    format!("{n} B")
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -141,8 +130,6 @@ mod tests {
             let error = parse_rings(text, 4096).unwrap_err().to_string();
             assert!(error.contains(says), "{text}: {error}");
         }
-        assert_eq!(bytes(1 << 21), "2 MiB");
-        assert_eq!(bytes(1537), "1537 B");
     }
 
     proptest! {

@@ -11,25 +11,50 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
+use auxview::trace::FIRST_ID;
 use perfdata::{Attr, EventDesc, Flags, Lost, SampleId, SampleType, Tracepoint};
 use tracering::dat::{self, Head};
 use tracering::{Instance, Missed, Named, Recorded, Recorder, SubBuffer, Taken, Tracefs};
 
 use crate::drain::Sink;
-use crate::error::{Error, Result};
-use crate::loss::Loss;
+use crate::error::Error;
 use crate::message::say;
 use crate::output::Output;
 use crate::session::Plan;
 use crate::sys;
+use auxview::loss::Loss;
 
 /// `PERF_TYPE_TRACEPOINT`.
 const TRACEPOINT: u32 = 2;
-/// The ids of these events in a file are above those that the kernel gives to its own.
-const FIRST_ID: u64 = 1 << 62;
-/// Whether a file has this event of tracefs by `auxrec record --trace`.
-pub(crate) fn is_ours(id: u64) -> bool {
-    id >= FIRST_ID
+
+/// An error of tracefs or of the recording, as a sentence.
+#[derive(Debug)]
+pub(crate) struct Failure(Error);
+
+type Result<T> = std::result::Result<T, Failure>;
+
+impl From<tracering::Error> for Failure {
+    fn from(error: tracering::Error) -> Self {
+        Self(Error::failed(format!("--trace: {error}")))
+    }
+}
+
+impl From<perfdata::Error> for Failure {
+    fn from(error: perfdata::Error) -> Self {
+        Self(error.into())
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self(error)
+    }
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Self {
+        failure.0
+    }
 }
 
 /// Samples are handed on when there are so many bytes of them.
@@ -85,7 +110,7 @@ impl Tracepoints {
         let events = top.events(&wanted.events)?;
         let instance = Instance::new(&top, "auxrec")?;
         let tracefs = instance.tracefs();
-        let set = |file: &str, text: &str| tracefs.write(file, text).map_err(Error::from);
+        let set = |file: &str, text: &str| tracefs.write(file, text).map_err(Failure::from);
         if let Some(kib) = wanted.buffer {
             set("buffer_size_kb", &kib.to_string())?;
         }
@@ -184,7 +209,7 @@ impl Tracepoints {
         // The kernel's own events have no switch.
         let events = self.events.values();
         let switched = events.filter(|event| event.system != "ftrace");
-        self.instance.enable(switched).map_err(Error::from)
+        self.instance.enable(switched).map_err(Failure::from)
     }
 
     /// Ends to record, and reads what the buffers have.
@@ -196,13 +221,13 @@ impl Tracepoints {
             return Ok(());
         };
         let tracefs = self.instance.tracefs();
-        let stopped = tracefs.write("tracing_on", "0").map_err(Error::from);
+        let stopped = tracefs.write("tracing_on", "0").map_err(Failure::from);
         self.end.store(true, Ordering::Release);
         let (recorder, result) = thread
             .join()
             .map_err(|_| Error::failed("the thread of --trace panicked"))?;
         self.recorded = Some(recorder.stop()?);
-        stopped.and(result.map_err(Error::from))
+        stopped.and(result.map_err(Failure::from))
     }
 
     /// Writes the samples into the recording, or the `trace.dat`; what was lost on each CPU.
@@ -300,7 +325,7 @@ impl Samples<'_> {
                 Missed::Unknown => {}
             }
             last = self.sub_buffer(cpu, &sub)?;
-            Ok::<_, Error>(())
+            Ok::<_, Failure>(())
         })?;
         self.lost(cpu, last, self.left)?;
         self.flush()

@@ -234,7 +234,7 @@ fn no_room(name: &str) -> Result<String> {
     let seen = says_and_recovers(&ended, &file, &disk)?;
     // Nothing says that it was ever killed.
     let bytes = std::fs::read(file.path())?;
-    let findings = auxrec::check::check(&bytes)?;
+    let findings = auxview::check::check(&bytes)?;
     ensure!(!findings.recovered, "{findings}");
     Ok(seen.to_string())
 }

@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{ensure, Context, Result};
-use auxrec::pieces::Pieces;
-use auxrec::trace::Trace;
+use auxview::pieces::Pieces;
+use auxview::trace::Trace;
 use pattern_codec::Header;
 
 use crate::{counting, module};

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{ensure, Context, Result};
-use auxrec::trace::Trace;
+use auxview::trace::Trace;
 
 use crate::beside::{one_cpu, said, Case};
 use crate::differences::Tool::{self, Auxrec, Perf};
@@ -94,7 +94,7 @@ fn pattern() -> Result<String> {
             Auxrec => !warned && info.is_none() && own,
         };
         ensure!(ended.status == 0 && !records && wanted, "{seen}");
-        let findings = auxrec::check::check(&std::fs::read(file.path())?)?;
+        let findings = auxview::check::check(&std::fs::read(file.path())?)?;
         ensure!(
             tool == Perf || findings.problems.is_empty(),
             "check: {:?}",
@@ -139,7 +139,7 @@ fn stamped() -> Result<String> {
         u64::try_from(shown)? == counted || !alone && shown != 0,
         "perf shows {shown} of {counted} instructions"
     );
-    let drawn = auxrec::flamegraph::calls(&bytes, Path::new("/"));
+    let drawn = auxview::flamegraph::calls(&bytes, Path::new("/"));
     let refused = drawn.err().context("a flame graph of it is drawn")?;
     ensure!(refused.to_string().contains("--per-thread"), "{refused}");
 

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{ensure, Result};
-use auxrec::trace::Trace;
+use auxview::trace::Trace;
 
 use crate::beside::Case;
 use crate::module;

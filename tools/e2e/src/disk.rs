@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{bail, ensure, Context, Result};
-use auxrec::trace::Trace;
+use auxview::trace::Trace;
 use perfdata::File;
 
 use crate::cases::{released, Seen, PAGE};

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context, Result};
 use auxrec::sys::Event;
-use auxrec::trace::Trace;
+use auxview::trace::Trace;
 use perfdata::Attr;
 use rustix::process::Pid;
 use rustix::thread::{sched_setaffinity, CpuSet};
@@ -103,7 +103,7 @@ fn cpu(name: &str) -> Result<String> {
             ended.status,
             ended.errors
         );
-        let findings = auxrec::check::check(&std::fs::read(file.path())?)?;
+        let findings = auxview::check::check(&std::fs::read(file.path())?)?;
         let offline = findings.rings.iter();
         let offline: Vec<bool> = offline.map(|(_, loss, _)| loss.offline != 0).collect();
         ensure!(
@@ -189,7 +189,7 @@ fn newcomer(name: &str) -> Result<String> {
         std::fs::remove_file(&json)?;
         let seen = Seen::of(&file)?;
         seen.is_right()?;
-        let findings = auxrec::check::check(&std::fs::read(file.path())?)?;
+        let findings = auxview::check::check(&std::fs::read(file.path())?)?;
         let rings = findings.rings.iter();
         let rings: Vec<_> = rings
             .map(|(name, loss, _)| (name.as_str(), loss.offline != 0))

@@ -5,8 +5,8 @@
 use std::fmt;
 
 use anyhow::{bail, ensure, Context, Result};
-use auxrec::pieces::Pieces;
-use auxrec::trace::Trace;
+use auxview::pieces::Pieces;
+use auxview::trace::Trace;
 
 use crate::module;
 use crate::recording::{Reader, Recorder, TraceFile};

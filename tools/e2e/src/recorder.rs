@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Context, Result};
-use auxrec::trace::Trace;
+use auxview::trace::Trace;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::fs::{mknodat, FileType, Mode, CWD};
 use rustix::process::Signal;
@@ -218,7 +218,7 @@ pub fn accounted(ended: &Ended, seen: &Seen) -> Result<()> {
 pub fn pieces(file: &Path) -> Result<Vec<Vec<(u64, u64)>>> {
     let bytes = std::fs::read(file)?;
     let trace = Trace::read(&bytes)?;
-    let of = |ring: &auxrec::trace::Ring| {
+    let of = |ring: &auxview::trace::Ring| {
         let pieces = ring.pieces.iter();
         pieces.map(|piece| (piece.offset, piece.size)).collect()
     };

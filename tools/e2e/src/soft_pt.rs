@@ -20,7 +20,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context, Result};
-use auxrec::trace::Trace;
+use auxview::trace::Trace;
 use perfdata::{Attr, Flags, Read};
 use rustix::process::{kill_process, Pid, Signal};
 

@@ -32,7 +32,7 @@ fn at_once(_name: &str) -> Result<String> {
             let more = [target, &["--", program, "--version"]].concat();
             let arguments = with("rate=16384", 64, &more);
             let ended = Recorder::start(file.path(), &arguments)?.wait(Reader::KeepsUp)?;
-            let findings = auxrec::check::check(&std::fs::read(file.path())?)?;
+            let findings = auxview::check::check(&std::fs::read(file.path())?)?;
             ensure!(findings.problems.is_empty(), "{findings}");
             let content = findings.content().context("no counter in the file")?;
             ensure!(

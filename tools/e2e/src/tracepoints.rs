@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{bail, ensure, Context, Result};
-use auxrec::trace::Trace;
+use auxview::trace::Trace;
 use rustix::process::Signal;
 
 use crate::beside::{said, Case};

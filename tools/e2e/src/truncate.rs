@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
-use auxrec::trace::Trace;
+use auxview::trace::Trace;
 use perfdata::AuxFlags;
 use rustix::process::Signal;
 
@@ -27,7 +27,7 @@ fn truncations(file: &TraceFile) -> Result<(usize, usize)> {
     let trace = Trace::read(&bytes)?;
     let mut sum = (0, 0);
     for ring in trace.rings.values() {
-        let cut = |record: &&auxrec::trace::AuxAt| record.aux.flags.contains(AuxFlags::TRUNCATED);
+        let cut = |record: &&auxview::trace::AuxAt| record.aux.flags.contains(AuxFlags::TRUNCATED);
         sum.0 += ring.records.iter().filter(cut).count();
         let first = ring.records.iter().position(|record| cut(&record));
         sum.1 += first.map_or(0, |first| ring.records.len() - first - 1);

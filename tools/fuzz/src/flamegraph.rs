@@ -68,7 +68,7 @@ pub fn flamegraph(input: &[u8]) {
     let Some(root) = &*ROOT else {
         panic!("there is no place for the program");
     };
-    let Ok(calls) = auxrec::flamegraph::calls(input, root.path()) else {
+    let Ok(calls) = auxview::flamegraph::calls(input, root.path()) else {
         return;
     };
     let mut folded = Vec::new();
@@ -238,7 +238,7 @@ mod tests {
     fn seeds_are_right() {
         let root = ROOT.as_ref().unwrap().path();
         for (n, seed) in seeds().unwrap().iter().enumerate() {
-            let calls = auxrec::flamegraph::calls(seed, root).unwrap();
+            let calls = auxview::flamegraph::calls(seed, root).unwrap();
             // The third has two rings. The last has no file.
             let rings = match n {
                 2 => 2,

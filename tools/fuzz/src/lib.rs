@@ -14,7 +14,8 @@ use std::sync::LazyLock;
 use auxrec::control::{Channel, Lines};
 use auxrec::delay::{Delay, Switch};
 use auxrec::pmu::{Pmus, Term};
-use auxrec::{check, convert, dump, json, report, size, target};
+use auxrec::{size, target};
+use auxview::{check, convert, dump, json, report};
 use cap::Cap;
 use perfdata::{Feature, Features, File, IndexEntry, RecordType, Stream};
 

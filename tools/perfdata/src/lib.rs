@@ -37,6 +37,7 @@
 #![forbid(unsafe_code)]
 
 mod attr;
+pub mod auxtrace;
 mod bytes;
 mod error;
 mod feature;

@@ -10,13 +10,14 @@ use perfdata::{ClockData, EventDesc, Feature, Features, IdIndexEntry, TimeConv};
 use super::Limits;
 use crate::decoder::Info;
 use crate::host;
-use crate::join::Apart;
 use crate::pmu::Pmus;
 use crate::session::{Mode, Plan};
 use crate::sys;
 use crate::target::Target;
 use crate::tracepoints::Described;
-use crate::unpack::NOTE;
+use auxview::join::Apart;
+use auxview::trace::{CYCLES, REFERENCE};
+use auxview::unpack::NOTE;
 
 /// The description of a recording, for each of its files.
 #[derive(Debug, Clone)]
@@ -44,11 +45,6 @@ pub(crate) struct Description {
     /// The events of tracefs that it has.
     pub tracepoints: Option<Described>,
 }
-
-/// The note that says what the `reference` of AUXTRACE records is. Without it, it is the time.
-pub(crate) const REFERENCE: &str = "reference";
-/// The processor's cycle counter, of which TIME_CONV makes the time.
-pub(crate) const CYCLES: &str = "cycles";
 
 /// The features of the file with the number `part`. `ended` says how the file ended, `more` are
 /// further notes.

@@ -9,6 +9,8 @@ use std::sync::atomic::Ordering;
 use perfdata::{Auxtrace, FinishedRound, Writer};
 
 use super::Output;
+use auxview::join::merge;
+
 use crate::drain::{Sink, Tape, Times};
 use crate::error::Result;
 use crate::sys::Mapping;
@@ -135,12 +137,4 @@ pub(super) fn payload_at<W: Write + Seek>(
             other => other,
         }
     })
-}
-
-/// The span that covers both.
-pub(crate) fn merge(a: Option<Times>, b: Option<Times>) -> Option<Times> {
-    match (a, b) {
-        (Some((a, b)), Some((c, d))) => Some((a.min(c), b.max(d))),
-        (a, b) => a.or(b),
-    }
 }

@@ -9,23 +9,10 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use rustix::io::Errno;
+use auxview::file::{bring, cannot_write};
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::message::say;
-
-/// Waits until all of a file is on its disk.
-pub(crate) fn to_disk(file: &File, path: &Path) -> Result<()> {
-    file.bring().map_err(|e| cannot_write(path, &e))
-}
-
-fn cannot_write(path: &Path, e: &io::Error) -> Error {
-    Error::Disk(format!(
-        "cannot write {} to its disk: {e}. What of it is on the disk is not known: copy it to another disk, check the copy with \
-         `auxrec check`, and record there",
-        path.display()
-    ))
-}
 
 /// A file as its disk sees it.
 pub(super) trait Disk: Send + 'static {
@@ -37,10 +24,7 @@ pub(super) trait Disk: Send + 'static {
 
 impl Disk for File {
     fn bring(&self) -> io::Result<()> {
-        match rustix::fs::fdatasync(self) {
-            Ok(()) | Err(Errno::INVAL | Errno::ROFS) => Ok(()),
-            Err(e) => Err(e.into()),
-        }
+        bring(self)
     }
 
     fn length(&self) -> u64 {
@@ -120,6 +104,9 @@ pub(super) mod tests {
 
     use std::sync::atomic::{AtomicU32, Ordering};
     use std::sync::Arc;
+
+    use auxview::file::to_disk;
+    use rustix::io::Errno;
 
     use super::*;
 

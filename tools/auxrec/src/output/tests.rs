@@ -12,9 +12,9 @@ use super::sink::payload_at;
 use super::sync::tests::Bad;
 use super::*;
 use crate::drain::{Sink, Tape};
-use crate::join::Apart;
 use crate::session::Plan;
 use crate::sys::{self, Mapping};
+use auxview::join::Apart;
 
 const PAGES: usize = 4;
 
@@ -139,8 +139,8 @@ fn others_cannot_read_files_of_trace() {
     let mut series = Output::create(&in_it("series"), what, limits).unwrap();
     series.next().unwrap();
     drop((whole, part, series));
-    crate::recover::recover(&in_it("series.0002"), &in_it("copy")).unwrap();
-    crate::convert::convert_file(&in_it("copy"), &in_it("plain")).unwrap();
+    auxview::recover::recover(&in_it("series.0002"), &in_it("copy")).unwrap();
+    auxview::convert::convert_file(&in_it("copy"), &in_it("plain")).unwrap();
     let entries = fs::read_dir(directory.path()).unwrap();
     let modes = entries.map(|entry| entry.unwrap().metadata().unwrap().permissions().mode());
     assert_eq!(modes.collect::<Vec<_>>(), [0o100_600; 6]);

@@ -17,7 +17,6 @@ use crate::decoder::{self, Cpus};
 use crate::delay::Delay;
 use crate::error::{Error, Result};
 use crate::filter;
-use crate::join::Apart;
 use crate::limits::Limits;
 use crate::output::Description;
 use crate::parallel::share;
@@ -27,6 +26,7 @@ use crate::size::check_ring;
 use crate::sys;
 use crate::target::{check_online, process_of, threads, Target};
 use crate::tracepoints::Described;
+use auxview::join::Apart;
 
 impl Options {
     /// What to open, by these limits, where these CPUs are online.

@@ -13,9 +13,7 @@ use crate::apart;
 use crate::delay::{Delay, Switch as Switching};
 use crate::drain::{self, Again, Drain, Tape};
 use crate::error::{Error, Result};
-use crate::join;
 use crate::live::{Gauge, Live, View};
-use crate::loss::Loss;
 use crate::message::say;
 use crate::newcomers::Newcomers;
 use crate::output::Output;
@@ -25,6 +23,7 @@ use crate::snapshot::Snapshots;
 use crate::sys::Workload;
 use crate::tracepoints::Tracepoints;
 use crate::watch::Wake;
+use auxview::loss::Loss;
 
 /// How often the recorder updates the file's header, and restarts events that are off while their
 /// rings are empty.
@@ -340,7 +339,7 @@ impl Recording {
             drain::counts(&attr, time, rings, &mut file.file)?;
             file.flush()?;
         }
-        tracepoints
+        tracepoints.map_err(Error::from)
     }
 
     /// Finishes the files, also after an error, and joins those of the threads.
@@ -409,7 +408,7 @@ impl Recording {
             }
             // Stops the threads that synchronise these files.
             self.parts.clear();
-            file = join::join(&path, !options.sync.is_zero())?;
+            file = apart::joined(&path, !options.sync.is_zero())?;
         }
         result?;
         let names = self.session.rings().iter().map(Rings::name);

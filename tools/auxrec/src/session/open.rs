@@ -10,9 +10,10 @@ use rustix::io::Errno;
 
 use super::hotplug::Hotplug;
 use super::opened::Opened;
-use super::plan::{Mode, Plan, TRACKING};
+use super::plan::{Plan, TRACKING};
 use super::rings::{Beside, Rings};
 use super::switch::{State, Switched};
+use super::Mode;
 use crate::error::{Error, Result};
 use crate::limits::Limits;
 use crate::pmu::Role;

@@ -8,15 +8,17 @@ use std::sync::Arc;
 
 use perfdata::{Attr, Flags, Read, SampleType};
 
+use auxview::trace::Mode;
+
 use crate::code::Code;
 use crate::drain::OnTruncate;
 use crate::error::{Error, Result};
 use crate::limits::Limits;
 use crate::pmu::{EventSpec, Format, Role};
 use crate::ring::IN_FLIGHT;
-use crate::size::bytes;
 use crate::sys::{self, Event};
 use crate::target::threads;
+use auxview::size::bytes;
 
 /// The name of the tracking event. Its records report names, threads and mappings.
 pub const TRACKING: &str = "dummy:u";
@@ -75,17 +77,6 @@ pub(crate) fn default_watermark(aux: usize, events: &[(EventSpec, Role)]) -> u32
         most - most % page
     };
     u32::try_from(watermark).unwrap_or(u32::MAX)
-}
-
-/// How the AUX area is used.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Mode {
-    /// Non-overwrite mode: the recorder reads every byte. Trace that finds no room is lost.
-    #[default]
-    Linear,
-    /// Overwrite mode: the newest bytes overwrite the oldest. The recorder reads the area when it
-    /// takes a snapshot.
-    Overwrite,
 }
 
 /// Files that are open beside those of events: the recording, signals, timers.

@@ -170,10 +170,10 @@ pub(super) fn killed(name: &str) -> Result<String> {
                 "auxrec recover: {}",
                 String::from_utf8_lossy(&output.stderr)
             );
-            std::fs::rename(auxrec::recover::beside(file.path()), file.path())?;
+            std::fs::rename(auxview::recover::beside(file.path()), file.path())?;
             Seen::of(&file)?
         } else {
-            auxrec::recover::in_place(file.path())?;
+            auxview::recover::in_place(file.path())?;
             Seen::read(&[file.path().to_owned()])?.0
         };
         seen.is_right().with_context(|| format!("kill {time}"))?;

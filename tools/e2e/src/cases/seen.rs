@@ -14,7 +14,7 @@ use crate::recording::TraceFile;
 
 /// What is in a file.
 pub struct Seen {
-    pub content: auxrec::check::Content,
+    pub content: auxview::check::Content,
     problems: Vec<String>,
     pub wraps: u64,
     pub truncations: u64,
@@ -48,9 +48,9 @@ impl Seen {
     pub(super) fn read(paths: &[PathBuf]) -> Result<(Self, i32)> {
         let files = paths
             .iter()
-            .map(|path| auxrec::source::open(path))
+            .map(|path| auxview::source::open(path))
             .collect::<Result<Vec<_>, _>>()?;
-        let findings = auxrec::check::check_parts(&files)?;
+        let findings = auxview::check::check_parts(&files)?;
         let content = findings
             .content()
             .context("the file has no trace of pattern")?;
@@ -108,8 +108,8 @@ impl std::fmt::Display for Seen {
 
 /// The CPUs that have written packets, as the packets say.
 fn cpus(files: &[File]) -> Result<Vec<u32>> {
-    let trace = auxrec::trace::Trace::read_parts(files)?;
-    let mut read = auxrec::pieces::Pieces::of(files);
+    let trace = auxview::trace::Trace::read_parts(files)?;
+    let mut read = auxview::pieces::Pieces::of(files);
     let mut cpus = BTreeSet::new();
 
     for piece in trace.rings.values().flat_map(|ring| &ring.pieces) {

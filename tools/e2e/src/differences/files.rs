@@ -59,7 +59,7 @@ pub(super) fn several_files() -> Result<String> {
         let parts = parts(file.path())?;
         let mut bad = 0;
         for part in parts.iter().skip(1) {
-            let findings = auxrec::check::check(&std::fs::read(part)?)?;
+            let findings = auxview::check::check(&std::fs::read(part)?)?;
             let index = findings
                 .problems
                 .iter()

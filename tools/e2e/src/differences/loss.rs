@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{ensure, Context, Result};
-use auxrec::trace::Trace;
+use auxview::trace::Trace;
 use rustix::process::Signal;
 
 use super::Tool::{Auxrec, Perf};
@@ -168,7 +168,7 @@ pub(super) fn killed() -> Result<String> {
             .arg(file.path())
             .output()?;
         ensure!(output.status.success(), "auxrec recover: {output:?}");
-        let recovered = auxrec::recover::beside(file.path());
+        let recovered = auxview::recover::beside(file.path());
         let after = perf_reads(&recovered)?;
         ensure!(
             std::fs::read(file.path())? == there,

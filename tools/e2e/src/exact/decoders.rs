@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use anyhow::{ensure, Context, Result};
-use auxrec::pieces::Pieces;
-use auxrec::trace::Trace;
+use auxview::pieces::Pieces;
+use auxview::trace::Trace;
 use object::{Object, ObjectSegment, ObjectSymbol};
 use perfdata::Event;
 use steptrace::compare::{self, Decoded};

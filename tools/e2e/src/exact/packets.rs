@@ -7,8 +7,8 @@ use std::fs;
 use std::path::PathBuf;
 
 use anyhow::{bail, ensure, Context, Result};
-use auxrec::pieces::Pieces;
-use auxrec::trace::Trace;
+use auxview::pieces::Pieces;
+use auxview::trace::Trace;
 use clap::Args;
 use object::{Object, ObjectSegment};
 use perfdata::{Event, Mmap2};

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{bail, ensure, Context, Result};
-use auxrec::trace::Trace;
+use auxview::trace::Trace;
 
 use super::{accounted, end, pieces, size, wait_for, with};
 use crate::cases::{released, Seen, PAGE};

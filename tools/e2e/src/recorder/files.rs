@@ -32,7 +32,7 @@ impl Drop for Parts<'_> {
 fn each_alone(parts: &[PathBuf]) -> Result<()> {
     for path in parts {
         let bytes = std::fs::read(path)?;
-        let findings = auxrec::check::check(&bytes)?;
+        let findings = auxview::check::check(&bytes)?;
         ensure!(
             findings.problems.is_empty(),
             "{}: {findings}",

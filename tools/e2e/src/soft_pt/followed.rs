@@ -6,7 +6,7 @@ use std::num::NonZero;
 use std::path::Path;
 
 use anyhow::{ensure, Context, Result};
-use auxrec::trace::Trace;
+use auxview::trace::Trace;
 use object::{Object, ObjectSegment, ObjectSymbol};
 use perfdata::Event;
 
@@ -17,7 +17,7 @@ use crate::workload::CALLS;
 pub struct Followed {
     /// What the driver counted.
     pub counted: u64,
-    calls: auxrec::flamegraph::Calls,
+    calls: auxview::flamegraph::Calls,
     /// Names from the outermost, and instructions.
     folded: Vec<(String, u64)>,
 }
@@ -53,7 +53,7 @@ impl Followed {
         let trace = Trace::read(&bytes)?;
         let counts = trace.rings.values().flat_map(|ring| &ring.counts);
         let counted = counts.map(|count| count.value).sum();
-        let calls = auxrec::flamegraph::calls(&bytes, Path::new("/"))?;
+        let calls = auxview::flamegraph::calls(&bytes, Path::new("/"))?;
         ensure!(calls.losses() == 0, "{}", calls.summary());
 
         let mut folded = Vec::new();

@@ -4,8 +4,8 @@
 
 use std::path::Path;
 
-use auxrec::source;
-use auxrec::trace::Trace;
+use auxview::source;
+use auxview::trace::Trace;
 
 fn main() -> anyhow::Result<()> {
     for path in std::env::args_os().skip(1) {

@@ -8,10 +8,8 @@ use plotters::prelude::*;
 
 use crate::error::{Error, Result};
 use crate::report::truncated;
-use crate::ring::since;
-use crate::session::Mode;
 use crate::size::bytes;
-use crate::trace::{Ring, Trace};
+use crate::trace::{since, Mode, Ring, Trace};
 
 const WIDTH: u32 = 1280;
 const TITLE: u32 = 64;

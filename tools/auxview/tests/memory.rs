@@ -174,10 +174,10 @@ fn packed(out: &mut Writer<Sparse>) {
     }
 }
 
-/// Runs a line of shell, in which `auxrec` has little memory; its exit status and what it wrote.
+/// Runs a line of shell, in which `auxview` has little memory; its exit status and what it wrote.
 fn run(dir: &Path, line: &str) -> (Option<i32>, String) {
-    let auxrec = env!("CARGO_BIN_EXE_auxrec");
-    let script = format!("auxrec() {{ ulimit -d {MEMORY} && exec {auxrec} \"$@\"; }}; {line}");
+    let auxview = env!("CARGO_BIN_EXE_auxview");
+    let script = format!("auxview() {{ ulimit -d {MEMORY} && exec {auxview} \"$@\"; }}; {line}");
     let output = Command::new("sh")
         .args(["-c", &script])
         .current_dir(dir)
@@ -234,7 +234,7 @@ fn no_file_is_too_large() {
             if command.contains("folded") && !is_pattern {
                 continue;
             }
-            let (ended, text) = run(dir.path(), &format!("auxrec {command} {name}"));
+            let (ended, text) = run(dir.path(), &format!("auxview {command} {name}"));
             let said = says.iter().all(|says| text.contains(says.as_str()));
             assert!(
                 ended == Some(status) && said,
@@ -246,13 +246,13 @@ fn no_file_is_too_large() {
         }
     }
     // The plain file, and what cannot be read at any place.
-    let converted = run(dir.path(), "auxrec convert compressed converted");
+    let converted = run(dir.path(), "auxview convert compressed converted");
     assert_eq!(converted, (Some(0), String::new()));
     for command in ["check", "report", "dump"] {
         let said = [
-            "auxrec COMMAND compressed",
-            "auxrec COMMAND converted",
-            "cat compressed | auxrec COMMAND /dev/stdin",
+            "auxview COMMAND compressed",
+            "auxview COMMAND converted",
+            "cat compressed | auxview COMMAND /dev/stdin",
         ]
         .map(|line| run(dir.path(), &line.replace("COMMAND", command)));
         assert!(

@@ -10,7 +10,7 @@ use std::io::Cursor;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-use auxrec::flamegraph::calls;
+use auxview::flamegraph::calls;
 use intel_pt::insn::{Far, Insn, Kind, Mode};
 use intel_pt::{Config, Encoder, Full, Output, Step};
 use perfdata::{

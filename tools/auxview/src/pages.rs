@@ -10,7 +10,10 @@ use clap::Command;
 use clap_complete::Shell;
 
 /// Writes `man1/*.1` and `completions/*` into a directory.
-pub fn write(mut command: Command, directory: &Path) -> Result<()> {
+///
+/// # Errors
+/// If it cannot be written.
+pub fn write(mut command: Command, name: &str, directory: &Path) -> Result<()> {
     let man = directory.join("man1");
     let completions = directory.join("completions");
     for dir in [&man, &completions] {
@@ -20,7 +23,7 @@ pub fn write(mut command: Command, directory: &Path) -> Result<()> {
     clap_mangen::generate_to(command.clone(), &man)
         .with_context(|| format!("cannot write to {}", man.display()))?;
     for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
-        clap_complete::generate_to(shell, &mut command, "auxrec", &completions)
+        clap_complete::generate_to(shell, &mut command, name, &completions)
             .with_context(|| format!("cannot write to {}", completions.display()))?;
     }
     Ok(())

@@ -30,7 +30,6 @@ use std::thread;
 use inferno::flamegraph::{from_lines, Options};
 
 use crate::error::{Error, Result};
-use crate::intel_pt::DECODER;
 use crate::pieces::Pieces;
 use crate::source::Source;
 use crate::trace::Trace;
@@ -55,7 +54,7 @@ pub struct Calls {
 pub fn calls<S: Source + ?Sized>(file: &S, root: &Path) -> Result<Calls> {
     let trace = Trace::read(file)?;
     let sideband = Sideband::read(file)?;
-    if sideband.format != Some(DECODER) {
+    if sideband.format != Some(perfdata::auxtrace::INTEL_PT) {
         return Err(Error::failed(format!(
             "there is no trace of Intel PT in it, but of the PMU `{}`; a flame graph is drawn of what intel_pt or soft_pt recorded",
             trace.pmu

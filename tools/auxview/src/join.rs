@@ -16,8 +16,7 @@ use perfdata::{
 };
 
 use crate::error::{Error, Result};
-use crate::message::say;
-use crate::output::{merge, to_disk};
+use crate::file::to_disk;
 use crate::recover::{self, Copy};
 
 #[cfg(test)]
@@ -31,7 +30,7 @@ const MOST: usize = 1 << 16;
 
 /// What the notes of a file say of it: that its recording is apart.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Apart {
+pub struct Apart {
     /// No other recording has this.
     pub id: String,
     /// How many threads there are.
@@ -47,6 +46,8 @@ impl Apart {
     /// The threads whose files are in the one that has this.
     const JOINED: &str = "joined";
 
+    /// What the notes of its file say of it.
+    #[must_use]
     pub fn notes(&self) -> Vec<(&'static str, String)> {
         let mut notes = vec![
             (Self::ID, self.id.clone()),
@@ -73,6 +74,18 @@ impl Apart {
     }
 }
 
+/// The times of the first and the last record, ns.
+pub type Times = (u64, u64);
+
+/// The span that covers both.
+#[must_use]
+pub fn merge(a: Option<Times>, b: Option<Times>) -> Option<Times> {
+    match (a, b) {
+        (Some((a, b)), Some((c, d))) => Some((a.min(c), b.max(d))),
+        (a, b) => a.or(b),
+    }
+}
+
 type Notes = Vec<(String, String)>;
 
 fn notes_of(section: Option<Section<'_>>) -> Result<Notes> {
@@ -86,7 +99,8 @@ fn find(notes: &Notes, key: &str) -> Option<String> {
 }
 
 /// The file of a thread.
-pub(crate) fn part_of(file: &Path, thread: usize) -> PathBuf {
+#[must_use]
+pub fn part_of(file: &Path, thread: usize) -> PathBuf {
     let mut name = file.as_os_str().to_owned();
     name.push(format!(".t{thread}"));
     name.into()
@@ -229,7 +243,7 @@ pub struct Joined {
 }
 
 /// A file of a recording that is apart, into which the others are to be joined.
-pub(crate) struct Whole {
+pub struct Whole {
     path: PathBuf,
     /// Of a copy, the file that it was made of. The files of the threads are beside that one, and stay.
     source: Option<PathBuf>,
@@ -422,28 +436,11 @@ fn removed(path: &Path) -> Option<String> {
     fs::remove_file(path).err().map(cannot)
 }
 
-/// Joins what the threads of a recorder have written; how long the file is then.
-pub(crate) fn join(path: &Path, sync: bool) -> Result<u64> {
-    let name = path.display();
-    let joined = Whole::open(path).and_then(|file| {
-        let gone = || Error::failed("it is another file now");
-        file.ok_or_else(gone)?.join(false, sync)
-    });
-    let joined = joined.map_err(|e| {
-        Error::failed(format!(
-            "cannot join the files of the threads, {} and so on, to {name}: {e}. They hold all that was recorded: make room for as much \
-             again, and `auxrec recover --in-place {name}` joins them",
-            part_of(path, 0).display()
-        ))
-    })?;
-    for remark in joined.remarks {
-        say(format_args!("{remark}"));
-    }
-    Ok(joined.len)
-}
-
-#[cfg(test)]
-pub(crate) fn append_all<R: Read + Seek, W: Write + Seek>(
+/// Appends all parts to a file, round by round: what there is of the join when the parts are no files.
+///
+/// # Errors
+/// If one cannot be read, or the output fails.
+pub fn append_all<R: Read + Seek, W: Write + Seek>(
     parts: impl Iterator<Item = Stream<R>>,
     out: &mut Writer<W>,
 ) -> Result<Recovered> {

@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 use perfdata::{Feature, Stream};
 
 use crate::error::{Error, Result};
+use crate::file::create_new;
 use crate::join::{Joined, Whole};
-use crate::output::create_new;
 
 /// What a file's note `ended` says after it.
-pub(crate) const ENDED: &str = "recovered";
+pub const ENDED: &str = "recovered";
 
 /// The file that [`recover`] writes if the user names none.
 #[must_use]

@@ -4,7 +4,7 @@
 
 use std::io::Cursor;
 
-use auxrec::check::{check, Findings};
+use auxview::check::{check, Findings};
 use pattern_codec::{Header, Kind};
 use perfdata::{
     Attr, Aux, AuxFlags, Auxtrace, Encode, EventDesc, Features, FinishedInit, Flags, IdIndex,

@@ -240,7 +240,7 @@ impl Sideband {
     }
 }
 
-/// The conversion that stands in the private words of `AUXTRACE_INFO`, see [`crate::intel_pt::info`].
+/// The conversion that stands in the private words of `AUXTRACE_INFO`: those of `intel_pt_info_fill()` in perf's `arch/x86/util/intel-pt.c`.
 fn clock(words: &[u8]) -> TimeConv {
     let word = |n: usize| {
         words

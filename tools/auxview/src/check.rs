@@ -14,9 +14,8 @@ use perfdata::{AuxFlags, Stream};
 
 use crate::error::Result;
 use crate::loss::Loss;
-use crate::session::Mode;
 use crate::source::{Reader, Source};
-use crate::trace::{Problems, Ring, Trace};
+use crate::trace::{Mode, Problems, Ring, Trace};
 
 #[path = "check/content.rs"]
 mod content;

@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::source::{Reader, Source};
 
 /// The note of a file whose trace is compressed.
-pub(crate) const NOTE: &str = "compressed";
+pub const NOTE: &str = "compressed";
 /// So much plain trace is read at once.
 const PORTION: usize = 64 << 10;
 /// Length of an AUXTRACE record.

@@ -17,7 +17,7 @@ pub const LEVELS: std::ops::RangeInclusive<i32> = 1..=22;
 const PART: usize = 60 * 1024;
 
 /// Makes of each piece of trace a row of compressed parts.
-pub(crate) struct Pack {
+pub struct Pack {
     zstd: Compressor<'static>,
     piece: Auxtrace,
     /// How much of the piece was written.
@@ -27,6 +27,10 @@ pub(crate) struct Pack {
 }
 
 impl Pack {
+    /// Begins.
+    ///
+    /// # Errors
+    /// If there is no such level, or no memory.
     pub fn new(level: i32) -> Result<Self> {
         let mut zstd = Compressor::new(level).map_err(|e| cannot(&e))?;
         // Four bytes by which damage shows.
@@ -48,6 +52,9 @@ impl Pack {
     }
 
     /// Some of the piece.
+    ///
+    /// # Errors
+    /// If it cannot be compressed, or the file cannot be written.
     pub fn payload<W: Write + Seek>(
         &mut self,
         mut bytes: &[u8],

@@ -4,9 +4,9 @@
 
 use std::num::NonZero;
 
-use auxrec::check::{check, Findings};
-use auxrec::report::{report, timeline};
-use auxrec::trace::Trace;
+use auxview::check::{check, Findings};
+use auxview::report::{report, timeline};
+use auxview::trace::Trace;
 use pattern_codec::Kind;
 use perfdata::{AuxFlags, AuxtraceInfo, TimeConv};
 use proptest::prelude::*;

@@ -9,10 +9,9 @@ use perfdata::AuxFlags;
 use crate::check::wraps;
 use crate::error::{Error, Result};
 use crate::loss::Loss;
-use crate::session::Mode;
 use crate::source::Source;
 use crate::svg;
-use crate::trace::{AuxAt, Trace};
+use crate::trace::{AuxAt, Mode, Trace};
 
 /// Writes the report of a recording.
 ///

@@ -9,7 +9,7 @@ use std::path::Path;
 use perfdata::Writer;
 
 use crate::error::{Error, Result};
-use crate::output::create_new;
+use crate::file::create_new;
 use crate::source::{self, Source};
 use crate::unpack::{begin, plain, Next, Plain};
 

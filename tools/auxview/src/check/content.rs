@@ -15,9 +15,8 @@ use pattern_codec::{
 use super::Content;
 use crate::error::Result;
 use crate::pieces::Pieces;
-use crate::session::Mode;
 use crate::source::Source;
-use crate::trace::{Piece, Problems, Ring, Trace};
+use crate::trace::{Mode, Piece, Problems, Ring, Trace};
 
 /// The PMU whose trace `check` can read.
 const PATTERN: &str = "pattern";

@@ -6,22 +6,28 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::num::NonZero;
 
+use perfdata::auxtrace::{ARM_SPE, INTEL_BTS, INTEL_PT};
 use perfdata::{Aux, AuxFlags, Auxtrace, Event, Feature, Read, RecordType, Stream, TimeConv};
 
-use crate::decoder::{ARM_SPE, INTEL_BTS};
 use crate::error::{Error, Result};
-use crate::intel_pt::DECODER;
 use crate::loss::Loss;
-use crate::output::{CYCLES, REFERENCE};
 use crate::recover::ENDED;
-use crate::session::Mode;
 use crate::source::Source;
-use crate::tracepoints::is_ours;
 use crate::unpack::{Next, Place, Plain};
 
+mod area;
+mod problems;
 mod tracefs;
 
-pub use tracefs::Tracefs;
+pub use area::{since, Mode};
+pub use problems::Problems;
+use tracefs::is_ours;
+pub use tracefs::{Tracefs, FIRST_ID};
+
+/// The note that says what the `reference` of AUXTRACE records is. Without it, it is the time.
+pub const REFERENCE: &str = "reference";
+/// The processor's cycle counter, of which TIME_CONV makes the time.
+pub const CYCLES: &str = "cycles";
 
 /// An AUX record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,46 +63,6 @@ pub struct Piece {
 
 // They grow with the file.
 const _: () = assert!(size_of::<Piece>() == 48 && size_of::<AuxAt>() == 48);
-
-/// What is wrong, in sentences: the first ones, and how many more there are.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Problems {
-    kept: Vec<String>,
-    more: u64,
-}
-
-impl Problems {
-    /// So many are kept: a file in which everything is wrong must not fill the memory.
-    pub const MAX: usize = 1000;
-
-    pub(crate) fn add(&mut self, text: impl FnOnce() -> String) {
-        if self.kept.len() < Self::MAX {
-            self.kept.push(text());
-        } else {
-            self.more += 1;
-        }
-    }
-
-    pub(crate) fn append(&mut self, other: Self) {
-        other.kept.into_iter().for_each(|text| self.add(|| text));
-        self.more += other.more;
-    }
-
-    /// How many there are besides those that are kept.
-    #[must_use]
-    pub fn more(&self) -> u64 {
-        self.more
-    }
-}
-
-/// Those that are kept.
-impl std::ops::Deref for Problems {
-    type Target = [String];
-
-    fn deref(&self) -> &[String] {
-        &self.kept
-    }
-}
 
 /// A ring of the recording.
 #[derive(Debug, Clone, Default)]
@@ -316,7 +282,7 @@ impl Counter {
     fn look(&mut self, event: &Event<'_>) {
         match event {
             Event::TimeConv(conv) => self.conv = Some(*conv),
-            Event::AuxtraceInfo(kind @ (DECODER | INTEL_BTS | ARM_SPE), _) => {
+            Event::AuxtraceInfo(kind @ (INTEL_PT | INTEL_BTS | ARM_SPE), _) => {
                 self.decoder = Some(*kind);
             }
             _ => {}
@@ -329,7 +295,7 @@ impl Counter {
             Self { noted: true, .. }
             | Self {
                 foreign: true,
-                decoder: Some(DECODER | INTEL_BTS),
+                decoder: Some(INTEL_PT | INTEL_BTS),
                 ..
             } => self.conv?.time(reference),
             // An old recorder wrote its own time, beside records of perf's. For Arm SPE perf writes no time.

@@ -4,6 +4,14 @@
 
 use crate::loss::Loss;
 
+/// The ids of these events in a file are above those that the kernel gives to its own.
+pub const FIRST_ID: u64 = 1 << 62;
+
+/// Whether a file has this event of tracefs by `auxrec record --trace`.
+pub(super) fn is_ours(id: u64) -> bool {
+    id >= FIRST_ID
+}
+
 /// The events of tracefs that a recording has of a CPU.
 #[derive(Debug, Clone, Default)]
 pub struct Tracefs {

@@ -7,9 +7,9 @@
 mod made;
 mod pieces;
 
-use auxrec::check::{check, Findings};
-use auxrec::report::{report, timeline};
-use auxrec::trace::Trace;
+use auxview::check::{check, Findings};
+use auxview::report::{report, timeline};
+use auxview::trace::Trace;
 use pattern_codec::Kind;
 use perfdata::AuxFlags;
 use proptest::prelude::*;
@@ -282,7 +282,7 @@ fn parts_of_a_recording() {
         part(3, "whole", 600, 1024, true),
     ];
     let all: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
-    let findings = auxrec::check::check_parts(&all).unwrap();
+    let findings = auxview::check::check_parts(&all).unwrap();
     assert_eq!(*findings.problems, [""; 0]);
     let content = findings.content().unwrap();
     assert_eq!(
@@ -294,7 +294,7 @@ fn parts_of_a_recording() {
         assert_eq!(*findings.problems, [""; 0], "{findings}");
         assert!(!findings.lost(), "{findings}");
     }
-    let gap = auxrec::check::check_parts(&[all[0], all[2]]).unwrap();
+    let gap = auxview::check::check_parts(&[all[0], all[2]]).unwrap();
     let text = gap.to_string();
     assert!(
         text.contains("part 3 of a recording cannot follow part 1"),
@@ -486,8 +486,8 @@ fn json_has_its_fields() {
     made.trace(&packets(0, 192), AuxFlags::TRUNCATED)
         .trace(&packets(256, 512), NONE)
         .count(512);
-    let findings = auxrec::json::findings(&made.check());
-    let report = auxrec::json::report(&made.bytes()).unwrap();
+    let findings = auxview::json::findings(&made.check());
+    let report = auxview::json::report(&made.bytes()).unwrap();
     for (value, at, want) in [
         (&findings, "/version", 1),
         (&findings, "/bytes", 448),
@@ -542,6 +542,6 @@ proptest! {
         let _ = check(&bytes).map(|findings| findings.to_string());
         let _ = report(&bytes, &mut Vec::new());
         let _ = timeline(&bytes);
-        let _ = auxrec::dump::dump(&bytes, &mut Vec::new());
+        let _ = auxview::dump::dump(&bytes, &mut Vec::new());
     }
 }

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The commands that read recordings: their options, what they do, and their exit status. `auxview` has them, and `auxrec` under
+//! the same names.
+
+use std::fs;
+use std::io::Write as _;
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use clap::Subcommand;
+
+use crate::error::Error;
+use crate::{check, convert, dump, flamegraph, json, recover, report, source};
+
+/// Finished, and everything was recorded.
+pub const ALL: u8 = 0;
+/// An error.
+pub const FAILED: u8 = 1;
+/// The command line makes no sense.
+pub const USAGE: u8 = 2;
+/// Finished, and trace was lost.
+pub const LOST: u8 = 3;
+
+/// How `--help` ends.
+pub const EXIT: &str =
+    "Exit status: 0 all was recorded, 1 an error, 2 bad usage, 3 finished but trace was lost.";
+
+/// A command with its options.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Verify a recording: its structure, and of the PMU `pattern` every byte
+    Check {
+        /// The recording; of one that went into several files, these in their order
+        #[arg(default_value = "perf.data")]
+        files: Vec<PathBuf>,
+        /// Write what was found as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show a recording: a line for each AUX record, and a summary
+    Report {
+        /// The recording
+        #[arg(default_value = "perf.data")]
+        file: PathBuf,
+        /// Draw head, tail and fill of each AUX area over time into this file
+        #[arg(long, value_name = "OUT.svg")]
+        svg: Option<PathBuf>,
+        /// Draw the calls in a trace of Intel PT's format (intel_pt, soft_pt) into this file
+        #[arg(long, value_name = "OUT.svg")]
+        flamegraph: Option<PathBuf>,
+        /// Write these calls as folded stacks, for other programs that draw
+        #[arg(long, value_name = "OUT.txt")]
+        folded: Option<PathBuf>,
+        /// Look for the files of the programs in this directory, as if it were /
+        #[arg(long, value_name = "DIR", default_value = "/")]
+        symfs: PathBuf,
+        /// Write the summary as JSON, in place of lines
+        #[arg(long)]
+        json: bool,
+    },
+    /// Write a finished copy of a file whose recorder, auxrec or perf, was killed
+    Recover {
+        /// The recording
+        #[arg(default_value = "perf.data")]
+        file: PathBuf,
+        /// The file to write [default: FILE.recovered]
+        #[arg(short, long, value_name = "FILE", conflicts_with = "in_place")]
+        output: Option<PathBuf>,
+        /// Change the recording itself, without a copy: cut off what is no whole record at its end. The files of threads
+        /// (record --apart) are joined into it and removed
+        #[arg(long)]
+        in_place: bool,
+    },
+    /// Write the plain file of one whose trace is compressed
+    Convert {
+        /// The recording
+        from: PathBuf,
+        /// The file to write
+        to: PathBuf,
+    },
+    /// Print the records of a file, one a line
+    Dump {
+        /// The recording
+        #[arg(default_value = "perf.data")]
+        file: PathBuf,
+    },
+}
+
+impl Command {
+    /// Runs it; the exit status.
+    ///
+    /// # Errors
+    /// If a file cannot be read or written.
+    pub fn run(&self) -> anyhow::Result<u8> {
+        match self {
+            Self::Check { files, json } => {
+                let names: Vec<_> = files
+                    .iter()
+                    .map(|file| file.display().to_string())
+                    .collect();
+                let parts = files
+                    .iter()
+                    .map(|file| source::open(file))
+                    .collect::<Result<Vec<_>, Error>>()?;
+                let findings = check::check_parts(&parts).with_context(|| names.join(", "))?;
+                if *json {
+                    print(&pretty(&json::findings(&findings)))?;
+                } else {
+                    print(&findings.to_string())?;
+                }
+                Ok(if !findings.problems.is_empty() {
+                    FAILED
+                } else if findings.lost() {
+                    LOST
+                } else {
+                    ALL
+                })
+            }
+            Self::Report {
+                file,
+                svg,
+                flamegraph,
+                folded,
+                symfs,
+                json,
+            } => {
+                let recording = source::open(file)?;
+                let named = || file.display().to_string();
+                if *json {
+                    print(&pretty(&json::report(&recording).with_context(named)?))?;
+                } else {
+                    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+                    report::report(&recording, &mut out).with_context(named)?;
+                }
+                if let Some(svg) = svg {
+                    let picture = report::timeline(&recording).with_context(named)?;
+                    fs::write(svg, picture)
+                        .with_context(|| format!("cannot write {}", svg.display()))?;
+                }
+                if flamegraph.is_some() || folded.is_some() {
+                    let calls = flamegraph::calls(&recording, symfs).with_context(named)?;
+                    let save = |path: &PathBuf, text| {
+                        fs::write(path, text)
+                            .with_context(|| format!("cannot write {}", path.display()))
+                    };
+                    if *json {
+                        // Who reads it may have ended.
+                        let _ = std::io::stderr().write_all(calls.summary().as_bytes());
+                    } else {
+                        print(&calls.summary())?;
+                    }
+                    if let Some(path) = folded {
+                        let mut text = Vec::new();
+                        calls.fold(&mut text).with_context(named)?;
+                        save(path, text)?;
+                    }
+                    if let Some(path) = flamegraph {
+                        save(path, calls.draw().with_context(named)?)?;
+                    }
+                }
+                Ok(ALL)
+            }
+            Self::Recover {
+                file,
+                output,
+                in_place,
+            } => {
+                let out = match (output, in_place) {
+                    (Some(output), _) => output.clone(),
+                    (None, true) => file.clone(),
+                    (None, false) => recover::beside(file),
+                };
+                let joined = match in_place {
+                    true => recover::in_place(file)?,
+                    false => recover::recover(file, &out)?,
+                };
+                let (found, name) = (joined.found, out.display());
+                for remark in &joined.remarks {
+                    print(&format!("{remark}\n"))?;
+                }
+                print(&if found.was_finished {
+                    format!(
+                        "{} is complete: there is nothing to recover\n",
+                        file.display()
+                    )
+                } else {
+                    let of = match joined.parts {
+                        0 => String::new(),
+                        parts => format!(" joined of {parts} files"),
+                    };
+                    format!(
+                    "{name}:{of} {} records, {} bytes of trace in {} pieces; {} bytes at the end were no whole record, and are left out\n",
+                    found.records, found.trace, found.pieces, found.dropped
+                )
+                })?;
+                Ok(ALL)
+            }
+            Self::Dump { file } => {
+                let recording = source::open(file)?;
+                let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+                dump::dump(&recording, &mut out).with_context(|| file.display().to_string())?;
+                Ok(ALL)
+            }
+            Self::Convert { from, to } => {
+                convert::convert_file(from, to)?;
+                Ok(ALL)
+            }
+        }
+    }
+}
+
+/// The exit status of an error.
+#[must_use]
+pub fn failed(e: &anyhow::Error) -> u8 {
+    if matches!(e.downcast_ref(), Some(Error::Usage(_))) {
+        USAGE
+    } else {
+        FAILED
+    }
+}
+
+/// JSON for people.
+#[must_use]
+pub fn pretty(value: &serde_json::Value) -> String {
+    format!("{value:#}\n")
+}
+
+/// Writes to standard output. Who reads may stop when he has seen enough.
+///
+/// # Errors
+/// If it cannot be written.
+pub fn print(text: &str) -> anyhow::Result<()> {
+    match std::io::stdout().lock().write_all(text.as_bytes()) {
+        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(e).context("cannot write the output")
+        }
+        _ => Ok(()),
+    }
+}

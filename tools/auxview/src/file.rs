@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Files that are written: how they are opened, and how they come to their disk.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use rustix::io::Errno;
+
+use crate::error::{Error, Result};
+
+/// How files of trace are opened. They can also be read, for when they are full. Others must not read them, as with perf: trace
+/// shows what a program does with its secrets.
+#[must_use]
+pub fn options() -> OpenOptions {
+    let mut options = File::options();
+    options.read(true).write(true).mode(0o600);
+    options
+}
+
+/// A file that is not there yet.
+///
+/// # Errors
+/// If it is there, or cannot be created.
+pub fn create_new(path: &Path) -> io::Result<File> {
+    options().create_new(true).open(path)
+}
+
+/// Waits until all of a file is on its disk. A pipe or a device has none: that is no error.
+///
+/// # Errors
+/// If the disk reports one.
+pub fn bring(file: &File) -> io::Result<()> {
+    match rustix::fs::fdatasync(file) {
+        Ok(()) | Err(Errno::INVAL | Errno::ROFS) => Ok(()),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// As [`bring`], with an error for people.
+///
+/// # Errors
+/// If the disk reports one.
+pub fn to_disk(file: &File, path: &Path) -> Result<()> {
+    bring(file).map_err(|e| cannot_write(path, &e))
+}
+
+/// The disk has reported an error.
+#[must_use]
+pub fn cannot_write(path: &Path, e: &io::Error) -> Error {
+    Error::Disk(format!(
+        "cannot write {} to its disk: {e}. What of it is on the disk is not known: copy it to another disk, check the copy with \
+         `auxrec check`, and record there",
+        path.display()
+    ))
+}

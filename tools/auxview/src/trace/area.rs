@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Positions in an AUX area, in its two modes.
+
+/// How the AUX area is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Mode {
+    /// Non-overwrite mode: the recorder reads every byte. Trace that finds no room is lost.
+    #[default]
+    Linear,
+    /// Overwrite mode: the newest bytes overwrite the oldest. The recorder reads the area when it
+    /// takes a snapshot.
+    Overwrite,
+}
+
+/// How far a unit has come in overwrite mode from one head to another. A head that has gone back is an offset in
+/// the area of `size` bytes.
+#[must_use]
+pub fn since(size: u64, before: u64, head: u64) -> u64 {
+    match head.checked_sub(before) {
+        Some(way) => way,
+        None => head.wrapping_sub(before).checked_rem(size).unwrap_or(0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_head_that_goes_back_is_an_offset() {
+        for (before, head, way) in [(0, 8, 8), (8, 100, 92), (60, 4, 8), (100, 4, 32), (0, 0, 0)] {
+            assert_eq!(since(64, before, head), way, "{before} {head}");
+        }
+    }
+}
