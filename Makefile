@@ -78,17 +78,19 @@ demo tools rust-analyzer update figures coverage:
 
 # It builds nothing, so that root need not.
 PREFIX ?= /usr/local
-PROGRAMS := $(addprefix build/target/x86_64-unknown-linux-gnu/release/,auxrec tracering) tools/auxrec/core-with-trace
+PROGRAMS := $(addprefix build/target/x86_64-unknown-linux-gnu/release/,auxrec auxview tracering) tools/auxrec/core-with-trace
 TO := $(DESTDIR)$(PREFIX)
 install:
-	@test -f build/tools/man1/auxrec.1 || { echo 'error: nothing is built yet: run "make tools" first' >&2; exit 1; }
+	@test -f build/tools/man1/auxrec.1 -a -f build/tools/man1/auxview.1 || { echo 'error: nothing is built yet: run "make tools" first' >&2; exit 1; }
 	install -d '$(TO)/bin' '$(TO)/share/man/man1' '$(TO)/share/bash-completion/completions' \
 		'$(TO)/share/zsh/site-functions' '$(TO)/share/fish/vendor_completions.d'
 	install -m 755 $(PROGRAMS) '$(TO)/bin/'
 	install -m 644 build/tools/man1/*.1 '$(TO)/share/man/man1/'
-	install -m 644 build/tools/completions/auxrec.bash '$(TO)/share/bash-completion/completions/auxrec'
-	install -m 644 build/tools/completions/_auxrec '$(TO)/share/zsh/site-functions/'
-	install -m 644 build/tools/completions/auxrec.fish '$(TO)/share/fish/vendor_completions.d/'
+	for program in auxrec auxview; do \
+		install -m 644 build/tools/completions/$$program.bash '$(TO)/share/bash-completion/completions/'$$program && \
+		install -m 644 build/tools/completions/_$$program '$(TO)/share/zsh/site-functions/' && \
+		install -m 644 build/tools/completions/$$program.fish '$(TO)/share/fish/vendor_completions.d/' || exit 1; \
+	done
 
 shell:
 	@$(AUXVM) shell $(if $(TRACE),--trace)

@@ -67,8 +67,8 @@ pub enum Command {
         /// The file to write [default: FILE.recovered]
         #[arg(short, long, value_name = "FILE", conflicts_with = "in_place")]
         output: Option<PathBuf>,
-        /// Change the recording itself, without a copy: cut off what is no whole record at its end. The files of threads
-        /// (record --apart) are joined into it and removed
+        /// Change the recording itself, without a copy: cut off what is no whole record at its end. If the
+        /// recorder's threads have written files of their own, these are joined into it and removed
         #[arg(long)]
         in_place: bool,
     },

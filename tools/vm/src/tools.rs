@@ -11,8 +11,9 @@ use std::process::Command;
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 /// The packages whose programs guests run, and the programs.
-const PROGRAMS: [(&str, &str); 4] = [
+const PROGRAMS: [(&str, &str); 5] = [
     ("auxrec", "auxrec"),
+    ("auxview", "auxview"),
     ("e2e", "auxe2e"),
     ("steptrace", "steptrace"),
     ("tracering", "tracering"),
@@ -74,20 +75,27 @@ pub fn build(cache: &Cache) -> Result<Vec<(String, PathBuf)>> {
     Ok(built)
 }
 
-/// Man pages and shell completions of the recorder, made by itself in `build/tools`; gives the place.
+/// The programs that write their own man pages and shell completions.
+const DESCRIBED: [&str; 2] = ["auxrec", "auxview"];
+
+/// Man pages and shell completions of recorder and reader, made by themselves in `build/tools`; gives the place.
 ///
 /// # Errors
 ///
 /// When it cannot write them.
 pub fn pages(cache: &Cache, built: &[(String, PathBuf)]) -> Result<Option<PathBuf>> {
-    let Some((_, recorder)) = built.iter().find(|(name, _)| name == "auxrec") else {
+    let described = |(name, _): &&(String, PathBuf)| DESCRIBED.contains(&name.as_str());
+    let mut programs = built.iter().filter(described).peekable();
+    if programs.peek().is_none() {
         return Ok(None);
-    };
+    }
     let dir = cache.build().join("tools");
     let log = Log::create(&cache.build().join("pages.log"))?;
-    log.run(
-        "writing man pages",
-        Command::new(recorder).arg("pages").arg(&dir),
-    )?;
+    for (_, program) in programs {
+        log.run(
+            "writing man pages",
+            Command::new(program).arg("pages").arg(&dir),
+        )?;
+    }
     Ok(Some(dir))
 }

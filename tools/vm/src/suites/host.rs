@@ -93,13 +93,17 @@ pub(super) fn run(cache: &Cache, dir: &Path) -> Result<Case> {
 }
 
 /// What `make install` installs below `/usr`, besides man pages.
-const INSTALLED: [&str; 6] = [
+const INSTALLED: [&str; 10] = [
     "bin/auxrec",
+    "bin/auxview",
     "bin/tracering",
     "bin/core-with-trace",
     "share/bash-completion/completions/auxrec",
+    "share/bash-completion/completions/auxview",
     "share/fish/vendor_completions.d/auxrec.fish",
+    "share/fish/vendor_completions.d/auxview.fish",
     "share/zsh/site-functions/_auxrec",
+    "share/zsh/site-functions/_auxview",
 ];
 
 /// Whether `make install` installs all of it, and the programs run.
@@ -120,13 +124,18 @@ fn installs(cache: &Cache, dir: &Path) -> Result<Case> {
         return Ok(case);
     }
     let mut files = INSTALLED.to_vec();
-    files.extend(["share/man/man1/auxrec.1", "share/man/man1/auxrec-record.1"]);
+    files.extend([
+        "share/man/man1/auxrec.1",
+        "share/man/man1/auxrec-record.1",
+        "share/man/man1/auxview.1",
+        "share/man/man1/auxview-check.1",
+    ]);
     let is_there = |file: &&str| fs::metadata(to.join("usr").join(file)).is_ok_and(|m| m.len() > 0);
     if let Some(missing) = files.iter().find(|file| !is_there(file)) {
         return Ok(Case::fail(NAME, &format!("there is no {missing}")));
     }
     let log = Log::create(&dir.join("installed.log"))?;
-    for program in ["auxrec", "tracering"] {
+    for program in ["auxrec", "auxview", "tracering"] {
         let mut run = Command::new(to.join("usr/bin").join(program));
         let said = log.output("asking for a version", run.arg("--version"))?;
         if !said.starts_with(program) {
