@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::live::Gauge;
 use crate::pmu::Format;
 use crate::ring::{pieces, steps, Area};
-use crate::session::{Clock, Mode, Moment, Rings, Session};
+use crate::session::{Clock, Mode, Moment, OnTruncate, Rings, Session};
 use crate::sys::Mapping;
 use auxview::loss::Loss;
 use auxview::trace::since;
@@ -43,18 +43,6 @@ pub enum Again {
 
 /// First and last time of records, ns.
 pub(crate) use auxview::join::Times;
-
-/// What is done about an event that the kernel has turned off, its area being full.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum OnTruncate {
-    /// It is started again.
-    #[default]
-    Resume,
-    /// The recording ends.
-    Stop,
-    /// The recording ends, and has failed.
-    Fail,
-}
 
 /// What reading a pair of rings keeps.
 #[derive(Debug)]

@@ -24,7 +24,7 @@ pub(crate) use plan::default_watermark;
 pub use auxview::trace::Mode;
 pub use clock::{Clock, Moment};
 pub use opened::{Known, Opened};
-pub use plan::{known_sideband, Plan, SIDEBAND, TRACKING};
+pub use plan::{known_sideband, OnTruncate, Plan, SIDEBAND, TRACKING};
 pub use rings::Rings;
 pub use switch::Switch;
 

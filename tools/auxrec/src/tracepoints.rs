@@ -19,7 +19,6 @@ use tracering::{Instance, Missed, Named, Recorded, Recorder, SubBuffer, Taken, T
 use crate::drain::Sink;
 use crate::error::Error;
 use crate::message::say;
-use crate::output::Output;
 use crate::session::Plan;
 use crate::sys;
 use auxview::loss::Loss;
@@ -234,7 +233,7 @@ impl Tracepoints {
     ///
     /// # Errors
     /// If it cannot be written.
-    pub fn write(&mut self, output: &mut Output) -> Result<Vec<(String, Loss, u64)>> {
+    pub fn write(&mut self, output: &mut dyn Sink) -> Result<Vec<(String, Loss, u64)>> {
         let Some(recorded) = &mut self.recorded else {
             return Ok(Vec::new());
         };
@@ -309,7 +308,7 @@ struct Samples<'a> {
     left: u64,
     /// Events of types that were not asked for.
     others: u64,
-    output: &'a mut Output,
+    output: &'a mut dyn Sink,
 }
 
 impl Samples<'_> {

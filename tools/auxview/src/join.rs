@@ -17,7 +17,7 @@ use perfdata::{
 
 use crate::error::{Error, Result};
 use crate::file::to_disk;
-use crate::recover::{self, Copy};
+use crate::finish::{self, Copy};
 
 #[cfg(test)]
 mod tests;
@@ -202,7 +202,7 @@ fn features<R: Read + Seek>(
     joined: &str,
 ) -> Result<Features> {
     // The later, the worse.
-    const ENDS: [&str; 4] = ["whole", "cut", "killed", recover::ENDED];
+    const ENDS: [&str; 4] = ["whole", "cut", "killed", finish::ENDED];
     let mut out: Option<Features> = None;
     let mut worst = if missing { ENDS.len() - 1 } else { 0 };
     let mut times = None;
@@ -358,7 +358,7 @@ impl Whole {
                     copies.push(Copy::of(&path, &to)?);
                     path = to;
                 }
-                out.found.dropped += recover::finish(&path)?.found.dropped;
+                out.found.dropped += finish::finish(&path)?.dropped;
                 let again = File::open(&path);
                 let again = again.map_err(|e| Error::failed(format!("cannot open {name}: {e}")))?;
                 stream = Stream::found(again).map_err(wrong)?;

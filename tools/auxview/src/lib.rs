@@ -24,6 +24,7 @@ pub mod convert;
 pub mod dump;
 mod error;
 pub mod file;
+mod finish;
 pub mod flamegraph;
 pub mod join;
 pub mod json;

@@ -2,18 +2,14 @@
 
 //! `recover`: finishes a file whose recorder was killed, or whose machine lost its power.
 
-use std::fs::{self, File, OpenOptions};
-use std::io;
+use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 
-use perfdata::{Feature, Stream};
+use perfdata::{Recovered, Stream};
 
 use crate::error::{Error, Result};
-use crate::file::create_new;
+use crate::finish::{cannot_recover, finish, open, Copy};
 use crate::join::{Joined, Whole};
-
-/// What a file's note `ended` says after it.
-pub const ENDED: &str = "recovered";
 
 /// The file that [`recover`] writes if the user names none.
 #[must_use]
@@ -40,7 +36,7 @@ pub fn recover(path: &Path, out: &Path) -> Result<Joined> {
     let copy = Copy::of(path, out)?;
     let joined = match Whole::copied(path, out).map_err(cannot)? {
         Some(file) => file.join(true, true).map_err(cannot)?,
-        None => finish(out)?,
+        None => alone(finish(out)?),
     };
     copy.keep();
     Ok(joined)
@@ -63,81 +59,14 @@ pub fn in_place(path: &Path) -> Result<Joined> {
                 ))
             }),
         },
-        None => finish(path),
+        None => finish(path).map(alone),
     }
 }
 
-fn cannot_recover(path: &Path, e: &Error) -> Error {
-    Error::failed(format!("cannot recover {}: {e}", path.display()))
-}
-
-fn open(path: &Path, options: &OpenOptions) -> Result<File> {
-    options
-        .open(path)
-        .map_err(|e| Error::failed(format!("cannot open {}: {e}", path.display())))
-}
-
-/// A copy of a file, which is removed again unless it is kept.
-pub(crate) struct Copy(Option<PathBuf>);
-
-impl Copy {
-    /// Copies a file to one that is not there yet.
-    pub fn of(from: &Path, to: &Path) -> Result<Self> {
-        let mut input = open(from, OpenOptions::new().read(true))?;
-        let mut output = create_new(to).map_err(|e| match e.kind() {
-            io::ErrorKind::AlreadyExists => Error::failed(format!(
-                "{} is there already: move it away, or name another file with -o",
-                to.display()
-            )),
-            _ => Error::failed(format!("cannot create {}: {e}", to.display())),
-        })?;
-        let copy = Self(Some(to.to_owned()));
-        io::copy(&mut input, &mut output).map_err(|e| {
-            Error::failed(format!(
-                "cannot copy {} to {}: {e}",
-                from.display(),
-                to.display()
-            ))
-        })?;
-        Ok(copy)
-    }
-
-    pub fn keep(mut self) {
-        self.0 = None;
-    }
-}
-
-impl Drop for Copy {
-    fn drop(&mut self) {
-        if let Some(path) = &self.0 {
-            let _ = fs::remove_file(path);
-        }
-    }
-}
-
-/// Finishes one file in its place.
-pub(crate) fn finish(path: &Path) -> Result<Joined> {
-    let name = path.display();
-    let mut file = open(path, OpenOptions::new().read(true).write(true))?;
-    let cannot = |e: perfdata::Error| cannot_recover(path, &e.into());
-    let found = perfdata::recover(
-        &mut file,
-        |features, _| {
-            let mut notes = features
-                .get(Feature::NOTES)
-                .and_then(|section| section.notes().ok())
-                .unwrap_or_default();
-            notes.retain(|(key, _)| key != "ended");
-            notes.push(("ended".to_owned(), ENDED.to_owned()));
-            features.notes(&notes);
-        },
-        |file, len| file.set_len(len),
-    )
-    .map_err(cannot)?;
-    file.sync_all()
-        .map_err(|e| Error::failed(format!("cannot write {name} to its disk: {e}")))?;
-    Ok(Joined {
+/// What came of a file that none was joined into.
+fn alone(found: Recovered) -> Joined {
+    Joined {
         found,
         ..Joined::default()
-    })
+    }
 }

@@ -4,8 +4,6 @@
 
 use std::io::{self, Write};
 
-use perfdata::AuxFlags;
-
 use crate::check::wraps;
 use crate::error::{Error, Result};
 use crate::loss::Loss;
@@ -121,9 +119,4 @@ fn line(out: &mut impl Write, name: &str, loss: &Loss, wraps: u64) -> io::Result
             &lost
         },
     )
-}
-
-/// Whether a record says that there was no room.
-pub(crate) fn truncated(record: &AuxAt) -> bool {
-    record.aux.flags.contains(AuxFlags::TRUNCATED)
 }

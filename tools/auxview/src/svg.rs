@@ -7,7 +7,6 @@ use std::num::NonZero;
 use plotters::prelude::*;
 
 use crate::error::{Error, Result};
-use crate::report::truncated;
 use crate::size::bytes;
 use crate::trace::{since, Mode, Ring, Trace};
 
@@ -66,7 +65,7 @@ impl Lines {
                 Mode::Linear => record.aux.offset.saturating_add(record.aux.size),
                 Mode::Overwrite => record.aux.offset,
             };
-            steps.push((record.time, Step::Head(head, truncated(record))));
+            steps.push((record.time, Step::Head(head, record.is_truncated())));
         }
         if mode == Mode::Linear {
             steps.extend(ring.pieces.iter().filter_map(|piece| {

@@ -10,8 +10,8 @@ use perfdata::auxtrace::{ARM_SPE, INTEL_BTS, INTEL_PT};
 use perfdata::{Aux, AuxFlags, Auxtrace, Event, Feature, Read, RecordType, Stream, TimeConv};
 
 use crate::error::{Error, Result};
+use crate::finish::ENDED;
 use crate::loss::Loss;
-use crate::recover::ENDED;
 use crate::source::Source;
 use crate::unpack::{Next, Place, Plain};
 
@@ -40,6 +40,13 @@ pub struct AuxAt {
     pub cpu: Option<u32>,
     /// By which thread.
     pub tid: Option<u32>,
+}
+
+impl AuxAt {
+    /// Whether it says that there was no room.
+    pub(crate) fn is_truncated(&self) -> bool {
+        self.aux.flags.contains(AuxFlags::TRUNCATED)
+    }
 }
 
 /// A piece of trace. Its bytes stay in the file: see [`Pieces`](crate::pieces::Pieces).

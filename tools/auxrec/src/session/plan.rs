@@ -11,7 +11,6 @@ use perfdata::{Attr, Flags, Read, SampleType};
 use auxview::trace::Mode;
 
 use crate::code::Code;
-use crate::drain::OnTruncate;
 use crate::error::{Error, Result};
 use crate::limits::Limits;
 use crate::pmu::{EventSpec, Format, Role};
@@ -81,6 +80,18 @@ pub(crate) fn default_watermark(aux: usize, events: &[(EventSpec, Role)]) -> u32
 
 /// Files that are open beside those of events: the recording, signals, timers.
 const OTHER_FILES: usize = 64;
+
+/// What is done about an event that the kernel has turned off, its area being full.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnTruncate {
+    /// It is started again.
+    #[default]
+    Resume,
+    /// The recording ends.
+    Stop,
+    /// The recording ends, and has failed.
+    Fail,
+}
 
 /// What a session opens.
 #[derive(Debug, Clone, Default)]

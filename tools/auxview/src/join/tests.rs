@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use perfdata::{Auxtrace, FinishedInit};
 
 use super::*;
+use crate::recover;
 
 const ID: &str = "1-2";
 
