@@ -10,6 +10,7 @@ use crate::error::{nearest, Error, Result};
 use crate::target::parse_cpus;
 
 mod event;
+mod intel_pt;
 mod parse;
 mod role;
 mod symbols;

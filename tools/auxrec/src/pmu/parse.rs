@@ -2,9 +2,8 @@
 
 //! Parses lists of events, groups, and single events, as the user gives them.
 
-use super::{EventSpec, Format, Pmus, Rate};
+use super::{intel_pt, EventSpec, Format, Pmus, Rate};
 use crate::error::{Error, Result};
-use crate::intel_pt;
 
 /// PMUs of perf's core and of the CPU. They write no trace.
 const WITHOUT_AUX: [&str; 6] = [
