@@ -3,6 +3,8 @@
 //! The commands that read recordings: their options, what they do, and their exit status. `auxview` has them, and `auxrec` under
 //! the same names.
 
+mod calls;
+
 use std::fs;
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -59,6 +61,10 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Write the calls in a trace of Intel PT's format, with their times, for viewers
+    Export(calls::Export),
+    /// Print these calls, one begin or end a line, for tools
+    Script(calls::Script),
     /// Write a finished copy of a file whose recorder, auxrec or perf, was killed
     Recover {
         /// The recording
@@ -161,6 +167,8 @@ impl Command {
                 }
                 Ok(ALL)
             }
+            Self::Export(export) => export.run(),
+            Self::Script(script) => script.run(),
             Self::Recover {
                 file,
                 output,

@@ -10,13 +10,15 @@
 //! What does not fit is counted and said; the trace is followed again from the next place where it begins.
 
 #[path = "flamegraph/calls.rs"]
-mod calls;
+pub(crate) mod calls;
+#[path = "flamegraph/clock.rs"]
+mod clock;
 #[path = "flamegraph/code.rs"]
-mod code;
+pub(crate) mod code;
 #[path = "flamegraph/follower.rs"]
 mod follower;
 #[path = "flamegraph/image.rs"]
-mod image;
+pub(crate) mod image;
 #[path = "flamegraph/packets.rs"]
 mod packets;
 #[path = "flamegraph/sideband.rs"]
@@ -30,6 +32,7 @@ use std::thread;
 use inferno::flamegraph::{from_lines, Options};
 
 use crate::error::{Error, Result};
+use crate::export::Spans;
 use crate::pieces::Pieces;
 use crate::source::Source;
 use crate::trace::Trace;
@@ -52,11 +55,20 @@ pub struct Calls {
 /// # Errors
 /// If it is no perf.data file, or has no such trace; if a file is missing or another one.
 pub fn calls<S: Source + ?Sized>(file: &S, root: &Path) -> Result<Calls> {
+    follow(file, root, |_| None)
+}
+
+/// Follows it, and reports to `spans` when functions began and ended; that is made by whether the trace has times.
+pub(crate) fn follow<S: Source + ?Sized>(
+    file: &S,
+    root: &Path,
+    spans: impl FnOnce(bool) -> Option<Spans>,
+) -> Result<Calls> {
     let trace = Trace::read(file)?;
     let sideband = Sideband::read(file)?;
     if sideband.format != Some(perfdata::auxtrace::INTEL_PT) {
         return Err(Error::failed(format!(
-            "there is no trace of Intel PT in it, but of the PMU `{}`; a flame graph is drawn of what intel_pt or soft_pt recorded",
+            "there is no trace of Intel PT in it, but of the PMU `{}`; only what intel_pt or soft_pt recorded can be followed",
             trace.pmu
         )));
     }
@@ -72,7 +84,10 @@ pub fn calls<S: Source + ?Sized>(file: &S, root: &Path) -> Result<Calls> {
     }
     let here = rustix::system::uname();
     let same_kernel = here.release().to_string_lossy() == sideband.release.as_str();
+    let spans = spans(sideband.is_timed);
+    let ratios = spans.as_ref().map(|_| sideband.ratios);
     let mut world = World::new(sideband, Code::new(root, same_kernel));
+    world.spans = spans;
     let mut followers: Vec<_> = rings
         .iter()
         .map(|ring| Follower::new(ring.cpu.ok_or(ring.thread.unwrap_or(0))))
@@ -91,7 +106,7 @@ pub fn calls<S: Source + ?Sized>(file: &S, root: &Path) -> Result<Calls> {
             let (send, receive) = sync_channel(AHEAD);
             let mut read = Pieces::of(&files);
             // It ends when it has sent all, or when the receiver is dropped.
-            let run = move || packets::send(&ring.pieces, &mut read, &send);
+            let run = move || packets::send(&ring.pieces, &mut read, ratios, &send);
             readers.push(
                 thread::Builder::new()
                     .spawn_scoped(scope, run)
@@ -113,6 +128,12 @@ pub fn calls<S: Source + ?Sized>(file: &S, root: &Path) -> Result<Calls> {
         }
         Ok(())
     })?;
+    let World {
+        spans, tree, code, ..
+    } = &mut world;
+    if let Some(spans) = spans {
+        spans.finish(tree, code)?;
+    }
     Ok(Calls { world })
 }
 
@@ -142,6 +163,11 @@ fn in_order(
 }
 
 impl Calls {
+    /// Takes what wanted to know of the calls.
+    pub(crate) fn take_spans(&mut self) -> Option<Spans> {
+        self.world.spans.take()
+    }
+
     /// Instructions that were followed.
     #[must_use]
     pub fn count(&self) -> u64 {

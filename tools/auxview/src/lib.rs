@@ -23,6 +23,7 @@ pub mod command;
 pub mod convert;
 pub mod dump;
 mod error;
+pub mod export;
 pub mod file;
 mod finish;
 pub mod flamegraph;

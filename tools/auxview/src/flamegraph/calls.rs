@@ -6,14 +6,14 @@ use std::collections::HashMap;
 use std::io::{self, Write};
 
 /// A name in a [`Tree`].
-pub(super) type Name = u32;
+pub(crate) type Name = u32;
 
 /// A place in a [`Tree`].
 pub(super) type Node = u32;
 
 /// Calls, and the instructions that were executed in each.
 #[derive(Debug, Default)]
-pub(super) struct Tree {
+pub(crate) struct Tree {
     names: Vec<String>,
     numbers: HashMap<String, Name>,
     nodes: Vec<Place>,
@@ -45,6 +45,13 @@ impl Tree {
         self.names.push(text.to_owned());
         self.numbers.insert(text.to_owned(), name);
         name
+    }
+
+    /// The name that has this number.
+    pub(crate) fn text(&self, name: Name) -> &str {
+        let name = usize::try_from(name).ok();
+        name.and_then(|name| self.names.get(name))
+            .map_or("", String::as_str)
     }
 
     fn place(&self, node: Node) -> Option<&Place> {
@@ -94,11 +101,7 @@ impl Tree {
                 let mut names = Vec::new();
                 let mut at = Some(place);
                 while let Some(place) = at {
-                    let name = usize::try_from(place.name).ok();
-                    names.push(
-                        name.and_then(|name| self.names.get(name))
-                            .map_or("", String::as_str),
-                    );
+                    names.push(self.text(place.name));
                     at = place.parent.and_then(|parent| self.place(parent));
                 }
                 names.reverse();
@@ -116,15 +119,34 @@ impl Tree {
 
 /// A function, as far as it is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Function {
-    pub(super) name: Name,
+pub(crate) struct Function {
+    pub(crate) name: Name,
     /// Whether a symbol says so; else it is where a call went.
     pub(super) named: bool,
     /// The file that it is in.
-    pub(super) image: usize,
+    pub(crate) image: usize,
     /// Whether this is its first instruction.
     pub(super) begins: bool,
+    /// Where it begins in that file, or where its block does.
+    pub(crate) offset: u64,
 }
+
+/// A place in the code: the file, and the offset in it.
+pub(crate) type Site = (usize, u64);
+
+/// What happened to a stack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Event {
+    /// A call, or a jump to another function; from this place.
+    Begin(Function, Option<Site>),
+    /// The innermost function ended.
+    End,
+    /// Trace is missing: nothing is known of the functions from here on.
+    Lost,
+}
+
+/// An event, and the number of instructions of the stack before it.
+pub(crate) type Change = (u64, Event);
 
 #[derive(Debug, Clone, Copy)]
 struct Frame {
@@ -144,6 +166,12 @@ pub(super) struct Stack {
     left: Option<Left>,
     /// Whether nothing was executed since it last changed.
     fresh: bool,
+    /// Instructions that were executed.
+    executed: u64,
+    /// How often trace was lost before tracing ended.
+    lost: u64,
+    /// What happened, where it is wanted.
+    changes: Option<Vec<Change>>,
 }
 
 /// Where tracing ended: it goes on there, or at the same system call once more.
@@ -164,8 +192,11 @@ impl Stack {
     const INTERRUPTED_MAX: usize = 64;
 
     /// One of a thread whose calls are not known.
-    pub(super) fn new(root: Node) -> Self {
+    pub(super) fn new(root: Node, watched: bool) -> Self {
         Self {
+            executed: 0,
+            lost: 0,
+            changes: watched.then(Vec::new),
             root,
             frames: Vec::new(),
             interrupted: Vec::new(),
@@ -179,11 +210,45 @@ impl Stack {
         self.frames.clear();
         self.interrupted.clear();
         self.left = None;
+        self.note(Event::Lost);
     }
 
     /// Tracing ended.
     pub(super) fn leave(&mut self, left: Option<Left>) {
         self.left = left;
+    }
+
+    /// Tracing ended; so much was lost up to now.
+    pub(super) fn pause(&mut self, left: Left, lost: u64) {
+        self.leave(Some(left));
+        self.lost = lost;
+    }
+
+    /// Tracing begins. If more was lost since it ended, the thread may have run there.
+    pub(super) fn resume(&mut self, lost: u64) {
+        if std::mem::replace(&mut self.lost, lost) != lost && self.left.is_some() {
+            self.forget();
+        }
+    }
+
+    fn note(&mut self, event: Event) {
+        if let Some(changes) = &mut self.changes {
+            changes.push((self.executed, event));
+        }
+    }
+
+    /// Takes what happened, and the number of instructions up to now.
+    pub(super) fn changes(&mut self) -> (Vec<Change>, u64) {
+        let changes = self.changes.as_mut().map(std::mem::take);
+        (changes.unwrap_or_default(), self.executed)
+    }
+
+    /// The frames from this one on end.
+    fn truncate(&mut self, depth: usize) {
+        for _ in depth..self.frames.len() {
+            self.note(Event::End);
+        }
+        self.frames.truncate(depth);
     }
 
     /// Tracing begins at `ip`: where it ended, where a signal broke in, in a signal's handler, or where what is traced is entered.
@@ -197,12 +262,12 @@ impl Stack {
         if let Some(n) = self.interrupted.iter().rposition(|(left, _)| left.is(ip)) {
             let depth = self.interrupted[n].1;
             self.interrupted.truncate(n);
-            self.frames.truncate(depth);
+            self.truncate(depth);
             return;
         }
         // Not all code is traced: what was called was not, and has returned; or where it went was not.
         if let Some(n) = self.frames.iter().rposition(|frame| frame.back == Some(ip)) {
-            self.frames.truncate(n);
+            self.truncate(n);
             return;
         }
         if self.fresh {
@@ -213,15 +278,15 @@ impl Stack {
             self.interrupted.remove(0);
         }
         self.interrupted.push((left, self.frames.len()));
-        self.push(None, function, tree);
+        self.push(None, function, None, tree);
     }
 
-    /// A call, that returns to `back`.
-    pub(super) fn call(&mut self, back: u64, function: Function, tree: &mut Tree) {
-        self.push(Some(back), function, tree);
+    /// A call at `site`, that returns to `back`.
+    pub(super) fn call(&mut self, back: u64, function: Function, site: Site, tree: &mut Tree) {
+        self.push(Some(back), function, Some(site), tree);
     }
 
-    fn push(&mut self, back: Option<u64>, function: Function, tree: &mut Tree) {
+    fn push(&mut self, back: Option<u64>, function: Function, site: Option<Site>, tree: &mut Tree) {
         if self.frames.len() == Self::FRAMES_MAX {
             self.cut(Self::FRAMES_MAX / 2);
         }
@@ -232,6 +297,7 @@ impl Stack {
             function,
             back,
         });
+        self.note(Event::Begin(function, site));
     }
 
     /// Forgets the outermost frames; what is inside them stays in its place in the tree.
@@ -247,7 +313,7 @@ impl Stack {
         // Of several frames at once where they were left without their returns.
         match self.frames.iter().rposition(|frame| frame.back == Some(to)) {
             Some(n) => {
-                self.frames.truncate(n);
+                self.truncate(n);
                 self.at(function, tree);
             }
             None => self.at(function, tree),
@@ -257,7 +323,7 @@ impl Stack {
     /// The thread is in `function`, without a call.
     pub(super) fn at(&mut self, function: Function, tree: &mut Tree) {
         let Some(top) = self.frames.last().copied() else {
-            self.push(None, function, tree);
+            self.push(None, function, None, tree);
             return;
         };
         let stays = if function.named {
@@ -273,19 +339,20 @@ impl Stack {
         let caller = |frame: &Frame| frame.function.named && frame.function.name == function.name;
         if function.named && !function.begins {
             if let Some(n) = self.frames.iter().rposition(caller) {
-                self.frames.truncate(n + 1);
+                self.truncate(n + 1);
                 return;
             }
         }
-        self.frames.pop();
-        let depth = self.frames.len();
-        self.push(top.back, function, tree);
+        let depth = self.frames.len() - 1;
+        self.truncate(depth);
+        self.push(top.back, function, None, tree);
         self.interrupted.retain(|(_, at)| *at <= depth + 1);
     }
 
     /// So many instructions were executed.
     pub(super) fn count(&mut self, count: u64, tree: &mut Tree) {
         self.fresh &= count == 0;
+        self.executed += count;
         tree.add(
             self.frames.last().map_or(self.root, |frame| frame.node),
             count,

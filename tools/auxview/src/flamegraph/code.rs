@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use intel_pt::insn::{Insn, Kind, Mode};
 
-use super::calls::{Function, Tree};
+use super::calls::{Function, Site, Tree};
 use super::image::{shown, Image};
 use super::sideband::Program;
 use crate::error::Result;
@@ -21,12 +21,19 @@ pub(super) struct Block {
     pub(super) last_at: u64,
     pub(super) last: Insn,
     pub(super) function: Function,
+    /// Where the beginning of its file is.
+    base: u64,
 }
 
 impl Block {
     /// Where it goes on if nothing branches.
     pub(super) fn next(&self) -> u64 {
         self.last.next(self.last_at)
+    }
+
+    /// The place of its last instruction.
+    pub(super) fn site(&self) -> Site {
+        (self.function.image, self.last_at.wrapping_sub(self.base))
     }
 }
 
@@ -44,11 +51,13 @@ type Mapped = (Vec<u8>, Option<Vec<u8>>);
 
 /// All code that was looked at.
 #[derive(Debug)]
-pub(super) struct Code {
+pub(crate) struct Code {
     root: PathBuf,
     /// Whether this is the kernel that was traced.
     same_kernel: bool,
     images: Vec<Image>,
+    /// Their paths.
+    paths: Vec<Vec<u8>>,
     /// By path; those that cannot be had are none.
     numbers: HashMap<Mapped, Option<usize>>,
     /// By image, offset and mode; addresses count from the beginning of the file.
@@ -67,9 +76,25 @@ impl Code {
             root: root.to_owned(),
             same_kernel,
             images: Vec::new(),
+            paths: Vec::new(),
             numbers: HashMap::new(),
             blocks: HashMap::new(),
         }
+    }
+
+    /// The name of a file, for people.
+    pub(crate) fn shown(&self, number: usize) -> &str {
+        self.images.get(number).map_or("", |image| &image.name)
+    }
+
+    /// The path of a file, as it was mapped.
+    pub(crate) fn path(&self, number: usize) -> Option<&[u8]> {
+        self.paths.get(number).map(Vec::as_slice)
+    }
+
+    /// The address that an offset has in a file.
+    pub(crate) fn address(&self, number: usize, offset: u64) -> Option<u64> {
+        self.images.get(number)?.address(offset)
     }
 
     /// The block at `ip`.
@@ -106,6 +131,7 @@ impl Code {
         };
         Ok(Block {
             last_at: found.last_at.wrapping_add(base),
+            base,
             ..found
         })
     }
@@ -124,6 +150,7 @@ impl Code {
         };
         let number = image.map(|image| {
             self.images.push(image);
+            self.paths.push(path.to_vec());
             self.images.len() - 1
         });
         self.numbers.insert(key, number);
@@ -156,12 +183,14 @@ impl Code {
                 named: true,
                 image: number,
                 begins: range.start == start,
+                offset: range.start,
             },
             None => Function {
                 name: tree.name(&format!("{}+{start:#x}", image.name)),
                 named: false,
                 image: number,
                 begins: false,
+                offset: start,
             },
         };
         Some(Block {
@@ -169,6 +198,7 @@ impl Code {
             last_at,
             last,
             function,
+            base: 0,
         })
     }
 

@@ -12,6 +12,7 @@ use super::code::{is_indirect, Block, Code, Missing};
 use super::packets::{Batch, Packet};
 use super::sideband::{Sideband, Who};
 use crate::error::Result;
+use crate::export::{Moment, Spans};
 
 /// What all rings have in common.
 #[derive(Debug)]
@@ -25,6 +26,10 @@ pub(super) struct World {
     pub(super) count: u64,
     /// Why some of the trace could not be followed.
     pub(super) losses: BTreeMap<String, Loss>,
+    /// Who wants to know when functions began and ended.
+    pub(super) spans: Option<Spans>,
+    /// How often some of a CPU's trace could not be followed: any thread may have run there.
+    lost: u64,
 }
 
 /// Trace that could not be followed.
@@ -63,6 +68,8 @@ impl World {
             stacks: HashMap::new(),
             count: 0,
             losses: BTreeMap::new(),
+            spans: None,
+            lost: 0,
         }
     }
 
@@ -97,6 +104,9 @@ pub(super) struct Follower {
     returns: Vec<u64>,
     /// What comes next happened before this instruction.
     stopped: Option<u64>,
+    /// When what comes next was, and whether no packet has come since.
+    time: Option<u64>,
+    is_due: bool,
 }
 
 /// Why a program is not followed any more.
@@ -134,6 +144,8 @@ impl Follower {
             bits: VecDeque::new(),
             returns: Vec::new(),
             stopped: None,
+            time: None,
+            is_due: false,
         }
     }
 
@@ -144,7 +156,10 @@ impl Follower {
     pub(super) fn follow(&mut self, batch: &Batch, world: &mut World) -> Result<()> {
         for packet in &batch.packets {
             let why = match self.packet(*packet, batch.tsc, world) {
-                Ok(()) => continue,
+                Ok(()) => {
+                    self.report(*packet, world)?;
+                    continue;
+                }
                 Err(Stray::Missing(Missing::Error(error))) => return Err(error),
                 Err(Stray::Missing(Missing::Code(why))) => why,
                 Err(Stray::Packet(why)) => why.to_owned(),
@@ -154,12 +169,51 @@ impl Follower {
                 first: self.place,
             });
             loss.times = loss.times.saturating_add(1);
+            world.lost += u64::from(self.place.ring.is_ok());
             if let Ok((stack, _)) = self.stack(world) {
                 stack.forget();
             }
+            self.report(*packet, world)?;
             self.lose();
         }
         Ok(())
+    }
+
+    /// Reports which functions began and ended in a packet, and when.
+    fn report(&mut self, packet: Packet, world: &mut World) -> Result<()> {
+        let World {
+            sideband,
+            code,
+            tree,
+            stacks,
+            spans,
+            ..
+        } = world;
+        let (Some(spans), Some(run)) = (spans, self.run) else {
+            return Ok(());
+        };
+        let Some(stack) = stacks.get_mut(&(run.who, run.program)) else {
+            return Ok(());
+        };
+        let takes_time = match packet {
+            Packet::Time(_) | Packet::Mode(_) | Packet::At(_) | Packet::Stopped(_) => return Ok(()),
+            Packet::Lost(_) => false,
+            _ => std::mem::take(&mut self.is_due),
+        };
+        let (changes, executed) = stack.changes();
+        let moment = Moment {
+            who: run.who,
+            program: run.program,
+            executed,
+            time: self
+                .time
+                .filter(|_| takes_time)
+                .and_then(|tsc| sideband.clock.time(tsc)),
+            ends: self.ip.is_none(),
+        };
+        let program = sideband.program_of(run.who.0, run.program);
+        let name = program.map_or("", |program| program.name.as_str());
+        spans.take(&moment, name, changes, tree, code)
     }
 
     /// Waits for a place to begin again.
@@ -174,6 +228,7 @@ impl Follower {
         match packet {
             Packet::Mode(mode) => self.mode = mode,
             Packet::At(at) => self.place.at = at,
+            Packet::Time(tsc) => (self.time, self.is_due) = (Some(tsc), true),
             Packet::Lost(why) => return Err(Stray::Packet(why)),
             Packet::Begin(ip) => self.begin(ip, tsc, world)?,
             Packet::Sync(Some(ip)) if self.ip.is_none() => self.begin(ip, tsc, world)?,
@@ -222,6 +277,9 @@ impl Follower {
 
         self.lose();
         self.run = Some(Run { who, program, time });
+        let lost = world.lost;
+        let (stack, _) = self.stack(world)?;
+        stack.resume(lost);
         self.arrive(ip, None, world)
     }
 
@@ -241,13 +299,14 @@ impl Follower {
         let run = self.run.ok_or(UNFIT)?;
         let program = world.sideband.program_of(run.who.0, run.program);
         let name = program.map_or("", |program| program.name.as_str());
+        let watched = world.spans.is_some();
         let tree = &mut world.tree;
         let stack = world
             .stacks
             .entry((run.who, run.program))
             .or_insert_with(|| {
                 let name = tree.name(if name.is_empty() { "?" } else { name });
-                Stack::new(tree.child(None, name))
+                Stack::new(tree.child(None, name), watched)
             });
         Ok((stack, tree))
     }
@@ -295,7 +354,7 @@ impl Follower {
                     self.returns.push(back);
                     let function = self.block(to, world)?.function;
                     let (stack, tree) = self.stack(world)?;
-                    stack.call(back, function, tree);
+                    stack.call(back, function, block.site(), tree);
                 }
             }
             Kind::Return => {
@@ -405,8 +464,9 @@ impl Follower {
                 }
             }
         };
+        let lost = world.lost;
         let (stack, _) = self.stack(world)?;
-        stack.leave(Some(left));
+        stack.pause(left, lost);
         self.lose();
         Ok(())
     }

@@ -51,6 +51,8 @@ const KERNELS_OWN: [(u32, &str); 19] = [
 pub(super) struct Image {
     /// What it is called for people.
     pub(super) name: String,
+    /// Where its segments are, in the file and in memory.
+    segments: Vec<(Range<u64>, u64)>,
     text: Vec<(u64, Vec<u8>)>,
     /// Sorted, and none reaches into the next.
     functions: Vec<(Range<u64>, String)>,
@@ -165,8 +167,20 @@ impl Image {
             .collect();
         Ok(Self {
             name: name.to_owned(),
+            segments: segments
+                .into_iter()
+                .map(|segment| (segment.file, segment.address))
+                .collect(),
             text,
             functions,
+        })
+    }
+
+    /// The address of what stands at `offset`, as the file has it.
+    pub(super) fn address(&self, offset: u64) -> Option<u64> {
+        self.segments.iter().find_map(|(file, address)| {
+            let at = offset.checked_sub(file.start)?;
+            file.contains(&offset).then(|| address.wrapping_add(at))
         })
     }
 
@@ -231,7 +245,7 @@ fn segments<F: FileHeader<Endian = object::Endianness>>(
 
 /// The content of the regular file `path` below `root`. The name comes from a recording that anybody may have
 /// made.
-fn contents(root: &Path, path: &[u8]) -> io::Result<Vec<u8>> {
+pub(crate) fn contents(root: &Path, path: &[u8]) -> io::Result<Vec<u8>> {
     let refused = |why: String| io::Error::new(io::ErrorKind::InvalidInput, why);
     // Opens nothing yet: to open a device has effects, and to open a FIFO waits.
     let place = below(root, path)?;
@@ -293,7 +307,7 @@ pub(super) fn shown(path: &[u8]) -> String {
 }
 
 /// The name as the program's source has it.
-fn readable(name: &str) -> String {
+pub(crate) fn readable(name: &str) -> String {
     if let Ok(name) = rustc_demangle::try_demangle(name) {
         return format!("{name:#}");
     }
@@ -309,7 +323,7 @@ fn readable(name: &str) -> String {
         .unwrap_or_else(|| name.to_owned())
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes
         .iter()
         .fold(String::new(), |text, byte| format!("{text}{byte:02x}"))

@@ -9,9 +9,12 @@ use intel_pt::insn::Mode;
 use intel_pt::PSB;
 use iptr_decoder::error::DecoderError;
 use iptr_decoder::utils::reconstruct_ip_and_update_last;
-use iptr_decoder::{decode, DecodeOptions, DecoderContext, HandlePacket, IpReconstructionPattern};
+use iptr_decoder::{
+    decode, DecodeOptions, DecoderContext, HandlePacket, IpReconstructionPattern, PtwPayload,
+};
 use memchr::memmem;
 
+use super::clock::{cycles, Clock, Ratios};
 use crate::pieces::Pieces;
 use crate::source::Source;
 use crate::trace::Piece;
@@ -35,6 +38,8 @@ pub(super) enum Packet {
     Mode(Mode),
     /// What follows is in the trace from this byte on.
     At(u64),
+    /// What comes next was then, by the time stamp counter.
+    Time(u64),
     /// Something is missing here.
     Lost(&'static str),
 }
@@ -75,6 +80,8 @@ struct Reader<'a> {
     /// Between `PSB` and `PSBEND`; and the address that stands there.
     group: Option<Option<u64>>,
     overflow: bool,
+    /// Whether the next `FUP` has the address of the packet before it, and stops nothing.
+    bound: bool,
     /// The trace from the last `PSB` on; before the first one, what may be the beginning of it.
     part: Vec<u8>,
     /// Where that begins in the trace.
@@ -86,15 +93,19 @@ struct Reader<'a> {
     /// Whether there was a `PSB`, or anything but zeros, since the last gap.
     seen: bool,
     filled: bool,
+    /// The time between two time stamps, where it is wanted.
+    clock: Option<Clock>,
 }
 
-/// Sends what is in the pieces of a ring's trace. No more of it is in memory than what is between two places to begin.
+/// Sends what is in the pieces of a ring's trace; with the times between two time stamps, if there are ratios. No more of it is in memory than what is between two places to begin.
 pub(super) fn send<S: Source>(
     pieces: &[Piece],
     read: &mut Pieces<'_, S>,
+    ratios: Option<Ratios>,
     out: &SyncSender<Batch>,
 ) -> Result<(), Stop> {
     let mut reader = Reader::new(out);
+    reader.clock = ratios.map(Clock::new);
     let mut end = None;
     for (n, piece) in pieces.iter().enumerate() {
         let start = piece.offset;
@@ -135,12 +146,14 @@ impl<'a> Reader<'a> {
             last_ip: 0,
             group: None,
             overflow: false,
+            bound: false,
             part: Vec::new(),
             at: 0,
             stretch: 0,
             begun: false,
             seen: false,
             filled: false,
+            clock: None,
         }
     }
 
@@ -218,6 +231,10 @@ impl<'a> Reader<'a> {
             Err(_) => "bytes that are no packet",
         };
         self.put(Packet::Lost(lost))
+    }
+
+    fn time(&mut self, now: Option<u64>) -> Result<(), Gone> {
+        now.map_or(Ok(()), |now| self.put(Packet::Time(now)))
     }
 
     fn put(&mut self, packet: Packet) -> Result<(), Gone> {
@@ -317,10 +334,33 @@ impl HandlePacket for Reader<'_> {
             *at = Some(ip);
             return Ok(());
         }
+        if std::mem::take(&mut self.bound) {
+            return Ok(());
+        }
         if std::mem::take(&mut self.overflow) {
             return self.put(Packet::Sync(Some(ip)));
         }
         self.put(Packet::Stopped(ip))
+    }
+
+    fn on_ptw_packet(
+        &mut self,
+        _: &DecoderContext,
+        has_ip: bool,
+        _: PtwPayload,
+    ) -> Result<(), Gone> {
+        self.bound = has_ip;
+        Ok(())
+    }
+
+    fn on_exstop_packet(&mut self, _: &DecoderContext, has_ip: bool) -> Result<(), Gone> {
+        self.bound = has_ip;
+        Ok(())
+    }
+
+    fn on_bep_packet(&mut self, _: &DecoderContext, has_ip: bool) -> Result<(), Gone> {
+        self.bound = has_ip;
+        Ok(())
     }
 
     fn on_mode_packet(&mut self, _: &DecoderContext, leaf: u8, mode: u8) -> Result<(), Gone> {
@@ -334,17 +374,53 @@ impl HandlePacket for Reader<'_> {
     fn on_tsc_packet(&mut self, _: &DecoderContext, tsc: u64) -> Result<(), Gone> {
         self.flush()?;
         self.batch.tsc = Some(tsc);
+        let now = self.clock.as_mut().map(|clock| clock.tsc(tsc));
+        self.time(now)
+    }
+
+    fn on_tma_packet(
+        &mut self,
+        _: &DecoderContext,
+        coarse: u16,
+        fast: u8,
+        fast_8: bool,
+    ) -> Result<(), Gone> {
+        if let Some(clock) = &mut self.clock {
+            clock.tma(coarse, u16::from(fast) | u16::from(fast_8) << 8);
+        }
         Ok(())
+    }
+
+    fn on_mtc_packet(&mut self, _: &DecoderContext, mtc: u8) -> Result<(), Gone> {
+        let now = self.clock.as_mut().and_then(|clock| clock.mtc(mtc));
+        self.time(now)
+    }
+
+    fn on_cbr_packet(&mut self, _: &DecoderContext, cbr: u8) -> Result<(), Gone> {
+        if let Some(clock) = &mut self.clock {
+            clock.cbr(cbr);
+        }
+        Ok(())
+    }
+
+    fn on_cyc_packet(&mut self, _: &DecoderContext, packet: &[u8]) -> Result<(), Gone> {
+        let clock = self.clock.as_mut();
+        let now = clock.and_then(|clock| clock.cyc(cycles(packet)));
+        self.time(now)
     }
 
     fn on_ovf_packet(&mut self, _: &DecoderContext) -> Result<(), Gone> {
         self.group = None;
-        self.overflow = true;
+        (self.overflow, self.bound) = (true, false);
+        if let Some(clock) = &mut self.clock {
+            clock.forget();
+        }
         self.put(Packet::Lost("what found no room (OVF)"))
     }
 
     fn on_psb_packet(&mut self, _: &DecoderContext) -> Result<(), Gone> {
         self.last_ip = 0;
+        self.bound = false;
         self.group = Some(None);
         Ok(())
     }
@@ -420,6 +496,17 @@ mod tests {
                     Packet::Sync(None),
                     taken,
                 ],
+            ),
+            // A PTWRITE with its address, without, and an instruction before which the program was stopped.
+            (
+                vec![[
+                    &begin[..],
+                    &[0x02, 0x92, 1, 2, 3, 4, 0x3d, 0x34, 0x12],
+                    &TNT,
+                    &[0x02, 0x12, 1, 2, 3, 4, 0x3d, 0x35, 0x12],
+                ]
+                .concat()],
+                vec![Packet::Sync(None), taken, Packet::Stopped(0x1235)],
             ),
             // Half a `PSB` and a whole one.
             (

@@ -4,8 +4,9 @@
 
 use std::collections::HashMap;
 
-use perfdata::{Event, Feature, FileId, SampleId, Stream, Task, TimeConv};
+use perfdata::{Attr, Event, Feature, FileId, SampleId, Stream, Task, TimeConv};
 
+use super::clock::Ratios;
 use crate::source::{Reader, Source};
 
 /// A thread: process, thread.
@@ -101,6 +102,10 @@ pub(super) struct Sideband {
     programs: HashMap<u32, Vec<Program>>,
     /// How to turn the processor's clock into perf's.
     pub(super) clock: TimeConv,
+    /// How the clocks of the processor are related.
+    pub(super) ratios: Ratios,
+    /// Whether the trace has the time stamp counter, and perf's clock can be had from it.
+    pub(super) is_timed: bool,
     /// What the trace is made of, if there is trace.
     pub(super) format: Option<u32>,
     /// The kernel that was running.
@@ -130,6 +135,8 @@ impl Sideband {
             if let Event::AuxtraceInfo(kind, words) = event {
                 found.format = Some(kind);
                 found.clock = clock(words);
+                found.ratios = ratios(words, file.events());
+                found.is_timed = is_timed(words, file.events());
                 continue;
             }
             if user {
@@ -240,18 +247,44 @@ impl Sideband {
     }
 }
 
-/// The conversion that stands in the private words of `AUXTRACE_INFO`: those of `intel_pt_info_fill()` in perf's `arch/x86/util/intel-pt.c`.
+/// A private word of `AUXTRACE_INFO`, those of `intel_pt_info_fill()` in perf's `arch/x86/util/intel-pt.c`; 0 if there are fewer.
+fn word(words: &[u8], n: usize) -> u64 {
+    words
+        .get(n * 8..n * 8 + 8)
+        .and_then(|word| word.try_into().ok())
+        .map_or(0, u64::from_le_bytes)
+}
+
+/// The conversion of the clock that stands there.
 fn clock(words: &[u8]) -> TimeConv {
-    let word = |n: usize| {
-        words
-            .get(n * 8..n * 8 + 8)
-            .and_then(|word| word.try_into().ok())
-            .map_or(0, u64::from_le_bytes)
-    };
     TimeConv {
-        shift: word(1),
-        mult: word(2),
-        zero: word(3),
+        shift: word(words, 1),
+        mult: word(words, 2),
+        zero: word(words, 3),
         ..TimeConv::default()
     }
+}
+
+/// Of the events of the PMU that wrote the trace, the bits of `config` in a mask, at the place of its lowest bit.
+fn term(words: &[u8], mask: u64, events: &[(Attr, Vec<u64>)]) -> u64 {
+    let of_pmu = |attr: &&Attr| u64::from(attr.kind) == word(words, 0);
+    let attrs = events.iter().map(|(attr, _)| attr).filter(of_pmu);
+    let bits = attrs.map(|attr| attr.config & mask).find(|bits| *bits != 0);
+    bits.unwrap_or(0) >> mask.trailing_zeros().min(63)
+}
+
+/// How the clocks of the processor are related.
+fn ratios(words: &[u8], events: &[(Attr, Vec<u64>)]) -> Ratios {
+    Ratios {
+        tsc: word(words, 12),
+        coarse: word(words, 13),
+        mtc_period: u32::try_from(term(words, word(words, 11), events)).unwrap_or(0),
+        max_nonturbo: word(words, 15),
+    }
+}
+
+/// Whether the trace has times. Recorders that do not say which bit asks for time stamps ask for them.
+fn is_timed(words: &[u8], events: &[(Attr, Vec<u64>)]) -> bool {
+    let mask = word(words, 5);
+    word(words, 2) != 0 && (mask == 0 || term(words, mask, events) != 0)
 }

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The commands `export` and `script`.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use clap::{Args, ValueEnum};
+
+use super::{print, ALL};
+use crate::size::parse_bytes;
+use crate::{export, source};
+
+/// Which calls of a trace are written.
+#[derive(Debug, Args)]
+struct Calls {
+    /// Look for the files of the programs in this directory, as if it were /
+    #[arg(long, value_name = "DIR", default_value = "/")]
+    symfs: PathBuf,
+    /// What the times are [default: time, if the trace has times]
+    #[arg(long, value_name = "CLOCK", value_enum)]
+    clock: Option<Clock>,
+    /// Do not look for source lines and inlined functions
+    #[arg(long)]
+    no_lines: bool,
+}
+
+impl Calls {
+    fn options(&self) -> export::Options<'_> {
+        export::Options {
+            root: &self.symfs,
+            clock: self.clock.map(Into::into),
+            lines: !self.no_lines,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Clock {
+    /// Nanoseconds of perf's clock
+    Time,
+    /// Instructions that were followed, a nanosecond each
+    Instructions,
+}
+
+impl From<Clock> for export::Clock {
+    fn from(clock: Clock) -> Self {
+        match clock {
+            Clock::Time => Self::Time,
+            Clock::Instructions => Self::Instructions,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Viewer {
+    /// Perfetto
+    Perfetto,
+    /// The Firefox Profiler, and speedscope
+    Firefox,
+}
+
+#[derive(Debug, Args)]
+pub struct Export {
+    /// The recording
+    #[arg(default_value = "perf.data")]
+    file: PathBuf,
+    /// The viewer
+    #[arg(long, value_name = "VIEWER", value_enum, default_value_t = Viewer::Perfetto)]
+    format: Viewer,
+    /// The file to write
+    #[arg(short, long, value_name = "FILE")]
+    output: PathBuf,
+    /// Part it into files of so many bytes, or with a unit (K, M or G): FILE.1, FILE.2 and so on. Each opens by itself [default: 64M]
+    #[arg(long, value_name = "SIZE")]
+    piece: Option<String>,
+    #[command(flatten)]
+    calls: Calls,
+}
+
+impl Export {
+    /// Writes them.
+    pub fn run(&self) -> anyhow::Result<u8> {
+        let piece = match &self.piece {
+            None => export::PIECE,
+            Some(text) => parse_bytes(text)?,
+        };
+        let format = match self.format {
+            Viewer::Perfetto => export::Format::Perfetto,
+            Viewer::Firefox => export::Format::Firefox,
+        };
+        let recording = source::open(&self.file)?;
+        let options = self.calls.options();
+        let done = export::export(&recording, &options, format, &self.output, piece)
+            .with_context(|| self.file.display().to_string())?;
+        print(&done.summary())?;
+        Ok(ALL)
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct Script {
+    /// The recording
+    #[arg(default_value = "perf.data")]
+    file: PathBuf,
+    #[command(flatten)]
+    calls: Calls,
+}
+
+impl Script {
+    /// Prints them.
+    pub fn run(&self) -> anyhow::Result<u8> {
+        let recording = source::open(&self.file)?;
+        let options = self.calls.options();
+        let done = export::script(&recording, &options, Box::new(std::io::stdout()))
+            .with_context(|| self.file.display().to_string())?;
+        // Who reads it may have ended.
+        let _ = std::io::stderr().write_all(done.summary().as_bytes());
+        Ok(ALL)
+    }
+}

@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! From what happened to the stacks of threads to spans with times.
+//!
+//! Trace has times at some packets only. Between two of them that trace is without a gap, an event has the share of the time that its
+//! instructions have. Behind the last one before tracing ends, an instruction takes as long as before, but at most a nanosecond: how
+//! long the thread did not run there, the trace does not tell.
+
+use std::collections::HashMap;
+use std::mem;
+use std::path::{Path, PathBuf};
+
+use super::files::{Files, Open};
+use super::frames::{Frames, GAP};
+use super::Clock;
+use crate::error::Result;
+use crate::flamegraph::calls::{Change, Event, Tree};
+use crate::flamegraph::code::Code;
+
+/// A thread: process, thread.
+type Who = (u32, u32);
+
+/// A place in a thread's trace: between two packets.
+#[derive(Debug)]
+pub(crate) struct Moment {
+    pub(crate) who: Who,
+    /// Which of the programs that its process has run.
+    pub(crate) program: usize,
+    /// The instructions that it has executed in this.
+    pub(crate) executed: u64,
+    /// When it was, if a packet says so.
+    pub(crate) time: Option<u64>,
+    /// Whether tracing ends here.
+    pub(crate) ends: bool,
+}
+
+#[derive(Debug)]
+struct Track {
+    number: usize,
+    program: usize,
+    /// What happened since the time of a packet.
+    pending: Vec<Change>,
+    /// The time of a packet, and the instructions before it.
+    anchor: Option<(u64, u64)>,
+    /// Instructions up to the last event or packet.
+    executed: u64,
+    /// Whether tracing ended since.
+    off: bool,
+    /// Nanoseconds that instructions took between the last two packets.
+    pace: (u64, u64),
+    /// When the last event was.
+    last: u64,
+    /// Instructions of all threads when this one was seen last.
+    until: u64,
+    /// How many calls are deeper than what is shown.
+    deeper: u64,
+    /// Whether trace is missing here.
+    gap: bool,
+}
+
+impl Track {
+    fn new(number: usize, program: usize) -> Self {
+        Self {
+            number,
+            program,
+            pending: Vec::new(),
+            anchor: None,
+            executed: 0,
+            off: false,
+            pace: (1, 1),
+            last: 0,
+            until: 0,
+            deeper: 0,
+            gap: false,
+        }
+    }
+
+    /// When an event was, before the packet whose time and instructions are given.
+    fn time(&self, executed: u64, next: Option<(u64, u64)>) -> u64 {
+        let (start, before) = self.anchor.unwrap_or((self.last, executed));
+        let count = executed.saturating_sub(before);
+        let share = |time: u64, of: u64| {
+            let time = u128::from(count) * u128::from(time) / u128::from(of.max(1));
+            u64::try_from(time).unwrap_or(u64::MAX)
+        };
+        let paced = share(self.pace.0.min(self.pace.1), self.pace.1);
+        let after = match next {
+            Some((end, until)) => {
+                let linear = share(end.saturating_sub(start), until.saturating_sub(before));
+                match self.off {
+                    true => paced.min(linear).min(end.saturating_sub(start)),
+                    false => linear,
+                }
+            }
+            None => paced,
+        };
+        start.saturating_add(after)
+    }
+}
+
+/// The spans of all threads, on their way to files.
+#[derive(Debug)]
+pub(crate) struct Spans {
+    clock: Clock,
+    frames: Frames,
+    files: Files,
+    tracks: HashMap<Who, Track>,
+    /// Instructions of all threads.
+    executed: u64,
+    /// Calls that are deeper than what is shown.
+    hidden: u64,
+}
+
+impl Spans {
+    /// More events of a thread do not wait for the time of a packet.
+    const PENDING_MAX: usize = 1024;
+    /// Deeper calls are not shown, as viewers show no more: Perfetto's has 512 levels.
+    pub(super) const DEPTH_MAX: usize = 500;
+
+    /// Source lines are looked for below `root`, if that is there.
+    pub(super) fn new(clock: Clock, files: Files, root: Option<&Path>) -> Self {
+        Self {
+            clock,
+            frames: Frames::new(root),
+            files,
+            tracks: HashMap::new(),
+            executed: 0,
+            hidden: 0,
+        }
+    }
+
+    /// Takes what happened up to a moment. `name` is that of the program.
+    pub(crate) fn take(
+        &mut self,
+        moment: &Moment,
+        name: &str,
+        changes: Vec<Change>,
+        tree: &Tree,
+        code: &Code,
+    ) -> Result<()> {
+        let tracks = self.tracks.len();
+        if !self.tracks.contains_key(&moment.who) {
+            self.files.thread(tracks, moment.who, name)?;
+        }
+        let track = self
+            .tracks
+            .entry(moment.who)
+            .or_insert_with(|| Track::new(tracks, moment.program));
+        let mut work = Work {
+            clock: self.clock,
+            frames: &mut self.frames,
+            files: &mut self.files,
+            hidden: &mut self.hidden,
+            tree,
+            code,
+        };
+        if track.program != moment.program {
+            // What it ran before is gone.
+            work.flush(track, None)?;
+            work.close(track)?;
+            work.files.thread(track.number, moment.who, name)?;
+            (track.program, track.executed, track.anchor) = (moment.program, 0, None);
+        }
+        let before = self.executed;
+        let first = track.executed;
+        self.executed = before.saturating_add(moment.executed.saturating_sub(first));
+        if self.clock == Clock::Instructions {
+            for (executed, event) in changes {
+                let time = before.saturating_add(executed.saturating_sub(first));
+                work.event(track, time, &event)?;
+            }
+            (track.executed, track.until) = (moment.executed, self.executed);
+            if track.gap && !moment.ends {
+                work.resume(track, self.executed)?;
+            }
+            return Ok(());
+        }
+        // Tracing was off, or some is missing: this is the time at which it begins.
+        let begins = track.off || track.gap;
+        if let (Some(time), true) = (moment.time, begins) {
+            work.flush(track, Some((time, first)))?;
+            work.resume(track, time)?;
+            track.anchor = Some((time, first));
+            track.off = false;
+        }
+        for change in changes {
+            if change.1 == Event::Lost {
+                work.flush(track, None)?;
+                work.event(track, track.last, &Event::Lost)?;
+                continue;
+            }
+            if track.pending.len() == Self::PENDING_MAX {
+                work.flush(track, None)?;
+                track.anchor = Some((track.last, change.0));
+            }
+            track.pending.push(change);
+        }
+        track.executed = moment.executed;
+        if let (Some(time), false) = (moment.time, begins) {
+            if track.anchor.is_none() {
+                // What is before the first time was not before it.
+                track.anchor = Some((time, moment.executed));
+            }
+            work.flush(track, Some((time, moment.executed)))?;
+        }
+        track.off = moment.ends;
+        Ok(())
+    }
+
+    /// The trace has ended: so do all spans.
+    pub(crate) fn finish(&mut self, tree: &Tree, code: &Code) -> Result<()> {
+        let mut tracks: Vec<_> = self.tracks.values_mut().collect();
+        tracks.sort_by_key(|track| track.number);
+        for track in tracks {
+            let mut work = Work {
+                clock: self.clock,
+                frames: &mut self.frames,
+                files: &mut self.files,
+                hidden: &mut self.hidden,
+                tree,
+                code,
+            };
+            work.flush(track, None)?;
+            let last = match self.clock {
+                Clock::Instructions => track.until.max(track.last),
+                Clock::Time => track.time(track.executed, None).max(track.last),
+            };
+            track.last = last;
+            work.close(track)?;
+        }
+        self.files.finish(&self.frames)
+    }
+
+    /// The files that were written, and the calls that were too deep.
+    pub(super) fn end(self) -> (Vec<PathBuf>, u64) {
+        (self.files.names(), self.hidden)
+    }
+}
+
+/// What is needed to write the events of a track.
+struct Work<'a> {
+    clock: Clock,
+    frames: &'a mut Frames,
+    files: &'a mut Files,
+    hidden: &'a mut u64,
+    tree: &'a Tree,
+    code: &'a Code,
+}
+
+impl Work<'_> {
+    /// Writes what has waited for the time of a packet: that it had, and the instructions before it.
+    fn flush(&mut self, track: &mut Track, next: Option<(u64, u64)>) -> Result<()> {
+        if self.clock == Clock::Instructions {
+            return Ok(());
+        }
+        let mut pending = mem::take(&mut track.pending);
+        for (executed, event) in pending.drain(..) {
+            let time = track.time(executed, next);
+            self.event(track, time, &event)?;
+        }
+        track.pending = pending;
+        if let Some((time, executed)) = next {
+            if let (Some((start, before)), false) = (track.anchor, track.off) {
+                let count = executed.saturating_sub(before);
+                if count != 0 {
+                    track.pace = (time.saturating_sub(start), count);
+                }
+            }
+            track.anchor = Some((time, executed));
+        }
+        Ok(())
+    }
+
+    /// Writes an event; not before the last one of the track.
+    fn event(&mut self, track: &mut Track, time: u64, event: &Event) -> Result<()> {
+        let time = time.max(track.last);
+        self.resume(track, time)?;
+        match event {
+            Event::Begin(function, site) => {
+                let inlined = match site {
+                    Some(site) if track.deeper == 0 => self.frames.inlined(*site, self.code),
+                    _ => Vec::new(),
+                };
+                let depth = self.files.depth(track.number) + inlined.len();
+                if track.deeper != 0 || depth >= Spans::DEPTH_MAX {
+                    track.deeper += 1;
+                    *self.hidden += 1;
+                    return Ok(());
+                }
+                let frame = self.frames.function(function, self.tree, self.code);
+                for (n, frame) in inlined.into_iter().chain([frame]).enumerate() {
+                    let open = Open {
+                        frame,
+                        joined: n != 0,
+                    };
+                    self.files.begin(track.number, time, open, self.frames)?;
+                }
+            }
+            Event::End if track.deeper != 0 => track.deeper -= 1,
+            Event::End => self.files.end(track.number, time, self.frames)?,
+            Event::Lost => {
+                track.last = time;
+                self.close(track)?;
+                track.gap = true;
+                let open = Open {
+                    frame: GAP,
+                    joined: false,
+                };
+                self.files.begin(track.number, time, open, self.frames)?;
+            }
+        }
+        track.last = time;
+        Ok(())
+    }
+
+    /// The trace goes on.
+    fn resume(&mut self, track: &mut Track, time: u64) -> Result<()> {
+        if mem::take(&mut track.gap) {
+            track.last = track.last.max(time);
+            self.files.end(track.number, track.last, self.frames)?;
+        }
+        Ok(())
+    }
+
+    /// Ends all spans of a track.
+    fn close(&mut self, track: &mut Track) -> Result<()> {
+        (track.gap, track.deeper) = (false, 0);
+        while self.files.depth(track.number) != 0 {
+            self.files.end(track.number, track.last, self.frames)?;
+        }
+        Ok(())
+    }
+}
