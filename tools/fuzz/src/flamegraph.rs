@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Flame graphs of a recording that names any files and addresses. One of the files is a program.
+//! Flame graphs and spans of a recording that names any files and addresses. One of the files is a program.
 
+use std::cell::RefCell;
 use std::hint::black_box;
-use std::io::Cursor;
+use std::io::{self, Cursor, Write};
+use std::rc::Rc;
 use std::sync::LazyLock;
 
+use auxview::export::{script, Clock, Options};
 use intel_pt::insn::{Insn, Mode};
 use intel_pt::{Config, Encoder, Full, Output, Step};
 use perfdata::{
@@ -60,7 +63,40 @@ fn program() -> Vec<u8> {
     file
 }
 
-/// Follows the calls of a recording, and draws them.
+/// What `script` writes: the number of spans that are open, and how a line begins.
+#[derive(Default)]
+struct Balance {
+    open: i64,
+    line: Vec<u8>,
+}
+
+/// The same, as the writer is given away.
+#[derive(Clone, Default)]
+struct Shared(Rc<RefCell<Balance>>);
+
+impl Write for Shared {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let mut balance = self.0.borrow_mut();
+        for byte in bytes {
+            if *byte != b'\n' {
+                balance.line.push(*byte);
+                continue;
+            }
+            let line = std::mem::take(&mut balance.line);
+            balance.open += match line.split(|byte| *byte == b'\t').nth(4) {
+                Some(b"begin") => 1,
+                _ => -1,
+            };
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Follows the calls of a recording, and draws them. Each span that begins ends.
 ///
 /// # Panics
 /// If the program cannot be written.
@@ -75,6 +111,17 @@ pub fn flamegraph(input: &[u8]) {
     assert!(calls.fold(&mut folded).is_ok());
     black_box(calls.summary());
     let _ = black_box(calls.draw());
+    for clock in [Clock::Time, Clock::Instructions] {
+        let options = Options {
+            root: root.path(),
+            clock: Some(clock),
+            lines: true,
+        };
+        let out = Shared::default();
+        if script(input, &options, Box::new(out.clone())).is_ok() {
+            assert_eq!(out.0.borrow().open, 0, "{clock:?}");
+        }
+    }
 }
 
 /// A ring, and the clock of the machine.
