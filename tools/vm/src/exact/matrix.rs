@@ -10,6 +10,7 @@
 //! - [`rows`]: the table.
 //! - [`executed`]: what was executed, by the log.
 //! - [`trail`]: the packets, along the log.
+//! - [`spans`]: what `auxview export` writes of it.
 //! - The others: what is right, by that.
 
 use super::device::shown;
@@ -43,6 +44,7 @@ mod recordings;
 mod rows;
 mod sampled;
 pub(super) mod samples;
+mod spans;
 mod trail;
 
 /// The case's name.
@@ -58,6 +60,7 @@ struct Recorded {
     /// What QEMU has logged of interrupts and exceptions.
     interrupts: PathBuf,
     programs: PathBuf,
+    auxrec: PathBuf,
     /// Where Python finds what scripts import.
     scripts: PathBuf,
     /// By program.
@@ -66,8 +69,12 @@ struct Recorded {
 
 pub(super) fn run(cache: &Cache, dir: &Path, kernel: &Kernel) -> Result<Case> {
     let tools = tools::build(cache)?;
-    let Some((_, steptrace)) = tools.iter().find(|(name, _)| name == "steptrace") else {
-        return Ok(Case::skip(NAME, "tools/steptrace is not in this checkout"));
+    let tool = |name: &str| tools.iter().find(|(tool, _)| tool == name);
+    let (Some((_, steptrace)), Some((_, auxrec))) = (tool("steptrace"), tool("auxrec")) else {
+        return Ok(Case::skip(
+            NAME,
+            "tools/steptrace or tools/auxrec is not in this checkout",
+        ));
     };
     let progress = Progress::begin(&format!("exact: {NAME} on {}", kernel.kind));
     let dir = dir.join("exact-matrix");
@@ -97,6 +104,7 @@ pub(super) fn run(cache: &Cache, dir: &Path, kernel: &Kernel) -> Result<Case> {
         files_of_unit: unit.files,
         interrupts: interrupts(&prefix),
         programs: cache.build().join("programs"),
+        auxrec: auxrec.clone(),
         scripts: cache.checkout().join("tools/vm/src/exact/matrix/scripts"),
         executed,
     };
@@ -252,6 +260,7 @@ fn judge(place: &Path, recorded: &Recorded, row: &Row) -> Result<Case> {
         .current_dir(place)
         .env("HOME", place)
         .env("DATA", recorded.file(row.recording))
+        .env("AUXREC", &recorded.auxrec)
         .env("INTERRUPTS", &recorded.interrupts)
         .env("PYTHONPATH", &recorded.scripts)
         .env("PYTHONDONTWRITEBYTECODE", "yes")

@@ -23,6 +23,7 @@ use super::recordings::{
     UNIT_PIPE, WHOLE, WRITES, WRITES_ALONE,
 };
 use super::sampled::{numbered, registers};
+use super::spans::spans;
 use super::trail::{each_packet, periodic, quick};
 
 /// What came of a row: a note, or why it fails.
@@ -124,6 +125,11 @@ const EVENTS_BY_SCRIPT: &str = "sed -n 's/ CR2=.*//; / v=/p; /^RIP=/p' $INTERRUP
 const WINDOWS: &str = "perf script -i $DATA --itrace=pe --ns -F time,event >events; perf script -i $DATA --itrace=i1ie --ns -F time,ip >all && cat all && set -- $(awk -f $PYTHONPATH/windows.awk events all) && echo windows $* && perf script -i $DATA --itrace=i1ie --ns -F time,ip --time \"$1,$2 $3,$4\"";
 
 const ROWS: &[Use] = &[
+    row("export to Perfetto", &PLAIN, "$AUXREC export --no-lines -o spans $DATA >summary && python3 $PYTHONPATH/perfetto.py spans", spans::<false>),
+    row("export in instructions", &PLAIN, "$AUXREC export --no-lines --clock instructions -o spans $DATA >summary && python3 $PYTHONPATH/perfetto.py spans", spans::<true>),
+    row("export of threads", &THREADS, "$AUXREC export --no-lines -o spans $DATA >summary && python3 $PYTHONPATH/perfetto.py spans", spans::<false>),
+    row("export to Firefox", &PLAIN, "$AUXREC export --no-lines --clock instructions --format firefox -o spans $DATA >summary && python3 $PYTHONPATH/firefox.py spans", spans::<true>),
+    row("export to speedscope", &PLAIN, "$AUXREC export --no-lines --clock instructions --format firefox -o spans $DATA >summary && python3 $PYTHONPATH/firefox.py spans old", spans::<true>),
     row("i1i", &PLAIN, "perf script -i $DATA --itrace=i1ie -F tid,ip", each),
     row("i1i of threads", &THREADS, "perf script -i $DATA --itrace=i1ie -F tid,ip", each),
     row("i100i", &PLAIN, "perf script -i $DATA --itrace=i100ie -F tid,ip", every::<100>),
