@@ -362,9 +362,7 @@ impl Tracer {
         let sample = registers(task, ip, self.armed);
 
         // The instructions are in the trace all the same.
-        self.full |= encoder
-            .sample(&sample, mode(task), follows, ring)
-            .is_err();
+        self.full |= encoder.sample(&sample, mode(task), follows, ring).is_err();
     }
 
     /// The task has loaded its flags from memory, where ours is hidden. A program that has set
