@@ -226,7 +226,7 @@ impl<'a> Events<'a> {
         self.cursor
     }
 
-    /// Reads an event whose length is in its header, as nearly all have it, and moves behind it; [`None`] if the next entry is no
+    /// Reads an event whose length is in its header, as most have it, and moves behind it; [`None`] if the next entry is no
     /// such event.
     #[inline]
     fn short(&mut self) -> Option<Event<'a>> {
@@ -243,7 +243,33 @@ impl<'a> Events<'a> {
         Some(Event { time, data })
     }
 
-    /// Reads one entry of any kind and moves behind it.
+    /// Reads an event whose length is in the word behind its header, as one of more than 28 words has it, and moves behind it;
+    /// [`None`] if the next entry is no such event, or cannot be. It is not inlined: that makes short events dearer.
+    #[inline(never)]
+    fn long(&mut self) -> Option<Event<'a>> {
+        let Cursor { at, time } = self.cursor;
+        let (type_len, delta) = split(self.data.u32(at)?);
+        if type_len != 0 {
+            return None;
+        }
+        let word = at.checked_add(4)?;
+        let len = usize::try_from(self.data.u32(word)?).ok()?;
+        // The length counts the word that it is in.
+        if len < 4 || len % 4 != 0 {
+            return None;
+        }
+        let data = self
+            .data
+            .get(word.checked_add(4)?..word.checked_add(len)?)?;
+        let time = time.wrapping_add(delta);
+        self.cursor = Cursor {
+            at: word + len,
+            time,
+        };
+        Some(Event { time, data })
+    }
+
+    /// Reads one entry of any kind and moves behind it, or says why it cannot be.
     #[inline(never)]
     fn entry(&mut self) -> Result<Entry<'a>> {
         let at = self.cursor.at;
@@ -305,7 +331,7 @@ impl<'a> Iterator for Events<'a> {
     #[inline]
     fn next(&mut self) -> Option<Self::Item> {
         while self.cursor.at < self.data.len() {
-            if let Some(event) = self.short() {
+            if let Some(event) = self.short().or_else(|| self.long()) {
                 return Some(Ok(event));
             }
             match self.entry() {
