@@ -46,11 +46,12 @@ pub(in crate::exact) fn run(cache: &Cache, dir: &Path, kernel: &Kernel) -> Resul
         .intel()
         .installed(Path::new("/usr/bin/perf"))?
         .installed(&program)?;
+    // On one CPU: a sample has what that CPU has traced.
     let command = format!(
         "grep -q __ksymtab_perf_output_copy_aux /proc/kallsyms || {{ echo {REFUSES} >/out/said; exit 0; }}
 insmod /modules/rust_perf.ko && insmod /modules/rust_stepping.ko && insmod /modules/soft_pt.ko intel_pt=1 || exit 1
 echo 0 >/proc/sys/kernel/randomize_va_space
-perf record -q -B -N --aux-sample=32768 -e '{{intel_pt//u,raw_syscalls:sys_enter}}' -m512,64 -o /out/{FILE} -- {} >/out/said 2>&1",
+taskset 1 perf record -q -B -N --aux-sample=32768 -e '{{intel_pt//u,raw_syscalls:sys_enter}}' -m512,64 -o /out/{FILE} -- {} >/out/said 2>&1",
         program.display()
     );
     let outcome = guest.run(cache, &dir.join("guest"), &command, |_| {})?;
