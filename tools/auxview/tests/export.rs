@@ -10,6 +10,7 @@ use std::cell::RefCell;
 use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::rc::Rc;
 
 use auxview::export::{export, script, Clock, Format, Options, PIECE, PIECE_MIN};
@@ -242,6 +243,28 @@ fn old_spans(file: &Value) -> usize {
     // What was open in the file before begins again, at the time of what is around it.
     let again = times[0] == times[1] && is_f(&&samples[1]);
     samples.iter().filter(is_f).count() - usize::from(again)
+}
+
+/// As `auxview script | head -n1` ends.
+#[test]
+fn who_reads_may_stop() {
+    let root = root();
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("perf.data");
+    let made = recording(&[&many(20_000).ring.bytes], 1, "/prog", BUILD_ID);
+    fs::write(&file, made).unwrap();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_auxview"))
+        .args(["script", "--symfs"])
+        .args([root.path(), &file])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // What is written is more than a pipe holds.
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && errors.is_empty(), "{errors}");
 }
 
 #[test]

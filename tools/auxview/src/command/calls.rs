@@ -2,8 +2,10 @@
 
 //! The commands `export` and `script`.
 
-use std::io::Write as _;
+use std::cell::Cell;
+use std::io::{self, Stdout, Write};
 use std::path::PathBuf;
+use std::rc::Rc;
 
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
@@ -113,10 +115,45 @@ impl Script {
     pub fn run(&self) -> anyhow::Result<u8> {
         let recording = source::open(&self.file)?;
         let options = self.calls.options();
-        let done = export::script(&recording, &options, Box::new(std::io::stdout()))
-            .with_context(|| self.file.display().to_string())?;
+        let left = Rc::new(Cell::new(false));
+        let out = Lines {
+            out: io::stdout(),
+            left: Rc::clone(&left),
+        };
+        let done = match export::script(&recording, &options, Box::new(out)) {
+            Err(_) if left.get() => return Ok(ALL),
+            done => done.with_context(|| self.file.display().to_string())?,
+        };
         // Who reads it may have ended.
-        let _ = std::io::stderr().write_all(done.summary().as_bytes());
+        let _ = io::stderr().write_all(done.summary().as_bytes());
         Ok(ALL)
+    }
+}
+
+/// Standard output, whose reader may have seen enough: that is no error.
+struct Lines {
+    out: Stdout,
+    /// Whether the reader has ended.
+    left: Rc<Cell<bool>>,
+}
+
+impl Lines {
+    fn noted<T>(&self, done: io::Result<T>) -> io::Result<T> {
+        if matches!(&done, Err(e) if e.kind() == io::ErrorKind::BrokenPipe) {
+            self.left.set(true);
+        }
+        done
+    }
+}
+
+impl Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let done = self.out.write(bytes);
+        self.noted(done)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let done = self.out.flush();
+        self.noted(done)
     }
 }
