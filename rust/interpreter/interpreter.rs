@@ -291,8 +291,8 @@ pub struct Ran {
     pub ended: Ended,
 }
 
-/// Executes from `registers` on, `limit` instructions at most; rounds of a string instruction count too. `blocks` are kept from one call to
-/// the next, for the same program or another; so many are used as are a power of 2.
+/// Executes from `registers` on, `limit` instructions at most; rounds of a string instruction count too. `blocks` are
+/// kept from one call to the next, for the same program or another; so many are used as are a power of 2.
 #[inline(never)]
 pub fn run(
     blocks: &mut [Block],

@@ -341,9 +341,12 @@ impl<'a, T: Pmu> Event<'a, T> {
     /// The period of its samples, which user space may change.
     #[inline]
     pub(crate) fn period(&self, _cpu: &context::Cpu) -> u64 {
-        // SAFETY: Live by the type invariant. perf writes it on the event's CPU, or while the event does not run;
-        // `_cpu` is proof that this is a callback there, with interrupts off.
-        unsafe { (*self.raw.as_ptr()).hw.sample_period }
+        // SAFETY: Live by the type invariant.
+        let period = unsafe { &raw const (*self.raw.as_ptr()).hw.sample_period };
+
+        // SAFETY: A field of the live event. perf may write it on another CPU while the event does not run: this is
+        // one load, as READ_ONCE() is.
+        unsafe { period.read_volatile() }
     }
 
     /// Writes `PERF_RECORD_AUX_OUTPUT_HW_ID`.

@@ -14,8 +14,7 @@ use crate::{
     processor,
     task::{
         Code,
-        Current,
-        Regs, //
+        Current, //
     }, //
 };
 use interpreter::{
@@ -31,9 +30,7 @@ use interpreter::{
     Ran,
     Registers,
     Values,
-    Width,
-    ARITHMETIC,
-    DIRECTION, //
+    Width, //
 };
 use kernel::{
     page::PAGE_SHIFT,
@@ -411,64 +408,9 @@ fn is_generated(first: u64, last: u64) -> bool {
     is(first) || first >> PAGE_SHIFT != last >> PAGE_SHIFT && is(last)
 }
 
-impl Regs<'_> {
-    /// The registers that the interpreter has.
-    fn registers(&mut self) -> Registers {
-        let raw = self.raw().as_ptr();
-        // SAFETY: Live, by the type invariant; plain numbers are copied.
-        let frame = unsafe { raw.read() };
-
-        Registers {
-            // CAST: Registers have 64 bits.
-            general: [
-                frame.ax, frame.cx, frame.dx, frame.bx, frame.sp, frame.bp, frame.si, frame.di,
-                frame.r8, frame.r9, frame.r10, frame.r11, frame.r12, frame.r13, frame.r14,
-                frame.r15,
-            ]
-            .map(|register| register as u64),
-            ip: frame.ip as u64,
-            flags: frame.flags as u64,
-        }
-    }
-
-    /// The registers as the instruction has left them that was executed last: behind a system call that has no
-    /// result yet, RAX is still its number. With the trap flag as it is, also in the copy that `syscall` makes.
-    pub fn registers_behind(&mut self) -> Registers {
-        let mut registers = self.registers();
-
-        if self.has_no_result() {
-            let [ax, ..] = &mut registers.general;
-            // SAFETY: Live, by the type invariant. CAST: A register has 64 bits.
-            *ax = unsafe { (*self.raw().as_ptr()).orig_ax } as u64;
-        }
-        registers
-    }
-
-    /// Sets the general registers, the address, and the flags that the interpreter changes.
-    fn set_registers(&mut self, registers: &Registers) {
-        let raw = self.raw().as_ptr();
-        // SAFETY: Live, by the type invariant; plain numbers are copied.
-        let mut frame = unsafe { raw.read() };
-        let flags = ARITHMETIC | DIRECTION;
-        // CAST: Registers have 64 bits.
-        let general = registers.general.map(|register| register as c_ulong);
-
-        [
-            frame.ax, frame.cx, frame.dx, frame.bx, frame.sp, frame.bp, frame.si, frame.di,
-            frame.r8, frame.r9, frame.r10, frame.r11, frame.r12, frame.r13, frame.r14, frame.r15,
-        ] = general;
-        // CAST: Registers have 64 bits.
-        frame.ip = registers.ip as c_ulong;
-        frame.flags = (frame.flags as u64 & !flags | registers.flags & flags) as c_ulong;
-        // SAFETY: Live, by the type invariant, and there is no reference to it; the task, which alone
-        // would write to it, does not run user code.
-        unsafe { raw.write(frame) };
-    }
-}
-
 impl Current<'_> {
-    /// Executes the task's next instructions, about `limit` at most, until there is one that is left to the
-    /// processor; [`None`] if that cannot be done now. `blocks` are kept from one call to the next.
+    /// Executes the task's next instructions, `limit` at most, until there is one that is left to the
+    /// processor; [`None`] if that cannot be done now. Rounds of a string instruction count too. `blocks` are kept from one call to the next.
     ///
     /// Only in [`single_step`](crate::Tracer::single_step), for a trap that is claimed. Interrupts are off
     /// meanwhile.

@@ -18,6 +18,11 @@ use core::{
     },
     ptr::NonNull, //
 };
+use interpreter::{
+    Registers,
+    ARITHMETIC,
+    DIRECTION, //
+};
 use kernel::{
     interrupt::LocalInterruptDisabled,
     page::PAGE_SIZE,
@@ -137,6 +142,59 @@ impl Regs<'_> {
     /// The frame.
     pub(crate) fn raw(&mut self) -> NonNull<bindings::pt_regs> {
         self.raw
+    }
+
+    /// The registers that the interpreter has.
+    pub(crate) fn registers(&mut self) -> Registers {
+        let raw = self.raw.as_ptr();
+        // SAFETY: Live, by the type invariant; plain numbers are copied.
+        let frame = unsafe { raw.read() };
+
+        Registers {
+            // CAST: Registers have 64 bits.
+            general: [
+                frame.ax, frame.cx, frame.dx, frame.bx, frame.sp, frame.bp, frame.si, frame.di,
+                frame.r8, frame.r9, frame.r10, frame.r11, frame.r12, frame.r13, frame.r14,
+                frame.r15,
+            ]
+            .map(|register| register as u64),
+            ip: frame.ip as u64,
+            flags: frame.flags as u64,
+        }
+    }
+
+    /// The registers as the instruction has left them that was executed last: behind a system call that has no
+    /// result yet, RAX is still its number. With the trap flag as it is, also in the copy that `syscall` makes.
+    pub fn registers_behind(&mut self) -> Registers {
+        let mut registers = self.registers();
+
+        if self.has_no_result() {
+            let [ax, ..] = &mut registers.general;
+            // SAFETY: Live, by the type invariant. CAST: A register has 64 bits.
+            *ax = unsafe { (*self.raw.as_ptr()).orig_ax } as u64;
+        }
+        registers
+    }
+
+    /// Sets the general registers, the address, and the flags that the interpreter changes.
+    pub(crate) fn set_registers(&mut self, registers: &Registers) {
+        let raw = self.raw.as_ptr();
+        // SAFETY: Live, by the type invariant; plain numbers are copied.
+        let mut frame = unsafe { raw.read() };
+        let flags = ARITHMETIC | DIRECTION;
+        // CAST: Registers have 64 bits.
+        let general = registers.general.map(|register| register as c_ulong);
+
+        [
+            frame.ax, frame.cx, frame.dx, frame.bx, frame.sp, frame.bp, frame.si, frame.di,
+            frame.r8, frame.r9, frame.r10, frame.r11, frame.r12, frame.r13, frame.r14, frame.r15,
+        ] = general;
+        // CAST: Registers have 64 bits.
+        frame.ip = registers.ip as c_ulong;
+        frame.flags = (frame.flags as u64 & !flags | registers.flags & flags) as c_ulong;
+        // SAFETY: Live, by the type invariant, and there is no reference to it; the task, which alone
+        // would write to it, does not run user code.
+        unsafe { raw.write(frame) };
     }
 
     /// Whether an NMI may have interrupted the kernel where it saves or restores them.

@@ -85,15 +85,14 @@ impl Sampler {
         let Some(left) = self.left() else {
             return false;
         };
-        let counted = self.counted.load(Relaxed);
         let over = instructions.checked_sub(left.get());
         let period = self.period.load(Relaxed).max(1);
 
-        self.counted
-            .store(counted.wrapping_add(instructions), Relaxed);
+        // In one operation: an NMI may stop the event, which takes them.
+        self.counted.fetch_add(instructions, Relaxed);
         self.left.store(
             match over {
-                // Rounds of an instruction that is stepped twice: the next sample is not in the past.
+                // More than were left: a load of SS is stepped together with the next instruction.
                 Some(over) => period.saturating_sub(over).max(1),
                 None => left.get().wrapping_sub(instructions),
             },

@@ -21,7 +21,7 @@
 //! soft_pt.rs  the PMU and the tracer of tasks, which it joins
 //! sampler.rs  a second PMU, whose events sample what is traced
 //! tracer.rs   from single steps and transitions to packets
-//! code.rs     a task's code and stack
+//! code.rs     a task's code, stack and registers
 //! ranges.rs   the addresses that are traced
 //! ring.rs     where the encoder's packets go
 //! unit.rs     what a unit of this kind says that it can

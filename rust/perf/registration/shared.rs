@@ -91,7 +91,8 @@ impl<T: Pmu, K: Kind<T>> Shared<T, K> {
 
     /// The PMU is about to be registered at this address, or to be unregistered: null.
     pub(crate) fn set_pmu(&self, pmu: *const bindings::pmu) {
-        // Orders the store before the grace period of `perf_pmu_unregister()`, which has a full barrier.
+        // Relaxed: synchronize_srcu() in `perf_pmu_unregister()` orders the store before events are freed. It pairs
+        // with the SRCU section in which `Attr::leader()` loads it.
         self.pmu.store(pmu.addr(), Relaxed);
     }
 

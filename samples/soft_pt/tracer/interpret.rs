@@ -170,8 +170,11 @@ pub(super) fn interpret(
 
     tracer.reason = Reason::Off;
     while rest != 0 {
-        // A sampled instruction has a pass of its own: then its address is known, and the registers behind it.
-        let limit = match ring.sampler.left().map(NonZero::get) {
+        // A sampled instruction has a pass of its own: then its address is known, and the registers behind it. Code
+        // that is not traced has no samples.
+        let is_traced = !matches!(tracer.place, Place::Passing(_));
+        let left = ring.sampler.left().filter(|_| is_traced);
+        let limit = match left.map(NonZero::get) {
             None => rest,
             Some(1) => 1,
             Some(left) => rest.min(left.wrapping_sub(1)),

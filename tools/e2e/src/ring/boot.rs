@@ -296,8 +296,7 @@ fn placed() -> Result<String> {
     Ok(format!("{EVENTS} events of each CPU"))
 }
 
-/// A copy of another buffer is read. The kernel removes its instance when it is empty, whoever reads it: so the command must not
-/// need it afterwards.
+/// `tracering cat` reads a copy of another buffer to its end. The kernel then removes the instance of the copy.
 fn copied() -> Result<String> {
     let tracefs = instance("copied")?;
     for cpu in CPUS {
