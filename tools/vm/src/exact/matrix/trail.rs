@@ -46,6 +46,7 @@ pub(super) fn follow(dump: &str, executed: &Executed) -> Result<Vec<Event>, Stri
         executed,
         at: 0,
         here: None,
+        calls: Vec::new(),
         events: Vec::new(),
     };
     let packets = packets(dump);
@@ -137,6 +138,8 @@ struct Trail<'a> {
     at: usize,
     /// Where the program is; nothing where it is not traced.
     here: Option<u64>,
+    /// Where the calls that were executed expect their returns.
+    calls: Vec<u64>,
     events: Vec<Event>,
 }
 
@@ -166,6 +169,10 @@ impl Trail<'_> {
         };
         self.events
             .push(Event::Walks(step.ip, step.kind != Kind::Plain));
+        // A call of what is behind it only asks where it is.
+        if step.is_call() && to != Some(step.behind()) {
+            self.calls.push(step.behind());
+        }
         self.here = to.or(self.here);
         Ok(to)
     }
@@ -245,12 +252,13 @@ impl Trail<'_> {
     fn takes(&mut self, bits: &str) -> Result<(), String> {
         for bit in bits.chars().filter(|bit| matches!(bit, 'T' | 'N')) {
             let step = self.decides()?;
+            let expected = self.is_expected(step);
             let target = self.executed.code.target(step.ip);
             let to = match (step.kind, bit) {
                 (Kind::Conditional, 'T') => target,
                 (Kind::Conditional, _) => Some(step.behind()),
-                // To where its call expects it, which is where it leads.
-                (Kind::Return, 'T') => step.next.or_else(|| self.is_expected()),
+                // What is executed next may be an interrupt's.
+                (Kind::Return, 'T') => expected,
                 _ => return Err(format!("{step:x?} is executed, and the bit is {bit}")),
             };
             // An interrupt may be in front of what follows.
@@ -265,23 +273,17 @@ impl Trail<'_> {
         Ok(())
     }
 
-    /// Where its call expects the return that was executed last.
-    fn is_expected(&self) -> Option<u64> {
-        let before = self.executed.first().get(..self.at.checked_sub(1)?)?;
-        let mut depth = 0_usize;
-        for step in before.iter().rev() {
-            match step.kind {
-                Kind::Return => depth += 1,
-                _ if step.is_call() && depth == 0 => return Some(step.behind()),
-                _ if step.is_call() => depth -= 1,
-                _ => {}
-            }
+    /// Where its call expects this one, if it is a return.
+    fn is_expected(&mut self, step: Step) -> Option<u64> {
+        match step.kind {
+            Kind::Return => self.calls.pop(),
+            _ => None,
         }
-        None
     }
 
     fn branches_to(&mut self, to: u64) -> Result<(), String> {
         let step = self.decides()?;
+        self.is_expected(step);
         if matches!(step.kind, Kind::Conditional) {
             return Err(format!("{step:x?} is executed, which needs a bit"));
         }
@@ -542,6 +544,21 @@ mod tests {
         let events = ends_at("3d FUP 0x1005").unwrap();
         assert_eq!(events.last(), Some(&Event::Ends));
         ends_at("3d FUP 0x1006").unwrap_err();
+    }
+
+    #[test]
+    fn an_interrupt_may_be_behind_a_return() {
+        let executed = logged("1000 1010 1014 3000 1005 1030 1031", 7);
+        let interrupted_at = |fup| {
+            let begins = ["02 PSB", "02 PSBEND", "d1 TIP.PGE 0x1000"];
+            let rest = ["06 TNT TT (2)", fup, "2d TIP 0x3000", "2d TIP 0x1005"];
+            let end = ["2d TIP 0x1030", "3d FUP 0x1032", "01 TIP.PGD no ip"];
+            events_of(&[&begins[..], &rest, &end].concat(), &executed)
+        };
+        let events = interrupted_at("3d FUP 0x1005").unwrap();
+        let interrupt = Event::Address(Place::Event, 0x1005);
+        assert!(events.contains(&interrupt), "{events:x?}");
+        interrupted_at("3d FUP 0x3000").unwrap_err();
     }
 
     #[test]
