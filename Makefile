@@ -4,7 +4,7 @@
 # cache (${XDG_CACHE_HOME:-~/.cache}/auxpmu).
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench figures coverage fuzz check litmus kbuild kunit e2e matrix beside disk old selftests exact break debug modules tools install shell guest trace programs rust-analyzer kernels update clean clean-cache
+.PHONY: help demo test bench figures coverage fuzz check litmus kbuild kunit e2e matrix beside disk old selftests exact break conform debug modules tools install shell guest trace programs rust-analyzer kernels update clean clean-cache
 
 ROOT := tools/vm/root.sh
 # A profile of its own: auxvm only waits for others, and the first call waits for its build.
@@ -30,6 +30,7 @@ help:
 	@echo '  make selftests      the kernel'"'"'s own tests of mapped tracefs and of perf, on Debian'"'"'s kernel and with our units'
 	@echo '  make exact          what decoders show of a trace is what was executed, by programs and the kernel; CASE="name|other" for some'
 	@echo '  make break          defects put into pattern on purpose: rows of the matrix must name them'
+	@echo '  make conform        perf'"'"'s contract of AUX areas, proved from user space: our units, a driver in C, and that with each of 28 defects'
 	@echo '  make debug          kunit and e2e on a kernel with lockdep, KASAN and kmemleak, whose allocations are made to fail; CASE="name|other"'
 	@echo '  make bench          what a session of an event and recording cost, in guest instructions; PART=driver, steps, tracing, restart, ring or recorder'
 	@echo '                      for one of them, PART=parallel for how fast two processors are drained'
@@ -67,7 +68,7 @@ check:
 debug:
 	@KERNEL=debug $(AUXVM) test --suite kunit --suite e2e $(CASES)
 
-litmus kbuild kunit matrix beside disk old selftests exact break:
+litmus kbuild kunit matrix beside disk old selftests exact break conform:
 	@$(AUXVM) test --suite $@ $(CASES)
 
 e2e:

@@ -352,6 +352,10 @@ impl AuxPmu for Unit {
     type Trace = Trace;
 
     fn setup_aux(&self, _event: &Event<'_, Self>, pages: &aux::Pages) -> Result<Buffer> {
+        // The unit stops where a page ends, and perf leaves a byte free: one page never has room.
+        if pages.size().len() <= table::PAGE {
+            return Err(EINVAL);
+        }
         let mapping = pages.map_dma(DataDirection::FromDevice)?;
 
         Ok(Buffer {

@@ -31,6 +31,11 @@
 #include "c_aux.h"
 #include "c_packet.h"
 
+/* c_broken.c makes a driver of this one that has one of these defects. */
+#ifndef C_DEFECT
+#define C_DEFECT(name)		false
+#endif
+
 /* attr.config */
 #define C_PATTERN_RATE		GENMASK_ULL(23, 0)
 #define C_PATTERN_BURST		GENMASK_ULL(39, 24)
@@ -184,11 +189,14 @@ static bool c_pattern_generate(struct c_pattern_cpu *cp, struct perf_event *even
 	packet->time = ktime_get_mono_fast_ns();
 	packet->cpu = smp_processor_id();
 	for (i = 0; i < packets; i++) {
-		if (!cp->full && !c_pattern_packet(cp, data, &raised))
+		bool drops = C_DEFECT(drops_packets) && !(packet->pos / packet->len % 16);
+
+		if (!drops && !cp->full && !c_pattern_packet(cp, data, &raised))
 			cp->full = true;
 		packet->pos += packet->len;
 	}
-	local64_add(packets * packet->len, &event->count);
+	if (!C_DEFECT(counts_nothing))
+		local64_add(packets * packet->len, &event->count);
 
 	return raised || cp->full;
 }
@@ -213,13 +221,16 @@ static bool c_pattern_mark(struct c_pattern_buffer *buffer, struct perf_output_h
 	unsigned long intr = round_up(handle->wakeup, PAGE_SIZE);
 	unsigned long mask = (buffer->size >> PAGE_SHIFT) - 1;
 
+	if (C_DEFECT(ignores_space))
+		stop = round_down(head + buffer->size, PAGE_SIZE);
+
 	c_pattern_unmark(buffer);
 	if ((long)(stop - first) < 0)
 		return false;
 
 	if ((long)(intr - first) < 0)
 		intr = first;
-	if ((long)(intr - stop) >= 0)
+	if ((long)(intr - stop) >= 0 || C_DEFECT(ignores_watermark))
 		intr = stop != first ? stop - PAGE_SIZE : stop;
 
 	buffer->stop = ((stop >> PAGE_SHIFT) - 1) & mask;
@@ -232,7 +243,7 @@ static bool c_pattern_mark(struct c_pattern_buffer *buffer, struct perf_output_h
 /* C counterpart of perf_event_itrace_started(), which modules cannot call. */
 static void c_pattern_itrace_started(struct perf_event *event)
 {
-	if (!(event->attach_state & PERF_ATTACH_ITRACE))
+	if (!(event->attach_state & PERF_ATTACH_ITRACE) && !C_DEFECT(itrace_start_again))
 		WRITE_ONCE(event->attach_state, event->attach_state | PERF_ATTACH_ITRACE);
 }
 
@@ -244,12 +255,25 @@ static bool c_pattern_open(struct c_pattern_cpu *cp, struct perf_event *event)
 	if (!buffer)
 		return false;
 
+	if (C_DEFECT(skips_unpadded) && !perf_aux_output_skip(&cp->aux.handle, C_PACKET_UNIT))
+		head = cp->aux.handle.head;
+	if (C_DEFECT(writes_unread) && head)
+		memset(phys_to_virt((buffer->table[0] & TOPA_BASE)), 0, C_PACKET_UNIT);
+
 	cp->buffer = buffer;
 	cp->written = 0;
-	cp->full = false;
+	if (!C_DEFECT(full_for_good))
+		cp->full = false;
 	cp->unit.entry = (head & (buffer->size - 1)) >> PAGE_SHIFT;
 	cp->unit.offset = offset_in_page(head);
+	if (C_DEFECT(begins_at_zero))
+		cp->unit.entry = 0;
 	cp->unit.stopped = !buffer->overwrite && !c_pattern_mark(buffer, &cp->aux.handle);
+	if (C_DEFECT(overwrite_stops) && buffer->overwrite) {
+		c_pattern_unmark(buffer);
+		buffer->stop = buffer->nr_entries - 2;
+		buffer->table[buffer->stop] |= TOPA_STOP;
+	}
 
 	event->hw.state = 0;
 	c_pattern_itrace_started(event);
@@ -262,6 +286,7 @@ static void c_pattern_close(struct c_aux_cpu *cpu)
 	struct c_pattern_cpu *cp = container_of(cpu, struct c_pattern_cpu, aux);
 	struct perf_event *event = cpu->handle.event;
 	struct c_pattern_event *data;
+	unsigned long size;
 
 	if (!event)
 		return;
@@ -269,14 +294,29 @@ static void c_pattern_close(struct c_aux_cpu *cpu)
 	data = event->pmu_private;
 	data->packet.run++;
 
-	if (cp->full)
+	if (cp->full && !C_DEFECT(never_truncated))
 		perf_aux_output_flag(&cpu->handle, PERF_AUX_FLAG_TRUNCATED);
-	if (cp->buffer->overwrite)
+	if (cp->buffer->overwrite ? C_DEFECT(overwrite_truncated) : C_DEFECT(truncated_with_room))
+		perf_aux_output_flag(&cpu->handle, PERF_AUX_FLAG_TRUNCATED);
+	if (C_DEFECT(unknown_flag))
+		perf_aux_output_flag(&cpu->handle, 0x20);
+	if (C_DEFECT(changes_format) && data->packet.run % 2)
+		perf_aux_output_flag(&cpu->handle, PERF_AUX_FLAG_PARTIAL |
+				     PERF_AUX_FLAG_CORESIGHT_FORMAT_RAW);
+	if (cp->buffer->overwrite && !C_DEFECT(overwrite_head_stays))
 		cpu->handle.head += cp->written;
+	if (cp->buffer->overwrite && C_DEFECT(overwrite_head_back) && data->packet.run % 4 == 3)
+		cpu->handle.head -= 2 * cp->buffer->size;
+
+	size = cp->written;
+	if (size && C_DEFECT(size_more))
+		size += 8;
+	if (size && C_DEFECT(size_less))
+		size -= C_PACKET_UNIT;
 
 	/* B, see perf_aux_output_begin(). */
 	smp_wmb();
-	perf_aux_output_end(&cpu->handle, cp->written);
+	perf_aux_output_end(&cpu->handle, size);
 	event->hw.state = PERF_HES_STOPPED | PERF_HES_UPTODATE;
 }
 
@@ -302,7 +342,10 @@ static enum hrtimer_restart c_pattern_tick(struct hrtimer *timer)
 	}
 
 	data = event->pmu_private;
-	if (!READ_ONCE(event->hw.aux_paused) && c_pattern_generate(cp, event) &&
+	if (C_DEFECT(resume_lost) && READ_ONCE(event->hw.aux_paused))
+		data->limit = 0;
+	if ((!READ_ONCE(event->hw.aux_paused) || C_DEFECT(pause_ignored)) &&
+	    c_pattern_generate(cp, event) &&
 	    !cp->buffer->overwrite) {
 		bool truncated = cp->full;
 
@@ -328,10 +371,12 @@ static void c_pattern_start(struct perf_event *event, int flags)
 	/* The unit looks at hw.aux_paused at every tick. */
 	if (flags & PERF_EF_RESUME)
 		return;
+	if (C_DEFECT(restart_lost) && !(flags & PERF_EF_START))
+		return;
 	if (!c_aux_enter(&cp->aux.guard))
 		return;
 
-	if (!cp->aux.handle.event && c_pattern_open(cp, event))
+	if ((!cp->aux.handle.event || C_DEFECT(start_nests)) && c_pattern_open(cp, event))
 		hrtimer_start(&cp->aux.timer, data->tick, HRTIMER_MODE_REL_PINNED_HARD);
 	c_pattern_leave(cp);
 }
@@ -340,8 +385,16 @@ static void c_pattern_stop(struct perf_event *event, int flags)
 {
 	if (flags & PERF_EF_PAUSE)
 		return;
+	if (C_DEFECT(start_nests) && !(flags & PERF_EF_UPDATE))
+		return;
+	if (C_DEFECT(stop_leaves_open))
+		return;
 
 	c_aux_stop(this_cpu_ptr(&c_pattern_cpus.aux), event, flags, c_pattern_close);
+	if (C_DEFECT(stop_begins_again)) {
+		event->hw.state = 0;
+		c_pattern_start(event, PERF_EF_START);
+	}
 }
 
 static int c_pattern_add(struct perf_event *event, int flags)
@@ -367,6 +420,8 @@ static void *c_pattern_setup_aux(struct perf_event *event, void **pages, int nr_
 	int i;
 
 	/* The unit stops at the end of a page, and perf keeps the last byte. */
+	if (nr_pages > 64 && C_DEFECT(refuses_large))
+		return NULL;
 	if (nr_pages < 2 || nr_pages < data->min || data->packet.len > size / 2)
 		return NULL;
 
@@ -382,14 +437,16 @@ static void *c_pattern_setup_aux(struct perf_event *event, void **pages, int nr_
 	buffer->table[nr_pages] = TOPA_END;
 
 	/* The area may outlive the event, whose reference perf holds. */
-	__module_get(THIS_MODULE);
+	if (!C_DEFECT(area_holds_nothing))
+		__module_get(THIS_MODULE);
 	return buffer;
 }
 
 static void c_pattern_free_aux(void *aux)
 {
 	kvfree(aux);
-	module_put(THIS_MODULE);
+	if (!C_DEFECT(area_holds_nothing) && !C_DEFECT(area_leaks))
+		module_put(THIS_MODULE);
 }
 
 static void c_pattern_event_destroy(struct perf_event *event)

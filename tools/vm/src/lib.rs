@@ -16,6 +16,7 @@ pub mod bounce;
 pub mod broken;
 pub mod cache;
 pub mod compile_fail;
+pub mod conform;
 pub mod contract;
 pub mod coverage;
 pub mod cpio;

@@ -9,7 +9,7 @@ use crate::kernel::{Kernel, Kind};
 use crate::ktap::{self, Case, Counts};
 use crate::modules::{self, Mode};
 use crate::step::{Log, Progress};
-use crate::{broken, disk, exact, litmus, old, selftests};
+use crate::{broken, conform, disk, exact, litmus, old, selftests};
 use std::fmt;
 use std::fs;
 use std::path::Path;
@@ -47,11 +47,13 @@ pub enum Suite {
     Exact,
     /// Rows of the matrix find the defects of a driver that is broken on purpose.
     Break,
+    /// `conform` on our units, and on a driver in C with and without defects.
+    Conform,
 }
 
 impl Suite {
     /// All, fast first.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Host,
         Self::Litmus,
         Self::Kbuild,
@@ -64,6 +66,7 @@ impl Suite {
         Self::Selftests,
         Self::Exact,
         Self::Break,
+        Self::Conform,
     ];
 }
 
@@ -82,6 +85,7 @@ impl fmt::Display for Suite {
             Self::Selftests => "selftests",
             Self::Exact => "exact",
             Self::Break => "break",
+            Self::Conform => "conform",
         })
     }
 }
@@ -95,7 +99,7 @@ impl std::str::FromStr for Suite {
             .find(|s| s.to_string() == text)
             .ok_or_else(|| {
                 format!(
-                    "there is no suite \"{text}\": host, litmus, kbuild, kunit, e2e, matrix, beside, disk, old, selftests, exact and break are"
+                    "there is no suite \"{text}\": host, litmus, kbuild, kunit, e2e, matrix, beside, disk, old, selftests, exact, break and conform are"
                 )
             })
     }
@@ -138,6 +142,7 @@ pub fn run(cache: &Cache, plan: &Plan) -> Result<Counts> {
                 | Suite::Selftests
                 | Suite::Exact
                 | Suite::Break
+                | Suite::Conform
         ) && plan.suites.len() > 1
             && !plan.cases.is_empty()
         {
@@ -166,6 +171,9 @@ pub fn run(cache: &Cache, plan: &Plan) -> Result<Counts> {
             Suite::Break => kernels
                 .get(Kind::Lean)
                 .and_then(|kernel| broken::run(cache, &dir, &kernel)),
+            Suite::Conform => kernels
+                .get(Kind::Stock)
+                .and_then(|kernel| conform::run(cache, &dir, &kernel, plan.suites.len() > 1)),
         };
         // What keeps a suite from running at all is a failing case of it.
         let case = case.unwrap_or_else(|e| {

@@ -11,9 +11,10 @@ use std::process::Command;
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 /// The packages whose programs guests run, and the programs.
-const PROGRAMS: [(&str, &str); 5] = [
+const PROGRAMS: [(&str, &str); 6] = [
     ("auxrec", "auxrec"),
     ("auxview", "auxview"),
+    ("conform", "conform"),
     ("e2e", "auxe2e"),
     ("steptrace", "steptrace"),
     ("tracering", "tracering"),

@@ -184,6 +184,21 @@ impl Mapping {
 }
 
 impl Mapping {
+    /// Has the kernel read up to `len` bytes of a file into the front of the mapping; how many. Tests ask so whether a program
+    /// can write there.
+    ///
+    /// # Errors
+    /// What the kernel says; `EFAULT` if nobody can.
+    pub fn fill_from(&self, file: impl AsFd, len: usize) -> io::Result<usize> {
+        let len = len.min(self.len);
+        // SAFETY: The kernel writes up to `len` bytes, which are within the mapping (type invariant) and borrowed by nobody; it
+        // checks by itself whether they are writable.
+        let read = unsafe { libc::read(file.as_fd().as_raw_fd(), self.addr.as_ptr().cast(), len) };
+        usize::try_from(read).map_err(|_| io::Error::last_os_error())
+    }
+}
+
+impl Mapping {
     /// Writes `front` and then `len` bytes from `offset` on to a file, or the first of both; how many. No copy of them is made
     /// here.
     ///

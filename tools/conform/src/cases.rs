@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What is demanded of a PMU. A file for each subject.
+
+use std::fmt;
+
+use anyhow::{Error, Result};
+
+use crate::pmu::{Place, Pmu};
+
+mod control;
+mod end;
+mod full;
+mod hostile;
+mod map;
+mod open;
+mod output;
+mod overwrite;
+mod pause;
+mod records;
+mod samples;
+mod tasks;
+mod user;
+mod watermark;
+
+/// Something that is demanded.
+pub struct Case {
+    /// What it is about.
+    pub name: String,
+    /// Why it is demanded.
+    pub rule: Rule,
+    /// Tries it, and says what was seen.
+    pub run: Run,
+}
+
+/// Tries something.
+pub type Run = Box<dyn Fn(&Pmu) -> Result<String>>;
+
+/// A line of Linux 7.3.4 in `kernel/events`: what it has, or what it relies on a driver for.
+#[derive(Debug, Clone, Copy)]
+pub struct Rule {
+    /// The file.
+    pub file: &'static str,
+    /// The number of the line.
+    pub line: u32,
+    /// A part of the line.
+    pub text: &'static str,
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "kernel/events/{}:{}: {}",
+            self.file, self.line, self.text
+        )
+    }
+}
+
+/// A rule of `core.c`.
+const fn core(line: u32, text: &'static str) -> Rule {
+    let file = "core.c";
+    Rule { file, line, text }
+}
+
+/// A rule of `ring_buffer.c`.
+const fn ring(line: u32, text: &'static str) -> Rule {
+    let file = "ring_buffer.c";
+    Rule { file, line, text }
+}
+
+/// An entry of a list.
+fn case(
+    name: impl Into<String>,
+    rule: Rule,
+    run: impl Fn(&Pmu) -> Result<String> + 'static,
+) -> Case {
+    Case {
+        name: name.into(),
+        rule,
+        run: Box::new(run),
+    }
+}
+
+/// A case for a CPU and one for a thread.
+fn at_both(name: &str, rule: Rule, run: fn(&Pmu, Place) -> Result<String>) -> [Case; 2] {
+    [
+        case(format!("{name}, CPU"), rule, move |pmu| {
+            run(pmu, pmu.cpu()?)
+        }),
+        case(format!("{name}, thread"), rule, move |pmu| {
+            run(pmu, pmu.task()?)
+        }),
+    ]
+}
+
+/// All cases.
+pub fn all() -> Vec<Case> {
+    [
+        open::cases(),
+        map::cases(),
+        records::cases(),
+        full::cases(),
+        watermark::cases(),
+        overwrite::cases(),
+        pause::cases(),
+        samples::cases(),
+        tasks::cases(),
+        output::cases(),
+        control::cases(),
+        hostile::cases(),
+        user::cases(),
+        end::cases(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+/// Why a case says nothing of this PMU or this machine.
+#[derive(Debug)]
+pub struct Skip(String);
+
+impl fmt::Display for Skip {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Skip {}
+
+/// A case that says nothing.
+pub fn skip(why: impl Into<String>) -> Error {
+    Skip(why.into()).into()
+}
+
+/// That the kernel is at least this version.
+fn since(major: u32, minor: u32, what: &str) -> Result<()> {
+    match crate::kernel::version() >= (major, minor) {
+        true => Ok(()),
+        false => Err(skip(format!("{what} since Linux {major}.{minor}"))),
+    }
+}
+
+/// That it ended with this error.
+fn refused<T>(what: &str, result: std::io::Result<T>, error: rustix::io::Errno) -> Result<()> {
+    let right = error.raw_os_error();
+    match result {
+        Ok(_) => anyhow::bail!("{what} was not refused; {error:?} is right"),
+        Err(seen) if seen.raw_os_error() == Some(right) => Ok(()),
+        Err(seen) => anyhow::bail!("{what}: {seen}; {error:?} is right"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn each_case_has_a_name_of_its_own_and_a_rule() {
+        let cases = all();
+        let names: BTreeSet<_> = cases.iter().map(|case| case.name.as_str()).collect();
+        assert_eq!(names.len(), cases.len());
+        for case in &cases {
+            assert!(
+                case.rule.line > 0 && !case.rule.text.is_empty(),
+                "{}",
+                case.name
+            );
+        }
+        assert!(cases.len() >= 120, "{} cases", cases.len());
+    }
+}

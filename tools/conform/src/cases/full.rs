@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! An area that nobody reads, and what comes then.
+
+use anyhow::{ensure, Result};
+use auxrec::sys::Field;
+
+use super::{at_both, case, ring, Case};
+use crate::pmu::{Place, Pmu};
+use crate::rig::{bytes, work, Mode, Rig};
+
+pub fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for factor in [1, 2, 8] {
+        let rule = ring(534, "if (handle->aux_flags & PERF_AUX_FLAG_TRUNCATED)");
+        cases.push(case(
+            format!("full: TRUNCATED, {factor} times the smallest area"),
+            rule,
+            move |pmu| truncates(pmu, pmu.place(), factor),
+        ));
+    }
+    cases.extend(at_both(
+        "full: it is off then",
+        ring(535, "perf_event_disable_inatomic(handle->event);"),
+        off,
+    ));
+    cases.extend(at_both(
+        "full: goes on where it ended",
+        ring(424, "handle->head = aux_head;"),
+        goes_on,
+    ));
+    cases.extend(at_both(
+        "full: enabled, and nothing was read",
+        ring(444, "if (!handle->size) { /* A, matches D */"),
+        no_room,
+    ));
+    cases.extend(at_both(
+        "full: no TRUNCATED where there is room",
+        ring(
+            346,
+            "perf_aux_output_flag(struct perf_output_handle *handle, u64 flags)",
+        ),
+        room,
+    ));
+    for (name, part) in [("a byte", 0_u64), ("a page", 1), ("half of it", 2)] {
+        let rule = ring(434, "aux_tail = READ_ONCE(rb->user_page->aux_tail);");
+        cases.push(case(format!("full: {name} was read"), rule, move |pmu| {
+            partly(pmu, part)
+        }));
+    }
+    cases.push(case(
+        "full: again and again, 50 times",
+        ring(535, "perf_event_disable_inatomic(handle->event);"),
+        |pmu| {
+            let mut rig = Rig::open(pmu, pmu.place(), pmu.pages(1), Mode::Linear)?;
+            for _ in 0..50 {
+                rig.event.enable()?;
+                rig.overflows()?;
+                rig.read()?;
+            }
+            rig.settles()?;
+            ensure!(
+                rig.ledger.truncated <= 51,
+                "{} records have TRUNCATED, for 50 times",
+                rig.ledger.truncated
+            );
+            rig.is_exact()
+        },
+    ));
+    cases
+}
+
+fn truncates(pmu: &Pmu, place: Place, factor: usize) -> Result<String> {
+    let pages = pmu.pages(factor);
+    let mut rig = Rig::open(pmu, place, pages, Mode::Linear)?;
+    rig.event.enable()?;
+    rig.overflows()?;
+    for _ in 0..5 {
+        work();
+    }
+    rig.drain()?;
+    ensure!(
+        rig.ledger.truncated == 1,
+        "{} records have TRUNCATED, and nobody has enabled the event",
+        rig.ledger.truncated
+    );
+    rig.settles()?;
+    Ok(format!(
+        "{} of {} bytes; {}",
+        rig.ledger.bytes,
+        bytes(pages),
+        rig.is_exact()?
+    ))
+}
+
+fn off(pmu: &Pmu, place: Place) -> Result<String> {
+    let mut rig = Rig::open(pmu, place, pmu.pages(2), Mode::Linear)?;
+    rig.event.enable()?;
+    rig.overflows()?;
+    work();
+    let before = (rig.count()?.enabled, rig.head());
+    // There is room now, but the event is off.
+    rig.read()?;
+    for _ in 0..10 {
+        work();
+    }
+    rig.drain()?;
+    let now = (rig.count()?.enabled, rig.head());
+    ensure!(
+        now == before,
+        "it was enabled for {} ns, and aux_head has moved by {}",
+        now.0.wrapping_sub(before.0),
+        now.1.wrapping_sub(before.1)
+    );
+    Ok("off".to_owned())
+}
+
+fn goes_on(pmu: &Pmu, place: Place) -> Result<String> {
+    let mut rig = Rig::open(pmu, place, pmu.pages(2), Mode::Linear)?;
+    for _ in 0..5 {
+        rig.event.enable()?;
+        rig.overflows()?;
+        work();
+        rig.read()?;
+        let end = rig.ledger.end;
+        rig.event.enable()?;
+        rig.fills(rig.head() + 1)?;
+        ensure!(
+            rig.ledger.end >= end,
+            "{:x?} behind {end:x?}",
+            rig.ledger.end
+        );
+        rig.event.disable()?;
+        rig.read()?;
+    }
+    rig.settles()?;
+    rig.is_exact()
+}
+
+fn no_room(pmu: &Pmu, place: Place) -> Result<String> {
+    let pages = pmu.pages(2);
+    let mut rig = Rig::open(pmu, place, pages, Mode::Linear)?;
+    rig.event.enable()?;
+    rig.overflows()?;
+    work();
+    rig.drain()?;
+    // As a tail that is a byte behind what fits: nothing does, not even for units that need a page.
+    let head = rig.head();
+    let tail = head.wrapping_sub(bytes(pages) - 1);
+    rig.set(Field::AuxTail, tail);
+    for _ in 0..5 {
+        rig.event.enable()?;
+        work();
+        work();
+        rig.event.disable()?;
+    }
+    ensure!(
+        rig.head() == head,
+        "aux_head has moved by {} without room",
+        rig.head().wrapping_sub(head)
+    );
+    rig.set(Field::AuxTail, rig.tail());
+    rig.read()?;
+    rig.event.enable()?;
+    rig.traces(1)?;
+    rig.settles()?;
+    rig.is_exact()
+}
+
+fn room(pmu: &Pmu, place: Place) -> Result<String> {
+    let pages = pmu.pages(64);
+    let mut rig = Rig::open(pmu, place, pages, Mode::Linear)?;
+    rig.event.enable()?;
+    for _ in 0..30 {
+        work();
+        rig.follows()?;
+        // A unit that stops where a page or a block ends leaves the rest of it.
+        ensure!(
+            rig.ledger.room <= bytes(pages) / 4,
+            "TRUNCATED with room for {} of {} bytes",
+            rig.ledger.room,
+            bytes(pages)
+        );
+    }
+    rig.settles()?;
+    rig.is_exact()
+}
+
+fn partly(pmu: &Pmu, part: u64) -> Result<String> {
+    let pages = pmu.pages(4);
+    let mut rig = Rig::open(pmu, pmu.place(), pages, Mode::Linear)?;
+    rig.event.enable()?;
+    rig.overflows()?;
+    work();
+    rig.event.disable()?;
+    rig.drain()?;
+    let end = rig.ledger.end.unwrap_or(0);
+    let some = match part {
+        0 => 1,
+        1 => bytes(1),
+        _ => bytes(pages) / 2,
+    };
+    let kept = rig.bytes(some.min(end), end)?;
+    rig.set(Field::AuxTail, some);
+    for _ in 0..3 {
+        rig.event.enable()?;
+        work();
+        rig.event.disable()?;
+        // What was read is known to the ledger as the least that it was.
+        let head = rig.head();
+        ensure!(
+            head.wrapping_sub(some) < bytes(pages),
+            "aux_head is {head:#x}, and what lies behind {some:#x} is not read"
+        );
+        let now = rig.bytes(some.min(end), end)?;
+        ensure!(now == kept, "bytes that nobody has read have changed");
+    }
+    Ok(format!("{} more", rig.head().wrapping_sub(end)))
+}

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Samples of other events that have trace with them.
+
+use anyhow::{ensure, Context, Result};
+use auxrec::sys::{Event, Field, Mapping};
+use perfdata::{Flags, SampleType};
+
+use super::{case, core, skip, Case};
+use crate::pmu::Pmu;
+use crate::records::number;
+use crate::rig::{bytes, map_base, software, work, Mode, Rig, CPU_CLOCK, DATA_PAGES};
+
+pub fn cases() -> Vec<Case> {
+    let rule = core(7988, "perf_prepare_sample_aux(struct perf_event *event,");
+    let mut cases = Vec::new();
+    for size in [8_u32, 256, 4096, 16384] {
+        cases.push(case(
+            format!("samples: {size} bytes of trace at most"),
+            rule,
+            move |pmu| sampled(pmu, size),
+        ));
+    }
+    cases.push(case(
+        "samples: none, if the PMU has none",
+        core(
+            2328,
+            "if (event->attr.aux_sample_size && !group_leader->pmu->snapshot_aux)",
+        ),
+        |pmu| match pmu.samples {
+            true => Err(skip("it has")),
+            false => Ok("refused".to_owned()),
+        },
+    ));
+    cases
+}
+
+fn sampled(pmu: &Pmu, size: u32) -> Result<String> {
+    if !pmu.samples {
+        return Err(skip("it has no AUX samples"));
+    }
+    let rig = Rig::open(pmu, pmu.place(), pmu.overwrites(16)?, Mode::Overwrite)?;
+    let mut attr = software(CPU_CLOCK, 500_000);
+    attr.sample_type |= SampleType::AUX;
+    attr.aux_sample_size = size;
+    attr.flags |= Flags::DISABLED;
+    let (pid, cpu) = pmu.place().args();
+    let sampler = Event::open_in(&attr, pid, cpu, Some(&rig.event))?;
+    let base = map_base(&sampler)?;
+    rig.event.enable()?;
+    sampler.enable()?;
+    for _ in 0..20 {
+        work();
+    }
+    sampler.disable()?;
+    rig.event.disable()?;
+    let (count, with) = samples(&base, size)?;
+    ensure!(count > 0, "no sample was taken");
+    ensure!(with > 0, "none of {count} samples has any trace");
+    Ok(format!("{with} of {count} samples have trace"))
+}
+
+/// How many samples there are, and how many have trace. Each ends with the size and the bytes.
+fn samples(base: &Mapping, most: u32) -> Result<(usize, usize)> {
+    let page = usize::try_from(bytes(1))?;
+    let end = base.load(Field::DataHead, std::sync::atomic::Ordering::Acquire);
+    let end = usize::try_from(end.min(bytes(DATA_PAGES)))?;
+    let (mut at, mut count, mut with) = (0, 0, 0);
+    while at + 8 <= end {
+        let mut header = [0; 8];
+        base.copy_out(page + at, &mut header)
+            .context("the data ring")?;
+        let kind = number(&header, 0, 4)?;
+        let len = usize::try_from(number(&header, 6, 2)?)?;
+        if at + len > end {
+            break;
+        }
+        let mut record = vec![0; len];
+        base.copy_out(page + at, &mut record)
+            .context("the data ring")?;
+        if kind == u64::from(crate::records::SAMPLE) {
+            // Header, identifier, pid and tid, time, CPU.
+            let size = number(&record, 40, 8)?;
+            ensure!(
+                size <= u64::from(most) && size % 8 == 0 && 48 + size == u64::try_from(len)?,
+                "a sample of {len} bytes says that {size} bytes are trace, and {most} were asked for"
+            );
+            count += 1;
+            with += usize::from(size > 0);
+        }
+        at += len.max(8);
+    }
+    Ok((count, with))
+}

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Who waits for the trace is woken.
+
+use anyhow::{ensure, Result};
+
+use super::{at_both, case, ring, skip, Case};
+use crate::pmu::Pmu;
+use crate::rig::{bytes, work, Mode, Rig};
+
+pub fn cases() -> Vec<Case> {
+    let rule = ring(
+        471,
+        "if (rb->aux_head - rb->aux_wakeup >= rb->aux_watermark) {",
+    );
+    let mut cases = Vec::new();
+    for (name, part) in [("a quarter", 4), ("half", 2)] {
+        cases.push(case(
+            format!("watermark: {name} of the area, records are no longer"),
+            rule,
+            move |pmu| length(pmu, part),
+        ));
+        cases.push(case(
+            format!("watermark: {name} of the area, the reader is woken"),
+            rule,
+            move |pmu| wakes(pmu, part),
+        ));
+    }
+    cases.push(case("watermark: more than the area", rule, |pmu| {
+        let mut attr = pmu.attr();
+        attr.aux_watermark = u32::MAX;
+        let mut rig = Rig::with(pmu, &attr, pmu.place(), pmu.pages(4), Mode::Linear)?;
+        rig.event.enable()?;
+        rig.traces(bytes(pmu.pages(8)))?;
+        rig.settles()?;
+        rig.is_exact()
+    }));
+    cases.push(case("watermark: a byte", rule, |pmu| {
+        let mut attr = pmu.attr();
+        attr.aux_watermark = 1;
+        let mut rig = Rig::with(pmu, &attr, pmu.place(), pmu.pages(4), Mode::Linear)?;
+        rig.event.enable()?;
+        rig.traces(bytes(pmu.pages(8)))?;
+        rig.settles()?;
+        rig.is_exact()
+    }));
+    cases.extend(at_both(
+        "watermark: the reader is woken when the area is full",
+        ring(536, "perf_output_wakeup(handle);"),
+        |pmu, place| {
+            let mut rig = Rig::open(pmu, place, pmu.pages(2), Mode::Linear)?;
+            ensure!(
+                !rig.is_readable()?,
+                "it is readable before anything was traced"
+            );
+            rig.event.enable()?;
+            rig.overflows()?;
+            work();
+            ensure!(rig.is_readable()?, "the area is full, and nobody is woken");
+            Ok("readable".to_owned())
+        },
+    ));
+    cases
+}
+
+/// An area in which a part of `1 / part` is many pages.
+fn rig(pmu: &Pmu, part: usize) -> Result<(Rig, u64)> {
+    let pages = pmu.pages(16);
+    let watermark = bytes(pages / part);
+    let mut attr = pmu.attr();
+    attr.aux_watermark = u32::try_from(watermark)?;
+    let rig = Rig::with(pmu, &attr, pmu.place(), pages, Mode::Linear)?;
+    Ok((rig, watermark))
+}
+
+fn length(pmu: &Pmu, part: usize) -> Result<String> {
+    let (mut rig, watermark) = rig(pmu, part)?;
+    rig.event.enable()?;
+    rig.overflows()?;
+    rig.settles()?;
+    // A unit that can stop where a page ends may be a page late, and what it writes at once is more.
+    let most = watermark + watermark / 2 + bytes(2);
+    ensure!(
+        rig.ledger.longest <= most,
+        "a record has {} bytes, and the watermark is {watermark}: the driver ignores it",
+        rig.ledger.longest
+    );
+    Ok(format!(
+        "{} bytes at most, watermark {watermark}",
+        rig.ledger.longest
+    ))
+}
+
+fn wakes(pmu: &Pmu, part: usize) -> Result<String> {
+    let (mut rig, watermark) = rig(pmu, part)?;
+    rig.event.enable()?;
+    let mut woken = None;
+    rig.until("waiting for the watermark", |rig| {
+        if woken.is_none() && rig.is_readable()? {
+            woken = Some(rig.head());
+        }
+        rig.drain()?;
+        Ok(rig.head() >= watermark)
+    })?;
+    if rig.ledger.truncated > 0 {
+        return Err(skip("the area is full before this program looks"));
+    }
+    if woken.is_none() {
+        woken = rig.is_readable()?.then(|| rig.head());
+    }
+    let at = woken.ok_or_else(|| {
+        anyhow::anyhow!(
+            "aux_head is {:#x}, the watermark {watermark:#x}, and nobody is woken",
+            rig.head()
+        )
+    })?;
+    Ok(format!("at {at:#x}, watermark {watermark:#x}"))
+}

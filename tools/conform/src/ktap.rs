@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The results as KTAP with one level of subtests, a line at a time, so that a machine that dies has said how far it came.
+
+use std::fmt::Display;
+use std::io::Write;
+
+use crate::cases::Rule;
+
+/// A document with a plan.
+pub struct Report {
+    done: usize,
+    failed: usize,
+}
+
+/// A subtest of it.
+pub struct Sub<'a> {
+    of: &'a mut Report,
+    name: String,
+    done: usize,
+    failed: usize,
+    passed: usize,
+}
+
+impl Report {
+    /// Begins a document of so many subtests.
+    pub fn begin(count: usize) -> Self {
+        say("KTAP version 1");
+        say(format_args!("1..{count}"));
+        Self { done: 0, failed: 0 }
+    }
+
+    /// Begins a subtest of so many cases.
+    pub fn sub(&mut self, name: &str, cases: usize) -> Sub<'_> {
+        say("    KTAP version 1");
+        say(format_args!("    # Subtest: {name}"));
+        say(format_args!("    1..{cases}"));
+        Sub {
+            of: self,
+            name: name.to_owned(),
+            done: 0,
+            failed: 0,
+            passed: 0,
+        }
+    }
+
+    /// Whether nothing failed.
+    pub fn is_good(&self) -> bool {
+        self.failed == 0
+    }
+}
+
+impl Sub<'_> {
+    /// Lines that are no result.
+    pub fn note(&self, text: &str) {
+        for line in text.lines() {
+            say(format_args!("    # {line}"));
+        }
+    }
+
+    /// A case that passed; `note` says what was seen.
+    pub fn pass(&mut self, name: &str, note: &str) {
+        self.done += 1;
+        self.passed += 1;
+        self.note(note);
+        say(format_args!("    ok {} {name}", self.done));
+    }
+
+    /// A case that failed, why, and which rule the driver breaks.
+    pub fn fail(&mut self, name: &str, rule: &Rule, reason: &str) {
+        self.done += 1;
+        self.failed += 1;
+        self.note(reason);
+        self.note(&format!("rule: {rule}"));
+        say(format_args!("    not ok {} {name}", self.done));
+    }
+
+    /// A case that says nothing of this PMU, and why.
+    pub fn skip(&mut self, name: &str, reason: &str) {
+        self.done += 1;
+        say(format_args!("    ok {} {name} # SKIP {reason}", self.done));
+    }
+
+    /// The end of the subtest.
+    pub fn end(self) {
+        let skipped = self.done - self.passed - self.failed;
+        self.note(&format!(
+            "{} passed, {} failed, {skipped} skipped",
+            self.passed, self.failed
+        ));
+        self.of.done += 1;
+        let word = match self.failed {
+            0 => "ok",
+            _ => {
+                self.of.failed += 1;
+                "not ok"
+            }
+        };
+        say(format_args!("{word} {} {}", self.of.done, self.name));
+    }
+}
+
+/// A line. If nobody listens any more there is nobody to tell.
+fn say(line: impl Display) {
+    let mut out = std::io::stdout().lock();
+    let _ = writeln!(out, "{line}");
+    let _ = out.flush();
+}

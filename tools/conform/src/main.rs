@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Proves from user space that a perf PMU with an AUX area keeps perf's contract.
+//!
+//! ```text
+//! conform [--pmu 'NAME[/TERMS/]']… [FILTER…]
+//! ```
+//!
+//! It takes any PMU of the machine, in C or in Rust, and needs nothing of its driver but what `perf_event_open()`, the
+//! mappings and sysfs show. A [case](cases::Case) names the lines of the kernel whose rule it shows. Where the trace is known,
+//! a [stream](stream::Stream) reads it, and each byte must be right; elsewhere it is bytes.
+//!
+//! - [`pmu`]: what a PMU can do, found by trying.
+//! - [`rig`]: an event with its rings, and the work that it traces.
+//! - [`records`]: the records of a data ring, and the [ledger](records::Ledger) of the AUX area that they must add up to.
+//! - [`cases`]: what is demanded.
+//!
+//! The result is KTAP: a subtest for each PMU.
+
+mod cases;
+mod kernel;
+mod ktap;
+mod part;
+mod pmu;
+mod records;
+mod rig;
+mod stream;
+
+use std::process::ExitCode;
+
+use anyhow::{bail, Result};
+use clap::{Parser, Subcommand};
+
+use cases::{Case, Skip};
+use kernel::Watch;
+use ktap::Report;
+use pmu::Pmu;
+
+/// Proves that perf PMUs with AUX areas keep perf's contract, and reports in KTAP.
+#[derive(Parser, Debug)]
+#[command(version, args_conflicts_with_subcommands = true)]
+struct Args {
+    #[command(subcommand)]
+    command: Option<Command>,
+    /// The PMU, with terms of its format if it needs any. Without this option: all PMUs with AUX areas.
+    #[arg(long = "pmu", value_name = "NAME[/TERMS/]")]
+    pmus: Vec<String>,
+    /// Read the trace as this, and demand that each byte is right.
+    #[arg(long, value_enum, value_name = "STREAM")]
+    stream: Option<stream::Known>,
+    /// Run only cases whose names contain one of these.
+    filters: Vec<String>,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    /// Print the names of all cases, and the rule of the kernel that each shows.
+    List,
+    /// Print the PMUs with AUX areas, and what they can do.
+    Pmus,
+    /// The part of a case that is another process.
+    #[command(hide = true)]
+    Part(part::Args),
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let result = match &args.command {
+        Some(Command::List) => {
+            for case in cases::all() {
+                println!("{}\n\t{}", case.name, case.rule);
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+        Some(Command::Pmus) => pmus(),
+        Some(Command::Part(part)) => part::run(part),
+        None => run(&args),
+    };
+    result.unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        ExitCode::FAILURE
+    })
+}
+
+/// Exit status if there is nothing to prove.
+const NOTHING: u8 = 4;
+
+fn pmus() -> Result<ExitCode> {
+    let found = pmu::all();
+    for pmu in &found {
+        println!("{pmu}");
+    }
+    Ok(none(&found).unwrap_or(ExitCode::SUCCESS))
+}
+
+fn none(found: &[Pmu]) -> Option<ExitCode> {
+    found.is_empty().then(|| {
+        eprintln!("this machine has no PMU with an AUX area that this user can open: \"auxrec list\" says what there is");
+        ExitCode::from(NOTHING)
+    })
+}
+
+fn run(args: &Args) -> Result<ExitCode> {
+    let mut chosen = match args.pmus.as_slice() {
+        [] => pmu::all(),
+        named => named
+            .iter()
+            .map(|name| Pmu::named(name))
+            .collect::<Result<_>>()?,
+    };
+    if let Some(code) = none(&chosen) {
+        return Ok(code);
+    }
+    for pmu in &mut chosen {
+        pmu.stream = args.stream.or(pmu.stream);
+    }
+    let is_meant = |case: &Case| {
+        let meant = |filter: &String| case.name.contains(filter.as_str());
+        args.filters.is_empty() || args.filters.iter().any(meant)
+    };
+    let cases: Vec<_> = cases::all().into_iter().filter(is_meant).collect();
+    if cases.is_empty() {
+        bail!("no case has a name with one of these: \"conform list\" prints the names");
+    }
+    let mut report = Report::begin(chosen.len());
+    let mut watch = Watch::begin();
+    for pmu in &chosen {
+        let mut sub = report.sub(&pmu.name, cases.len());
+        sub.note(&pmu.to_string());
+        for case in &cases {
+            let seen = (case.run)(pmu);
+            // What the kernel complains of is a failure of the case that it was said in.
+            match (watch.complaints(), seen) {
+                (complaints, seen) if !complaints.is_empty() => {
+                    let seen = seen.unwrap_or_else(|error| format!("{error:#}"));
+                    let reason = format!("the kernel says: {}\n{seen}", complaints.join("\n"));
+                    sub.fail(&case.name, &case.rule, &reason);
+                }
+                (_, Ok(note)) => sub.pass(&case.name, &note),
+                (_, Err(error)) => match error.downcast_ref::<Skip>() {
+                    Some(skip) => sub.skip(&case.name, &skip.to_string()),
+                    None => sub.fail(&case.name, &case.rule, &format!("{error:#}")),
+                },
+            }
+        }
+        sub.end();
+    }
+    Ok(match report.is_good() {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
+}

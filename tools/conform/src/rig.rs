@@ -1,0 +1,403 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! An event with its rings, and the work that it traces.
+
+use std::fmt;
+use std::hint::black_box;
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use anyhow::{bail, ensure, Context, Result};
+use auxrec::sys::{page_size, Count, Event, Field, Mapping};
+use perfdata::{Attr, Flags, Read, SampleType};
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
+use rustix::thread::{sched_setaffinity, CpuSet};
+
+use crate::pmu::{Place, Pmu};
+use crate::records::{self, Ledger, Record};
+use crate::stream::Stream;
+
+/// Whether the driver stops where the area is full.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// The area is mapped writable: the driver stops there.
+    Linear,
+    /// It is mapped read-only: the driver goes on over what it has written.
+    Overwrite,
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Linear => "in linear mode",
+            Self::Overwrite => "in overwrite mode",
+        })
+    }
+}
+
+/// Pages of a data ring.
+pub const DATA_PAGES: usize = 16;
+
+/// Longer than anything takes that works, even on a machine that is emulated and busy.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// `PERF_COUNT_SW_CPU_CLOCK`.
+pub const CPU_CLOCK: u64 = 0;
+/// `PERF_COUNT_SW_DUMMY`.
+pub const DUMMY: u64 = 9;
+
+/// A software event with a period, which begins at once.
+pub fn software(config: u64, period: u64) -> Attr {
+    Attr {
+        kind: 1,
+        config,
+        sample_period: period,
+        sample_type: SampleType::TID | SampleType::TIME | SampleType::CPU | SampleType::IDENTIFIER,
+        read_format: Read::FORMAT,
+        flags: Flags::SAMPLE_ID_ALL,
+        ..Attr::default()
+    }
+}
+
+/// So many pages, in bytes.
+pub fn bytes(pages: usize) -> u64 {
+    u64::try_from(pages.saturating_mul(page_size())).unwrap_or(u64::MAX)
+}
+
+/// Where areas are mapped.
+pub fn offset() -> u64 {
+    bytes(1 + DATA_PAGES)
+}
+
+/// Maps an event's control page and data ring.
+pub fn map_base(event: impl AsFd) -> io::Result<Mapping> {
+    Mapping::new(event, 0, (1 + DATA_PAGES) * page_size(), true)
+}
+
+/// Maps an area behind the data ring.
+pub fn map_aux(event: impl AsFd, base: &Mapping, pages: usize, mode: Mode) -> io::Result<Mapping> {
+    base.store(Field::AuxOffset, offset(), Ordering::Relaxed);
+    base.store(Field::AuxSize, bytes(pages), Ordering::Relaxed);
+    Mapping::new(event, offset(), pages * page_size(), mode == Mode::Linear)
+}
+
+/// An event with its rings, and a reader that follows them. Unmapped before it is closed, as the fields are.
+pub struct Rig {
+    /// Its area.
+    pub aux: Option<Mapping>,
+    /// Its control page and data ring.
+    pub base: Option<Mapping>,
+    /// The event.
+    pub event: Event,
+    /// What the AUX records say.
+    pub ledger: Ledger,
+    /// All records but AUX records.
+    pub others: Vec<Record>,
+    /// The sample ids of AUX records.
+    pub ids: Vec<records::SampleId>,
+    /// Reads the trace, if it is known.
+    pub stream: Option<Stream>,
+    mode: Mode,
+    /// Where the reader is.
+    tail: u64,
+    /// For how many records with `TRUNCATED` the event was enabled again.
+    enabled: u64,
+}
+
+impl Rig {
+    /// Opens and maps an event that is off.
+    pub fn open(pmu: &Pmu, place: Place, pages: usize, mode: Mode) -> Result<Self> {
+        Self::with(pmu, &pmu.attr(), place, pages, mode)
+    }
+
+    /// The same, with what it asks for.
+    pub fn with(pmu: &Pmu, attr: &Attr, place: Place, pages: usize, mode: Mode) -> Result<Self> {
+        let event = pmu.open_attr(attr, place);
+        let event = event.with_context(|| format!("opening an event of {place}"))?;
+        Self::of(pmu, event, place, pages, mode)
+    }
+
+    /// Maps an event that is open.
+    pub fn of(pmu: &Pmu, event: Event, place: Place, pages: usize, mode: Mode) -> Result<Self> {
+        let mut rig = Self {
+            aux: None,
+            base: None,
+            event,
+            ledger: Ledger::new(bytes(pages), mode == Mode::Overwrite),
+            others: Vec::new(),
+            ids: Vec::new(),
+            stream: pmu.stream.map(Stream::new),
+            mode,
+            tail: 0,
+            enabled: 0,
+        };
+        rig.map(pages)?;
+        if let Place::Cpu(cpu) = place {
+            pin(cpu)?;
+        }
+        Ok(rig)
+    }
+
+    /// Maps its rings.
+    pub fn map(&mut self, pages: usize) -> Result<()> {
+        let base = match self.base.take() {
+            Some(base) => base,
+            None => map_base(&self.event).context("mapping the data ring")?,
+        };
+        let aux = map_aux(&self.event, &base, pages, self.mode);
+        let what = || format!("mapping an area of {pages} pages {}", self.mode);
+        self.aux = Some(aux.with_context(what)?);
+        self.base = Some(base);
+        Ok(())
+    }
+
+    /// A word of the control page.
+    pub fn get(&self, field: Field) -> u64 {
+        let base = self.base.as_ref();
+        base.map_or(0, |base| base.load(field, Ordering::Acquire))
+    }
+
+    /// Sets one.
+    pub fn set(&self, field: Field, value: u64) {
+        if let Some(base) = &self.base {
+            base.store(field, value, Ordering::Release);
+        }
+    }
+
+    /// `aux_head`.
+    pub fn head(&self) -> u64 {
+        self.get(Field::AuxHead)
+    }
+
+    /// Where the reader is.
+    pub fn tail(&self) -> u64 {
+        self.tail
+    }
+
+    /// What the event has counted, and how long it ran.
+    pub fn count(&self) -> Result<Count> {
+        self.event
+            .count()?
+            .context("the event says nothing: its PMU is gone")
+    }
+
+    /// Reads the records; how many there were.
+    pub fn drain(&mut self) -> Result<usize> {
+        let Some(base) = &self.base else {
+            return Ok(0);
+        };
+        let len = bytes(DATA_PAGES);
+        let head = base.load(Field::DataHead, Ordering::Acquire);
+        let tail = base.load(Field::DataTail, Ordering::Relaxed);
+        let left = head.wrapping_sub(tail);
+        ensure!(
+            left <= len,
+            "data_head is {left} bytes ahead, in a ring of {len}"
+        );
+        let mut out = vec![0; usize::try_from(left)?];
+        let at = usize::try_from(tail % len)?;
+        let first = out.len().min(usize::try_from(len)? - at);
+        let (front, back) = out.split_at_mut(first);
+        base.copy_out(page_size() + at, front)
+            .context("the data ring")?;
+        base.copy_out(page_size(), back).context("the data ring")?;
+        base.store(Field::DataTail, head, Ordering::Release);
+        let found = records::split(&out)?;
+        let count = found.len();
+        for record in found {
+            match record.aux()? {
+                Some(aux) => {
+                    self.ledger.add(aux, self.tail)?;
+                    self.ids.push(record.id);
+                }
+                None => self.others.push(record),
+            }
+        }
+        Ok(count)
+    }
+
+    /// Reads the records, and in linear mode the trace up to where they end.
+    pub fn read(&mut self) -> Result<()> {
+        self.drain()?;
+        if self.mode == Mode::Overwrite {
+            return Ok(());
+        }
+        let end = self.ledger.end.unwrap_or(self.tail);
+        let trace = self.bytes(self.tail, end)?;
+        if let Some(stream) = &mut self.stream {
+            stream.feed(&trace)?;
+            if self.ledger.truncated > 0 {
+                stream.may_begin_anew();
+            }
+        }
+        self.tail = end;
+        self.set(Field::AuxTail, end);
+        Ok(())
+    }
+
+    /// What is in the area from one index to another.
+    pub fn bytes(&self, from: u64, to: u64) -> Result<Vec<u8>> {
+        let aux = self.aux.as_ref().context("there is no area")?;
+        let len = u64::try_from(aux.len())?;
+        let left = to
+            .checked_sub(from)
+            .context("the trace ends before it begins")?;
+        ensure!(left <= len, "{left} bytes of an area of {len}");
+        let mut out = vec![0; usize::try_from(left)?];
+        let at = usize::try_from(from % len)?;
+        let first = out.len().min(aux.len() - at);
+        let (front, back) = out.split_at_mut(first);
+        aux.copy_out(at, front).context("the area")?;
+        aux.copy_out(0, back).context("the area")?;
+        Ok(out)
+    }
+
+    /// Works until this is so, and looks after each stretch of work.
+    pub fn until(
+        &mut self,
+        what: &str,
+        mut is_so: impl FnMut(&mut Self) -> Result<bool>,
+    ) -> Result<()> {
+        let end = Instant::now() + PATIENCE;
+        while !is_so(self)? {
+            work();
+            if Instant::now() > end {
+                bail!(
+                    "{what}: not in {} s of work; {:?}, aux_head is {:#x}",
+                    PATIENCE.as_secs(),
+                    self.ledger,
+                    self.head()
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// Works until there are so many more bytes, and reads them as they come. An event that is full is enabled again.
+    pub fn traces(&mut self, more: u64) -> Result<()> {
+        let enough = self.tail.saturating_add(more);
+        self.until("tracing", |rig| {
+            rig.follows()?;
+            Ok(rig.tail >= enough)
+        })
+    }
+
+    /// Reads all that there is, and enables the event if its area was full.
+    pub fn follows(&mut self) -> Result<()> {
+        self.read()?;
+        if self.ledger.truncated > self.enabled {
+            self.enabled = self.ledger.truncated;
+            self.event.enable()?;
+        }
+        Ok(())
+    }
+
+    /// Works, and reads nothing, until `aux_head` is so far.
+    pub fn fills(&mut self, head: u64) -> Result<()> {
+        self.until("filling the area", |rig| {
+            rig.drain()?;
+            Ok(rig.head() >= head || rig.ledger.truncated > 0)
+        })
+    }
+
+    /// Works, and reads nothing, until a record says that the area is full.
+    pub fn overflows(&mut self) -> Result<()> {
+        let before = self.ledger.truncated;
+        self.until("waiting for TRUNCATED with nobody who reads", |rig| {
+            rig.drain()?;
+            Ok(rig.ledger.truncated > before)
+        })
+    }
+
+    /// Switches the event off, reads all, and checks that nothing is missing and nothing comes any more.
+    pub fn settles(&mut self) -> Result<()> {
+        self.event.disable()?;
+        let head = self.head();
+        self.read()?;
+        if self.mode == Mode::Linear
+            && !self
+                .others
+                .iter()
+                .any(|record| record.kind == records::LOST)
+        {
+            let end = self.ledger.end.unwrap_or(0);
+            ensure!(
+                head >= end,
+                "aux_head is {head:#x}, and the records go to {end:#x}"
+            );
+        }
+        for _ in 0..3 {
+            work();
+        }
+        let late = self.drain()?;
+        ensure!(
+            late == 0 && self.head() == head,
+            "{late} records and {} bytes after the event was switched off",
+            self.head().wrapping_sub(head)
+        );
+        Ok(())
+    }
+
+    /// The trace that was read is all that the event has counted, where the stream says how much that is.
+    pub fn is_exact(&self) -> Result<String> {
+        let Some(stream) = &self.stream else {
+            return Ok(format!(
+                "{} bytes in {} records",
+                self.ledger.bytes, self.ledger.records
+            ));
+        };
+        let counted = self.count()?.value;
+        let lost = stream.accounts(counted, self.ledger.flags)?;
+        Ok(format!(
+            "{} bytes in {} records, {lost} lost: {stream}",
+            self.ledger.bytes, self.ledger.records
+        ))
+    }
+
+    /// Whether the event's descriptor is readable.
+    pub fn is_readable(&self) -> Result<bool> {
+        let mut fds = [PollFd::new(&self.event, PollFlags::IN)];
+        poll(&mut fds, Some(&Timespec::default())).context("poll")?;
+        Ok(fds.iter().any(|fd| fd.revents().contains(PollFlags::IN)))
+    }
+}
+
+/// Keeps this thread on a CPU.
+pub fn pin(cpu: u32) -> Result<()> {
+    let mut set = CpuSet::new();
+    set.set(usize::try_from(cpu)?);
+    sched_setaffinity(None, &set).with_context(|| format!("going to CPU {cpu}"))
+}
+
+/// Lets it run anywhere again.
+pub fn unpin() -> Result<()> {
+    let mut set = CpuSet::new();
+    for cpu in 0..CpuSet::MAX_CPU {
+        set.set(cpu);
+    }
+    sched_setaffinity(None, &set).context("using all CPUs again")
+}
+
+/// Two milliseconds of branches, calls, returns and system calls, so that each unit has something to trace.
+pub fn work() {
+    let end = Instant::now() + Duration::from_millis(2);
+    let mut n = 1_u64;
+    while Instant::now() < end {
+        for _ in 0..64 {
+            n = black_box(step(black_box(n)));
+        }
+        black_box(rustix::process::getppid());
+    }
+}
+
+/// The next number of Collatz's sequence, over and over.
+#[inline(never)]
+fn step(n: u64) -> u64 {
+    match n {
+        0 | 1 => 27,
+        n if n % 2 == 0 => n / 2,
+        n => n.wrapping_mul(3).wrapping_add(1),
+    }
+}
