@@ -48,6 +48,9 @@ struct Args {
     /// Read the trace as this, and demand that each byte is right.
     #[arg(long, value_enum, value_name = "STREAM")]
     stream: Option<stream::Known>,
+    /// Wait this long for what must come, before a case fails.
+    #[arg(long, value_name = "SECONDS", default_value_t = 20)]
+    patience: u64,
     /// Run only cases whose names contain one of these.
     filters: Vec<String>,
 }
@@ -101,6 +104,7 @@ fn none(found: &[Pmu]) -> Option<ExitCode> {
 }
 
 fn run(args: &Args) -> Result<ExitCode> {
+    rig::set_patience(args.patience);
     let mut chosen = match args.pmus.as_slice() {
         [] => pmu::all(),
         named => named

@@ -12,7 +12,7 @@ use perfdata::{Attr, Flags, Read, SampleType};
 use rustix::io::Errno;
 
 use crate::cases::skip;
-use crate::rig::{map_aux, map_base, Mode};
+use crate::rig::{map_aux, map_base, Mode, Rig};
 use crate::stream::Known;
 
 /// A PMU with an AUX area.
@@ -34,6 +34,8 @@ pub struct Pmu {
     pub samples: bool,
     /// Whether a second event at the same place is refused.
     pub exclusive: bool,
+    /// Whether it makes trace visible without being stopped.
+    pub commits: bool,
     /// How its trace is read.
     pub stream: Option<Known>,
 }
@@ -77,6 +79,7 @@ impl fmt::Display for Pmu {
         }
         let has = |what, has| if has { what } else { "" };
         f.write_str(has("; exclusive", self.exclusive))?;
+        f.write_str(has("; visible when it stops", !self.commits))?;
         f.write_str(has("; pauses", self.pauses))?;
         f.write_str(has("; AUX samples", self.samples))?;
         match self.stream {
@@ -121,6 +124,7 @@ impl Pmu {
             pauses: false,
             samples: false,
             exclusive: false,
+            commits: true,
             stream: Known::of(bare),
         };
         let cpu = match found.cpus {
@@ -158,6 +162,11 @@ impl Pmu {
             let second = pmu.open(place).err();
             drop(first);
             second.is_some_and(|error| error.kind() == ErrorKind::ResourceBusy)
+        };
+        pmu.commits = {
+            let mut rig = Rig::open(&pmu, place, pmu.pages(4), Mode::Linear)?;
+            rig.event.enable()?;
+            rig.fills(1).is_ok()
         };
         pmu.pauses = {
             let mut attr = pmu.attr();

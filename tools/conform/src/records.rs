@@ -137,8 +137,10 @@ pub struct Ledger {
     pub records: u64,
     /// How many with `TRUNCATED`.
     pub truncated: u64,
-    /// The most room that there was at one of them.
+    /// The most room that there was at one of them, by what was read when its transaction began.
     pub room: u64,
+    /// What was read when the record before was found: its successor's transaction began behind that.
+    before: u64,
     /// All flags.
     pub flags: u64,
     /// The longest record.
@@ -157,9 +159,17 @@ impl Ledger {
             records: 0,
             truncated: 0,
             room: 0,
+            before: 0,
             flags: 0,
             longest: 0,
         }
+    }
+
+    /// Records up to there were lost.
+    pub fn goes_to(&mut self, head: u64) {
+        let end = self.end.unwrap_or(0);
+        self.skipped += head.saturating_sub(end);
+        self.end = Some(end.max(head));
     }
 
     /// The next record, while user space has read up to `tail`.
@@ -204,9 +214,11 @@ impl Ledger {
             );
             self.skipped += skipped;
             if flags & TRUNCATED != 0 {
-                self.room = self.room.max(self.len - taken);
+                let taken = end.saturating_sub(self.before);
+                self.room = self.room.max(self.len.saturating_sub(taken));
             }
         }
+        self.before = tail;
         self.end = Some(end);
         self.bytes += size;
         self.records += 1;

@@ -7,6 +7,7 @@ use std::hint::black_box;
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context, Result};
@@ -40,8 +41,18 @@ impl fmt::Display for Mode {
 /// Pages of a data ring.
 pub const DATA_PAGES: usize = 16;
 
+/// How long a case waits for what must come.
+static PATIENCE: OnceLock<Duration> = OnceLock::new();
+
 /// Longer than anything takes that works, even on a machine that is emulated and busy.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub fn patience() -> Duration {
+    PATIENCE.get().copied().unwrap_or(Duration::from_secs(20))
+}
+
+/// Waits this long from now on.
+pub fn set_patience(seconds: u64) {
+    let _ = PATIENCE.set(Duration::from_secs(seconds));
+}
 
 /// `PERF_COUNT_SW_CPU_CLOCK`.
 pub const CPU_CLOCK: u64 = 0;
@@ -102,6 +113,8 @@ pub struct Rig {
     mode: Mode,
     /// Where the reader is.
     tail: u64,
+    /// Whether the PMU makes trace visible without being stopped.
+    commits: bool,
     /// For how many records with `TRUNCATED` the event was enabled again.
     enabled: u64,
 }
@@ -131,6 +144,7 @@ impl Rig {
             stream: pmu.stream.map(Stream::new),
             mode,
             tail: 0,
+            commits: pmu.commits,
             enabled: 0,
         };
         rig.map(pages)?;
@@ -220,9 +234,16 @@ impl Rig {
 
     /// Reads the records, and in linear mode the trace up to where they end.
     pub fn read(&mut self) -> Result<()> {
+        let head = self.head();
+        let known = self.others.len();
         self.drain()?;
         if self.mode == Mode::Overwrite {
             return Ok(());
+        }
+        // Records come before the head moves: what a lost one had is in front of it.
+        let mut found = self.others.iter().skip(known);
+        if found.any(|record| record.kind == records::LOST) {
+            self.ledger.goes_to(head);
         }
         let end = self.ledger.end.unwrap_or(self.tail);
         let trace = self.bytes(self.tail, end)?;
@@ -260,13 +281,19 @@ impl Rig {
         what: &str,
         mut is_so: impl FnMut(&mut Self) -> Result<bool>,
     ) -> Result<()> {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + patience();
+        let mut stretches = 0;
         while !is_so(self)? {
             work();
+            stretches += 1;
+            if !self.commits && stretches % 20 == 0 {
+                self.event.disable()?;
+                self.event.enable()?;
+            }
             if Instant::now() > end {
                 bail!(
                     "{what}: not in {} s of work; {:?}, aux_head is {:#x}",
-                    PATIENCE.as_secs(),
+                    patience().as_secs(),
                     self.ledger,
                     self.head()
                 );

@@ -280,7 +280,7 @@ impl Bench<'_> {
             );
             let line = format!(
                 "; insmod /bin/c_broken.ko; {conform}.good 2>&1; rmmod c_broken\
-                 ; insmod /bin/c_broken.ko defect={}; {conform} 2>&1; rmmod c_broken",
+                 ; insmod /bin/c_broken.ko defect={}; {conform} --patience 6 2>&1; rmmod c_broken",
                 defect.name
             );
             command.push_str(&line);

@@ -177,7 +177,7 @@ impl Module {
 
     /// Perf gives some back a moment later.
     fn returns_to(&self, before: i64) -> Result<()> {
-        let end = std::time::Instant::now() + crate::rig::PATIENCE;
+        let end = std::time::Instant::now() + crate::rig::patience();
         while self.references()? > before {
             ensure!(
                 std::time::Instant::now() < end,

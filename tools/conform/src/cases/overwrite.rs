@@ -8,7 +8,7 @@ use auxrec::sys::Field;
 use super::{case, ring, Case};
 use crate::pmu::{Place, Pmu};
 use crate::records::OVERWRITE;
-use crate::rig::{bytes, work, Mode, Rig, PATIENCE};
+use crate::rig::{bytes, patience, work, Mode, Rig};
 
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
@@ -85,7 +85,7 @@ fn laps(pmu: &Pmu, place: Place, factor: usize) -> Result<String> {
     rig.event.enable()?;
     let mut total = 0;
     let mut last = 0;
-    let end = std::time::Instant::now() + PATIENCE;
+    let end = std::time::Instant::now() + patience();
     let enough = (3 * len).min(1 << 20);
     while total < enough {
         for _ in 0..4 {
@@ -101,7 +101,7 @@ fn laps(pmu: &Pmu, place: Place, factor: usize) -> Result<String> {
         ensure!(
             std::time::Instant::now() < end,
             "{total} bytes in {} s of work",
-            PATIENCE.as_secs()
+            patience().as_secs()
         );
     }
     rig.settles()?;

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use super::{case, core, refused, ring, skip, Case};
 use crate::part::command;
 use crate::pmu::{Place, Pmu};
-use crate::rig::{map_base, work, Mode, Rig, PATIENCE};
+use crate::rig::{map_base, patience, work, Mode, Rig};
 
 pub fn cases() -> Vec<Case> {
     vec![
@@ -156,7 +156,7 @@ fn child(times: u32) -> Result<Child> {
 }
 
 fn waits(child: &mut Child) -> Result<()> {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + patience();
     while child.try_wait()?.is_none() {
         std::thread::sleep(Duration::from_millis(1));
         if Instant::now() > end {
@@ -255,10 +255,10 @@ fn other(pmu: &Pmu) -> Result<String> {
 
 fn ends(pmu: &Pmu) -> Result<String> {
     pmu.task()?;
-    let mut child = child(20)?;
+    let mut child = child(500)?;
     let mut rig = of_other(pmu, &child)?;
     rig.event.enable()?;
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + patience();
     while child.try_wait()?.is_none() {
         rig.follows()?;
         std::thread::sleep(Duration::from_millis(1));
