@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! `check`: whether a recording is consistent, and, of the PMU `pattern`, whether every byte of it is right.
+//! `check`: whether a recording is consistent. It reads what is true of any PMU's trace, and not the trace.
 //!
-//! Of any PMU: every record is within the file; AUX records follow each other, or the gap is named; the pieces of trace
-//! follow each other; every byte that AUX records tell of is there; the index of the pieces is right.
-//!
-//! Of `pattern` also: every packet's header and payload; the positions that the packets of each stream give themselves;
-//! and the sum: the bytes that the unit has generated, by its counter, are those in the file and those that were lost.
+//! Every record is within the file; AUX records follow each other, or the gap is named; the pieces of trace follow each other;
+//! every byte that AUX records report is there; the index of the pieces is right.
 
 use std::fmt;
 
@@ -17,42 +14,25 @@ use crate::loss::Loss;
 use crate::source::{Reader, Source};
 use crate::trace::{Mode, Problems, Ring, Trace};
 
-#[path = "check/content.rs"]
-mod content;
-
 /// So many problems of a kind are told in full.
 const TOLD: usize = 20;
 
-/// What was found in one ring's trace of `pattern`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Content {
-    /// Bytes of trace in the file.
-    pub recorded: u64,
-    /// Bytes of packets that carry no trace: barriers and padding.
-    pub overhead: u64,
-    /// Those of them that are padding, of which no AUX record tells.
-    pub padding: u64,
-    /// Bytes that the unit generated and that are not in the file.
-    pub lost: u64,
-    /// Those of them that newer ones have overwritten, as they should.
-    pub overwritten: u64,
-    /// Bytes that the unit generated, by its counter.
-    pub generated: u64,
-    /// Places where bytes are missing between packets of a stream.
-    pub gaps: u64,
-    /// Packets.
-    pub packets: u64,
-    /// Streams.
-    pub streams: u64,
-    /// Bytes or packets that are not what they should be.
-    pub mismatches: u64,
+/// What was found in one ring.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// Its name.
+    pub name: String,
+    /// What was lost.
+    pub loss: Loss,
+    /// Bytes behind the last AUX record. A driver may end with padding, which no record reports.
+    pub unreported: u64,
 }
 
 /// What was found.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Findings {
-    /// Each ring's name, what was lost, what its trace of `pattern` holds.
-    pub rings: Vec<(String, Loss, Option<Content>)>,
+    /// Each ring.
+    pub rings: Vec<Found>,
     /// What is not consistent.
     pub problems: Problems,
     /// Records in the file.
@@ -63,45 +43,18 @@ pub struct Findings {
     pub recovered: bool,
 }
 
-impl Content {
-    /// Bytes that were generated and are known of.
-    fn accounted(&self) -> u64 {
-        self.recorded
-            .saturating_add(self.lost)
-            .saturating_add(self.overwritten)
-    }
-}
-
 impl Findings {
     /// Whether trace was lost.
     #[must_use]
     pub fn lost(&self) -> bool {
-        self.recovered
-            || self.rings.iter().any(|(_, loss, content)| match content {
-                // The content says it exactly; a truncation after the last byte has lost nothing.
-                Some(content) => content.lost != 0 || loss.records_lost != 0 || loss.offline != 0,
-                None => loss.any(),
-            })
+        self.recovered || self.rings.iter().any(|ring| ring.loss.any())
     }
 
-    /// The content of all rings together, of `pattern`.
+    /// What was lost in all rings together.
     #[must_use]
-    pub fn content(&self) -> Option<Content> {
-        self.rings
-            .iter()
-            .filter_map(|(_, _, content)| *content)
-            .reduce(|a, b| Content {
-                recorded: a.recorded.saturating_add(b.recorded),
-                overhead: a.overhead.saturating_add(b.overhead),
-                padding: a.padding.saturating_add(b.padding),
-                lost: a.lost.saturating_add(b.lost),
-                overwritten: a.overwritten.saturating_add(b.overwritten),
-                generated: a.generated.saturating_add(b.generated),
-                gaps: a.gaps.saturating_add(b.gaps),
-                packets: a.packets.saturating_add(b.packets),
-                streams: a.streams.saturating_add(b.streams),
-                mismatches: a.mismatches.saturating_add(b.mismatches),
-            })
+    pub fn total(&self) -> Loss {
+        let losses = self.rings.iter().map(|ring| ring.loss);
+        losses.fold(Loss::default(), Loss::plus)
     }
 }
 
@@ -114,7 +67,8 @@ impl fmt::Display for Findings {
         if let Some(more @ 1..) = problems.checked_sub(len(TOLD)) {
             writeln!(f, "problem: and {more} more")?;
         }
-        for (name, loss, content) in &self.rings {
+        for ring in &self.rings {
+            let Found { name, loss, .. } = ring;
             if loss.events != 0 || loss.events_lost != 0 {
                 write!(f, "{name}: {} events", loss.events)?;
             } else {
@@ -125,15 +79,12 @@ impl fmt::Display for Findings {
             if !lost.is_empty() {
                 write!(f, "; {lost}")?;
             }
-            if let Some(content) = content {
-                write!(f, "; {content}")?;
+            if ring.unreported != 0 {
+                write!(f, "; {} bytes behind the last AUX record", ring.unreported)?;
             }
             writeln!(f)?;
         }
-        let total = self
-            .rings
-            .iter()
-            .fold(Loss::default(), |sum, (_, loss, _)| sum.plus(*loss));
+        let total = self.total();
         writeln!(
             f,
             "file: {} records, {} AUX records, {} bytes of trace, {} wraps, {} truncations, {} problems",
@@ -150,20 +101,7 @@ impl fmt::Display for Findings {
                 "recovered: what the recorder had not written when it was killed is lost, and not counted"
             )?;
         }
-        if let Some(content) = self.content() {
-            writeln!(f, "pattern: {content}")?;
-        }
         Ok(())
-    }
-}
-
-impl fmt::Display for Content {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} bytes recorded, {} lost, {} overwritten, {} generated, {} gaps, {} packets, {} streams, {} mismatches",
-            self.recorded, self.lost, self.overwritten, self.generated, self.gaps, self.packets, self.streams, self.mismatches,
-        )
     }
 }
 
@@ -193,21 +131,22 @@ pub fn check_parts<S: Source>(files: &[S]) -> Result<Findings> {
             .add(|| "the recording was not ended, and the file has no features and no index: `auxrec recover` makes them".into());
     }
     index(files, &trace, &mut findings.problems)?;
-    let mut contents = content::contents(files, &trace)?;
-    for (idx, ring) in &trace.rings {
-        let content = contents.remove(idx).map(|(content, problems)| {
-            findings.problems.append(problems);
-            content
-        });
-        let padding = content.map_or(0, |content| content.padding);
-        covered(ring, &trace, padding, &mut findings.problems);
+    for ring in trace.rings.values() {
+        covered(ring, &trace, &mut findings.problems);
         findings.wraps = findings
             .wraps
             .saturating_add(trace.aux_size.map_or(0, |size| wraps(ring, size)));
-        findings.rings.push((ring.name(), ring.loss, content));
+        findings.rings.push(Found {
+            name: ring.name(),
+            loss: ring.loss,
+            unreported: unreported(ring, &trace),
+        });
     }
-    let tracefs = trace.tracefs.iter();
-    let tracefs = tracefs.map(|(cpu, of)| (format!("tracefs, CPU {cpu}"), of.loss, None));
+    let tracefs = trace.tracefs.iter().map(|(cpu, of)| Found {
+        name: format!("tracefs, CPU {cpu}"),
+        loss: of.loss,
+        unreported: 0,
+    });
     findings.rings.extend(tracefs);
     Ok(findings)
 }
@@ -257,9 +196,8 @@ fn index<S: Source>(files: &[S], trace: &Trace, problems: &mut Problems) -> Resu
     Ok(())
 }
 
-/// Whether the pieces follow each other, and every byte that an AUX record tells of is in one. `padding`: bytes of which none
-/// tells, as it should be.
-fn covered(ring: &Ring, trace: &Trace, padding: u64, problems: &mut Problems) {
+/// Whether the pieces follow each other, and every byte that an AUX record reports is in one.
+fn covered(ring: &Ring, trace: &Trace, problems: &mut Problems) {
     let mode = trace.mode;
     let name = ring.name();
     for pair in ring.pieces.windows(2) {
@@ -295,10 +233,19 @@ fn covered(ring: &Ring, trace: &Trace, padding: u64, problems: &mut Problems) {
             ));
         }
     }
-    // Up to 7 bytes may bring the last piece to a multiple of 8; what a lost record told of is counted as lost.
-    let untold = ring.loss.untold().saturating_sub(padding);
-    if untold > 7 && !trace.partial && ring.loss.jumped < untold && ring.loss.records_lost == 0 {
-        problems.add(|| format!("{name}: no AUX record tells of {untold} bytes of the trace"));
+}
+
+/// Bytes behind the last AUX record. What a lost record reported is counted as lost, and where a part begins is not known.
+fn unreported(ring: &Ring, trace: &Trace) -> u64 {
+    if trace.mode == Mode::Overwrite || trace.partial || ring.loss.records_lost != 0 {
+        return 0;
+    }
+    // Up to 7 bytes may bring the last piece to a multiple of 8.
+    let bytes = ring.loss.untold().saturating_sub(ring.loss.jumped);
+    if bytes > 7 {
+        bytes
+    } else {
+        0
     }
 }
 

@@ -31,7 +31,7 @@ pub const EXIT: &str =
 /// A command with its options.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Verify a recording: its structure, and of the PMU `pattern` every byte
+    /// Verify a recording: its structure, and what was lost
     Check {
         /// The recording; of one that went into several files, these in their order
         #[arg(default_value = "perf.data")]

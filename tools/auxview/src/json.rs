@@ -5,14 +5,14 @@
 
 use serde_json::{json, Value};
 
-use crate::check::{Content, Findings};
+use crate::check::Findings;
 use crate::error::Result;
 use crate::loss::Loss;
 use crate::source::Source;
 use crate::trace::Trace;
 
 /// Changes when a field changes its meaning or goes.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// What was lost, by cause.
 #[must_use]
@@ -43,34 +43,18 @@ pub fn ring(name: &str, loss: &Loss, wraps: u64) -> Value {
     })
 }
 
-fn content(content: &Content) -> Value {
-    json!({
-        "recorded": content.recorded,
-        "lost": content.lost,
-        "overwritten": content.overwritten,
-        "generated": content.generated,
-        "gaps": content.gaps,
-        "packets": content.packets,
-        "streams": content.streams,
-        "mismatches": content.mismatches,
-    })
-}
-
 /// What `check` found.
 #[must_use]
 pub fn findings(findings: &Findings) -> Value {
-    let total = findings
-        .rings
-        .iter()
-        .fold(Loss::default(), |sum, (_, loss, _)| sum.plus(*loss));
-    let rings = findings.rings.iter().map(|(name, loss, inside)| {
+    let total = findings.total();
+    let rings = findings.rings.iter().map(|ring| {
         json!({
-            "name": name,
-            "bytes": loss.read,
-            "aux_records": loss.records,
-            "events": loss.events,
-            "lost": lost(loss),
-            "pattern": inside.as_ref().map(content),
+            "name": ring.name,
+            "bytes": ring.loss.read,
+            "aux_records": ring.loss.records,
+            "events": ring.loss.events,
+            "lost": lost(&ring.loss),
+            "unreported": ring.unreported,
         })
     });
     json!({
@@ -83,7 +67,6 @@ pub fn findings(findings: &Findings) -> Value {
         "problems": *findings.problems,
         "more_problems": findings.problems.more(),
         "lost": lost(&total),
-        "pattern": findings.content().as_ref().map(content),
         "rings": rings.collect::<Vec<_>>(),
     })
 }

@@ -2,9 +2,8 @@
 
 //! Reads recordings of AUX area trace: perf.data files, by `auxrec` or perf.
 //!
-//! The command `auxview` is a thin front of this library, as are `auxrec`'s commands of the same names. Only [`check`] knows the
-//! content of one PMU's trace, that of `pattern`. A file is read from where it is: no more of it is in memory than what is being
-//! looked at.
+//! The command `auxview` is a thin front of this library, as are `auxrec`'s commands of the same names.
+//! A file is read from where it is: no more of it is in memory than what is being looked at.
 //!
 //! From below to above: a [`source`] is what is read; [`unpack`] undoes what [`pack`] did to it; [`trace`] is a recording read
 //! back, but for the bytes of its [`pieces`], and counts what was lost in [`loss`]. [`check`] verifies it and [`report`] shows it;

@@ -4,8 +4,6 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-mod made;
-
 use std::cell::RefCell;
 use std::fs;
 use std::io::{self, Write};
@@ -14,9 +12,9 @@ use std::process::{Command, Stdio};
 use std::rc::Rc;
 
 use auxview::export::{export, script, Clock, Format, Options, PIECE, PIECE_MIN};
-use made::*;
 use proptest::prelude::*;
 use serde_json::Value;
+use testdata::program::*;
 
 /// What `script` writes.
 #[derive(Clone, Default)]

@@ -4,8 +4,6 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-mod made;
-
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
@@ -13,7 +11,7 @@ use std::path::Path;
 
 use auxview::flamegraph::calls;
 use intel_pt::insn::Mode;
-use made::*;
+use testdata::program::*;
 
 fn folded(recording: &[u8], root: &Path) -> (String, u64) {
     let calls = calls(recording, root).unwrap();

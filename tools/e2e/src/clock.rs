@@ -11,6 +11,7 @@ use auxview::trace::Trace;
 
 use crate::beside::{one_cpu, said, Case};
 use crate::differences::Tool::{self, Auxrec, Perf};
+use crate::pattern;
 use crate::recording::TraceFile;
 use crate::soft_pt::{self, Followed, PROGRAM};
 
@@ -94,7 +95,7 @@ fn pattern() -> Result<String> {
             Auxrec => !warned && info.is_none() && own,
         };
         ensure!(ended.status == 0 && !records && wanted, "{seen}");
-        let findings = auxview::check::check(&std::fs::read(file.path())?)?;
+        let findings = pattern::check(&std::fs::read(file.path())?)?;
         ensure!(
             tool == Perf || findings.problems.is_empty(),
             "check: {:?}",

@@ -18,6 +18,7 @@ use crate::cases::{released, Seen, PAGE};
 use crate::device;
 use crate::hostile::{self, sleep, traced, unpin, Attack, Victim, PATIENCE};
 use crate::module::{self, counter};
+use crate::pattern;
 use crate::probe::Probe;
 use crate::recorder::{accounted, end, size, wait_for, with, Steps};
 use crate::recording::{Ended, Recorder, TraceFile};
@@ -103,17 +104,17 @@ fn cpu(name: &str) -> Result<String> {
             ended.status,
             ended.errors
         );
-        let findings = auxview::check::check(&std::fs::read(file.path())?)?;
-        let offline = findings.rings.iter();
-        let offline: Vec<bool> = offline.map(|(_, loss, _)| loss.offline != 0).collect();
+        let findings = pattern::check(&std::fs::read(file.path())?)?;
+        let offline = findings.check.rings.iter();
+        let offline: Vec<bool> = offline.map(|ring| ring.loss.offline != 0).collect();
         ensure!(
             offline == [false, true],
             "the file does not say which CPU went"
         );
         // Each time another event wrote it.
-        let contents = findings.rings.iter();
+        let contents = findings.contents.iter();
         let streams: Vec<_> = contents
-            .map(|(_, _, content)| content.map_or(0, |content| content.streams))
+            .map(|content| content.map_or(0, |content| content.streams))
             .collect();
         ensure!(streams == [1, 3], "streams of the CPUs: {streams:?}");
         released()?;
@@ -189,10 +190,10 @@ fn newcomer(name: &str) -> Result<String> {
         std::fs::remove_file(&json)?;
         let seen = Seen::of(&file)?;
         seen.is_right()?;
-        let findings = auxview::check::check(&std::fs::read(file.path())?)?;
-        let rings = findings.rings.iter();
+        let findings = pattern::check(&std::fs::read(file.path())?)?;
+        let rings = findings.check.rings.iter();
         let rings: Vec<_> = rings
-            .map(|(name, loss, _)| (name.as_str(), loss.offline != 0))
+            .map(|ring| (ring.name.as_str(), ring.loss.offline != 0))
             .collect();
         // Of CPUs that were named others are none of the recorder's business.
         let (wanted, status): (&[_], _) = match target {

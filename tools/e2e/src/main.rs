@@ -33,6 +33,7 @@ mod model;
 mod module;
 mod overwrite;
 mod parallel;
+mod pattern;
 mod probe;
 mod recorder;
 mod recorders;
@@ -58,6 +59,7 @@ mod truncate;
 mod twins;
 mod workload;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -124,6 +126,12 @@ enum What {
         #[command(subcommand)]
         part: disk::Part,
     },
+    /// Verify a recording of pattern: every byte, and what was lost.
+    Check {
+        /// Its files, in their order.
+        #[arg(required = true)]
+        files: Vec<PathBuf>,
+    },
     /// Measure what a start and a stop cost.
     Bench(bench::Args),
     /// Run a program to trace.
@@ -164,6 +172,7 @@ fn main() -> ExitCode {
         Some(What::Exact { part }) => exact::run(part),
         Some(What::Packets(asked)) => exact::packets::write(asked).map(|()| ExitCode::SUCCESS),
         Some(What::Disk { part }) => disk::run(part),
+        Some(What::Check { files }) => pattern::run(files),
         Some(What::Bench(args)) => bench::run(args),
         Some(What::Matrix(args)) => matrix::run(args),
         Some(What::Read(args)) => matrix::read(args),

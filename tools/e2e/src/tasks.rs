@@ -9,6 +9,7 @@ use anyhow::{ensure, Context, Result};
 use perfdata::Event;
 
 use crate::cases::{released, Seen};
+use crate::pattern;
 use crate::recorder::{accounted, with, Steps};
 use crate::recording::{Reader, Recorder, TraceFile};
 
@@ -32,7 +33,7 @@ fn at_once(_name: &str) -> Result<String> {
             let more = [target, &["--", program, "--version"]].concat();
             let arguments = with("rate=16384", 64, &more);
             let ended = Recorder::start(file.path(), &arguments)?.wait(Reader::KeepsUp)?;
-            let findings = auxview::check::check(&std::fs::read(file.path())?)?;
+            let findings = pattern::check(&std::fs::read(file.path())?)?;
             ensure!(findings.problems.is_empty(), "{findings}");
             let content = findings.content().context("no counter in the file")?;
             ensure!(

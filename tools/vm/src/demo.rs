@@ -30,7 +30,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// From the two lines of sums that `auxrec check` ends with: numbers, each before its name.
+    /// From the two lines of sums that `auxe2e check` ends with: numbers, each before its name.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let sums: Vec<&str> = text
@@ -141,7 +141,7 @@ pub fn run(cache: &Cache, kind: Kind) -> Result<(Summary, Traced)> {
     let check = fs::read_to_string(&check).on("read", &check)?;
     let summary = Summary::parse(&check).ok_or_else(|| {
         Error::Other(
-            "auxrec check did not say how many bytes there were; what it said is above".to_owned(),
+            "auxe2e check did not say how many bytes there were; what it said is above".to_owned(),
         )
     })?;
     let progress = Progress::begin("decoding the trace of a program with stock perf");

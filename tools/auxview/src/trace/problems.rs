@@ -21,11 +21,6 @@ impl Problems {
         }
     }
 
-    pub(crate) fn append(&mut self, other: Self) {
-        other.kept.into_iter().for_each(|text| self.add(|| text));
-        self.more += other.more;
-    }
-
     /// How many there are besides those that are kept.
     #[must_use]
     pub fn more(&self) -> u64 {

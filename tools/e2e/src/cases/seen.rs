@@ -10,11 +10,12 @@ use std::process::Command;
 use anyhow::{ensure, Context, Result};
 use pattern_codec::{Header, PACKET_UNIT};
 
+use crate::pattern;
 use crate::recording::TraceFile;
 
 /// What is in a file.
 pub struct Seen {
-    pub content: auxview::check::Content,
+    pub content: pattern::Content,
     problems: Vec<String>,
     pub wraps: u64,
     pub truncations: u64,
@@ -50,26 +51,23 @@ impl Seen {
             .iter()
             .map(|path| auxview::source::open(path))
             .collect::<Result<Vec<_>, _>>()?;
-        let findings = auxview::check::check_parts(&files)?;
+        let findings = pattern::check_parts(&files)?;
         let content = findings
             .content()
             .context("the file has no trace of pattern")?;
-        let expected = if !findings.problems.is_empty() {
+        let expected = if !findings.check.problems.is_empty() {
             1
-        } else if findings.lost() {
+        } else if findings.check.lost() {
             3
         } else {
             0
         };
+        let total = findings.check.total();
         let seen = Self {
             content,
-            problems: findings.problems.to_vec(),
-            wraps: findings.wraps,
-            truncations: findings
-                .rings
-                .iter()
-                .map(|(_, loss, _)| loss.truncated + loss.full)
-                .sum(),
+            problems: findings.problems,
+            wraps: findings.check.wraps,
+            truncations: total.truncated + total.full,
             cpus: cpus(&files)?,
         };
         Ok((seen, expected))

@@ -11,6 +11,7 @@ use rustix::process::Signal;
 use super::Tool::{Auxrec, Perf};
 use super::{perf_reads, trace, until, CPU};
 use crate::module;
+use crate::pattern;
 use crate::recorder::{size, wait_for};
 use crate::recording::{Reader, TraceFile};
 
@@ -59,7 +60,7 @@ pub(super) fn several_files() -> Result<String> {
         let parts = parts(file.path())?;
         let mut bad = 0;
         for part in parts.iter().skip(1) {
-            let findings = auxview::check::check(&std::fs::read(part)?)?;
+            let findings = pattern::check(&std::fs::read(part)?)?;
             let index = findings
                 .problems
                 .iter()

@@ -9,6 +9,7 @@ use rustix::process::Signal;
 
 use super::{accounted, end, size, wait_for, with};
 use crate::cases::{released, Seen, PAGE};
+use crate::pattern;
 use crate::recording::{Reader, Recorder, TraceFile};
 
 /// The files of a recording that are there, in their order.
@@ -32,7 +33,7 @@ impl Drop for Parts<'_> {
 fn each_alone(parts: &[PathBuf]) -> Result<()> {
     for path in parts {
         let bytes = std::fs::read(path)?;
-        let findings = auxview::check::check(&bytes)?;
+        let findings = pattern::check(&bytes)?;
         ensure!(
             findings.problems.is_empty(),
             "{}: {findings}",

@@ -1,31 +1,31 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The trace of `pattern`: every packet, the positions of each stream, and the sum.
+//! One ring: every packet, the positions of each stream, and the sum.
 //!
-//! Each ring's trace is read from its beginning to its end. What is carried on from one portion to the next is less than a packet.
+//! The trace is read from its beginning to its end. What is carried on from one portion to the next is less than a packet.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::ops::Range;
 
+use anyhow::Result;
+use auxview::pieces::Pieces;
+use auxview::source::Source;
+use auxview::trace::{Mode, Piece, Ring, Trace};
 use pattern_codec::{
     find_sync, lost_before, verify_payload, Behind, DecodeError, Follow, Header, Kind, HEADER_LEN,
 };
 
-use super::Content;
-use crate::error::Result;
-use crate::pieces::Pieces;
-use crate::source::Source;
-use crate::trace::{Mode, Piece, Problems, Ring, Trace};
+use super::{Content, KEPT};
 
-/// The PMU whose trace `check` can read.
+/// The PMU.
 const PATTERN: &str = "pattern";
 
 /// Verifies the trace of all rings of `pattern`, by their numbers. The pieces are read as they follow each other in the files.
 pub(super) fn contents<S: Source>(
     files: &[S],
     trace: &Trace,
-) -> Result<BTreeMap<u32, (Content, Problems)>> {
+) -> Result<BTreeMap<u32, (Content, Vec<String>)>> {
     let rings = trace.rings.iter().filter(|(_, ring)| ring.pmu == PATTERN);
     let mut units: BTreeMap<_, _> = rings
         .map(|(&idx, ring)| (idx, Unit::new(ring, trace)))
@@ -84,7 +84,7 @@ struct Unit<'t> {
     trace: &'t Trace,
     name: String,
     out: Content,
-    problems: Problems,
+    problems: Vec<String>,
     streams: BTreeMap<u32, Follow>,
     /// Bytes that are in the file though no packet claims them: the gap that they leave is no loss.
     unknown: u64,
@@ -100,7 +100,7 @@ impl<'t> Unit<'t> {
             trace,
             name: ring.name(),
             out: Content::default(),
-            problems: Problems::default(),
+            problems: Vec::new(),
             streams: BTreeMap::new(),
             unknown: 0,
             run: None,
@@ -109,10 +109,7 @@ impl<'t> Unit<'t> {
     }
 
     fn wrong(&mut self, place: u64, what: impl FnOnce() -> String) {
-        self.out.mismatches += 1;
-        let name = &self.name;
-        self.problems
-            .add(|| format!("{name}: at {place:#x} of the trace: {}", what()));
+        self.mismatch(|| format!("at {place:#x} of the trace: {}", what()));
     }
 
     /// The next piece. Snapshots may hold the same bytes: where they do, these must be equal.
@@ -170,7 +167,8 @@ impl<'t> Unit<'t> {
             self.carry.extend_from_slice(bytes);
             self.look(false);
             Ok(())
-        })
+        })?;
+        Ok(())
     }
 
     /// Looks at what there is, as far as it can be judged; at the end of a run, at all of it.
@@ -372,12 +370,13 @@ impl<'t> Unit<'t> {
     /// A problem of the ring, of no place in it.
     fn mismatch(&mut self, what: impl FnOnce() -> String) {
         self.out.mismatches += 1;
-        let name = &self.name;
-        self.problems.add(|| format!("{name}: {}", what()));
+        if self.problems.len() < KEPT {
+            self.problems.push(format!("{}: {}", self.name, what()));
+        }
     }
 
     /// What was found, when there are no more pieces.
-    fn ended(mut self) -> (Content, Problems) {
+    fn ended(mut self) -> (Content, Vec<String>) {
         self.end_run();
         self.sum();
         (self.out, self.problems)

@@ -15,16 +15,23 @@ use tempfile::TempDir;
 
 /// Where offset 0 of the program's file is.
 pub const BASE: u64 = 0x40_0000;
+/// The build-id of the file.
 pub const BUILD_ID: [u8; 20] = [7; 20];
 
+/// Calls and jumps.
 pub const MAIN: u64 = BASE + 0x1000;
+/// Called by `main`.
 pub const F: u64 = BASE + 0x1020;
 /// Without a symbol.
 pub const NAMELESS: u64 = BASE + 0x1040;
+/// `main` jumps to it at its end.
 pub const TAIL: u64 = BASE + 0x1060;
+/// A signal handler.
 pub const HANDLER: u64 = BASE + 0x1080;
+/// Where it returns to.
 pub const RESTORE: u64 = BASE + 0x10a0;
 
+/// Names, addresses and lengths of the functions.
 pub const SYMBOLS: [(&str, u64, u64); 5] = [
     ("main", MAIN, 0x10),
     ("f", F, 3),
@@ -34,6 +41,7 @@ pub const SYMBOLS: [(&str, u64, u64); 5] = [
 ];
 
 /// The program's text.
+#[must_use]
 pub fn text() -> Vec<u8> {
     let mut text = vec![0xf4; 0x100];
     let parts: [(u64, &[u8]); 6] = [
@@ -61,6 +69,7 @@ pub fn text() -> Vec<u8> {
 }
 
 /// The program's file: one segment, symbols, a build-id.
+#[must_use]
 pub fn program() -> Vec<u8> {
     let mut names = b"\0".to_vec();
     let mut symbols = vec![0; 24];
@@ -123,7 +132,9 @@ pub fn program() -> Vec<u8> {
 /// A ring, and the clock of the machine.
 #[derive(Default)]
 pub struct Ring {
+    /// What is in it.
     pub bytes: Vec<u8>,
+    /// The time stamp counter.
     pub time: u64,
 }
 
@@ -141,11 +152,15 @@ impl Output for Ring {
 
 /// What a CPU traces.
 pub struct Cpu {
+    /// Where its trace goes.
     pub ring: Ring,
+    /// What makes the trace.
     pub pt: Encoder,
 }
 
 impl Cpu {
+    /// One that traces nothing yet.
+    #[must_use]
     pub fn new(config: Config) -> Self {
         let mut cpu = Self {
             ring: Ring::default(),
@@ -183,6 +198,7 @@ impl Cpu {
 }
 
 /// A recording of rings, a CPU each.
+#[must_use]
 pub fn recording(
     rings: &[&[u8]],
     decoder: u32,
@@ -267,6 +283,7 @@ pub fn recording(
 }
 
 /// A directory with the program.
+#[must_use]
 pub fn root() -> TempDir {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("prog"), program()).unwrap();
@@ -305,6 +322,7 @@ pub const RUNS: [&[u64]; 4] = [
     &[TAIL, TAIL + 1],
 ];
 
+/// Ways to encode.
 pub fn configs() -> impl Iterator<Item = Config> {
     [(true, 0), (false, 0), (true, 1), (true, 64)]
         .into_iter()

@@ -1,81 +1,36 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A recording that is made piece by piece.
+//! A recording of one CPU that is made piece by piece.
 
 use std::io::Cursor;
 
-use auxview::check::{check, Findings};
-use pattern_codec::{Header, Kind};
 use perfdata::{
     Attr, Aux, AuxFlags, Auxtrace, Encode, EventDesc, Features, FinishedInit, Flags, IdIndex,
     IdIndexEntry, Lost, Read, SampleId, SampleType, Writer,
 };
 
-/// A recording of one CPU, piece by piece.
-pub(super) struct Made {
+/// A recording of CPU 1, by one event of the PMU `pattern`.
+pub struct Recording {
     file: Writer<Cursor<Vec<u8>>>,
     attr: Attr,
     overwrite: bool,
-    pub(super) part: Option<u32>,
-    pub(super) offline: Option<&'static str>,
+    /// Its number, if the recording went into several files.
+    pub part: Option<u32>,
+    /// What the file says of CPUs that were offline.
+    pub offline: Option<&'static str>,
     /// What the file says the references are.
-    pub(super) reference: Option<&'static str>,
+    pub reference: Option<&'static str>,
     /// Whether another recorder made it, without notes.
-    pub(super) foreign: bool,
-    pub(super) head: u64,
+    pub foreign: bool,
+    /// Where the next piece and the next record begin.
+    pub head: u64,
     time: u64,
 }
 
-pub(super) fn packet(stream: u32, pos: u64, len: u16) -> Vec<u8> {
-    let header = Header {
-        len,
-        kind: Kind::Data,
-        pos,
-        time: pos,
-        stream,
-        cpu: 1,
-        seed: 7,
-        run: 0,
-    };
-    let mut out = header.encode().to_vec();
-    let at = u64::try_from(pattern_codec::HEADER_LEN).unwrap();
-    for offset in (at..u64::from(len)).step_by(8) {
-        out.extend(pattern_codec::payload_word(7, stream, pos + offset).to_le_bytes());
-    }
-    out
-}
-
-/// A packet that is no data.
-pub(super) fn special(kind: Kind, pos: u64, len: u16) -> Header {
-    Header {
-        len,
-        kind,
-        pos,
-        time: pos,
-        stream: 1,
-        cpu: 1,
-        seed: 7,
-        run: 0,
-    }
-}
-
-pub(super) fn pad(pos: u64, len: u16) -> Vec<u8> {
-    let header = special(Kind::Pad, pos, len);
-    (0..len / 64)
-        .flat_map(|index| header.block(index))
-        .collect()
-}
-
-/// Packets one after the other, from position `from` to `to`.
-pub(super) fn packets(from: u64, to: u64) -> Vec<u8> {
-    (from..to)
-        .step_by(64)
-        .flat_map(|pos| packet(1, pos, 64))
-        .collect()
-}
-
-impl Made {
-    pub(super) fn new(overwrite: bool) -> Self {
+impl Recording {
+    /// An empty one.
+    #[must_use]
+    pub fn new(overwrite: bool) -> Self {
         let attr = Attr {
             kind: 42,
             flags: Flags::SAMPLE_ID_ALL,
@@ -109,12 +64,13 @@ impl Made {
     }
 
     /// A record of the recorder's.
-    pub(super) fn say(&mut self, record: &impl Encode) -> &mut Self {
+    pub fn say(&mut self, record: &impl Encode) -> &mut Self {
         self.file.record(record, None).unwrap();
         self
     }
 
-    pub(super) fn id(&mut self) -> SampleId {
+    /// What the next record says of itself: a millisecond later than the one before it.
+    pub fn id(&mut self) -> SampleId {
         self.time += 1_000_000;
         SampleId {
             pid: Some(1),
@@ -126,7 +82,8 @@ impl Made {
         }
     }
 
-    pub(super) fn aux(&mut self, size: u64, flags: AuxFlags) -> &mut Self {
+    /// An AUX record.
+    pub fn aux(&mut self, size: u64, flags: AuxFlags) -> &mut Self {
         let aux = Aux {
             offset: self.head,
             size,
@@ -137,7 +94,8 @@ impl Made {
         self
     }
 
-    pub(super) fn lost(&mut self) -> &mut Self {
+    /// A record that one was lost.
+    pub fn lost(&mut self) -> &mut Self {
         let id = self.id();
         self.file
             .record(&Lost { id: 9, lost: 1 }, Some((&id, &self.attr)))
@@ -145,18 +103,19 @@ impl Made {
         self
     }
 
-    pub(super) fn piece(&mut self, bytes: &[u8]) -> &mut Self {
+    /// A piece of trace.
+    pub fn piece(&mut self, bytes: &[u8]) -> &mut Self {
         self.padded(bytes, 0)
     }
 
     /// A piece, brought to a multiple of 8 with this.
-    pub(super) fn padded(&mut self, bytes: &[u8], with: u8) -> &mut Self {
+    pub fn padded(&mut self, bytes: &[u8], with: u8) -> &mut Self {
         let reference = self.id().time.unwrap();
         self.read_at(bytes, with, reference)
     }
 
     /// The same, with this reference.
-    pub(super) fn read_at(&mut self, bytes: &[u8], with: u8, reference: u64) -> &mut Self {
+    pub fn read_at(&mut self, bytes: &[u8], with: u8, reference: u64) -> &mut Self {
         let size = u64::try_from(bytes.len()).unwrap();
         let mut whole = bytes.to_vec();
         whole.resize(bytes.len().next_multiple_of(8), with);
@@ -175,12 +134,19 @@ impl Made {
     }
 
     /// A record and its trace.
-    pub(super) fn trace(&mut self, bytes: &[u8], flags: AuxFlags) -> &mut Self {
+    pub fn trace(&mut self, bytes: &[u8], flags: AuxFlags) -> &mut Self {
         self.aux(u64::try_from(bytes.len()).unwrap(), flags)
             .piece(bytes)
     }
 
-    pub(super) fn count(&mut self, value: u64) -> &mut Self {
+    /// The next piece and the next record begin here.
+    pub fn at(&mut self, head: u64) -> &mut Self {
+        self.head = head;
+        self
+    }
+
+    /// What the event has counted.
+    pub fn count(&mut self, value: u64) -> &mut Self {
         let id = self.id();
         let read = Read {
             pid: 1,
@@ -194,11 +160,13 @@ impl Made {
         self
     }
 
-    pub(super) fn bytes(&mut self) -> Vec<u8> {
+    /// The file, ended.
+    pub fn bytes(&mut self) -> Vec<u8> {
         self.ended("whole")
     }
 
-    pub(super) fn ended(&mut self, ended: &str) -> Vec<u8> {
+    /// The file; how it ended.
+    pub fn ended(&mut self, ended: &str) -> Vec<u8> {
         let event = EventDesc {
             attr: self.attr.clone(),
             ids: vec![9],
@@ -221,9 +189,5 @@ impl Made {
         }
         self.file.try_finish(&features).unwrap();
         self.file.get_ref().get_ref().clone()
-    }
-
-    pub(super) fn check(&mut self) -> Findings {
-        check(&self.bytes()).unwrap()
     }
 }
