@@ -4,6 +4,7 @@
 //! the same names.
 
 mod calls;
+mod end;
 
 use std::fs;
 use std::io::Write as _;
@@ -15,14 +16,7 @@ use clap::Subcommand;
 use crate::error::Error;
 use crate::{check, convert, dump, flamegraph, json, recover, report, source};
 
-/// Finished, and everything was recorded.
-pub const ALL: u8 = 0;
-/// An error.
-pub const FAILED: u8 = 1;
-/// The command line makes no sense.
-pub const USAGE: u8 = 2;
-/// Finished, and trace was lost.
-pub const LOST: u8 = 3;
+pub use end::{failed, pretty, print, ALL, FAILED, LOST, USAGE};
 
 /// How `--help` ends.
 pub const EXIT: &str =
@@ -215,34 +209,5 @@ impl Command {
                 Ok(ALL)
             }
         }
-    }
-}
-
-/// The exit status of an error.
-#[must_use]
-pub fn failed(e: &anyhow::Error) -> u8 {
-    if matches!(e.downcast_ref(), Some(Error::Usage(_))) {
-        USAGE
-    } else {
-        FAILED
-    }
-}
-
-/// JSON for people.
-#[must_use]
-pub fn pretty(value: &serde_json::Value) -> String {
-    format!("{value:#}\n")
-}
-
-/// Writes to standard output. Who reads may stop when he has seen enough.
-///
-/// # Errors
-/// If it cannot be written.
-pub fn print(text: &str) -> anyhow::Result<()> {
-    match std::io::stdout().lock().write_all(text.as_bytes()) {
-        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(e).context("cannot write the output")
-        }
-        _ => Ok(()),
     }
 }

@@ -25,22 +25,13 @@ mod spans;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-pub use files::{PIECE, PIECE_MIN};
-pub(crate) use spans::{Moment, Spans};
+pub use files::{Clock, PIECE, PIECE_MIN};
 
 use crate::error::{Error, Result};
-use crate::flamegraph::{follow, Calls};
+use crate::flamegraph::{Calls, Recording};
 use crate::source::Source;
 use files::{Files, Target};
-
-/// What the times of spans are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Clock {
-    /// Nanoseconds of perf's clock.
-    Time,
-    /// Instructions that were followed.
-    Instructions,
-}
+use spans::Spans;
 
 /// What is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -146,23 +137,21 @@ fn run<S: Source + ?Sized>(
     target: Target,
     sink: impl FnOnce(Clock) -> Box<dyn files::Sink>,
 ) -> Result<Exported> {
-    let mut clock = Clock::Instructions;
-    let mut calls = follow(file, options.root, |is_timed| {
-        clock = match (options.clock, is_timed) {
-            (Some(Clock::Instructions), _) | (_, false) => Clock::Instructions,
-            _ => Clock::Time,
-        };
-        let files = Files::new(target, sink(clock));
-        let root = options.lines.then_some(options.root);
-        Some(Spans::new(clock, files, root))
-    })?;
+    let recording = Recording::read(file)?;
+    let clock = match (options.clock, recording.is_timed()) {
+        (Some(Clock::Instructions), _) | (_, false) => Clock::Instructions,
+        _ => Clock::Time,
+    };
+    let lines = options.lines.then_some(options.root);
+    let mut spans = Spans::new(clock, Files::new(target, sink(clock)), lines);
+    let calls = recording.follow(options.root, Some(&mut spans))?;
     if calls.count() == 0 {
         return Err(Error::failed(format!(
             "there is nothing to export: no instruction of the trace could be followed\n{}",
             calls.summary()
         )));
     }
-    let (files, hidden) = calls.take_spans().map_or_else(Default::default, Spans::end);
+    let (files, hidden) = spans.end();
     Ok(Exported {
         calls,
         clock,

@@ -19,11 +19,14 @@ pub(crate) mod code;
 mod follower;
 #[path = "flamegraph/image.rs"]
 pub(crate) mod image;
+#[path = "flamegraph/listener.rs"]
+mod listener;
 #[path = "flamegraph/packets.rs"]
 mod packets;
 #[path = "flamegraph/sideband.rs"]
 mod sideband;
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::mpsc::{sync_channel, Receiver};
@@ -32,12 +35,13 @@ use std::thread;
 use inferno::flamegraph::{from_lines, Options};
 
 use crate::error::{Error, Result};
-use crate::export::Spans;
 use crate::pieces::Pieces;
 use crate::source::Source;
 use crate::trace::Trace;
+use calls::Tree;
 use code::Code;
-use follower::{Follower, World};
+use follower::{Follower, Loss, World};
+pub(crate) use listener::{Listener, Moment};
 use packets::{Batch, Stop};
 use sideband::Sideband;
 
@@ -47,7 +51,11 @@ const AHEAD: usize = 2;
 /// The calls of a recording.
 #[derive(Debug)]
 pub struct Calls {
-    world: World,
+    tree: Tree,
+    count: u64,
+    threads: usize,
+    /// Why some of the trace could not be followed.
+    losses: BTreeMap<String, Loss>,
 }
 
 /// Follows the trace of a recording. The files of its programs are looked for below `root`.
@@ -55,86 +63,121 @@ pub struct Calls {
 /// # Errors
 /// If it is no perf.data file, or has no such trace; if a file is missing or another one.
 pub fn calls<S: Source + ?Sized>(file: &S, root: &Path) -> Result<Calls> {
-    follow(file, root, |_| None)
+    Recording::read(file)?.follow(root, None)
 }
 
-/// Follows it, and reports to `spans` when functions began and ended; that is made by whether the trace has times.
-pub(crate) fn follow<S: Source + ?Sized>(
-    file: &S,
-    root: &Path,
-    spans: impl FnOnce(bool) -> Option<Spans>,
-) -> Result<Calls> {
-    let trace = Trace::read(file)?;
-    let sideband = Sideband::read(file)?;
-    if sideband.format != Some(perfdata::auxtrace::INTEL_PT) {
-        return Err(Error::failed(format!(
+/// A recording whose trace can be followed.
+pub(crate) struct Recording<'a, S: ?Sized> {
+    file: &'a S,
+    trace: Trace,
+    sideband: Sideband,
+}
+
+impl<'a, S: Source + ?Sized> Recording<'a, S> {
+    /// Reads all but the trace.
+    pub(crate) fn read(file: &'a S) -> Result<Self> {
+        let trace = Trace::read(file)?;
+        let sideband = Sideband::read(file)?;
+        if sideband.format != Some(perfdata::auxtrace::INTEL_PT) {
+            return Err(Error::failed(format!(
             "there is no trace of Intel PT in it, but of the PMU `{}`; only what intel_pt or soft_pt recorded can be followed",
             trace.pmu
         )));
-    }
-    let rings: Vec<_> = trace
-        .rings
-        .values()
-        .filter(|ring| !ring.pieces.is_empty())
-        .collect();
-    if rings.iter().any(|ring| ring.cpu.is_some()) && sideband.clock.mult == 0 {
-        return Err(Error::failed(
+        }
+        let mut rings = trace.rings.values().filter(|ring| !ring.pieces.is_empty());
+        if rings.any(|ring| ring.cpu.is_some()) && sideband.clock.mult == 0 {
+            return Err(Error::failed(
             "the file does not say how the processor's clock is perf's, so nobody knows who ran on which CPU; record with --per-thread",
         ));
+        }
+        Ok(Self {
+            file,
+            trace,
+            sideband,
+        })
     }
-    let here = rustix::system::uname();
-    let same_kernel = here.release().to_string_lossy() == sideband.release.as_str();
-    let spans = spans(sideband.is_timed);
-    let ratios = spans.as_ref().map(|_| sideband.ratios);
-    let mut world = World::new(sideband, Code::new(root, same_kernel));
-    world.spans = spans;
-    let mut followers: Vec<_> = rings
-        .iter()
-        .map(|ring| Follower::new(ring.cpu.ok_or(ring.thread.unwrap_or(0))))
-        .collect();
 
-    let cannot = |e: io::Error| {
-        let count = rings.len();
-        Error::failed(format!(
-            "cannot start a thread for each of the {count} rings of the recording: {e}"
-        ))
-    };
-    let files = [file];
-    thread::scope(|scope| {
-        let (mut batches, mut readers) = (Vec::new(), Vec::new());
-        for ring in &rings {
-            let (send, receive) = sync_channel(AHEAD);
-            let mut read = Pieces::of(&files);
-            // It ends when it has sent all, or when the receiver is dropped.
-            let run = move || packets::send(&ring.pieces, &mut read, ratios, &send);
-            readers.push(
-                thread::Builder::new()
-                    .spawn_scoped(scope, run)
-                    .map_err(cannot)?,
-            );
-            batches.push(receive);
-        }
-        in_order(&batches, |ring, batch| {
-            followers
-                .get_mut(ring)
-                .map_or(Ok(()), |follower| follower.follow(&batch, &mut world))
-        })?;
-        for reader in readers {
-            match reader.join() {
-                Ok(Ok(()) | Err(Stop::Gone(_))) => {}
-                Ok(Err(Stop::Failed(e))) => return Err(e),
-                Err(panic) => std::panic::resume_unwind(panic),
-            }
-        }
-        Ok(())
-    })?;
-    let World {
-        spans, tree, code, ..
-    } = &mut world;
-    if let Some(spans) = spans {
-        spans.finish(tree, code)?;
+    /// Whether the trace has times.
+    pub(crate) fn is_timed(&self) -> bool {
+        self.sideband.is_timed
     }
-    Ok(Calls { world })
+
+    /// Follows the trace, and tells `listener` when functions began and ended.
+    pub(crate) fn follow(self, root: &Path, listener: Option<&mut dyn Listener>) -> Result<Calls> {
+        let Self {
+            file,
+            trace,
+            sideband,
+        } = self;
+        let rings: Vec<_> = trace
+            .rings
+            .values()
+            .filter(|ring| !ring.pieces.is_empty())
+            .collect();
+        let here = rustix::system::uname();
+        let same_kernel = here.release().to_string_lossy() == sideband.release.as_str();
+        let ratios = listener.as_ref().map(|_| sideband.ratios);
+        let code = Code::new(root, same_kernel);
+        let mut world = World::new(sideband, code, listener);
+        let mut followers: Vec<_> = rings
+            .iter()
+            .map(|ring| Follower::new(ring.cpu.ok_or(ring.thread.unwrap_or(0))))
+            .collect();
+
+        let cannot = |e: io::Error| {
+            let count = rings.len();
+            Error::failed(format!(
+                "cannot start a thread for each of the {count} rings of the recording: {e}"
+            ))
+        };
+        let files = [file];
+        thread::scope(|scope| {
+            let (mut batches, mut readers) = (Vec::new(), Vec::new());
+            for ring in &rings {
+                let (send, receive) = sync_channel(AHEAD);
+                let mut read = Pieces::of(&files);
+                // It ends when it has sent all, or when the receiver is dropped.
+                let run = move || packets::send(&ring.pieces, &mut read, ratios, &send);
+                readers.push(
+                    thread::Builder::new()
+                        .spawn_scoped(scope, run)
+                        .map_err(cannot)?,
+                );
+                batches.push(receive);
+            }
+            in_order(&batches, |ring, batch| {
+                followers
+                    .get_mut(ring)
+                    .map_or(Ok(()), |follower| follower.follow(&batch, &mut world))
+            })?;
+            for reader in readers {
+                match reader.join() {
+                    Ok(Ok(()) | Err(Stop::Gone(_))) => {}
+                    Ok(Err(Stop::Failed(e))) => return Err(e),
+                    Err(panic) => std::panic::resume_unwind(panic),
+                }
+            }
+            Ok(())
+        })?;
+        let threads = world.threads();
+        let World {
+            listener,
+            tree,
+            code,
+            count,
+            losses,
+            ..
+        } = world;
+        if let Some(listener) = listener {
+            listener.finish(&tree, &code)?;
+        }
+        Ok(Calls {
+            tree,
+            count,
+            threads,
+            losses,
+        })
+    }
 }
 
 /// Calls `each` with the batches of all rings, the oldest first.
@@ -163,21 +206,16 @@ fn in_order(
 }
 
 impl Calls {
-    /// Takes what wanted to know of the calls.
-    pub(crate) fn take_spans(&mut self) -> Option<Spans> {
-        self.world.spans.take()
-    }
-
     /// Instructions that were followed.
     #[must_use]
     pub fn count(&self) -> u64 {
-        self.world.count
+        self.count
     }
 
     /// How often the trace could not be followed.
     #[must_use]
     pub fn losses(&self) -> u64 {
-        self.world.losses.values().map(|loss| loss.times).sum()
+        self.losses.values().map(|loss| loss.times).sum()
     }
 
     /// Writes folded stacks: a line for each call, with the names from the outermost, separated by `;`, and its instructions.
@@ -185,7 +223,7 @@ impl Calls {
     /// # Errors
     /// If the output fails.
     pub fn fold(&self, out: &mut impl Write) -> io::Result<()> {
-        self.world.tree.fold(out)
+        self.tree.fold(out)
     }
 
     /// The flame graph, as SVG.
@@ -217,16 +255,13 @@ impl Calls {
     /// What was followed, and what was not, in lines.
     #[must_use]
     pub fn summary(&self) -> String {
-        let World {
+        let Self {
             count,
             losses,
             tree,
-            ..
-        } = &self.world;
-        let mut text = format!(
-            "# {count} instructions of {} threads\n",
-            self.world.threads()
-        );
+            threads,
+        } = self;
+        let mut text = format!("# {count} instructions of {threads} threads\n");
         for (why, loss) in losses {
             text.push_str(&format!(
                 "# not followed, {} times: {why}; first behind {}\n",

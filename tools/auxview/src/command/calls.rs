@@ -10,7 +10,7 @@ use std::rc::Rc;
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
 
-use super::{print, ALL};
+use super::end::{print, ALL};
 use crate::size::parse_bytes;
 use crate::{export, source};
 

@@ -10,6 +10,15 @@ use std::path::{Path, PathBuf};
 use super::frames::{Frame, FrameId, Frames};
 use crate::error::{Error, Result};
 
+/// What the times of spans are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Clock {
+    /// Nanoseconds of perf's clock.
+    Time,
+    /// Instructions that were followed.
+    Instructions,
+}
+
 /// The default of the length of a file, in bytes: below what viewers take.
 pub const PIECE: u64 = 64 << 20;
 

@@ -19,9 +19,8 @@ use fxprof_processed_profile::{
 use serde::ser::{Serialize, Serializer};
 use serde_json::json;
 
-use super::files::{Put, Sink, Thread};
+use super::files::{Clock, Put, Sink, Thread};
 use super::frames::{Frame, FrameId, GAP};
-use super::Clock;
 
 /// A stack in a [`Track`].
 type StackId = u32;

@@ -8,9 +8,8 @@ use std::io::{self, Write};
 
 use prost::Message;
 
-use super::files::{Put, Sink, Thread};
+use super::files::{Clock, Put, Sink, Thread};
 use super::frames::{Frame, FrameId};
-use super::Clock;
 
 /// A file is a row of packets: a message with this one repeated field.
 #[derive(Message)]

@@ -10,29 +10,15 @@ use std::collections::HashMap;
 use std::mem;
 use std::path::{Path, PathBuf};
 
-use super::files::{Files, Open};
+use super::files::{Clock, Files, Open};
 use super::frames::{Frames, GAP};
-use super::Clock;
 use crate::error::Result;
 use crate::flamegraph::calls::{Change, Event, Tree};
 use crate::flamegraph::code::Code;
+use crate::flamegraph::{Listener, Moment};
 
 /// A thread: process, thread.
 type Who = (u32, u32);
-
-/// A place in a thread's trace: between two packets.
-#[derive(Debug)]
-pub(crate) struct Moment {
-    pub(crate) who: Who,
-    /// Which of the programs that its process has run.
-    pub(crate) program: usize,
-    /// The instructions that it has executed in this.
-    pub(crate) executed: u64,
-    /// When it was, if a packet says so.
-    pub(crate) time: Option<u64>,
-    /// Whether tracing ends here.
-    pub(crate) ends: bool,
-}
 
 #[derive(Debug)]
 struct Track {
@@ -101,12 +87,18 @@ impl Track {
 /// The spans of all threads, on their way to files.
 #[derive(Debug)]
 pub(crate) struct Spans {
-    clock: Clock,
-    frames: Frames,
-    files: Files,
+    to: To,
     tracks: HashMap<Who, Track>,
     /// Instructions of all threads.
     executed: u64,
+}
+
+/// Where spans go.
+#[derive(Debug)]
+struct To {
+    clock: Clock,
+    frames: Frames,
+    files: Files,
     /// Calls that are deeper than what is shown.
     hidden: u64,
 }
@@ -120,17 +112,25 @@ impl Spans {
     /// Source lines are looked for below `root`, if that is there.
     pub(super) fn new(clock: Clock, files: Files, root: Option<&Path>) -> Self {
         Self {
-            clock,
-            frames: Frames::new(root),
-            files,
+            to: To {
+                clock,
+                frames: Frames::new(root),
+                files,
+                hidden: 0,
+            },
             tracks: HashMap::new(),
             executed: 0,
-            hidden: 0,
         }
     }
 
-    /// Takes what happened up to a moment. `name` is that of the program.
-    pub(crate) fn take(
+    /// The files that were written, and the calls that were too deep.
+    pub(super) fn end(self) -> (Vec<PathBuf>, u64) {
+        (self.to.files.names(), self.to.hidden)
+    }
+}
+
+impl Listener for Spans {
+    fn take(
         &mut self,
         moment: &Moment,
         name: &str,
@@ -140,17 +140,14 @@ impl Spans {
     ) -> Result<()> {
         let tracks = self.tracks.len();
         if !self.tracks.contains_key(&moment.who) {
-            self.files.thread(tracks, moment.who, name)?;
+            self.to.files.thread(tracks, moment.who, name)?;
         }
         let track = self
             .tracks
             .entry(moment.who)
             .or_insert_with(|| Track::new(tracks, moment.program));
         let mut work = Work {
-            clock: self.clock,
-            frames: &mut self.frames,
-            files: &mut self.files,
-            hidden: &mut self.hidden,
+            to: &mut self.to,
             tree,
             code,
         };
@@ -158,13 +155,13 @@ impl Spans {
             // What it ran before is gone.
             work.flush(track, None)?;
             work.close(track)?;
-            work.files.thread(track.number, moment.who, name)?;
+            work.to.files.thread(track.number, moment.who, name)?;
             (track.program, track.executed, track.anchor) = (moment.program, 0, None);
         }
         let before = self.executed;
         let first = track.executed;
         self.executed = before.saturating_add(moment.executed.saturating_sub(first));
-        if self.clock == Clock::Instructions {
+        if work.to.clock == Clock::Instructions {
             for (executed, event) in changes {
                 let time = before.saturating_add(executed.saturating_sub(first));
                 work.event(track, time, &event)?;
@@ -207,42 +204,31 @@ impl Spans {
         Ok(())
     }
 
-    /// The trace has ended: so do all spans.
-    pub(crate) fn finish(&mut self, tree: &Tree, code: &Code) -> Result<()> {
+    /// All spans end with the trace.
+    fn finish(&mut self, tree: &Tree, code: &Code) -> Result<()> {
         let mut tracks: Vec<_> = self.tracks.values_mut().collect();
         tracks.sort_by_key(|track| track.number);
         for track in tracks {
             let mut work = Work {
-                clock: self.clock,
-                frames: &mut self.frames,
-                files: &mut self.files,
-                hidden: &mut self.hidden,
+                to: &mut self.to,
                 tree,
                 code,
             };
             work.flush(track, None)?;
-            let last = match self.clock {
+            let last = match work.to.clock {
                 Clock::Instructions => track.until.max(track.last),
                 Clock::Time => track.time(track.executed, None).max(track.last),
             };
             track.last = last;
             work.close(track)?;
         }
-        self.files.finish(&self.frames)
-    }
-
-    /// The files that were written, and the calls that were too deep.
-    pub(super) fn end(self) -> (Vec<PathBuf>, u64) {
-        (self.files.names(), self.hidden)
+        self.to.files.finish(&self.to.frames)
     }
 }
 
 /// What is needed to write the events of a track.
 struct Work<'a> {
-    clock: Clock,
-    frames: &'a mut Frames,
-    files: &'a mut Files,
-    hidden: &'a mut u64,
+    to: &'a mut To,
     tree: &'a Tree,
     code: &'a Code,
 }
@@ -250,7 +236,7 @@ struct Work<'a> {
 impl Work<'_> {
     /// Writes what has waited for the time of a packet: that it had, and the instructions before it.
     fn flush(&mut self, track: &mut Track, next: Option<(u64, u64)>) -> Result<()> {
-        if self.clock == Clock::Instructions {
+        if self.to.clock == Clock::Instructions {
             return Ok(());
         }
         let mut pending = mem::take(&mut track.pending);
@@ -278,26 +264,28 @@ impl Work<'_> {
         match event {
             Event::Begin(function, site) => {
                 let inlined = match site {
-                    Some(site) if track.deeper == 0 => self.frames.inlined(*site, self.code),
+                    Some(site) if track.deeper == 0 => self.to.frames.inlined(*site, self.code),
                     _ => Vec::new(),
                 };
-                let depth = self.files.depth(track.number) + inlined.len();
+                let depth = self.to.files.depth(track.number) + inlined.len();
                 if track.deeper != 0 || depth >= Spans::DEPTH_MAX {
                     track.deeper += 1;
-                    *self.hidden += 1;
+                    self.to.hidden += 1;
                     return Ok(());
                 }
-                let frame = self.frames.function(function, self.tree, self.code);
+                let frame = self.to.frames.function(function, self.tree, self.code);
                 for (n, frame) in inlined.into_iter().chain([frame]).enumerate() {
                     let open = Open {
                         frame,
                         joined: n != 0,
                     };
-                    self.files.begin(track.number, time, open, self.frames)?;
+                    self.to
+                        .files
+                        .begin(track.number, time, open, &self.to.frames)?;
                 }
             }
             Event::End if track.deeper != 0 => track.deeper -= 1,
-            Event::End => self.files.end(track.number, time, self.frames)?,
+            Event::End => self.to.files.end(track.number, time, &self.to.frames)?,
             Event::Lost => {
                 track.last = time;
                 self.close(track)?;
@@ -306,7 +294,9 @@ impl Work<'_> {
                     frame: GAP,
                     joined: false,
                 };
-                self.files.begin(track.number, time, open, self.frames)?;
+                self.to
+                    .files
+                    .begin(track.number, time, open, &self.to.frames)?;
             }
         }
         track.last = time;
@@ -317,7 +307,9 @@ impl Work<'_> {
     fn resume(&mut self, track: &mut Track, time: u64) -> Result<()> {
         if mem::take(&mut track.gap) {
             track.last = track.last.max(time);
-            self.files.end(track.number, track.last, self.frames)?;
+            self.to
+                .files
+                .end(track.number, track.last, &self.to.frames)?;
         }
         Ok(())
     }
@@ -325,8 +317,10 @@ impl Work<'_> {
     /// Ends all spans of a track.
     fn close(&mut self, track: &mut Track) -> Result<()> {
         (track.gap, track.deeper) = (false, 0);
-        while self.files.depth(track.number) != 0 {
-            self.files.end(track.number, track.last, self.frames)?;
+        while self.to.files.depth(track.number) != 0 {
+            self.to
+                .files
+                .end(track.number, track.last, &self.to.frames)?;
         }
         Ok(())
     }

@@ -9,14 +9,14 @@ use intel_pt::insn::{Kind, Mode};
 
 use super::calls::{Left, Stack, Tree};
 use super::code::{is_indirect, Block, Code, Missing};
+use super::listener::{Listener, Moment};
 use super::packets::{Batch, Packet};
 use super::sideband::{Sideband, Who};
 use crate::error::Result;
-use crate::export::{Moment, Spans};
 
 /// What all rings have in common.
 #[derive(Debug)]
-pub(super) struct World {
+pub(super) struct World<'l> {
     pub(super) sideband: Sideband,
     pub(super) code: Code,
     pub(super) tree: Tree,
@@ -27,7 +27,7 @@ pub(super) struct World {
     /// Why some of the trace could not be followed.
     pub(super) losses: BTreeMap<String, Loss>,
     /// Who wants to know when functions began and ended.
-    pub(super) spans: Option<Spans>,
+    pub(super) listener: Option<&'l mut dyn Listener>,
     /// How often some of a CPU's trace could not be followed: any thread may have run there.
     lost: u64,
 }
@@ -59,8 +59,12 @@ impl fmt::Display for Place {
     }
 }
 
-impl World {
-    pub(super) fn new(sideband: Sideband, code: Code) -> Self {
+impl<'l> World<'l> {
+    pub(super) fn new(
+        sideband: Sideband,
+        code: Code,
+        listener: Option<&'l mut dyn Listener>,
+    ) -> Self {
         Self {
             sideband,
             code,
@@ -68,7 +72,7 @@ impl World {
             stacks: HashMap::new(),
             count: 0,
             losses: BTreeMap::new(),
-            spans: None,
+            listener,
             lost: 0,
         }
     }
@@ -153,7 +157,7 @@ impl Follower {
     ///
     /// # Errors
     /// If the report cannot be made.
-    pub(super) fn follow(&mut self, batch: &Batch, world: &mut World) -> Result<()> {
+    pub(super) fn follow(&mut self, batch: &Batch, world: &mut World<'_>) -> Result<()> {
         for packet in &batch.packets {
             let why = match self.packet(*packet, batch.tsc, world) {
                 Ok(()) => {
@@ -180,16 +184,16 @@ impl Follower {
     }
 
     /// Reports which functions began and ended in a packet, and when.
-    fn report(&mut self, packet: Packet, world: &mut World) -> Result<()> {
+    fn report(&mut self, packet: Packet, world: &mut World<'_>) -> Result<()> {
         let World {
             sideband,
             code,
             tree,
             stacks,
-            spans,
+            listener,
             ..
         } = world;
-        let (Some(spans), Some(run)) = (spans, self.run) else {
+        let (Some(listener), Some(run)) = (listener, self.run) else {
             return Ok(());
         };
         let Some(stack) = stacks.get_mut(&(run.who, run.program)) else {
@@ -213,7 +217,7 @@ impl Follower {
         };
         let program = sideband.program_of(run.who.0, run.program);
         let name = program.map_or("", |program| program.name.as_str());
-        spans.take(&moment, name, changes, tree, code)
+        listener.take(&moment, name, changes, tree, code)
     }
 
     /// Waits for a place to begin again.
@@ -224,7 +228,7 @@ impl Follower {
         self.stopped = None;
     }
 
-    fn packet(&mut self, packet: Packet, tsc: Option<u64>, world: &mut World) -> Followed {
+    fn packet(&mut self, packet: Packet, tsc: Option<u64>, world: &mut World<'_>) -> Followed {
         match packet {
             Packet::Mode(mode) => self.mode = mode,
             Packet::At(at) => self.place.at = at,
@@ -264,7 +268,7 @@ impl Follower {
         Ok(())
     }
 
-    fn begin(&mut self, ip: u64, tsc: Option<u64>, world: &mut World) -> Followed {
+    fn begin(&mut self, ip: u64, tsc: Option<u64>, world: &mut World<'_>) -> Followed {
         let time = world.sideband.time(tsc);
         let who = match self.place.ring {
             Ok(cpu) => world.sideband.on_cpu(cpu, time),
@@ -284,7 +288,7 @@ impl Follower {
     }
 
     /// Goes on at `ip`; not by a branch if `left` is there.
-    fn arrive(&mut self, ip: u64, left: Option<Left>, world: &mut World) -> Followed {
+    fn arrive(&mut self, ip: u64, left: Option<Left>, world: &mut World<'_>) -> Followed {
         let block = self.block(ip, world)?;
         let (stack, tree) = self.stack(world)?;
         if left.is_some() {
@@ -295,11 +299,11 @@ impl Follower {
         Ok(())
     }
 
-    fn stack<'a>(&self, world: &'a mut World) -> Followed<(&'a mut Stack, &'a mut Tree)> {
+    fn stack<'a>(&self, world: &'a mut World<'_>) -> Followed<(&'a mut Stack, &'a mut Tree)> {
         let run = self.run.ok_or(UNFIT)?;
         let program = world.sideband.program_of(run.who.0, run.program);
         let name = program.map_or("", |program| program.name.as_str());
-        let watched = world.spans.is_some();
+        let watched = world.listener.is_some();
         let tree = &mut world.tree;
         let stack = world
             .stacks
@@ -311,7 +315,7 @@ impl Follower {
         Ok((stack, tree))
     }
 
-    fn block(&self, ip: u64, world: &mut World) -> Followed<Block> {
+    fn block(&self, ip: u64, world: &mut World<'_>) -> Followed<Block> {
         let run = self.run.ok_or(UNFIT)?;
         let World {
             sideband,
@@ -324,7 +328,7 @@ impl Follower {
     }
 
     /// The block that comes next, with the thread in its function.
-    fn here(&self, world: &mut World) -> Followed<(u64, Block)> {
+    fn here(&self, world: &mut World<'_>) -> Followed<(u64, Block)> {
         let ip = self.ip.ok_or(UNFIT)?;
         let block = self.block(ip, world)?;
         let (stack, tree) = self.stack(world)?;
@@ -333,7 +337,7 @@ impl Follower {
     }
 
     /// So many instructions were executed.
-    fn count(&self, count: u64, world: &mut World) -> Followed {
+    fn count(&self, count: u64, world: &mut World<'_>) -> Followed {
         let (stack, tree) = self.stack(world)?;
         stack.count(count, tree);
         world.count += count;
@@ -341,7 +345,7 @@ impl Follower {
     }
 
     /// The block was executed, and its last instruction led to `to`.
-    fn execute(&mut self, block: &Block, to: u64, world: &mut World) -> Followed {
+    fn execute(&mut self, block: &Block, to: u64, world: &mut World<'_>) -> Followed {
         self.count(block.count, world)?;
         match block.last.kind {
             Kind::Call { .. } | Kind::IndirectCall => {
@@ -379,7 +383,7 @@ impl Follower {
     }
 
     /// Runs to the next branch that is not direct.
-    fn run(&mut self, world: &mut World) -> Followed<Block> {
+    fn run(&mut self, world: &mut World<'_>) -> Followed<Block> {
         for _ in 0..Self::BLOCKS_MAX {
             let (_, block) = self.here(world)?;
             match Self::direct(&block) {
@@ -391,7 +395,7 @@ impl Follower {
     }
 
     /// Goes by the branches that are known, up to an indirect one.
-    fn branch(&mut self, world: &mut World) -> Followed {
+    fn branch(&mut self, world: &mut World<'_>) -> Followed {
         while let Some(&taken) = self.bits.front() {
             let block = self.run(world)?;
             let to = match block.last.kind {
@@ -409,7 +413,7 @@ impl Follower {
     }
 
     /// An indirect branch leads to `to`.
-    fn indirect(&mut self, to: u64, world: &mut World) -> Followed {
+    fn indirect(&mut self, to: u64, world: &mut World<'_>) -> Followed {
         let block = self.run(world)?;
         if !is_indirect(block.last.kind) {
             return Err(UNFIT);
@@ -418,7 +422,7 @@ impl Follower {
     }
 
     /// Runs up to the instruction at `to`, which is not executed.
-    fn run_to(&mut self, to: u64, world: &mut World) -> Followed {
+    fn run_to(&mut self, to: u64, world: &mut World<'_>) -> Followed {
         for _ in 0..Self::BLOCKS_MAX {
             let (ip, block) = self.here(world)?;
             if (ip..=block.last_at).contains(&to) {
@@ -436,7 +440,7 @@ impl Follower {
     }
 
     /// Tracing ends.
-    fn end(&mut self, to: Option<u64>, world: &mut World) -> Followed {
+    fn end(&mut self, to: Option<u64>, world: &mut World<'_>) -> Followed {
         let left = match (self.stopped.take(), to) {
             (Some(at), _) => {
                 self.run_to(at, world)?;
@@ -472,7 +476,7 @@ impl Follower {
     }
 
     /// A branch to `to` leaves what is traced.
-    fn run_out(&mut self, to: u64, world: &mut World) -> Followed {
+    fn run_out(&mut self, to: u64, world: &mut World<'_>) -> Followed {
         for _ in 0..Self::BLOCKS_MAX {
             let (_, block) = self.here(world)?;
             let kind = block.last.kind;

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Who wants to know when functions began and ended.
+
+use std::fmt;
+
+use super::calls::{Change, Tree};
+use super::code::Code;
+use crate::error::Result;
+
+/// A place in a thread's trace: between two packets.
+#[derive(Debug)]
+pub(crate) struct Moment {
+    /// Process, thread.
+    pub(crate) who: (u32, u32),
+    /// Which of the programs that its process has run.
+    pub(crate) program: usize,
+    /// The instructions that it has executed in this.
+    pub(crate) executed: u64,
+    /// When it was, if a packet says so.
+    pub(crate) time: Option<u64>,
+    /// Whether tracing ends here.
+    pub(crate) ends: bool,
+}
+
+/// Takes what happens to the calls of threads.
+pub(crate) trait Listener: fmt::Debug {
+    /// What happened up to a moment. `name` is that of the program.
+    fn take(
+        &mut self,
+        moment: &Moment,
+        name: &str,
+        changes: Vec<Change>,
+        tree: &Tree,
+        code: &Code,
+    ) -> Result<()>;
+
+    /// The trace has ended.
+    fn finish(&mut self, tree: &Tree, code: &Code) -> Result<()>;
+}
