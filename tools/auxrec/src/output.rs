@@ -11,7 +11,6 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
-use std::time::Duration;
 
 use auxview::file::{create_new, options, to_disk};
 use auxview::join::{part_of, Apart};
@@ -33,29 +32,10 @@ mod sync;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use description::Description;
+pub(crate) use description::{Description, Limits};
 
 use description::features;
 use sync::Sync;
-
-/// Limits of the files: their lengths, and how many are kept.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Limits {
-    /// The recording ends when all its files together have this number of bytes.
-    pub all: Option<u64>,
-    /// Whether there are several files, numbered.
-    pub parts: bool,
-    /// A new file is begun when one has this number of bytes.
-    pub part: Option<u64>,
-    /// Number of files that are kept.
-    pub keep: Option<usize>,
-    /// How often a file is synchronised with its disk; zero: never.
-    pub sync: Duration,
-    /// Whether standard error gets the length of the file that is on the disk.
-    pub verbose: bool,
-    /// Level of compression of the trace; [`None`]: none.
-    pub level: Option<i32>,
-}
 
 /// The file that is written now, and what is known of those before it.
 pub(crate) struct Output {

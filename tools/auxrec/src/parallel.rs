@@ -23,7 +23,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{channel, Receiver, RecvTimeoutError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::drain::{Drain, Tape};
 use crate::error::Result;
@@ -38,11 +38,8 @@ mod tests;
 pub(crate) use crew::{bell, share, Crew, Lane};
 pub(crate) use queue::Rotate;
 
-use crew::joined;
+use crew::{joined, HEARTBEAT};
 use queue::{bound, Batch, Op, Queue, Shared};
-
-/// How often a thread drains its rings without a wakeup, and the writer updates the header.
-const HEARTBEAT: Duration = Duration::from_millis(250);
 
 /// What is known at the end of a recording.
 #[derive(Debug, Clone, Copy)]

@@ -16,6 +16,7 @@ mod hotplug;
 mod open;
 mod opened;
 mod plan;
+mod probe;
 mod rings;
 mod switch;
 

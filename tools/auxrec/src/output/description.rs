@@ -4,10 +4,10 @@
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
+use std::time::Duration;
 
 use perfdata::{ClockData, EventDesc, Feature, Features, IdIndexEntry, TimeConv};
 
-use super::Limits;
 use crate::decoder::Info;
 use crate::host;
 use crate::pmu::Pmus;
@@ -18,6 +18,25 @@ use crate::tracepoints::Described;
 use auxview::join::Apart;
 use auxview::trace::{CYCLES, REFERENCE};
 use auxview::unpack::NOTE;
+
+/// Limits of the files: their lengths, and how many are kept.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Limits {
+    /// The recording ends when all its files together have this number of bytes.
+    pub all: Option<u64>,
+    /// Whether there are several files, numbered.
+    pub parts: bool,
+    /// A new file is begun when one has this number of bytes.
+    pub part: Option<u64>,
+    /// Number of files that are kept.
+    pub keep: Option<usize>,
+    /// How often a file is synchronised with its disk; zero: never.
+    pub sync: Duration,
+    /// Whether standard error gets the length of the file that is on the disk.
+    pub verbose: bool,
+    /// Level of compression of the trace; [`None`]: none.
+    pub level: Option<i32>,
+}
 
 /// The description of a recording, for each of its files.
 #[derive(Debug, Clone)]

@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::time::Duration;
 
 use perfdata::{Attr, Auxtrace, EventDesc, Feature, FinishedRound, RecordType};
 

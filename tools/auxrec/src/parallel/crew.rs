@@ -7,14 +7,17 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{Scope, ScopedJoinHandle};
+use std::time::Duration;
 
 use rustix::event::epoll;
 
-use super::HEARTBEAT;
 use crate::drain::{Again, Drain, Sink};
 use crate::error::{Error, Result};
 use crate::session::{Mode, Rings};
 use crate::watch::Beat;
+
+/// How often a thread drains its rings without a wakeup, and the writer updates the header.
+pub(super) const HEARTBEAT: Duration = Duration::from_millis(250);
 
 /// Where a thread writes what it drains.
 pub(crate) trait Lane {

@@ -2,7 +2,7 @@
 
 //! What wakes the recorder while it records: commands, signals, times, and the end of the command.
 
-use super::Options;
+use super::options::Options;
 use crate::control::Command;
 use crate::delay::Step;
 use crate::error::{Error, Result};

@@ -11,7 +11,7 @@ use std::thread;
 
 use perfdata::EventDesc;
 
-use super::Options;
+use super::options::Options;
 use crate::code::Code;
 use crate::decoder::{self, Cpus};
 use crate::delay::Delay;

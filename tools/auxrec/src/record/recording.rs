@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::desk::{Desk, Todo};
-use super::{Options, Outcome};
+use super::options::{Options, Outcome};
 use crate::apart;
 use crate::delay::{Delay, Switch as Switching};
 use crate::drain::{self, Again, Drain, Tape};

@@ -6,14 +6,14 @@ use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
+use auxview::trace::Mode;
 use rustix::io::Errno;
 
-use super::hotplug::Hotplug;
 use super::opened::Opened;
 use super::plan::{Plan, TRACKING};
+use super::probe::Hotplug;
 use super::rings::{Beside, Rings};
 use super::switch::{State, Switched};
-use super::Mode;
 use crate::error::{Error, Result};
 use crate::limits::Limits;
 use crate::pmu::Role;

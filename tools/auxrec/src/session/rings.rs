@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use perfdata::Auxtrace;
 
-use super::hotplug::Hotplug;
 use super::opened::{Known, Opened};
+use super::probe::Hotplug;
 use super::switch::Switched;
 use crate::error::{Error, Result};
 use crate::ring::{AuxArea, Backward, DataArea, Newest, Reader};
