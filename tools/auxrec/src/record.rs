@@ -15,8 +15,8 @@ use crate::newcomers::Newcomers;
 use crate::output::{self, Output};
 use crate::session::{OnTruncate, Session};
 use crate::snapshot::Snapshots;
-use crate::sys::{self, Workload};
-use crate::target::{online_cpus, Target};
+use crate::sys::{self, Kernel, System, Workload};
+use crate::target::Target;
 use crate::tracepoints::Tracepoints;
 use crate::watch::Watch;
 use auxview::size::bytes;
@@ -39,9 +39,14 @@ use recording::Recording;
 /// If the options contradict each other, or the system refuses. If the recording had begun, the file
 /// holds what was recorded until then.
 pub fn record(options: &Options) -> Result<Outcome> {
-    let online = online_cpus()?;
+    record_on(&Kernel, options)
+}
+
+/// The same, with the events of this system.
+fn record_on(system: &'static dyn System, options: &Options) -> Result<Outcome> {
+    let online = system.online()?;
     let limits = Limits::read(online.len());
-    let mut plan = options.plan(&limits, &online)?;
+    let mut plan = options.plan(system, &limits, &online)?;
     let control = options.control.as_ref().map(Channel::open).transpose()?;
     let usr2 = options.snapshot.is_some() || options.switch_output == Some(Switching::Signal);
     let mut watch = Watch::new(usr2, control)?;
@@ -86,7 +91,7 @@ pub fn record(options: &Options) -> Result<Outcome> {
             bytes(u64::try_from(plan.aux).unwrap_or(0)),
         ));
     }
-    let session = Session::open(plan, &limits)?;
+    let session = Session::open_on(system, plan, &limits)?;
     for note in decoder::notes(session.plan(), &session.clock()) {
         say(note);
     }
@@ -200,3 +205,6 @@ pub fn record(options: &Options) -> Result<Outcome> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -9,7 +9,7 @@ use perfdata::{IdIndexEntry, TimeConv};
 
 use crate::error::{Error, Result};
 use crate::limits::Limits;
-use crate::sys;
+use crate::sys::{self, Kernel, System};
 
 mod clock;
 mod hotplug;
@@ -20,12 +20,12 @@ mod probe;
 mod rings;
 mod switch;
 
-pub(crate) use plan::default_watermark;
+pub(crate) use plan::{default_watermark, known_sideband};
 
 pub use auxview::trace::Mode;
 pub use clock::{Clock, Moment};
 pub use opened::{Known, Opened};
-pub use plan::{known_sideband, OnTruncate, Plan, SIDEBAND, TRACKING};
+pub use plan::{OnTruncate, Plan, SIDEBAND, TRACKING};
 pub use rings::Rings;
 pub use switch::Switch;
 
@@ -48,11 +48,20 @@ impl Session {
     /// # Errors
     /// If the system refuses. The error explains why, and what to do.
     pub fn open(plan: Plan, limits: &Limits) -> Result<Self> {
+        Self::open_on(&Kernel, plan, limits)
+    }
+
+    /// The same, with the events of this system.
+    pub(crate) fn open_on(
+        system: &'static dyn System,
+        plan: Plan,
+        limits: &Limits,
+    ) -> Result<Self> {
         let plan = Arc::new(plan);
         let each = sys::page_size() + plan.data + plan.aux + plan.beside();
         limits.preflight(plan.pairs(), u64::try_from(each).unwrap_or(u64::MAX))?;
         let limits = &limits.with_files(plan.files());
-        let new = |number, cpu| Opening::new(&plan, limits, number, cpu);
+        let new = |number, cpu| Opening::new(system, &plan, limits, number, cpu);
         let places = plan.places().into_iter();
         let mut opening: Vec<_> = places.map(|(number, cpu)| new(number, Some(cpu))).collect();
         let mut add = |thread: Option<u32>, late: bool| -> Result<bool> {
@@ -76,7 +85,7 @@ impl Session {
             None => drop(add(None, false)?),
             Some(threads) => each_thread(
                 threads,
-                || plan.list_again(),
+                || plan.list_again(system),
                 |id, late| add(Some(id), late),
             )?,
         }
@@ -256,5 +265,7 @@ fn each_thread(
     Ok(())
 }
 
+#[cfg(test)]
+mod refusals;
 #[cfg(test)]
 mod tests;

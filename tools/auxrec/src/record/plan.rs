@@ -23,14 +23,19 @@ use crate::parallel::share;
 use crate::pmu::{arrange, Format, Pmus};
 use crate::session::{default_watermark, known_sideband, Mode, Plan, Session};
 use crate::size::check_ring;
-use crate::sys;
+use crate::sys::{self, System};
 use crate::target::{check_online, process_of, threads, Target};
 use crate::tracepoints::Described;
 use auxview::join::Apart;
 
 impl Options {
-    /// What to open, by these limits, where these CPUs are online.
-    pub(super) fn plan(&self, limits: &Limits, online: &[u32]) -> Result<Plan> {
+    /// What to open on this system, by these limits, where these CPUs are online.
+    pub(super) fn plan(
+        &self,
+        system: &'static dyn System,
+        limits: &Limits,
+        online: &[u32],
+    ) -> Result<Plan> {
         let page = sys::page_size();
         let pmus = Pmus::default();
         let mut groups = Vec::new();
@@ -171,7 +176,7 @@ impl Options {
             },
             events,
             on_truncate: self.on_truncate,
-            sideband: known_sideband(),
+            sideband: known_sideband(system),
             cgroup: self
                 .cgroup
                 .as_deref()

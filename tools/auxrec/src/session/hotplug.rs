@@ -2,7 +2,6 @@
 
 //! CPUs that go offline: opens their events again.
 
-use std::os::fd::AsFd;
 use std::time::Duration;
 
 use super::opened::Opened;
@@ -36,14 +35,11 @@ impl Rings {
         };
         let plan = again.plan.clone();
         // First, as it fails at once if the CPU is offline.
-        let probe = Probe::open(again.cpu)?;
+        let probe = Probe::open(again.system, again.cpu)?;
         let mut renamed = Vec::new();
         let mut open = |number: usize, leader: Option<&Event>| -> std::io::Result<Opened> {
             let attr = plan.attr_in(self.number, number);
-            let event = match &plan.cgroup {
-                Some(group) => Event::open_cgroup(&attr, group.as_fd(), again.cpu, leader)?,
-                None => Event::open_in(&attr, -1, again.cpu, leader)?,
-            };
+            let event = Event::of(again.system, &attr, plan.of(-1), again.cpu, leader)?;
             let known = self.known.iter().find(|known| known.number == number);
             let known = known.ok_or(std::io::ErrorKind::NotFound)?;
             // The event that writes trace, and its group, share the ring of the trace.

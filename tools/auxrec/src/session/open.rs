@@ -2,7 +2,6 @@
 
 //! Opens the events of a pair of rings, maps the rings, and sends the records of the events into them.
 
-use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
@@ -18,10 +17,11 @@ use crate::error::{Error, Result};
 use crate::limits::Limits;
 use crate::pmu::Role;
 use crate::ring::{Backward, Reader};
-use crate::sys::{self, Count, Event, Field, Mapping};
+use crate::sys::{self, Count, Event, Field, System};
 
 /// The events of a pair of rings while they are opened, before the rings are mapped.
 pub(super) struct Opening<'a> {
+    system: &'static dyn System,
     plan: &'a Arc<Plan>,
     limits: &'a Limits,
     /// Number of the event that has the rings.
@@ -35,12 +35,14 @@ pub(super) struct Opening<'a> {
 
 impl<'a> Opening<'a> {
     pub(super) fn new(
+        system: &'static dyn System,
         plan: &'a Arc<Plan>,
         limits: &'a Limits,
         number: usize,
         cpu: Option<u32>,
     ) -> Self {
         Self {
+            system,
             plan,
             limits,
             number,
@@ -116,10 +118,8 @@ impl<'a> Opening<'a> {
         let (plan, limits, cpu) = (self.plan, self.limits, self.cpu);
         let signed = |n: Option<u32>| n.map_or(-1, |n| i32::try_from(n).unwrap_or(-1));
         let attr = plan.attr_in(self.number, number);
-        let opened = match &plan.cgroup {
-            Some(group) => Event::open_cgroup(&attr, group.as_fd(), signed(cpu), leader),
-            None => Event::open_in(&attr, signed(thread), signed(cpu), leader),
-        };
+        let of = plan.of(signed(thread));
+        let opened = Event::of(self.system, &attr, of, signed(cpu), leader);
         let opened = opened.and_then(|event| {
             Ok(Opened {
                 id: event.id()?,
@@ -160,6 +160,7 @@ impl<'a> Opening<'a> {
     pub(super) fn map(self, idx: u32, all: u64) -> Result<Rings> {
         let page = sys::page_size();
         let Self {
+            system,
             plan,
             limits,
             number,
@@ -175,9 +176,8 @@ impl<'a> Opening<'a> {
         let thread = owner.thread.filter(|_| cpu.is_none());
 
         let ring = |bytes: usize| u64::try_from(bytes).unwrap_or(u64::MAX);
-        let map = |offset: usize, len: usize, writable| {
-            Mapping::new(&owner.event, ring(offset), len, writable)
-        };
+        let map =
+            |offset: usize, len: usize, writable| owner.event.map(ring(offset), len, writable);
         let base = map(0, page + plan.data, true)
             .map_err(|e| limits.explain_mmap(&e, "data ring", ring(page + plan.data), all))?;
         let map_aux = || {
@@ -211,7 +211,7 @@ impl<'a> Opening<'a> {
         let beside = match told.split_first() {
             Some((first, rest)) if plan.overwrite => {
                 let len = page + plan.data;
-                let map = Mapping::new(&first.event, 0, len, false);
+                let map = first.event.map(0, len, false);
                 let map = map.map_err(|e| limits.explain_mmap(&e, "data ring", ring(len), all))?;
                 for opened in rest {
                     join(opened, &first.event)?;
@@ -242,7 +242,7 @@ impl<'a> Opening<'a> {
             _ => None,
         };
         let again = probe.map(|cpu| {
-            let hotplug = Hotplug::open(plan, cpu);
+            let hotplug = Hotplug::open(system, plan, cpu);
             hotplug.map_err(|e| limits.explain_open(&e, TRACKING, "a CPU"))
         });
         let all = events.iter().chain(&members).chain(&others);

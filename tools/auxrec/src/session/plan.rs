@@ -3,7 +3,7 @@
 //! The plan of a session: which events are opened with which attributes, and how large their rings are.
 
 use std::ffi::CString;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use perfdata::{Attr, Flags, Read, SampleType};
@@ -15,8 +15,7 @@ use crate::error::{Error, Result};
 use crate::limits::Limits;
 use crate::pmu::{EventSpec, Format, Role};
 use crate::ring::IN_FLIGHT;
-use crate::sys::{self, Event};
-use crate::target::threads;
+use crate::sys::{self, Event, Of, System};
 use auxview::size::bytes;
 
 /// The name of the tracking event. Its records report names, threads and mappings.
@@ -34,7 +33,7 @@ pub const SIDEBAND: [Flags; 5] = [
 
 /// The flags of [`SIDEBAND`] that this kernel knows. It refuses an event with any other.
 #[must_use]
-pub fn known_sideband() -> Flags {
+pub(crate) fn known_sideband(system: &'static dyn System) -> Flags {
     let base = Flags::MMAP | Flags::MMAP2 | Flags::DISABLED;
     SIDEBAND
         .into_iter()
@@ -45,7 +44,7 @@ pub fn known_sideband() -> Flags {
                 flags: base | *flags | Flags::EXCLUDE_KERNEL | Flags::EXCLUDE_HV,
                 ..Attr::default()
             };
-            Event::open(&attr, 0, -1).is_ok()
+            Event::of(system, &attr, Of::Thread(0), -1, None).is_ok()
         })
         .fold(Flags::empty(), |all, flags| all | flags)
 }
@@ -268,6 +267,14 @@ impl Plan {
         [self.code_number(), self.events.len()]
     }
 
+    /// What an event is opened for: the control group, or this thread.
+    pub(super) fn of(&self, thread: i32) -> Of<'_> {
+        match &self.cgroup {
+            Some(group) => Of::Group(group.as_fd()),
+            None => Of::Thread(thread),
+        }
+    }
+
     /// The numbers of the events that have rings: those that write trace, or the tracking event if none does.
     pub fn owners(&self) -> impl Iterator<Item = usize> + '_ {
         let all = self.events.iter().enumerate();
@@ -407,12 +414,15 @@ impl Plan {
     }
 
     /// The threads that the processes have now.
-    pub(super) fn list_again(&self) -> Vec<u32> {
+    pub(super) fn list_again(&self, system: &dyn System) -> Vec<u32> {
         // A tracking event alone is in no exclusive PMU: the kernel would give a thread a second one.
         if self.inherit && self.events.is_empty() {
             return Vec::new();
         }
-        let all = self.processes.iter().flat_map(|pid| threads(*pid).ok());
+        let all = self
+            .processes
+            .iter()
+            .flat_map(|pid| system.threads(*pid).ok());
         all.flatten().collect()
     }
 }

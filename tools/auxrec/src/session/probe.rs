@@ -7,7 +7,7 @@ use std::sync::Arc;
 use perfdata::{Attr, Flags, Read};
 
 use super::plan::Plan;
-use crate::sys::{self, Event};
+use crate::sys::{Event, Of, System};
 
 /// Longer than a step of any clock of events, also of one that advances at timer ticks: ns.
 pub(super) const STEP: u64 = 20_000_000;
@@ -18,6 +18,7 @@ pub(super) const STEP: u64 = 20_000_000;
 /// when the CPU comes back.
 #[derive(Debug)]
 pub(super) struct Hotplug {
+    pub(super) system: &'static dyn System,
     pub(super) plan: Arc<Plan>,
     pub(super) cpu: i32,
     /// Detects that the CPU has lost its events.
@@ -29,6 +30,7 @@ pub(super) struct Hotplug {
 /// An event that is always on. Its time advances as long as its CPU has its events.
 #[derive(Debug)]
 pub(super) struct Probe {
+    system: &'static dyn System,
     event: Event,
     /// When it was opened, ns.
     opened: u64,
@@ -38,18 +40,23 @@ pub(super) struct Probe {
 
 impl Hotplug {
     /// Opens the probe of a CPU.
-    pub(super) fn open(plan: &Arc<Plan>, cpu: i32) -> std::io::Result<Self> {
+    pub(super) fn open(
+        system: &'static dyn System,
+        plan: &Arc<Plan>,
+        cpu: i32,
+    ) -> std::io::Result<Self> {
         Ok(Self {
+            system,
             plan: plan.clone(),
             cpu,
-            probe: Probe::open(cpu)?,
+            probe: Probe::open(system, cpu)?,
             dark: 0,
         })
     }
 }
 
 impl Probe {
-    pub(super) fn open(cpu: i32) -> std::io::Result<Self> {
+    pub(super) fn open(system: &'static dyn System, cpu: i32) -> std::io::Result<Self> {
         let attr = Attr {
             kind: 1,
             config: 9,
@@ -57,9 +64,10 @@ impl Probe {
             read_format: Read::FORMAT,
             ..Attr::default()
         };
-        let event = Event::open(&attr, -1, cpu)?;
-        let now = sys::now();
+        let event = Event::of(system, &attr, Of::Thread(-1), cpu, None)?;
+        let now = system.now();
         Ok(Self {
+            system,
             event,
             opened: now,
             looked: (now, 0),
@@ -72,7 +80,7 @@ impl Probe {
             return false;
         };
         let (at, enabled) = self.looked;
-        let now = sys::now();
+        let now = self.system.now();
         if now.saturating_sub(at) < STEP {
             return false;
         }
@@ -82,7 +90,7 @@ impl Probe {
 
     /// How long it was off, ns.
     pub(super) fn dark(&self) -> u64 {
-        let all = sys::now().saturating_sub(self.opened);
+        let all = self.system.now().saturating_sub(self.opened);
         all.saturating_sub(self.looked.1)
     }
 }

@@ -10,35 +10,14 @@ use perf_event_open_sys as sys;
 use perf_event_open_sys::bindings::perf_event_attr;
 use perfdata::{Attr, Read};
 
-/// An event of the kernel; closing it ends the event.
+use super::mapping::Mapping;
+use super::system::{Control, Count, Handle, Of, System};
+use crate::error::Result;
+use crate::target;
+
+/// An event. It ends when it is dropped.
 #[derive(Debug)]
-pub struct Event(OwnedFd);
-
-/// What an event has counted, as `read_format` [`Read::FORMAT`] has it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Count {
-    /// What it counted, its children's included.
-    pub value: u64,
-    /// How long it was enabled, ns.
-    pub enabled: u64,
-    /// How long it ran, ns.
-    pub running: u64,
-    /// Its id.
-    pub id: u64,
-}
-
-impl Count {
-    /// With what another has counted.
-    #[must_use]
-    pub fn plus(self, other: &Self) -> Self {
-        Self {
-            value: self.value.wrapping_add(other.value),
-            enabled: self.enabled.saturating_add(other.enabled),
-            running: self.running.saturating_add(other.running),
-            id: self.id,
-        }
-    }
-}
+pub struct Event(Box<dyn Handle>);
 
 impl Event {
     /// Opens an event for thread `pid` (-1: all) on `cpu` (-1: all).
@@ -54,7 +33,7 @@ impl Event {
     /// # Errors
     /// What the kernel says.
     pub fn open_in(attr: &Attr, pid: i32, cpu: i32, leader: Option<&Self>) -> io::Result<Self> {
-        Self::open_with(attr, pid, cpu, leader, 0)
+        Self::of(&Kernel, attr, Of::Thread(pid), cpu, leader)
     }
 
     /// Opens an event for what runs in a control group, whose directory this is.
@@ -67,43 +46,19 @@ impl Event {
         cpu: i32,
         leader: Option<&Self>,
     ) -> io::Result<Self> {
-        let flag = sys::bindings::PERF_FLAG_PID_CGROUP.into();
-        Self::open_with(attr, group.as_raw_fd(), cpu, leader, flag)
+        Self::of(&Kernel, attr, Of::Group(group), cpu, leader)
     }
 
-    fn open_with(
+    /// Has `system` open an event.
+    pub(crate) fn of(
+        system: &'static dyn System,
         attr: &Attr,
-        pid: i32,
+        of: Of<'_>,
         cpu: i32,
         leader: Option<&Self>,
-        flags: libc::c_ulong,
     ) -> io::Result<Self> {
-        let bytes = attr.encode();
-        let mut raw = perf_event_attr::default();
-        if bytes.len() > size_of_val(&raw) {
-            return Err(io::ErrorKind::InvalidInput.into());
-        }
-        // SAFETY: `bytes` are at most as long as `raw`, as was just checked, and the two do not overlap. Any bit pattern is
-        // a valid `perf_event_attr`: it is made of integers.
-        unsafe {
-            std::ptr::copy_nonoverlapping(bytes.as_ptr(), (&raw mut raw).cast(), bytes.len());
-        }
-        // SAFETY: `raw` is a valid attribute for the time of the call; its `size`, which says how much of it the kernel
-        // reads, is at most its length.
-        let fd = unsafe {
-            sys::perf_event_open(
-                &raw mut raw,
-                pid,
-                cpu,
-                leader.map_or(-1, |leader| leader.0.as_raw_fd()),
-                libc::c_ulong::from(sys::bindings::PERF_FLAG_FD_CLOEXEC) | flags,
-            )
-        };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: The kernel just gave this descriptor to us, and nobody else has it.
-        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+        let leader = leader.map(AsFd::as_fd);
+        system.open(attr, of, cpu, leader).map(Self)
     }
 
     /// The event's id.
@@ -111,10 +66,15 @@ impl Event {
     /// # Errors
     /// What the kernel says.
     pub fn id(&self) -> io::Result<u64> {
-        let mut id = 0;
-        // SAFETY: The descriptor is an event's, and `id` takes the 8 bytes that the kernel writes.
-        let result = unsafe { sys::ioctls::ID(self.0.as_raw_fd(), &raw mut id) };
-        check(result).map(|()| id)
+        self.0.id()
+    }
+
+    /// Maps `len` bytes of its rings from `offset` on.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn map(&self, offset: u64, len: usize, writable: bool) -> io::Result<Mapping> {
+        self.0.map(offset, len, writable)
     }
 
     /// Another descriptor of the same event.
@@ -122,7 +82,7 @@ impl Event {
     /// # Errors
     /// What the kernel says.
     pub fn try_clone(&self) -> io::Result<Self> {
-        self.0.try_clone().map(Self)
+        self.0.another().map(Self)
     }
 
     /// Lets it count and trace.
@@ -130,8 +90,7 @@ impl Event {
     /// # Errors
     /// What the kernel says.
     pub fn enable(&self) -> io::Result<()> {
-        // SAFETY: The descriptor is an event's; the call takes no pointer.
-        check(unsafe { sys::ioctls::ENABLE(self.0.as_raw_fd(), 0) })
+        self.0.control(Control::Enable)
     }
 
     /// Stops it.
@@ -139,8 +98,7 @@ impl Event {
     /// # Errors
     /// What the kernel says.
     pub fn disable(&self) -> io::Result<()> {
-        // SAFETY: The descriptor is an event's; the call takes no pointer.
-        check(unsafe { sys::ioctls::DISABLE(self.0.as_raw_fd(), 0) })
+        self.0.control(Control::Disable)
     }
 
     /// Sets what it has counted to 0.
@@ -148,8 +106,7 @@ impl Event {
     /// # Errors
     /// What the kernel says.
     pub fn reset(&self) -> io::Result<()> {
-        // SAFETY: The descriptor is an event's; the call takes no pointer.
-        check(unsafe { sys::ioctls::RESET(self.0.as_raw_fd(), 0) })
+        self.0.control(Control::Reset)
     }
 
     /// Enables it for so many overflows.
@@ -157,8 +114,7 @@ impl Event {
     /// # Errors
     /// What the kernel says.
     pub fn refresh(&self, overflows: i32) -> io::Result<()> {
-        // SAFETY: The descriptor is an event's; the call takes no pointer.
-        check(unsafe { sys::ioctls::REFRESH(self.0.as_raw_fd(), overflows) })
+        self.0.control(Control::Refresh(overflows))
     }
 
     /// Sets its period.
@@ -166,11 +122,7 @@ impl Event {
     /// # Errors
     /// What the kernel says.
     pub fn set_period(&self, period: u64) -> io::Result<()> {
-        // The crate has the number itself as the argument; the kernel wants its address.
-        let at = (&raw const period).expose_provenance();
-        let at = u64::try_from(at).map_err(io::Error::other)?;
-        // SAFETY: The descriptor is an event's, and the kernel reads 8 bytes at `at`, where `period` is.
-        check(unsafe { sys::ioctls::PERIOD(self.0.as_raw_fd(), at) })
+        self.0.control(Control::Period(period))
     }
 
     /// Sends its records, and its trace, to the rings of another.
@@ -178,8 +130,7 @@ impl Event {
     /// # Errors
     /// What the kernel says.
     pub fn set_output(&self, to: &Self) -> io::Result<()> {
-        // SAFETY: Both descriptors are events'; the call takes no pointer.
-        check(unsafe { sys::ioctls::SET_OUTPUT(self.0.as_raw_fd(), to.0.as_raw_fd()) })
+        self.0.control(Control::Output(to.as_fd()))
     }
 
     /// Whether the kernel writes nothing into the ring of this event; what it would have written it counts as lost.
@@ -187,8 +138,7 @@ impl Event {
     /// # Errors
     /// What the kernel says.
     pub fn pause_output(&self, pause: bool) -> io::Result<()> {
-        // SAFETY: The descriptor is an event's; the call takes no pointer.
-        check(unsafe { sys::ioctls::PAUSE_OUTPUT(self.0.as_raw_fd(), pause.into()) })
+        self.0.control(Control::PauseOutput(pause))
     }
 
     /// Of which code there is to be trace, or, of a tracepoint, which of its events are meant.
@@ -196,8 +146,7 @@ impl Event {
     /// # Errors
     /// What the kernel says.
     pub fn set_filter(&self, filter: &CStr) -> io::Result<()> {
-        // SAFETY: The descriptor is an event's, and the kernel reads a string that ends with a NUL.
-        check(unsafe { sys::ioctls::SET_FILTER(self.0.as_raw_fd(), filter.as_ptr().cast_mut()) })
+        self.0.control(Control::Filter(filter))
     }
 
     /// What it has counted; [`None`] if the kernel does not tell, as of an event whose PMU is gone.
@@ -205,6 +154,72 @@ impl Event {
     /// # Errors
     /// What the kernel says.
     pub fn count(&self) -> io::Result<Option<Count>> {
+        self.0.count()
+    }
+}
+
+/// The same event: it ends when the last descriptor is closed.
+impl From<Event> for OwnedFd {
+    fn from(event: Event) -> Self {
+        event.0.into_fd()
+    }
+}
+
+impl AsFd for Event {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// An event of the kernel. Only [`perf_event_open`] makes one.
+#[derive(Debug)]
+struct Perf(OwnedFd);
+
+impl AsFd for Perf {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl Handle for Perf {
+    fn id(&self) -> io::Result<u64> {
+        let mut id = 0;
+        // SAFETY: The descriptor is an event's, and `id` takes the 8 bytes that the kernel writes.
+        let result = unsafe { sys::ioctls::ID(self.0.as_raw_fd(), &raw mut id) };
+        check(result).map(|()| id)
+    }
+
+    fn control(&self, what: Control<'_>) -> io::Result<()> {
+        let fd = self.0.as_raw_fd();
+        check(match what {
+            // SAFETY: The descriptor is an event's; the call takes no pointer.
+            Control::Enable => unsafe { sys::ioctls::ENABLE(fd, 0) },
+            // SAFETY: The descriptor is an event's; the call takes no pointer.
+            Control::Disable => unsafe { sys::ioctls::DISABLE(fd, 0) },
+            // SAFETY: The descriptor is an event's; the call takes no pointer.
+            Control::Reset => unsafe { sys::ioctls::RESET(fd, 0) },
+            // SAFETY: The descriptor is an event's; the call takes no pointer.
+            Control::Refresh(overflows) => unsafe { sys::ioctls::REFRESH(fd, overflows) },
+            Control::Period(period) => {
+                // The crate has the number itself as the argument; the kernel wants its address.
+                let at = (&raw const period).expose_provenance();
+                let at = u64::try_from(at).map_err(io::Error::other)?;
+                // SAFETY: The descriptor is an event's, and the kernel reads 8 bytes at `at`, where `period` is.
+                unsafe { sys::ioctls::PERIOD(fd, at) }
+            }
+            // SAFETY: The descriptor is an event's; the call takes no pointer, and the kernel refuses a descriptor `to` that is
+            // no event's.
+            Control::Output(to) => unsafe { sys::ioctls::SET_OUTPUT(fd, to.as_raw_fd()) },
+            // SAFETY: The descriptor is an event's; the call takes no pointer.
+            Control::PauseOutput(pause) => unsafe { sys::ioctls::PAUSE_OUTPUT(fd, pause.into()) },
+            // SAFETY: The descriptor is an event's, and the kernel reads a string that ends with a NUL.
+            Control::Filter(filter) => unsafe {
+                sys::ioctls::SET_FILTER(fd, filter.as_ptr().cast_mut())
+            },
+        })
+    }
+
+    fn count(&self) -> io::Result<Option<Count>> {
         debug_assert_eq!(Read::FORMAT.bits(), 7);
         let mut words = [0_u8; 32];
         let n = rustix::io::read(&self.0, &mut words)?;
@@ -222,19 +237,85 @@ impl Event {
             id: next(),
         }))
     }
-}
 
-/// The same event: it ends when the last descriptor is closed.
-impl From<Event> for OwnedFd {
-    fn from(event: Event) -> Self {
-        event.0
+    fn map(&self, offset: u64, len: usize, writable: bool) -> io::Result<Mapping> {
+        Mapping::new(self, offset, len, writable)
+    }
+
+    fn another(&self) -> io::Result<Box<dyn Handle>> {
+        Ok(Box::new(Self(self.0.try_clone()?)))
+    }
+
+    fn into_fd(self: Box<Self>) -> OwnedFd {
+        self.0
     }
 }
 
-impl AsFd for Event {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+/// The system that this program runs on.
+#[derive(Debug)]
+pub(crate) struct Kernel;
+
+impl System for Kernel {
+    fn open(
+        &'static self,
+        attr: &Attr,
+        of: Of<'_>,
+        cpu: i32,
+        leader: Option<BorrowedFd<'_>>,
+    ) -> io::Result<Box<dyn Handle>> {
+        perf_event_open(attr, of, cpu, leader)
     }
+
+    fn now(&self) -> u64 {
+        super::now()
+    }
+
+    fn threads(&self, process: u32) -> Result<Vec<u32>> {
+        target::threads(process)
+    }
+
+    fn online(&self) -> Result<Vec<u32>> {
+        target::online_cpus()
+    }
+}
+
+/// Opens an event of the kernel.
+fn perf_event_open(
+    attr: &Attr,
+    of: Of<'_>,
+    cpu: i32,
+    leader: Option<BorrowedFd<'_>>,
+) -> io::Result<Box<dyn Handle>> {
+    let (pid, flag) = match of {
+        Of::Thread(pid) => (pid, 0),
+        Of::Group(group) => (group.as_raw_fd(), sys::bindings::PERF_FLAG_PID_CGROUP),
+    };
+    let bytes = attr.encode();
+    let mut raw = perf_event_attr::default();
+    if bytes.len() > size_of_val(&raw) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    // SAFETY: `bytes` are at most as long as `raw`, as was just checked, and the two do not overlap. Any bit pattern is
+    // a valid `perf_event_attr`: it is made of integers.
+    unsafe {
+        std::ptr::copy_nonoverlapping(bytes.as_ptr(), (&raw mut raw).cast(), bytes.len());
+    }
+    // SAFETY: `raw` is a valid attribute for the time of the call; its `size`, which says how much of it the kernel
+    // reads, is at most its length.
+    let fd = unsafe {
+        sys::perf_event_open(
+            &raw mut raw,
+            pid,
+            cpu,
+            leader.map_or(-1, |leader| leader.as_raw_fd()),
+            (sys::bindings::PERF_FLAG_FD_CLOEXEC | flag).into(),
+        )
+    };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: The kernel just gave this descriptor to us, and nobody else has it.
+    Ok(Box::new(Perf(unsafe { OwnedFd::from_raw_fd(fd) })))
 }
 
 fn check(result: i32) -> io::Result<()> {

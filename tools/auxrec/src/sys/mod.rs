@@ -2,15 +2,22 @@
 
 //! The system layer: the only place with `unsafe`. What it gives out is safe to use in any order.
 //!
-//! It is public for tests, which use events in ways that no recorder does.
+//! It is public for tests, which use events in ways that no recorder does. What a session and a recording need of it is the trait
+//! [`System`]: unit tests have one of their own, `fake`, that refuses any call.
 
 mod event;
+#[cfg(test)]
+pub(crate) mod fake;
 mod mapping;
 mod process;
+mod system;
 
-pub use event::{Count, Event};
+pub use event::Event;
+pub(crate) use event::Kernel;
 pub use mapping::{Field, Mapping};
 pub use process::Workload;
+pub use system::Count;
+pub(crate) use system::{Of, System};
 
 use std::fs;
 use std::os::fd::{FromRawFd, OwnedFd};
