@@ -10,12 +10,13 @@ use std::sync::LazyLock;
 
 use auxview::export::{script, Clock, Options};
 use intel_pt::insn::{Insn, Mode};
-use intel_pt::{Config, Encoder, Full, Output, Step};
+use intel_pt::{Config, Encoder, Step};
 use perfdata::{
     Attr, Aux, AuxFlags, Auxtrace, AuxtraceInfo, Comm, Features, FileId, FinishedInit, Flags,
     IdIndex, IdIndexEntry, Mmap2, SampleId, SampleType, Writer,
 };
 use tempfile::TempDir;
+use testdata::program::Ring;
 
 /// Where the program's text is, in memory. In the file it is at [`OFFSET`].
 const BASE: u64 = 0x40_1000;
@@ -121,25 +122,6 @@ pub fn flamegraph(input: &[u8]) {
         if script(input, &options, Box::new(out.clone())).is_ok() {
             assert_eq!(out.0.borrow().open, 0, "{clock:?}");
         }
-    }
-}
-
-/// A ring, and the clock of the machine.
-#[derive(Default)]
-struct Ring {
-    bytes: Vec<u8>,
-    time: u64,
-}
-
-impl Output for Ring {
-    fn write(&mut self, bytes: &[u8], _: usize) -> Result<(), Full> {
-        self.bytes.extend(bytes);
-        Ok(())
-    }
-
-    fn tsc(&mut self) -> u64 {
-        self.time += 1000;
-        self.time
     }
 }
 

@@ -6,12 +6,12 @@ use std::io::Cursor;
 
 use crate::{device, flamegraph, program, tracering};
 
-use pattern_codec::{Header, Kind};
 use perfdata::{
     Attr, Aux, AuxFlags, Auxtrace, AuxtraceZstd, ClockData, Comm, EventDesc, Feature, Features,
     FileId, FinishedInit, FinishedRound, Flags, IdIndex, IdIndexEntry, ItraceStart, Lost, Mmap2,
     Read, SampleId, SampleType, Writer,
 };
+use testdata::pattern::packet;
 
 /// Some inputs for this target.
 ///
@@ -76,25 +76,6 @@ pub fn seeds(target: &str) -> perfdata::Result<Vec<Vec<u8>>> {
         out.push(foreign);
     }
     Ok(out)
-}
-
-fn packet(pos: u64) -> Vec<u8> {
-    let header = Header {
-        len: 64,
-        kind: Kind::Data,
-        pos,
-        time: pos,
-        stream: 1,
-        cpu: 1,
-        seed: 7,
-        run: 0,
-    };
-    let mut out = header.encode().to_vec();
-    for offset in (pattern_codec::HEADER_LEN..64).step_by(8) {
-        let at = pos + u64::try_from(offset).unwrap_or(0);
-        out.extend(pattern_codec::payload_word(7, 1, at).to_le_bytes());
-    }
-    out
 }
 
 /// A recording of the PMU `pattern` on one CPU: two pieces, the second after a gap; compressed, each is of two parts.
@@ -206,7 +187,7 @@ fn recording(overwrite: bool, finished: bool, compressed: bool) -> perfdata::Res
         }
         for (at, pos) in [(0, positions[0]), (64, positions[1])] {
             if compressed {
-                let frame = zstd::bulk::compress(&packet(pos), 1).unwrap_or_default();
+                let frame = zstd::bulk::compress(&packet(1, pos, 64), 1).unwrap_or_default();
                 let part = AuxtraceZstd {
                     aux,
                     at,
@@ -215,7 +196,7 @@ fn recording(overwrite: bool, finished: bool, compressed: bool) -> perfdata::Res
                 };
                 file.record(&part, None)?;
             } else {
-                file.payload(&packet(pos))?;
+                file.payload(&packet(1, pos, 64))?;
             }
         }
         file.record(&FinishedRound, None)?;

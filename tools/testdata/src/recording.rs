@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A recording of one CPU that is made piece by piece.
+//! Recordings of one CPU that are made piece by piece.
 
 use std::io::Cursor;
 
@@ -8,6 +8,8 @@ use perfdata::{
     Attr, Aux, AuxFlags, Auxtrace, Encode, EventDesc, Features, FinishedInit, Flags, IdIndex,
     IdIndexEntry, Lost, Read, SampleId, SampleType, Writer,
 };
+
+use crate::pattern::packets;
 
 /// A recording of CPU 1, by one event of the PMU `pattern`.
 pub struct Recording {
@@ -190,4 +192,25 @@ impl Recording {
         self.file.try_finish(&features).unwrap();
         self.file.get_ref().get_ref().clone()
     }
+}
+
+/// A recording of 1024 bytes that went into three files.
+#[must_use]
+pub fn parts() -> [Vec<u8>; 3] {
+    let all = packets(0, 1024);
+    [
+        (1, "rotated", 0..200),
+        (2, "rotated", 200..600),
+        (3, "whole", 600..1024),
+    ]
+    .map(|(number, ended, bytes)| {
+        let mut made = Recording::new(false);
+        made.part = Some(number);
+        made.head = u64::try_from(bytes.start).unwrap();
+        made.trace(&all[bytes], AuxFlags::empty());
+        if ended == "whole" {
+            made.count(1024);
+        }
+        made.ended(ended)
+    })
 }

@@ -7,7 +7,7 @@
 use perfdata::AuxFlags;
 use proptest::prelude::*;
 use testdata::pattern::{barrier, packet, packets, pad};
-use testdata::recording::Recording;
+use testdata::recording::{parts, Recording};
 
 use super::{check, check_parts, Findings};
 
@@ -226,22 +226,7 @@ fn snapshots_are_padded() {
 /// The files that a recording went into: together they are as one, alone they are consistent.
 #[test]
 fn parts_of_a_recording() {
-    let all = packets(0, 1024);
-    let part = |number: u32, ended: &str, from: usize, to: usize, last: bool| {
-        let mut made = Recording::new(false);
-        made.part = Some(number);
-        made.head = u64::try_from(from).unwrap();
-        made.trace(&all[from..to], NONE);
-        if last {
-            made.count(1024);
-        }
-        made.ended(ended)
-    };
-    let parts = [
-        part(1, "rotated", 0, 200, false),
-        part(2, "rotated", 200, 600, false),
-        part(3, "whole", 600, 1024, true),
-    ];
+    let parts = parts();
     let all: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
     let findings = check_parts(&all).unwrap();
     assert_eq!(findings.problems, [""; 0]);
