@@ -104,6 +104,26 @@ impl Probe {
         self.base.load(Field::AuxHead, Ordering::Acquire)
     }
 
+    /// Where the records end. They follow each other, none was lost, and `aux_head` is there, too.
+    pub fn end(&self) -> Result<u64> {
+        ensure!(self.lost_records == 0, "{} records lost", self.lost_records);
+        let mut end = 0;
+        for record in &self.records {
+            ensure!(
+                record.offset == end,
+                "a record from {:#x} on, where the last ended at {end:#x}",
+                record.offset
+            );
+            end += record.size;
+        }
+        let head = self.head();
+        ensure!(
+            head == end,
+            "aux_head is {head:#x}, and the last record ends at {end:#x}"
+        );
+        Ok(end)
+    }
+
     /// What the event has counted: bytes generated.
     ///
     /// # Errors
