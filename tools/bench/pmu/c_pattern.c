@@ -306,7 +306,7 @@ static void c_pattern_close(struct c_aux_cpu *cpu)
 	if (cp->buffer->overwrite && !C_DEFECT(overwrite_head_stays))
 		cpu->handle.head += cp->written;
 	if (cp->buffer->overwrite && C_DEFECT(overwrite_head_back) && data->packet.run % 4 == 3)
-		cpu->handle.head -= 2 * cp->buffer->size;
+		cpu->handle.head /= 2;
 
 	size = cp->written;
 	if (size && C_DEFECT(size_more))

@@ -183,6 +183,12 @@ fn room(pmu: &Pmu, place: Place) -> Result<String> {
         );
     }
     rig.settles()?;
+    ensure!(
+        rig.ledger.truncated == 0 || rig.ledger.room <= bytes(pages) / 4,
+        "TRUNCATED with room for {} of {} bytes",
+        rig.ledger.room,
+        bytes(pages)
+    );
     rig.is_exact()
 }
 
