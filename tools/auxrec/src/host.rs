@@ -28,7 +28,7 @@ fn line(path: &str) -> Option<String> {
 }
 
 /// The first value of a key of `/proc/cpuinfo`.
-fn cpuinfo(text: &str, key: &str) -> Option<String> {
+pub(crate) fn cpuinfo(text: &str, key: &str) -> Option<String> {
     text.lines()
         .filter_map(|line| line.split_once(':'))
         .find(|(name, _)| name.trim() == key)

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What `record` says, for programs. The names of the fields are listed in `Documentation/recorder.md`, and stay; new ones may be
+//! What `record` and `doctor` say, for programs. The names of the fields are listed in `Documentation/recorder.md`, and stay; new ones may be
 //! added.
 
 use auxview::json::{lost, ring, VERSION};
 use serde_json::{json, Value};
 
+use crate::doctor::{Area, Report};
 use crate::record::Outcome;
 
 /// How a recording went.
@@ -32,5 +33,35 @@ pub fn outcome(outcome: &Outcome) -> Value {
         "status": outcome.status,
         "lost": lost(&total),
         "rings": rings.collect::<Vec<_>>(),
+    })
+}
+
+/// What can be recorded here, and what prevents the rest.
+#[must_use]
+pub fn doctor(report: &Report) -> Value {
+    let pmus = report.units.iter().map(|unit| {
+        let ways = unit.rehearsals.iter().map(|found| {
+            json!({ "arguments": found.way.arguments(&unit.name), "works": found.error.is_none(), "error": found.error })
+        });
+        json!({
+            "name": unit.name,
+            // Unknown is null.
+            "aux": (unit.area == Area::Some).then_some(true),
+            "ways": ways.collect::<Vec<_>>(),
+        })
+    });
+    let findings = report.findings.iter().map(|finding| {
+        json!({
+            "name": finding.name,
+            "is": finding.is,
+            "prevents": finding.prevents,
+            "remedy": finding.remedy,
+        })
+    });
+    json!({
+        "version": VERSION,
+        "works": report.can_record(),
+        "pmus": pmus.collect::<Vec<_>>(),
+        "findings": findings.collect::<Vec<_>>(),
     })
 }

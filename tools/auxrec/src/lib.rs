@@ -32,6 +32,7 @@ pub mod code;
 pub mod control;
 mod decoder;
 pub mod delay;
+pub mod doctor;
 pub mod drain;
 mod error;
 mod filter;

@@ -34,6 +34,8 @@ pub struct Limits {
     pub nofile: Option<u64>,
     /// How many files the recording has open.
     pub files: u64,
+    /// Whether a seccomp filter sees the system calls of this process.
+    pub filtered: bool,
 }
 
 /// The values that `RLIMIT_NOFILE` is to have, one after the other until the system takes one, for
@@ -73,6 +75,7 @@ impl Limits {
             may_perf: sys::capable(sys::CAP_PERFMON) || sys::capable(sys::CAP_SYS_ADMIN),
             nofile: getrlimit(Resource::Nofile).current,
             files: 0,
+            filtered: sys::is_filtered(),
         }
     }
 
@@ -106,7 +109,7 @@ impl Limits {
         Some((self.mlock_kb * 1024 * self.cpus).saturating_add(self.memlock?))
     }
 
-    fn how_to_raise(&self, need: u64) -> String {
+    pub(crate) fn how_to_raise(&self, need: u64) -> String {
         let kb = need.div_ceil(1024).div_ceil(self.cpus);
         format!(
             "Make the rings smaller with -m or --shrink, record fewer CPUs with -C, or raise a limit: `sysctl kernel.perf_event_mlock_kb={kb}`, \
@@ -115,7 +118,7 @@ impl Limits {
         )
     }
 
-    fn describe(&self) -> String {
+    pub(crate) fn describe(&self) -> String {
         format!(
             "kernel.perf_event_mlock_kb is {} for each of {} CPUs, for all programs of this user together, and RLIMIT_MEMLOCK is {}: {} \
              together",
@@ -123,6 +126,57 @@ impl Limits {
             self.cpus,
             self.memlock.map_or("unlimited".to_owned(), bytes),
             self.budget().map_or("unlimited".to_owned(), bytes),
+        )
+    }
+
+    /// How a process may do what `perf_event_paranoid` forbids, as the end of a sentence.
+    pub(crate) fn how_to_permit() -> &'static str {
+        "lower the limit (`sysctl kernel.perf_event_paranoid=-1`), or give auxrec the capability CAP_PERFMON (`setcap cap_perfmon+ep \
+         $(command -v auxrec)`; a container: `--cap-add PERFMON`)"
+    }
+
+    /// How to have enough files, as a sentence.
+    pub(crate) fn how_to_open(need: u64) -> String {
+        format!(
+            "Record fewer CPUs with -C, or fewer threads or events, or raise the limit (`ulimit -n {need}` as root, or LimitNOFILE= of a \
+             systemd unit)"
+        )
+    }
+
+    /// Why the kernel does not get the call, and what to do.
+    pub(crate) fn no_call(&self) -> &'static str {
+        if self.filtered {
+            "a seccomp filter forbids perf_event_open(), as containers have it: start the container with `--cap-add PERFMON`, or with \
+             `--security-opt seccomp=unconfined`, or record outside of it"
+        } else {
+            "this kernel is built without perf events (CONFIG_PERF_EVENTS)"
+        }
+    }
+
+    /// Why a process is denied an event, and what to do.
+    fn denied(&self, error: rustix::io::Errno, event: &str, what: &str) -> String {
+        // The kernel itself returns EACCES.
+        if self.filtered && error == rustix::io::Errno::PERM {
+            return self.no_call().to_owned();
+        }
+        if self.may_perf {
+            return format!(
+                "{what} may not be recorded, although auxrec has CAP_PERFMON: a security module of the kernel forbids it. See its log \
+                 (`dmesg | grep -i denied`); /sys/kernel/security/lsm lists the modules"
+            );
+        }
+        let permit = Self::how_to_permit();
+        // Distributions know a level 3: nothing at all without the capability.
+        let remedy = match self.paranoid {
+            ..3 => format!(
+                "Record only user space of your own command (modifier u, as in `{}`), or {permit}",
+                with_modifier(event)
+            ),
+            _ => format!("To record anything, {permit}"),
+        };
+        format!(
+            "{what} may not be recorded: kernel.perf_event_paranoid is {}. {remedy}",
+            self.paranoid
         )
     }
 
@@ -176,22 +230,7 @@ impl Limits {
     pub fn explain_open(&self, error: &io::Error, event: &str, what: &str) -> Error {
         use rustix::io::Errno;
         let text = match Errno::from_io_error(error) {
-            Some(Errno::ACCESS | Errno::PERM) => {
-                // Distributions know a level 3: nothing at all without the capability.
-                let own = if self.paranoid < 3 {
-                    format!(
-                        "Record only user space of your own command (modifier u, as in `{}`), or lower",
-                        with_modifier(event)
-                    )
-                } else {
-                    "Lower".to_owned()
-                };
-                format!(
-                    "{what} may not be recorded: kernel.perf_event_paranoid is {}. {own} the limit (`sysctl \
-                     kernel.perf_event_paranoid=-1`), or give auxrec the capability CAP_PERFMON",
-                    self.paranoid,
-                )
-            }
+            Some(errno @ (Errno::ACCESS | Errno::PERM)) => self.denied(errno, event, what),
             Some(Errno::INVAL) => "the PMU refuses this set of terms, or this target; its driver may say more in the kernel log (dmesg). \
                  A PMU that is not of a CPU wants -a or -C, and one that cannot leave out user space or the kernel takes no modifier".to_owned(),
             Some(Errno::OPNOTSUPP) if with_modifier(event) != event => format!(
@@ -205,16 +244,15 @@ impl Limits {
             Some(Errno::BUSY) => "the PMU is taken by another program, or by another event that wants it alone".to_owned(),
             Some(Errno::SRCH) => "the process or thread has ended".to_owned(),
             Some(Errno::MFILE) => format!(
-                "the recording has {} files open, one for each event on each CPU and thread, and RLIMIT_NOFILE is {}. Record fewer CPUs \
-                 with -C, or fewer threads or events, or raise the limit (`ulimit -n {}` as root, or LimitNOFILE= of a systemd unit)",
+                "the recording has {} files open, one for each event on each CPU and thread, and RLIMIT_NOFILE is {}. {}",
                 self.files,
                 self.nofile.map_or("unlimited".to_owned(), |limit| limit.to_string()),
-                self.files,
+                Self::how_to_open(self.files),
             ),
             Some(Errno::NFILE) => "the system has too many open files; raise `sysctl fs.file-max`".to_owned(),
             Some(Errno::NOMEM) => "the kernel has no memory for it".to_owned(),
             Some(Errno::TOOBIG) => "this kernel is too old for what the event asks for".to_owned(),
-            Some(Errno::NOSYS) => "this kernel is built without perf events (CONFIG_PERF_EVENTS)".to_owned(),
+            Some(Errno::NOSYS) => self.no_call().to_owned(),
             _ => "the kernel gives no reason that is known here".to_owned(),
         };
         Error::failed(format!(
@@ -346,6 +384,7 @@ mod tests {
         may_perf: false,
         nofile: Some(1024),
         files: 1500,
+        filtered: false,
     };
 
     #[test]

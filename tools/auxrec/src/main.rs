@@ -19,8 +19,8 @@ use auxrec::record::{Options, Snapshot};
 use auxrec::session::OnTruncate;
 use auxrec::size::{parse_rings, parse_size, RingSizes};
 use auxrec::target::{parse_cpus, parse_ids, Target};
-use auxrec::{json, record, Error};
-use auxview::command::{failed, pretty, print, ALL, EXIT, LOST, USAGE};
+use auxrec::{doctor, json, record, Error};
+use auxview::command::{failed, pretty, print, ALL, EXIT, FAILED, LOST, USAGE};
 use auxview::pages;
 use auxview::size::bytes;
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
@@ -42,8 +42,16 @@ enum Command {
     Record(Box<Record>),
     #[command(flatten)]
     Read(auxview::command::Command),
-    /// List the PMUs of this machine with their terms
+    /// List the PMUs of this machine with their terms, whether each has an AUX area, and how to record it
     List,
+    /// Find what can be recorded here, what prevents the rest, and what to do about it
+    ///
+    /// Opens and maps what recordings would, and traces nothing. Exit status 0: a PMU with an AUX area can be recorded; 1: none can.
+    Doctor {
+        /// Write what was found as JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Write man pages and shell completions into a directory
     #[command(hide = true)]
     Pages {
@@ -226,20 +234,16 @@ fn run(command: &Command) -> anyhow::Result<u8> {
             Ok(ALL)
         }
         Command::List => {
-            let pmus = auxrec::pmu::Pmus::default();
-            let mut text = String::new();
-            for name in pmus.names() {
-                let Ok(pmu) = pmus.get(&name) else { continue };
-                text.push_str(&format!("{name} (type {})\n", pmu.kind));
-                for (term, field) in &pmu.terms {
-                    text.push_str(&format!("  {name}/{term}=0..{}/\n", field.max()));
-                }
-                for (event, terms) in &pmu.events {
-                    text.push_str(&format!("  {name}/{event}/ is {name}/{terms}/\n"));
-                }
-            }
-            print(&text)?;
+            print(&doctor::list()?)?;
             Ok(ALL)
+        }
+        Command::Doctor { json } => {
+            let report = doctor::Report::make()?;
+            print(&match json {
+                true => pretty(&json::doctor(&report)),
+                false => report.to_string(),
+            })?;
+            Ok(if report.can_record() { ALL } else { FAILED })
         }
     }
 }

@@ -2,8 +2,6 @@
 
 //! `record`: from the options to the file.
 
-use std::path::Path;
-
 use crate::control::Channel;
 use crate::decoder;
 use crate::delay::Switch as Switching;
@@ -27,11 +25,17 @@ mod desk;
 mod options;
 mod plan;
 mod recording;
+mod rehearsal;
 
 pub use options::{Options, Outcome, Snapshot};
+pub use rehearsal::rehearse;
 
 use desk::Desk;
 use recording::Recording;
+
+fn pid(workload: &Workload) -> Option<u32> {
+    u32::try_from(workload.pid()).ok()
+}
 
 /// Makes a recording.
 ///
@@ -51,16 +55,8 @@ fn record_on(system: &'static dyn System, options: &Options) -> Result<Outcome> 
     let usr2 = options.snapshot.is_some() || options.switch_output == Some(Switching::Signal);
     let mut watch = Watch::new(usr2, control)?;
 
-    let mut workload = match options.command.as_slice() {
-        [] => None,
-        command => Some(Workload::prepare(command).map_err(|e| {
-            let name = Path::new(&command[0]).display();
-            Error::failed(format!("cannot start a process for `{name}`: {e}"))
-        })?),
-    };
-    let pid = workload
-        .as_ref()
-        .and_then(|workload| u32::try_from(workload.pid()).ok());
+    let mut workload = options.workload()?;
+    let pid = workload.as_ref().and_then(pid);
     // The threads of the recorder are started later, and inherit it.
     if let Some(priority) = options.realtime {
         sys::set_realtime(priority).map_err(|e| {

@@ -385,6 +385,12 @@ fn list_and_help() {
     ] {
         assert!(text.contains(says), "{text}");
     }
+    let (status, text) = auxrec(dir.path(), &["doctor"]);
+    assert_eq!(status, Some(1), "{text}");
+    assert!(text.contains("No AUX area can be recorded here."), "{text}");
+    let (status, text) = auxrec(dir.path(), &["doctor", "--json"]);
+    assert_eq!(status, Some(1), "{text}");
+    assert!(text.contains("\"works\": false"), "{text}");
     let (status, text) = auxrec(dir.path(), &["--help"]);
     assert_eq!(status, Some(0));
     assert!(text.contains("3 finished but trace was lost"), "{text}");

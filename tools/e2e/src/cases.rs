@@ -2,6 +2,7 @@
 
 //! The cases.
 
+mod doctor;
 mod endings;
 mod seen;
 mod traces;
@@ -13,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context, Result};
 
+use doctor::doctor;
 pub use endings::random;
 use endings::{attach, exact, full_disk, interrupted, killed, max_size};
 pub use seen::Seen;
@@ -119,7 +121,7 @@ pub fn all() -> impl Iterator<Item = Case> {
 }
 
 /// What users do, and what goes wrong then.
-const USUAL: [Case; 38] = [
+const USUAL: [Case; 39] = [
     trace(
         "ring of 2 pages",
         Trace {
@@ -378,6 +380,10 @@ const USUAL: [Case; 38] = [
     Case {
         name: "limits of an unprivileged user",
         what: What::Steps(unprivileged),
+    },
+    Case {
+        name: "doctor predicts what recording does",
+        what: What::Steps(doctor),
     },
 ];
 

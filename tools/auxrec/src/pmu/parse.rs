@@ -19,6 +19,11 @@ const WITHOUT_AUX: [&str; 6] = [
 const SPE_INTERVAL: u64 = 4096;
 
 impl Pmus {
+    /// Whether the PMU of this name is one that never writes trace.
+    pub(crate) fn is_without_aux(name: &str) -> bool {
+        WITHOUT_AUX.contains(&name)
+    }
+
     /// Parses a list of events in the form `pmu/term=value,…/modifiers` or `name[:modifiers]`, and of
     /// groups `{event,event}[:modifiers]`. Each group is an item, and each event outside of one.
     ///
@@ -73,7 +78,7 @@ impl Pmus {
             };
         let mut spec = if self.names().iter().any(|known| known == name) && text.contains('/') {
             EventSpec {
-                aux: !WITHOUT_AUX.contains(&name),
+                aux: !Self::is_without_aux(name),
                 ..EventSpec::new(text, self.get(name)?)
             }
         } else if let Some(event) = Self::symbol(text, name) {

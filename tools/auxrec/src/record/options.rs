@@ -3,18 +3,20 @@
 //! What to record, and what came of it.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use auxview::loss::Loss;
 
 use crate::control::Channel;
 use crate::delay::{Delay, Switch as Switching};
+use crate::error::{Error, Result};
 use crate::live::Live;
 use crate::parallel::Queued;
 use crate::session::OnTruncate;
 use crate::size::RingSizes;
 use crate::snapshot::Blind;
+use crate::sys::Workload;
 use crate::target::Target;
 use crate::tracepoints;
 
@@ -118,5 +120,19 @@ impl Outcome {
         self.rings
             .iter()
             .fold(Loss::default(), |sum, (_, loss, _)| sum.plus(*loss))
+    }
+}
+
+impl Options {
+    /// The command, which waits.
+    pub(super) fn workload(&self) -> Result<Option<Workload>> {
+        let Some(program) = self.command.first() else {
+            return Ok(None);
+        };
+        let workload = Workload::prepare(&self.command).map_err(|e| {
+            let name = Path::new(program).display();
+            Error::failed(format!("cannot start a process for `{name}`: {e}"))
+        })?;
+        Ok(Some(workload))
     }
 }

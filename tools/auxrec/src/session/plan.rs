@@ -80,6 +80,12 @@ pub(crate) fn default_watermark(aux: usize, events: &[(EventSpec, Role)]) -> u32
 /// Files that are open beside those of events: the recording, signals, timers.
 const OTHER_FILES: usize = 64;
 
+/// How many files a recording has open at most, with so many `events` and `owners` of rings on each of so many `places`.
+pub(crate) fn most_files(events: usize, owners: usize, places: usize) -> usize {
+    // The probes of CPUs, rings of sideband records, and one epoll set a ring at most.
+    events * places + (places * 2 + 1) * owners + OTHER_FILES
+}
+
 /// What is done about an event that the kernel has turned off, its area being full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnTruncate {
@@ -408,9 +414,8 @@ impl Plan {
         let places = self.cpus.as_ref().map_or(1, Vec::len);
         let code = usize::from(self.code.is_some());
         let tracking = usize::from(!self.events.is_empty()) + code;
-        let events = (self.events.len().max(1) + tracking) * threads * places;
-        // The probes of CPUs, rings of sideband records, and one epoll set a ring at most.
-        events + (places * 2 + 1) * self.owners().count() + OTHER_FILES
+        let events = (self.events.len().max(1) + tracking) * threads;
+        most_files(events, self.owners().count(), places)
     }
 
     /// The threads that the processes have now.

@@ -23,6 +23,7 @@ const LIMITS: Limits = Limits {
     may_perf: false,
     nofile: Some(1024),
     files: 0,
+    filtered: false,
 };
 
 /// An event of a PMU of this type.

@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use perf_event_open_sys as sys;
 use perf_event_open_sys::bindings::perf_event_attr;
 use perfdata::{Attr, Read};
+use rustix::io::Errno;
 
 use super::mapping::Mapping;
 use super::system::{Control, Count, Handle, Of, System};
@@ -316,6 +317,16 @@ fn perf_event_open(
     }
     // SAFETY: The kernel just gave this descriptor to us, and nobody else has it.
     Ok(Box::new(Perf(unsafe { OwnedFd::from_raw_fd(fd) })))
+}
+
+/// What `perf_event_open` returns for flags that no kernel knows. A kernel with perf events returns `EINVAL`, before it looks at
+/// anything else.
+pub fn probe_call() -> Errno {
+    let mut raw = perf_event_attr::default();
+    // SAFETY: `raw` is a valid attribute for the time of the call. With these flags the kernel opens nothing, so there is no descriptor
+    // to close.
+    unsafe { sys::perf_event_open(&raw mut raw, 0, -1, -1, libc::c_ulong::MAX) };
+    Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::INVAL)
 }
 
 fn check(result: i32) -> io::Result<()> {

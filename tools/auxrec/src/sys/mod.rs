@@ -12,8 +12,8 @@ mod mapping;
 mod process;
 mod system;
 
-pub use event::Event;
 pub(crate) use event::Kernel;
+pub use event::{probe_call, Event};
 pub use mapping::{Field, Mapping};
 pub use process::Workload;
 pub use system::Count;
@@ -96,6 +96,25 @@ pub fn capable(capability: u32) -> bool {
     holds(&status, namespace.ok(), capability)
 }
 
+/// Whether this process is in a user namespace other than the initial one.
+pub fn is_contained() -> bool {
+    fs::metadata("/proc/self/ns/user").is_ok_and(|meta| meta.ino() != INITIAL)
+}
+
+/// Whether a seccomp filter sees the system calls of this process.
+pub fn is_filtered() -> bool {
+    let status = fs::read("/proc/self/status").unwrap_or_default();
+    has_filter(&String::from_utf8_lossy(&status))
+}
+
+/// Whether a process with this `/proc/PID/status` has a filter: mode 2 of `PR_GET_SECCOMP`.
+fn has_filter(status: &str) -> bool {
+    let mode = status
+        .lines()
+        .find_map(|line| line.strip_prefix("Seccomp:"));
+    mode.is_some_and(|mode| mode.trim() == "2")
+}
+
 /// Number of the initial user namespace, `PROC_USER_INIT_INO` of `include/linux/proc_ns.h`.
 const INITIAL: u64 = 0xefff_fffd;
 
@@ -115,6 +134,8 @@ fn holds(status: &str, namespace: Option<u64>, capability: u32) -> bool {
 pub const CAP_IPC_LOCK: u32 = 14;
 /// To administrate; stands in for others.
 pub const CAP_SYS_ADMIN: u32 = 21;
+/// To raise hard limits.
+pub const CAP_SYS_RESOURCE: u32 = 24;
 /// To use perf without restriction.
 pub const CAP_PERFMON: u32 = 38;
 
@@ -151,5 +172,12 @@ mod tests {
             let found = holds(status, namespace, CAP_IPC_LOCK);
             assert_eq!(found, held, "{status} {namespace:x?}");
         }
+    }
+
+    #[test]
+    fn filters() {
+        assert!(has_filter("Seccomp:\t2\nSeccomp_filters:\t1\n"));
+        assert!(!has_filter("Seccomp:\t0\nSeccomp_filters:\t0\n"));
+        assert!(!has_filter(""));
     }
 }
