@@ -88,8 +88,40 @@ pub(super) fn run(cache: &Cache, dir: &Path) -> Result<Case> {
     let case = libtest::parse(&log.text(), good);
     progress.end(&case.counts().summary());
     cases.push(case);
+    cases.push(packages(cargo(&[]), &dir)?);
     cases.push(installs(cache, &dir)?);
     Ok(Case::suite("host", cases))
+}
+
+/// The crates that are fit for crates.io, with those that they need.
+const PUBLISHED: [&str; 8] = [
+    "auxcore",
+    "auxrec",
+    "auxview",
+    "intel_pt",
+    "interpreter",
+    "pattern_codec",
+    "perfdata",
+    "tracering",
+];
+
+/// Whether cargo packages them, each from the packages of the others. It does not build what is in the packages.
+fn packages(mut cargo: Command, dir: &Path) -> Result<Case> {
+    const NAME: &str = "packages for crates.io";
+
+    // Stable only in a newer cargo than the root has.
+    cargo.env("RUSTC_BOOTSTRAP", "1").args([
+        "package",
+        "-Zpackage-workspace",
+        "--no-verify",
+        "--offline",
+        "--locked",
+        "--allow-dirty",
+    ]);
+    for name in PUBLISHED {
+        cargo.args(["-p", name]);
+    }
+    check(dir, NAME, &mut cargo)
 }
 
 /// What `make install` installs below `/usr`, besides man pages.
