@@ -13,6 +13,7 @@ use crate::{
     Transition, //
 };
 use kernel::{
+    interrupt,
     module::this_module,
     prelude::*, //
 };
@@ -105,18 +106,10 @@ impl Work {
             return;
         };
         let from = match self.reason {
-            Reason::Signal => {
-                // The frame is complete.
-                drop(transit);
-                tracer::dispatch(Transition::Handler);
-                return;
-            }
-            Reason::Vsyscall => {
-                // The call is made.
-                drop(transit);
-                tracer::dispatch(Transition::Emulated);
-                return;
-            }
+            // The frame is complete.
+            Reason::Signal => return end(transit, Transition::Handler),
+            // The call is made.
+            Reason::Vsyscall => return end(transit, Transition::Emulated),
             // SAFETY: There always is a current task.
             Reason::Breakpoint(_) if unsafe { bindings::rust_stepping_probe_address() } != 0 => {
                 // It goes back to execute a copy of the instruction, with the kernel's trap flag.
@@ -135,11 +128,22 @@ impl Work {
             };
             len = read;
         }
-        drop(transit);
-        tracer::dispatch(Transition::Probed {
-            // CAST: An address has 64 bits.
-            from: from as u64,
-            text: text.get(..len).unwrap_or(&[]),
-        });
+        end(
+            transit,
+            Transition::Probed {
+                // CAST: An address has 64 bits.
+                from: from as u64,
+                text: text.get(..len).unwrap_or(&[]),
+            },
+        );
     }
+}
+
+/// The task is not in transit any more, which this transition reports.
+fn end(transit: Transit, transition: Transition<'_>) {
+    // A tracer that starts in between would set the trap flag, and take it for another's in the transition.
+    let _irq = interrupt::local_interrupt_disable();
+
+    drop(transit);
+    tracer::dispatch(transition);
 }
