@@ -41,6 +41,9 @@ pub struct Code {
     attr: Attr,
     path: PathBuf,
     store: Mutex<Store>,
+    /// The text of a file from the beginning of a page, into which the trigger puts its breakpoint. A process has a copy of that page
+    /// then, of which the tracer tells. Where it is as in the file it is left out: decoders find it there, with its symbols.
+    probed: Vec<u8>,
 }
 
 #[derive(Debug, Default)]
@@ -98,7 +101,13 @@ impl Code {
             attr,
             path: dir.join(file),
             store: Mutex::default(),
+            probed: Vec::new(),
         })
+    }
+
+    /// Sets the text from the beginning of the page that has the trigger's breakpoint.
+    pub(crate) fn set_probed(&mut self, text: Vec<u8>) {
+        self.probed = text;
     }
 
     /// The attribute of the tracepoint's event.
@@ -135,7 +144,8 @@ impl Code {
                 out.extend(bytes.get(rest..at).unwrap_or_default());
                 rest = end;
             }
-            if let Some(told) = Told::parse(record.body, tracking).filter(|_| is_code) {
+            let told = Told::parse(record.body, tracking).filter(|_| is_code);
+            if let Some(told) = told.filter(|told| !told.is_of(&self.probed)) {
                 self.tell(&mut store, &told, attr, &mut out)?;
             }
             at = end;
@@ -230,6 +240,15 @@ impl<'a> Told<'a> {
     }
 }
 
+impl Told<'_> {
+    /// Whether it is where the page that begins with these bytes has it.
+    fn is_of(&self, page: &[u8]) -> bool {
+        let at = usize::try_from(self.address).unwrap_or(usize::MAX) % sys::page_size();
+        page.get(at..)
+            .is_some_and(|rest| rest.starts_with(self.text))
+    }
+}
+
 fn word(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
 }
@@ -297,6 +316,23 @@ mod tests {
         fs::remove_file(&path).unwrap();
         fs::create_dir(&path).unwrap();
         assert!(!is_ours(&path));
+    }
+
+    #[test]
+    fn the_page_of_the_trigger_is_left_out() {
+        let page = b"\x90\x55\xc3";
+        for (address, text, is_of) in [
+            (0x7000, &b"\x90"[..], true),
+            (0x7001, b"\x55\xc3", true),
+            (0x7001, b"\xcc", false),
+            (0x7002, b"\xc3\x90", false),
+            (0x7010, b"\x90", false),
+        ] {
+            let id = SampleId::default();
+            let told = Told { id, address, text };
+            assert_eq!(told.is_of(page), is_of, "{address:#x} {text:x?}");
+            assert!(!told.is_of(&[]));
+        }
     }
 
     #[test]

@@ -18,6 +18,7 @@ use crate::pmu::Format;
 use crate::ring::{pieces, steps, Area};
 use crate::session::{Clock, Mode, Moment, OnTruncate, Rings, Session};
 use crate::sys::Mapping;
+use crate::trigger::Hits;
 use auxview::loss::Loss;
 use auxview::trace::since;
 
@@ -50,6 +51,8 @@ pub struct Drain {
     attr: Attr,
     /// Where code goes that a tracer tells of, and the numbers of the event that tells, and of the tracking event.
     code: Option<(Arc<Code>, [usize; 2])>,
+    /// What the records tell of the trigger, if there is one.
+    pub(crate) hits: Option<Hits>,
     /// Where records of such have their time.
     time: TimePlace,
     /// The clock of that time.
@@ -167,6 +170,7 @@ impl Drain {
                 .code
                 .clone()
                 .map(|code| (code, session.plan().numbers_for_code())),
+            hits: Hits::new(session.plan()),
             records: Vec::new(),
             bounce: vec![0; BOUNCE],
             off: false,
@@ -346,6 +350,11 @@ impl Drain {
                 let (first, last) = times.unwrap_or((time, time));
                 times = Some((first.min(time), last.max(time)));
             }
+            if let (Some(hits), RecordType::SAMPLE) = (&mut self.hits, record.kind) {
+                if let Some(number) = rings.number_of(record.body) {
+                    hits.sample(number, record.body);
+                }
+            }
             // Of the others nothing is needed here, and there may be many.
             if !matches!(record.kind, RecordType::AUX | RecordType::LOST) {
                 continue;
@@ -355,7 +364,10 @@ impl Drain {
                     self.newest = time;
                     self.loss.aux(&aux, time);
                 }
-                Event::Lost(lost) => self.loss.lost(lost.lost),
+                Event::Lost(lost) => {
+                    self.loss.lost(lost.lost);
+                    self.hits.iter_mut().for_each(Hits::lost);
+                }
                 _ => {}
             }
         }

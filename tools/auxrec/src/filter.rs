@@ -115,7 +115,7 @@ fn unknown(what: &str) -> Error {
 }
 
 /// A number in decimal, or in hexadecimal after `0x`.
-fn number(text: &str) -> Option<u64> {
+pub(crate) fn number(text: &str) -> Option<u64> {
     match text.strip_prefix("0x") {
         Some(hex) => u64::from_str_radix(hex, 16).ok(),
         None => text.parse().ok(),
@@ -123,7 +123,7 @@ fn number(text: &str) -> Option<u64> {
 }
 
 /// Where in a file a function is.
-fn function(path: &Path, name: &str) -> Result<Range<u64>> {
+pub(crate) fn function(path: &Path, name: &str) -> Result<Range<u64>> {
     let shown = path.display();
     let bytes = fs::read(path).map_err(|e| Error::usage(format!("cannot read {shown}: {e}")))?;
     let file = object::File::parse(bytes.as_slice())
@@ -145,14 +145,16 @@ fn function(path: &Path, name: &str) -> Result<Range<u64>> {
     found.dedup();
     match found.as_slice() {
         [one] => Ok(one.clone()),
-        [] => Err(Error::usage(format!("{shown} has no function `{name}`"))),
+        [] => Err(Error::usage(format!(
+            "{shown} has no function `{name}`; of a file without symbols give the place as a number"
+        ))),
         several => {
             let places: Vec<_> = several
                 .iter()
-                .map(|at| format!("{:#x}/{:#x}", at.start, at.end - at.start))
+                .map(|at| format!("{:#x} ({:#x} bytes)", at.start, at.end - at.start))
                 .collect();
             Err(Error::usage(format!(
-                "{shown} has several functions `{name}`; give the place of one: {}",
+                "{shown} has several functions `{name}`; give the place of one as a number: {}",
                 places.join(", ")
             )))
         }
@@ -230,6 +232,40 @@ mod tests {
             .unwrap();
         let place = usize::try_from(at.start).unwrap()..usize::try_from(at.end).unwrap();
         assert_eq!(&bytes[place], code);
+    }
+
+    /// Of a program in which two functions have the same name.
+    #[test]
+    fn one_of_several_functions_is_not_guessed() {
+        let bytes = fs::read(std::env::current_exe().unwrap()).unwrap();
+        let file = object::File::parse(bytes.as_slice()).unwrap();
+        let texts = file
+            .symbols()
+            .filter(|symbol| symbol.kind() == SymbolKind::Text);
+        let mut by_length = std::collections::HashMap::new();
+        let (kept, renamed) = texts
+            .filter_map(|symbol| Some((symbol.address(), symbol.name().ok()?)))
+            .find_map(|(at, name)| {
+                let (first, other) = *by_length.entry(name.len()).or_insert((at, name));
+                (first != at && other != name).then_some((other, name))
+            })
+            .unwrap();
+        let entry = [b"\0", renamed.as_bytes(), b"\0"].concat();
+        let (names, len) = file
+            .section_by_name(".strtab")
+            .unwrap()
+            .file_range()
+            .unwrap();
+        let [names, len] = [names, len].map(|at| usize::try_from(at).unwrap());
+        let mut all = bytes[names..names + len].windows(entry.len());
+        let at = names + all.position(|bytes| bytes == entry).unwrap() + 1;
+        let mut twice = bytes.clone();
+        twice[at..at + kept.len()].copy_from_slice(kept.as_bytes());
+        let program = tempfile::NamedTempFile::new().unwrap();
+        fs::write(program.path(), twice).unwrap();
+        let error = function(program.path(), kept).unwrap_err().to_string();
+        let says = format!("has several functions `{kept}`; give the place of one as a number: 0x");
+        assert!(error.contains(&says), "{error}");
     }
 
     #[test]

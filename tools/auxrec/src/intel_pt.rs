@@ -131,6 +131,7 @@ mod tests {
             events: vec![(Pmus::at(dir).event(event).unwrap(), Role::Aux)],
             cgroup: None,
             code: None,
+            trigger: None,
             sideband: Flags::empty(),
             filter: None,
             data: 4096,

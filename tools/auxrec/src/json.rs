@@ -25,6 +25,7 @@ pub fn outcome(outcome: &Outcome) -> Value {
         "snapshots": outcome.snapshots.map(|(times, blind)| {
             json!({ "times": times, "blind_ns": { "max": blind.max, "sum": blind.sum } })
         }),
+        "trigger_hits": outcome.hits,
         "wakeups": outcome.wakeups,
         "events": total.events,
         "queue": outcome.queue.map(|queue| {

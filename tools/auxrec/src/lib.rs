@@ -54,6 +54,7 @@ mod snapshot;
 pub mod sys;
 pub mod target;
 pub mod tracepoints;
+mod trigger;
 mod watch;
 
 pub use error::{Error, Result};

@@ -280,6 +280,23 @@ impl Limits {
         ))
     }
 
+    /// What a refusal to open the event of a trigger means.
+    #[must_use]
+    pub fn explain_trigger(&self, error: &io::Error, event: &str, what: &str) -> Error {
+        use rustix::io::Errno;
+        /// The kernel's `ENOTSUPP`, of which user space has no name.
+        const ENOTSUPP: i32 = 524;
+        let errno = Errno::from_io_error(error);
+        let refused = matches!(errno, Some(Errno::INVAL | Errno::IO));
+        if !refused && error.raw_os_error() != Some(ENOTSUPP) {
+            return self.explain_open(error, event, what);
+        }
+        Error::failed(format!(
+            "cannot open `{event}` for {what}: the kernel can put no uprobe there. The place may be outside of the file, or have no \
+             instruction that can be probed: give another one, ADDRESS@FILE ({error})"
+        ))
+    }
+
     /// What a refusal to open an event in the group of one of `pmu` that writes trace means.
     #[must_use]
     pub fn explain_member(

@@ -145,6 +145,9 @@ struct Record {
     /// with e also when the recording ends
     #[arg(short = 'S', long, value_name = "[SIZE][e]", num_args = 0..=1, default_missing_value = "")]
     snapshot: Option<String>,
+    /// With -S: take a snapshot, too, when this place of the program is reached: FUNCTION, FUNCTION@FILE or ADDRESS@FILE
+    #[arg(long, value_name = "FUNCTION")]
+    trigger: Option<String>,
     /// With -S: let new names, mappings and other records overwrite old ones too, and write those that are there with each snapshot
     #[arg(long)]
     overwrite: bool,
@@ -312,6 +315,7 @@ impl Record {
             per_thread: self.per_thread,
             on_truncate: self.on_truncate.into(),
             snapshot: self.snapshot.as_deref().map(parse_snapshot).transpose()?,
+            trigger: self.trigger.clone(),
             overwrite: self.overwrite,
             delay: self
                 .delay
@@ -382,6 +386,11 @@ impl Record {
                     "{times} snapshots, nothing traced for {} us at most on a ring, {} us in all",
                     blind.max.div_ceil(1000),
                     blind.sum.div_ceil(1000),
+                ));
+            }
+            if let (Some(hits), Some((times, _))) = (outcome.hits, outcome.snapshots) {
+                say(format_args!(
+                    "the trigger was reached {hits} times, and {times} snapshots were taken"
                 ));
             }
             if let (Some(queue), true) = (outcome.queue, self.verbose) {

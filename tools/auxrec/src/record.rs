@@ -2,6 +2,8 @@
 
 //! `record`: from the options to the file.
 
+use std::sync::Arc;
+
 use crate::control::Channel;
 use crate::decoder;
 use crate::delay::Switch as Switching;
@@ -16,6 +18,7 @@ use crate::snapshot::Snapshots;
 use crate::sys::{self, Kernel, System, Workload};
 use crate::target::Target;
 use crate::tracepoints::Tracepoints;
+use crate::trigger::Trigger;
 use crate::watch::Watch;
 use auxview::size::bytes;
 
@@ -51,6 +54,16 @@ fn record_on(system: &'static dyn System, options: &Options) -> Result<Outcome> 
     let online = system.online()?;
     let limits = Limits::read(online.len());
     let mut plan = options.plan(system, &limits, &online)?;
+    // Dropped after the events.
+    let trigger = options.trigger.as_deref();
+    let trigger = trigger.map(|text| Trigger::define(text, options));
+    let mut trigger = trigger.transpose()?;
+    if let Some(trigger) = &mut trigger {
+        trigger.add(&mut plan, &limits)?;
+        if let Some(code) = plan.code.as_mut().and_then(Arc::get_mut) {
+            code.set_probed(trigger.page());
+        }
+    }
     let control = options.control.as_ref().map(Channel::open).transpose()?;
     let usr2 = options.snapshot.is_some() || options.switch_output == Some(Switching::Signal);
     let mut watch = Watch::new(usr2, control)?;

@@ -196,6 +196,14 @@ impl Session {
         }
     }
 
+    /// How often the trigger was reached; [`None`] if there is none.
+    #[must_use]
+    pub fn hits(&self) -> Option<u64> {
+        let number = self.plan.trigger?;
+        let hits = self.rings.iter().map(|rings| rings.hits(number));
+        Some(hits.fold(0, u64::saturating_add))
+    }
+
     /// The clock of the events' records.
     #[must_use]
     pub fn record_clock(&self) -> Clock {

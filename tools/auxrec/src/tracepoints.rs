@@ -23,9 +23,6 @@ use crate::session::Plan;
 use crate::sys;
 use auxview::loss::Loss;
 
-/// `PERF_TYPE_TRACEPOINT`.
-const TRACEPOINT: u32 = 2;
-
 /// An error of tracefs or of the recording, as a sentence.
 #[derive(Debug)]
 pub(crate) struct Failure(Error);
@@ -285,7 +282,7 @@ fn attr(plan: &Plan) -> Attr {
     let own_clock = plan.has_own_clock();
     flags.set(Flags::USE_CLOCKID, own_clock);
     Attr {
-        kind: TRACEPOINT,
+        kind: sys::TRACEPOINT,
         sample_period: 1,
         sample_type: SampleType::IDENTIFIER
             | SampleType::TID

@@ -75,6 +75,8 @@ pub(crate) struct Watch {
     /// Every so many ns, and when next.
     rotation: Option<(u64, u64)>,
     beat: Option<Beat>,
+    /// Whether the next wait is over at once.
+    soon: bool,
     ready: Vec<epoll::Event>,
 }
 
@@ -204,6 +206,7 @@ impl Watch {
             steps: VecDeque::new(),
             rotation: None,
             beat: None,
+            soon: false,
             ready: Vec::with_capacity(64),
         };
         watch.add(watch.stop.as_fd(), STOP)?;
@@ -268,6 +271,11 @@ impl Watch {
         Ok(())
     }
 
+    /// Has the next wait only look for what is there.
+    pub fn soon(&mut self) {
+        self.soon = true;
+    }
+
     /// Answers a command.
     pub fn answer(&mut self) {
         if let Some(control) = &mut self.control {
@@ -287,7 +295,10 @@ impl Watch {
             self.rotation.map(|(_, at)| at),
         ];
         let next = next.into_iter().flatten().min();
-        let wait = next.map(|at| timespec(at.saturating_sub(sys::now())));
+        let wait = match std::mem::take(&mut self.soon) {
+            true => Some(timespec(0)),
+            false => next.map(|at| timespec(at.saturating_sub(sys::now()))),
+        };
         self.ready.clear();
         let spare = rustix::buffer::spare_capacity(&mut self.ready);
         match epoll::wait(&self.poll, spare, wait.as_ref()) {

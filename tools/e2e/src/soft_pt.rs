@@ -9,6 +9,7 @@ mod followed;
 mod reported;
 mod runs;
 mod sampled;
+mod triggered;
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
@@ -37,7 +38,7 @@ use crate::stops;
 pub type Case = (&'static str, fn() -> Result<String>);
 
 /// All cases.
-pub const ALL: [Case; 24] = [
+pub const ALL: [Case; 28] = [
     ("soft_pt: attached and detached", attach),
     ("soft_pt: closed while it runs", close),
     ("soft_pt: a ring that nobody reads", full),
@@ -56,6 +57,13 @@ pub const ALL: [Case; 24] = [
     ("soft_pt: address filters", filters),
     ("soft_pt: outside of all filters", stops::outside),
     ("soft_pt: a snapshot", snapshot),
+    ("soft_pt: a trigger", triggered::hits),
+    (
+        "soft_pt: the end of a snapshot at a trigger",
+        triggered::end,
+    ),
+    ("soft_pt: a trigger of a process", triggered::process),
+    ("soft_pt: what is no trigger", triggered::refused),
     ("soft_pt: the time of each piece", times),
     ("soft_pt: many short runs", runs::same),
     ("soft_pt: each single step is reported", reported::steps),

@@ -168,6 +168,7 @@ pub fn pin(cpu: usize) -> Result<()> {
 }
 
 /// Computes for so long.
+#[inline(never)]
 pub fn spin(time: Duration) {
     let end = Instant::now() + time;
     let mut n = 0u64;

@@ -3,7 +3,7 @@
 //! Where the files are.
 
 use std::fs::{self, File};
-use std::io::{self, ErrorKind, Read};
+use std::io::{self, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
@@ -111,6 +111,17 @@ impl Tracefs {
     pub fn write(&self, file: impl AsRef<Path>, text: &str) -> Result<()> {
         let path = self.dir.join(file);
         fs::write(&path, text).map_err(|e| refused(&path, &e))
+    }
+
+    /// Adds a line to a file of it that has several, such as `uprobe_events`. [`write`](Self::write) would remove the others.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn append(&self, file: impl AsRef<Path>, line: &str) -> Result<()> {
+        let path = self.dir.join(file);
+        let open = File::options().append(true).open(&path);
+        open.and_then(|mut file| file.write_all(line.as_bytes()))
+            .map_err(|e| refused(&path, &e))
     }
 
     /// How its sub-buffers are laid out now.

@@ -56,6 +56,8 @@ pub struct Options {
     pub per_thread: bool,
     /// Whether new trace overwrites old. SIGUSR2 and a command request snapshots.
     pub snapshot: Option<Snapshot>,
+    /// Whose reaching requests a snapshot, too: `FUNCTION`, `FUNCTION@FILE` or `ADDRESS@FILE`.
+    pub trigger: Option<String>,
     /// Whether new sideband records overwrite old ones too, and are written with each snapshot.
     pub overwrite: bool,
     /// When the trace is enabled.
@@ -109,6 +111,8 @@ pub struct Outcome {
     pub path: PathBuf,
     /// Number of snapshots, and how long nothing was traced meanwhile.
     pub snapshots: Option<(u64, Blind)>,
+    /// How often the trigger was reached, if there is one.
+    pub hits: Option<u64>,
     /// Exit status of the command.
     pub status: Option<i32>,
 }

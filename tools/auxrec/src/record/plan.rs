@@ -52,6 +52,9 @@ impl Options {
                 "trace goes into samples or into snapshots: choose --aux-sample or -S",
             ));
         }
+        if self.trigger.is_some() && self.snapshot.is_none() {
+            return Err(Error::usage("--trigger takes snapshots: give -S with it"));
+        }
         if self.overwrite && self.snapshot.is_none() {
             return Err(Error::usage(
                 "--overwrite keeps the newest records for snapshots: give -S with it",
@@ -185,6 +188,7 @@ impl Options {
                 .map(Arc::new),
             filter: self.filter.as_deref().map(filter::resolve).transpose()?,
             code: None,
+            trigger: None,
         };
         let plan = Plan {
             code: self.code(&plan)?,
@@ -222,7 +226,7 @@ impl Options {
         let threads = rings.div_ceil(share(rings, self.drains(rings)));
         let clock = session.clock();
         let event = |number| EventDesc {
-            attr: plan.attr(number),
+            attr: plan.attr_in_file(number),
             ids: session.ids(number),
             name: plan.name(number).to_owned(),
         };

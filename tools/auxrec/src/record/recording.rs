@@ -22,6 +22,7 @@ use crate::session::{Mode, Rings, Session};
 use crate::snapshot::Snapshots;
 use crate::sys::Workload;
 use crate::tracepoints::Tracepoints;
+use crate::trigger::Hits;
 use crate::watch::Wake;
 use auxview::loss::Loss;
 
@@ -231,10 +232,53 @@ impl Recording {
                 (false, false) => Again::Drained,
             };
             let pass = drain::pass(&mut self.session, &mut self.drains, again, &mut self.output)?;
+            self.trigger(options, due)?;
+            if self.is_triggered() {
+                desk.watch.soon();
+            }
             self.output.turn()?;
             stop |= pass.over || self.output.is_over();
             if due {
                 self.output.checkpoint()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the trigger was reached since the last snapshot that it has caused.
+    fn is_triggered(&self) -> bool {
+        let mut hits = self.drains.iter().filter_map(|drain| drain.hits.as_ref());
+        hits.any(Hits::are_pending)
+    }
+
+    /// Takes a snapshot if the trigger was reached. All hits that were read before share it. One that is read while it is taken has
+    /// another: its trace may not be in this one.
+    ///
+    /// Then resumes what the hits have paused; `due`: it is time to look for threads that have ended.
+    fn trigger(&mut self, options: &Options, due: bool) -> Result<()> {
+        if self.is_triggered() {
+            let hits = self
+                .drains
+                .iter_mut()
+                .filter_map(|drain| drain.hits.as_mut());
+            hits.for_each(Hits::answer);
+            self.snapshot(options, None)?;
+        }
+        for (rings, drain) in self.session.rings().iter().zip(&mut self.drains) {
+            let Some(hits) = &mut drain.hits else {
+                continue;
+            };
+            if due {
+                hits.look();
+            }
+            if let Some(on) = hits.switch() {
+                let switched = rings.switch_members(on, |number| hits.is_clock(number));
+                switched.map_err(|e| {
+                    Error::failed(format!(
+                        "cannot resume the trace of {}: its PMU may be gone ({e})",
+                        rings.name()
+                    ))
+                })?;
             }
         }
         Ok(())
@@ -289,7 +333,7 @@ impl Recording {
                 drain.pass(rings, mode, Again::Never, part)?;
             }
         }
-        if options.snapshot.is_some_and(|snapshot| snapshot.at_exit) {
+        if options.snapshot.is_some_and(|snapshot| snapshot.at_exit) || self.is_triggered() {
             self.snapshot(options, None)?;
         }
         if let Some(snapshots) = &self.snapshots {
@@ -299,6 +343,9 @@ impl Recording {
                 ("blind_ns", snapshots.blind.sum.to_string()),
             ];
         }
+        let hits = self.session.hits();
+        let hits = hits.map(|hits| ("trigger_hits", hits.to_string()));
+        self.output.notes.extend(hits);
         if let (Ok(()), Some(events)) = (&tracepoints, &mut self.tracepoints) {
             let written = events.write(&mut self.output);
             tracepoints = written.map(|lost| self.missed.extend(lost));
@@ -424,6 +471,7 @@ impl Recording {
             files: self.output.parts(),
             path: self.output.path().to_owned(),
             snapshots: self.snapshots.map(|s| (s.times, s.blind)),
+            hits: self.session.hits(),
             status,
         })
     }

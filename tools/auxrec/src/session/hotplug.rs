@@ -42,9 +42,11 @@ impl Rings {
             let event = Event::of(again.system, &attr, plan.of(-1), again.cpu, leader)?;
             let known = self.known.iter().find(|known| known.number == number);
             let known = known.ok_or(std::io::ErrorKind::NotFound)?;
-            // The event that writes trace, and its group, share the ring of the trace.
+            // The event that writes trace, its group, and the trigger share the ring of the trace.
             let beside = self.beside.as_ref();
-            let beside = beside.filter(|_| number != self.number && leader.is_none());
+            let of_trace =
+                number == self.number || leader.is_some() || plan.trigger == Some(number);
+            let beside = beside.filter(|_| !of_trace);
             event.set_output(beside.map_or(&owner.event, |beside| &beside.owner))?;
             renamed.push((event.id()?, known.id));
             Ok(Opened {
@@ -79,6 +81,15 @@ impl Rings {
         for (before, old) in self.before.iter_mut().zip(state.events.iter()) {
             if let Some(count) = old.event.count()? {
                 *before = count.plus(before);
+            }
+        }
+        for (old, _) in &state.others {
+            if let Some(count) = old
+                .event
+                .count()?
+                .filter(|_| plan.trigger == Some(old.number))
+            {
+                self.hits = self.hits.saturating_add(count.value);
             }
         }
         (state.events, state.others) = ([new].into(), others);

@@ -144,6 +144,9 @@ impl<'a> Opening<'a> {
             (None, None) => "nobody".to_owned(),
         };
         Err(match plan.events.get(number) {
+            Some((event, _)) if plan.is_probe(number) => {
+                limits.explain_trigger(&error, &event.text, &what)
+            }
             Some((event, Role::Member(leader))) => {
                 let pmu = plan
                     .events
@@ -203,8 +206,11 @@ impl<'a> Opening<'a> {
                 ))
             })
         };
+        let is_trigger = |opened: &&Opened| plan.trigger == Some(opened.number);
         let of_trace = events.iter().skip(1).chain(&members);
-        let told: Vec<&Opened> = others.iter().chain(&tracking).collect();
+        let of_trace = of_trace.chain(others.iter().filter(is_trigger));
+        let told = others.iter().filter(|opened| !is_trigger(opened));
+        let told: Vec<&Opened> = told.chain(&tracking).collect();
         for opened in of_trace {
             join(opened, &owner.event)?;
         }
@@ -270,6 +276,7 @@ impl<'a> Opening<'a> {
             tracking,
             beside,
             known,
+            hits: 0,
             renamed: Vec::new(),
             again: again.transpose()?,
         })

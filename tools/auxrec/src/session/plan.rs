@@ -13,7 +13,7 @@ use auxview::trace::Mode;
 use crate::code::Code;
 use crate::error::{Error, Result};
 use crate::limits::Limits;
-use crate::pmu::{EventSpec, Format, Role};
+use crate::pmu::{Action, EventSpec, Format, Role};
 use crate::ring::IN_FLIGHT;
 use crate::sys::{self, Event, Of, System};
 use auxview::size::bytes;
@@ -135,6 +135,8 @@ pub struct Plan {
     pub overwrite: bool,
     /// Where code goes that a tracer tells of.
     pub code: Option<Arc<Code>>,
+    /// The number of the event that reports the hits of the trigger. Those behind it pause and resume the trace.
+    pub trigger: Option<usize>,
 }
 
 impl Plan {
@@ -217,14 +219,47 @@ impl Plan {
             },
             // The leader enables and disables its group.
             Role::Member(_) => {
-                common.flags -= Flags::DISABLED | Flags::ENABLE_ON_EXEC;
+                common.flags -= Flags::ENABLE_ON_EXEC;
+                // The recorder enables what resumes a paused trace, and waits for that.
+                let resumes = event.action == Some(Action::Resume);
+                let waits = resumes && self.trigger.is_some_and(|first| number > first);
+                common.flags.set(Flags::DISABLED, waits);
+                common.wakeup = u32::from(waits);
                 common
             }
+            // Each hit wakes the recorder, from a ring that it reads all the time.
+            Role::Other(_) if self.trigger == Some(number) => Attr {
+                wakeup: 1,
+                ..common
+            },
             Role::Other(_) => {
                 common.flags.set(Flags::WRITE_BACKWARD, self.overwrite);
                 common
             }
         }
+    }
+
+    /// The attribute of this event in the file. The tracepoint of the trigger is gone when the file is read, and perf refuses a file
+    /// without its format. So it is there as an event that counts nothing.
+    #[must_use]
+    pub(crate) fn attr_in_file(&self, number: usize) -> Attr {
+        let attr = self.attr(number);
+        if !self.is_probe(number) {
+            return attr;
+        }
+        let tracking = self.tracking_attr();
+        Attr {
+            kind: tracking.kind,
+            config: tracking.config,
+            ..attr
+        }
+    }
+
+    /// Whether the event of this number is of the trigger's tracepoint.
+    pub(super) fn is_probe(&self, number: usize) -> bool {
+        let event = self.events.get(number);
+        self.trigger.is_some_and(|first| number >= first)
+            && event.is_some_and(|(event, _)| event.pmu.kind == sys::TRACEPOINT)
     }
 
     /// Shrinks the rings to fit the limits. Returns whether they are smaller now.

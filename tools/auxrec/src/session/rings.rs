@@ -44,6 +44,8 @@ pub struct Rings {
     pub(super) beside: Option<Beside>,
     /// All events, as the file names them.
     pub(super) known: Vec<Known>,
+    /// Hits of the trigger that replaced events have counted.
+    pub(super) hits: u64,
     /// The ids of events that replace others, each with the id that the file has.
     pub(super) renamed: Vec<(u64, u64)>,
     /// Reopens the events when the CPU was offline. Rings of tasks need none.
@@ -87,6 +89,15 @@ impl Rings {
         .collect()
     }
 
+    /// How often the event of this number has counted, which is one beside those that write trace.
+    pub(super) fn hits(&self, number: usize) -> u64 {
+        let state = self.switched.lock();
+        let all = state.others.iter().map(|(opened, _)| opened);
+        let counts = all.filter(|opened| opened.number == number);
+        let counts = counts.filter_map(|opened| opened.event.count().ok()?);
+        counts.fold(self.hits, |sum, count| sum.saturating_add(count.value))
+    }
+
     /// The sideband records that were written since the last call and not overwritten, of rings in
     /// overwrite mode. The ring is paused meanwhile: the kernel counts the records that it drops.
     ///
@@ -113,6 +124,29 @@ impl Rings {
     pub(crate) fn ids(&self, number: usize) -> Vec<u64> {
         let all = self.known.iter().filter(|known| known.number == number);
         all.map(|known| known.id).collect()
+    }
+
+    /// The number of the event that has written a sample. It begins with the id.
+    pub(crate) fn number_of(&self, sample: &[u8]) -> Option<usize> {
+        let id = u64::from_le_bytes(*sample.first_chunk()?);
+        let mut all = self.known.iter();
+        all.find(|known| known.id == id).map(|known| known.number)
+    }
+
+    /// Enables or disables the members of a group that have these numbers.
+    ///
+    /// # Errors
+    /// If the PMU is gone.
+    pub(crate) fn switch_members(
+        &self,
+        on: bool,
+        numbers: impl Fn(usize) -> bool,
+    ) -> std::io::Result<()> {
+        let mut members = self.members.iter().filter(|opened| numbers(opened.number));
+        members.try_for_each(|opened| match on {
+            true => opened.event.enable(),
+            false => opened.event.disable(),
+        })
     }
 
     /// The data ring, with its reader.

@@ -130,6 +130,9 @@ fn holds(status: &str, namespace: Option<u64>, capability: u32) -> bool {
         && effective.is_some_and(|set| set & 1 << capability != 0)
 }
 
+/// `PERF_TYPE_TRACEPOINT`.
+pub const TRACEPOINT: u32 = 2;
+
 /// To lock memory without limit.
 pub const CAP_IPC_LOCK: u32 = 14;
 /// To administrate; stands in for others.

@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Snapshots that a function of the program causes (`auxrec record --trigger`).
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{ensure, Context, Result};
+use object::{Object, ObjectSymbol};
+use perfdata::Event;
+use serde_json::Value;
+
+use super::{place, Victim, PROGRAM};
+use crate::cases::PAGE;
+use crate::recorder::{pieces, wait_for};
+use crate::recording::{Ended, Reader, Recorder, TraceFile};
+use crate::workload::CALLS;
+
+const PROBES: &str = "/sys/kernel/tracing/uprobe_events";
+
+/// The symbol of a function of this program's workloads.
+fn symbol(name: &str) -> Result<String> {
+    let bytes = fs::read(PROGRAM).context("cannot read the program")?;
+    let file = object::File::parse(bytes.as_slice()).context("no program")?;
+    let mut names = file.symbols().filter_map(|symbol| symbol.name().ok());
+    let found = names.find(|text| text.contains("8workload") && text.contains(name));
+    Ok(found
+        .with_context(|| format!("no symbol {name}"))?
+        .to_owned())
+}
+
+/// What a recording has said as JSON.
+struct Told {
+    hits: u64,
+    snapshots: u64,
+}
+
+impl Told {
+    fn read(path: &str) -> Result<Self> {
+        let text = fs::read(path).with_context(|| format!("cannot read {path}"))?;
+        let value: Value = serde_json::from_slice(&text)?;
+        let number = |name: &str| {
+            let found = value.pointer(name).and_then(Value::as_u64);
+            found.with_context(|| format!("no {name} in {value}"))
+        };
+        Ok(Self {
+            hits: number("/trigger_hits")?,
+            snapshots: number("/snapshots/times")?,
+        })
+    }
+}
+
+/// How many samples an event of this name has in a file.
+fn samples(file: &TraceFile, name: &str) -> Result<u64> {
+    let bytes = fs::read(file.path()).context("cannot read the recording")?;
+    let parsed = perfdata::File::parse(&bytes)?;
+    let events = parsed.feature(perfdata::Feature::EVENT_DESC);
+    let events = events.context("no names of events")?.events()?;
+    let event = events.iter().find(|event| event.name == name);
+    let ids = &event.with_context(|| format!("no event {name}"))?.ids;
+    let mut sum = 0;
+    for record in parsed.records() {
+        let record = record?;
+        let id = record.body.first_chunk().map(|id| u64::from_le_bytes(*id));
+        let is_sample = record.kind == perfdata::RecordType::SAMPLE;
+        sum += u64::from(is_sample && id.is_some_and(|id| ids.contains(&id)));
+    }
+    Ok(sum)
+}
+
+fn arguments(trigger: &str, more: &[&str]) -> Vec<String> {
+    let all = ["-e", "soft_pt//u", "-m", "512K,256K", "-S", "--json", JSON];
+    let all = [&all[..], &["--trigger", trigger], more].concat();
+    all.into_iter().map(str::to_owned).collect()
+}
+
+const JSON: &str = "/tmp/triggered.json";
+
+/// No uprobe of a recorder is left.
+fn no_probe() -> Result<()> {
+    let probes = fs::read_to_string(PROBES).context("cannot read the uprobes")?;
+    ensure!(probes.is_empty(), "a uprobe is left: {probes}");
+    Ok(())
+}
+
+/// Records with this trigger; what it said.
+fn record(file: &TraceFile, trigger: &str, more: &[&str]) -> Result<(Told, Ended)> {
+    let recorder = Recorder::start(file.path(), &arguments(trigger, more))?;
+    let ended = recorder.wait(Reader::KeepsUp)?;
+    ensure!(
+        ended.status == 0,
+        "status {}: {}",
+        ended.status,
+        ended.errors
+    );
+    no_probe()?;
+    Ok((Told::read(JSON)?, ended))
+}
+
+/// Each call is counted and in the file, also of children; and there is a snapshot.
+pub(super) fn hits() -> Result<String> {
+    let called = symbol("6called")?;
+    let file = TraceFile::new("triggered");
+    let workload = format!("{PROGRAM} workload calls");
+    let both = format!("{workload} & {workload}; wait");
+    let of_file = format!("{called}@{PROGRAM}");
+    let mut outcome = Vec::new();
+    for (trigger, more, expected) in [
+        (&called, &["--", PROGRAM, "workload", "calls"][..], CALLS),
+        (&of_file, &["--", "sh", "-c", &both], 2 * CALLS),
+        (&of_file, &["-a", "--", "sh", "-c", &both], 2 * CALLS),
+        (
+            &of_file,
+            &["--per-thread", "--", PROGRAM, "workload", "calls"],
+            CALLS,
+        ),
+    ] {
+        let (told, ended) = record(&file, trigger, more)?;
+        let seen = samples(&file, &format!("trigger:{trigger}"))?;
+        ensure!(
+            told.hits == expected && seen == expected,
+            "{more:?}: {} hits and {seen} samples, not {expected}: {}",
+            told.hits,
+            ended.errors
+        );
+        ensure!(
+            (1..=expected).contains(&told.snapshots),
+            "{more:?}: {} snapshots",
+            told.snapshots
+        );
+        let said = format!(
+            "reached {expected} times, and {} snapshots were taken",
+            told.snapshots
+        );
+        ensure!(ended.errors.contains(&said), "no {said}: {}", ended.errors);
+        outcome.push(format!("{expected} hits, {} snapshots", told.snapshots));
+    }
+    Ok(outcome.join("; "))
+}
+
+/// Whether these bytes are the end of a trace that stops at this place in a page: with `FUP` and `TIP.PGD`.
+fn stops_at(end: &[u8], offset: u64) -> bool {
+    const PGD: u8 = 0x01;
+    const FUP: u8 = 0x1d;
+    let Some((&PGD, before)) = end.split_last() else {
+        return false;
+    };
+    // The upper bits of the first byte say how much of the address follows.
+    [(1, 2), (2, 4), (3, 6), (4, 6), (6, 8)]
+        .iter()
+        .any(|&(size, len): &(u8, usize)| {
+            let at = before.len().checked_sub(len + 1);
+            matches!(
+                at.and_then(|at| before.get(at..)),
+                Some([first, low, high, ..]) if *first == size << 5 | FUP
+                    && u64::from(u16::from_le_bytes([*low, *high])) % PAGE == offset % PAGE
+            )
+        })
+}
+
+/// A snapshot ends where the program has reached the function, whenever the recorder comes.
+pub(super) fn end() -> Result<String> {
+    let caller = symbol("6caller")?;
+    let (offset, _) = place("6caller")?;
+    let file = TraceFile::new("triggered");
+    let workload = ["--", PROGRAM, "workload", "calls"];
+    let (told, ended) = record(&file, &caller, &workload)?;
+    ensure!(
+        (told.hits, told.snapshots) == (1, 1),
+        "not one call and one snapshot: {}",
+        ended.errors
+    );
+    ensure!(
+        samples(&file, &format!("trigger:{caller} pauses"))? == 1,
+        "it was not paused: {}",
+        ended.errors
+    );
+    let bytes = fs::read(file.path()).context("cannot read the recording")?;
+    let parsed = perfdata::File::parse(&bytes)?;
+    let mut ends = Vec::new();
+    for record in parsed.records() {
+        if let Event::Auxtrace(_, trace) = parsed.decode(&record?)?.0 {
+            let zeros = trace.iter().rev().take_while(|&&byte| byte == 0).count();
+            let trace = &trace[..trace.len() - zeros];
+            ends.push(trace[trace.len().saturating_sub(10)..].to_vec());
+        }
+    }
+    ensure!(
+        ends.iter().any(|end| stops_at(end, offset)),
+        "no piece ends at {offset:#x}: {ends:x?}"
+    );
+    // The function is reached, and not one of its instructions is there.
+    let calls = auxview::flamegraph::calls(&bytes, Path::new("/"))?;
+    ensure!(calls.losses() == 0, "{}", calls.summary());
+    let mut folded = Vec::new();
+    calls.fold(&mut folded)?;
+    let folded = String::from_utf8(folded).context("not UTF-8")?;
+    ensure!(
+        folded.contains("auxe2e::main") && !folded.contains("auxe2e::workload::call"),
+        "it did not end at {offset:#x}: {folded}"
+    );
+    Ok(format!("{} instructions up to it", calls.count()))
+}
+
+/// The function is of the process that is recorded, whatever it is called.
+pub(super) fn process() -> Result<String> {
+    let spin = symbol("4spin")?;
+    let victim = Victim::new()?;
+    let pid = victim.id()?.to_string();
+    let file = TraceFile::new("triggered");
+    let recorder = Recorder::start(file.path(), &arguments(&spin, &["-p", &pid]))?;
+    // A trace that was not resumed would not grow from one snapshot to the next.
+    wait_for("trace behind a snapshot", || {
+        let rings = pieces(file.path()).unwrap_or_default();
+        Ok(rings.iter().any(|pieces| {
+            let ends: BTreeSet<_> = pieces.iter().map(|(at, len)| at + len).collect();
+            ends.len() > 3
+        }))
+    })?;
+    victim.ends()?;
+    let ended = recorder.wait(Reader::KeepsUp)?;
+    ensure!(
+        ended.status == 0,
+        "status {}: {}",
+        ended.status,
+        ended.errors
+    );
+    no_probe()?;
+    let told = Told::read(JSON)?;
+    ensure!(
+        told.hits >= told.snapshots && told.snapshots > 0,
+        "{} hits, {} snapshots",
+        told.hits,
+        told.snapshots
+    );
+    Ok(format!("{} hits, {} snapshots", told.hits, told.snapshots))
+}
+
+/// What cannot be a trigger is named, and leaves no uprobe.
+pub(super) fn refused() -> Result<String> {
+    let file = TraceFile::new("triggered");
+    let workload = ["--", PROGRAM, "workload", "calls"];
+    let none = format!("none@{PROGRAM}");
+    let behind = format!("0x7fffffff@{PROGRAM}");
+    for (trigger, more, status, says) in [
+        (
+            "none",
+            &workload[..],
+            2,
+            "/bin/auxe2e has no function `none`",
+        ),
+        (&none, &workload, 2, "/bin/auxe2e has no function `none`"),
+        ("main", &["-a", "--", PROGRAM], 2, "give FUNCTION@FILE"),
+        (
+            "main",
+            &["--", "no-such-program"],
+            2,
+            "no program `no-such-program`",
+        ),
+        (
+            &behind,
+            &["-a", "--", PROGRAM],
+            1,
+            "can put no uprobe there",
+        ),
+    ] {
+        let recorder = Recorder::start(file.path(), &arguments(trigger, more))?;
+        let ended = recorder.wait(Reader::KeepsUp)?;
+        ensure!(
+            ended.status == status && ended.errors.contains(says),
+            "--trigger {trigger} {more:?}: status {}: {}",
+            ended.status,
+            ended.errors
+        );
+        no_probe()?;
+    }
+    Ok(String::new())
+}
