@@ -257,8 +257,12 @@ static bool c_pattern_open(struct c_pattern_cpu *cp, struct perf_event *event)
 
 	if (C_DEFECT(skips_unpadded) && !perf_aux_output_skip(&cp->aux.handle, C_PACKET_UNIT))
 		head = cp->aux.handle.head;
-	if (C_DEFECT(writes_unread) && head)
-		memset(phys_to_virt((buffer->table[0] & TOPA_BASE)), 0, C_PACKET_UNIT);
+	if (C_DEFECT(writes_unread) && head) {
+		unsigned long unread = (head - C_PACKET_UNIT) & (buffer->size - 1);
+		u64 entry = buffer->table[unread >> PAGE_SHIFT];
+
+		memset(phys_to_virt(entry & TOPA_BASE) + offset_in_page(unread), 0, C_PACKET_UNIT);
+	}
 
 	cp->buffer = buffer;
 	cp->written = 0;

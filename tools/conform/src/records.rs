@@ -139,8 +139,10 @@ pub struct Ledger {
     pub truncated: u64,
     /// The most room that there was at one of them, by what was read when its transaction began.
     pub room: u64,
-    /// What was read when the record before was found: its successor's transaction began behind that.
+    /// What was read when records were found last: the transactions of those that come began behind that.
     before: u64,
+    /// The format of the trace.
+    format: Option<u64>,
     /// All flags.
     pub flags: u64,
     /// The longest record.
@@ -160,6 +162,7 @@ impl Ledger {
             truncated: 0,
             room: 0,
             before: 0,
+            format: None,
             flags: 0,
             longest: 0,
         }
@@ -170,6 +173,11 @@ impl Ledger {
         let end = self.end.unwrap_or(0);
         self.skipped += head.saturating_sub(end);
         self.end = Some(end.max(head));
+    }
+
+    /// All records that there are were added, while user space had read up to `tail`.
+    pub fn ends_batch(&mut self, tail: u64) {
+        self.before = tail;
     }
 
     /// The next record, while user space has read up to `tail`.
@@ -192,6 +200,11 @@ impl Ledger {
         ensure!(
             size != 0 || flags & !(OVERWRITE | FORMAT) != 0,
             "{aux:x?} says nothing"
+        );
+        let format = *self.format.get_or_insert(flags & FORMAT);
+        ensure!(
+            size == 0 || flags & FORMAT == format,
+            "{aux:x?} has another format than those before, {format:#x}"
         );
         let end = offset
             .checked_add(size)
@@ -218,7 +231,6 @@ impl Ledger {
                 self.room = self.room.max(self.len.saturating_sub(taken));
             }
         }
-        self.before = tail;
         self.end = Some(end);
         self.bytes += size;
         self.records += 1;
@@ -265,7 +277,7 @@ mod tests {
     #[test]
     fn ledger() {
         type Row<'a> = (bool, &'a [(Aux, u64)], Option<&'a str>);
-        let table: [Row<'_>; 11] = [
+        let table: [Row<'_>; 12] = [
             (false, &[(aux(0, 10, 0), 0), (aux(10, 20, 0), 10)], None),
             (false, &[(aux(0, 10, 0), 0), (aux(16, 4, 0), 0)], None),
             (false, &[(aux(0, 4095, 0), 0)], None),
@@ -282,6 +294,11 @@ mod tests {
             (false, &[(aux(0, 10, 2), 0)], Some("not in overwrite")),
             (false, &[(aux(0, 10, 0x10), 0)], Some("does not know")),
             (false, &[(aux(0, 0, 0), 0)], Some("says nothing")),
+            (
+                false,
+                &[(aux(0, 8, 0x100), 0), (aux(8, 8, 0), 0)],
+                Some("another format"),
+            ),
             (false, &[(aux(u64::MAX, 2, 0), 0)], Some("beyond all")),
             (true, &[(aux(0, 9000, 2), 0), (aux(9000, 8, 2), 0)], None),
             (true, &[(aux(0, 10, 3), 0)], Some("never full")),

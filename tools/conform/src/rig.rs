@@ -220,6 +220,7 @@ impl Rig {
         base.store(Field::DataTail, head, Ordering::Release);
         let found = records::split(&out)?;
         let count = found.len();
+        let has_aux = found.iter().any(|record| record.kind == records::AUX);
         for record in found {
             match record.aux()? {
                 Some(aux) => {
@@ -228,6 +229,9 @@ impl Rig {
                 }
                 None => self.others.push(record),
             }
+        }
+        if has_aux {
+            self.ledger.ends_batch(self.tail);
         }
         Ok(count)
     }
@@ -323,9 +327,10 @@ impl Rig {
 
     /// Works, and reads nothing, until `aux_head` is so far.
     pub fn fills(&mut self, head: u64) -> Result<()> {
+        let before = self.ledger.truncated;
         self.until("filling the area", |rig| {
             rig.drain()?;
-            Ok(rig.head() >= head || rig.ledger.truncated > 0)
+            Ok(rig.head() >= head || rig.ledger.truncated > before)
         })
     }
 

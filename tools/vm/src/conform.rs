@@ -131,7 +131,11 @@ const DEFECTS: [Defect; 24] = [
         "records: one format, CPU",
         "flags that perf does not know",
     ),
-    defect("changes_format", "records: one format, CPU", "the formats"),
+    defect(
+        "changes_format",
+        "records: one format, CPU",
+        "another format than those before",
+    ),
     defect(
         "refuses_large",
         "map: an area 64 times as large as the smallest",
@@ -154,7 +158,7 @@ const DEFECTS: [Defect; 24] = [
     ),
     defect(
         "drops_packets",
-        "records: add up, over many laps, CPU",
+        "full: no TRUNCATED where there is room, CPU",
         "no record has a flag",
     ),
     defect(
@@ -179,7 +183,7 @@ const LASTING: [Defect; 4] = [
     defect(
         "stop_leaves_open",
         "records: all is there when the event is off, CPU",
-        "the kernel says",
+        "aux_head has moved by 0",
     ),
     defect(
         "area_leaks",

@@ -124,7 +124,7 @@ fn goes_on(pmu: &Pmu, place: Place) -> Result<String> {
         rig.read()?;
         let end = rig.ledger.end;
         rig.event.enable()?;
-        rig.fills(rig.head() + 1)?;
+        rig.traces(1)?;
         ensure!(
             rig.ledger.end >= end,
             "{:x?} behind {end:x?}",

@@ -105,7 +105,7 @@ fn pauses(pmu: &Pmu, place: Place) -> Result<String> {
 }
 
 fn resumes(pmu: &Pmu, place: Place) -> Result<String> {
-    let (mut rig, _others) = rig(pmu, place, START, &[(RESUME, 200_000)])?;
+    let (mut rig, _others) = rig(pmu, place, START, &[(RESUME, 20_000_000)])?;
     rig.event.enable()?;
     rig.traces(1)?;
     rig.settles()?;
