@@ -289,6 +289,7 @@ static void c_pattern_close(struct c_aux_cpu *cpu)
 {
 	struct c_pattern_cpu *cp = container_of(cpu, struct c_pattern_cpu, aux);
 	struct perf_event *event = cpu->handle.event;
+	static atomic_t commits = ATOMIC_INIT(0);
 	struct c_pattern_event *data;
 	unsigned long size;
 
@@ -304,9 +305,8 @@ static void c_pattern_close(struct c_aux_cpu *cpu)
 		perf_aux_output_flag(&cpu->handle, PERF_AUX_FLAG_TRUNCATED);
 	if (C_DEFECT(unknown_flag))
 		perf_aux_output_flag(&cpu->handle, 0x20);
-	if (C_DEFECT(changes_format) && data->packet.run % 2)
-		perf_aux_output_flag(&cpu->handle, PERF_AUX_FLAG_PARTIAL |
-				     PERF_AUX_FLAG_CORESIGHT_FORMAT_RAW);
+	if (C_DEFECT(changes_format) && cp->written && atomic_inc_return(&commits) % 2)
+		perf_aux_output_flag(&cpu->handle, PERF_AUX_FLAG_CORESIGHT_FORMAT_RAW);
 	if (cp->buffer->overwrite && !C_DEFECT(overwrite_head_stays))
 		cpu->handle.head += cp->written;
 	if (cp->buffer->overwrite && C_DEFECT(overwrite_head_back) && data->packet.run % 4 == 3)

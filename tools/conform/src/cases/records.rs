@@ -221,26 +221,25 @@ fn unread(pmu: &Pmu, place: Place) -> Result<String> {
     rig.fills(1)?;
     rig.event.disable()?;
     rig.drain()?;
-    let end = rig.ledger.end.unwrap_or(0);
-    let before = rig.bytes(0, end)?;
+    let mut before = rig.bytes(0, rig.ledger.end.unwrap_or(0))?;
     for _ in 0..10 {
         rig.event.enable()?;
         work();
         work();
         rig.event.disable()?;
         rig.drain()?;
-        let now = rig.bytes(0, end)?;
-        let at = now
-            .iter()
-            .zip(&before)
-            .position(|(now, before)| now != before);
+        let now = rig.bytes(0, rig.ledger.end.unwrap_or(0))?;
+        let mut pairs = now.iter().zip(&before);
+        let at = pairs.position(|(now, before)| now != before);
         ensure!(
             at.is_none(),
-            "byte {at:x?} of {end:#x} that nobody has read has changed; {:?}",
+            "byte {at:x?} of {:#x} that nobody has read has changed; {:?}",
+            before.len(),
             rig.ledger
         );
+        before = now;
     }
-    Ok(format!("{end} bytes, to {:#x}", rig.head()))
+    Ok(format!("{:#x} bytes, to {:#x}", before.len(), rig.head()))
 }
 
 fn flushed(pmu: &Pmu, place: Place) -> Result<String> {
