@@ -410,7 +410,8 @@ fn is_generated(first: u64, last: u64) -> bool {
 
 impl Current<'_> {
     /// Executes the task's next instructions, `limit` at most, until there is one that is left to the
-    /// processor; [`None`] if that cannot be done now. Rounds of a string instruction count too. `blocks` are kept from one call to the next.
+    /// processor; [`None`] if that cannot be done now. Rounds of a string instruction count too. `blocks` are
+    /// kept from one call to the next.
     ///
     /// Only in [`single_step`](crate::Tracer::single_step), for a trap that is claimed. Interrupts are off
     /// meanwhile.

@@ -100,7 +100,7 @@ impl Sub<'_> {
     }
 }
 
-/// A line. If nobody listens any more there is nobody to tell.
+/// Writes a line. An output that is closed is no error: the cases go on.
 fn say(line: impl Display) {
     let mut out = std::io::stdout().lock();
     let _ = writeln!(out, "{line}");

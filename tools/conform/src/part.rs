@@ -73,7 +73,7 @@ pub fn command(args: &[&str]) -> Result<Command> {
     Ok(command)
 }
 
-/// Runs a part as nobody; what it printed.
+/// Runs a part as the user `nobody`, and gives what it printed.
 pub fn as_nobody(args: &[&str]) -> Result<String> {
     let mut command = command(args)?;
     let output = command

@@ -18,7 +18,7 @@ use crate::stream::Known;
 /// A PMU with an AUX area.
 #[derive(Debug, Clone)]
 pub struct Pmu {
-    /// As it was asked for.
+    /// Its name in sysfs.
     pub name: String,
     /// What its events ask for; off, with all that [`SampleId`](crate::records::SampleId) has.
     attr: Attr,

@@ -188,10 +188,10 @@ impl Mapping {
     /// can write there.
     ///
     /// # Errors
-    /// What the kernel says; `EFAULT` if nobody can.
+    /// What the kernel says; `EFAULT` if the pages cannot be written.
     pub fn fill_from(&self, file: impl AsFd, len: usize) -> io::Result<usize> {
         let len = len.min(self.len);
-        // SAFETY: The kernel writes up to `len` bytes, which are within the mapping (type invariant) and borrowed by nobody; it
+        // SAFETY: The kernel writes up to `len` bytes, which are within the mapping (type invariant). No reference to them exists. It
         // checks by itself whether they are writable.
         let read = unsafe { libc::read(file.as_fd().as_raw_fd(), self.addr.as_ptr().cast(), len) };
         usize::try_from(read).map_err(|_| io::Error::last_os_error())

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! An area that nobody reads, and what comes then.
+//! Areas that are full: TRUNCATED, and how the trace goes on.
 
 use anyhow::{ensure, Result};
 use auxrec::sys::Field;

@@ -27,7 +27,7 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// Opens events as nobody, and gives the numbers of the errors.
+/// Opens events as the user `nobody`, and gives the numbers of the errors.
 fn opens(pmu: &Pmu) -> Result<BTreeMap<String, i32>> {
     let cpu = match pmu.cpu() {
         Ok(Place::Cpu(cpu)) => cpu,
@@ -56,11 +56,11 @@ fn paranoid(pmu: &Pmu, level: i32) -> Result<String> {
     let (denied_cpu, denied_kernel) = (level > 0, level > 1);
     ensure!(
         !denied_cpu || of("cpu") != 0,
-        "nobody has opened an event of a CPU"
+        "the user nobody could open an event of a CPU"
     );
     ensure!(
         !denied_kernel || of("task") != 0,
-        "nobody has opened an event that traces the kernel"
+        "the user nobody could open an event that traces the kernel"
     );
     ensure!(
         denied_cpu || pmu.cpu().is_err() || of("cpu") == 0 || DENIED.contains(&of("cpu")),

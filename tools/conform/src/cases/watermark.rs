@@ -33,7 +33,7 @@ pub fn cases() -> Vec<Case> {
         for _ in 0..10 {
             rig.event.enable()?;
             work();
-            // Nobody is woken before the area is full.
+            // A driver that copies when it is woken or stopped has nothing to do before.
             rig.event.disable()?;
             rig.read()?;
         }
