@@ -4,7 +4,7 @@
 # cache (${XDG_CACHE_HOME:-~/.cache}/auxpmu).
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench figures coverage fuzz check litmus kbuild kunit e2e matrix beside disk old selftests exact break conform debug modules tools install shell guest trace programs rust-analyzer kernels update clean clean-cache
+.PHONY: help demo test bench figures coverage fuzz check litmus kbuild kunit e2e matrix beside disk old selftests exact break conform adversary debug modules tools install shell guest trace programs rust-analyzer kernels update clean clean-cache
 
 ROOT := tools/vm/root.sh
 # A profile of its own: auxvm only waits for others, and the first call waits for its build.
@@ -31,6 +31,8 @@ help:
 	@echo '  make exact          what decoders show of a trace is what was executed, by programs and the kernel; CASE="name|other" for some'
 	@echo '  make break          defects put into pattern on purpose: rows of the matrix must name them'
 	@echo '  make conform        perf'"'"'s contract of AUX areas, proved from user space: our units, a driver in C, and that with each of 28 defects'
+	@echo '  make adversary      random programs of perf system calls on all units at once, on the debug kernel, until one does not do what a'
+	@echo '                      model foresees; SECONDS=600, SEED=1'
 	@echo '  make debug          kunit and e2e on a kernel with lockdep, KASAN and kmemleak, whose allocations are made to fail; CASE="name|other"'
 	@echo '  make bench          what a session of an event and recording cost, in guest instructions; PART=driver, steps, tracing, restart, ring or recorder'
 	@echo '                      for one of them, PART=parallel for how fast two processors are drained'
@@ -67,6 +69,11 @@ check:
 # Not a part of `test`: the kernel takes a quarter of an hour to build, and everything takes several times as long.
 debug:
 	@KERNEL=debug $(AUXVM) test --suite kunit --suite e2e $(CASES)
+
+adversary: SECONDS ?= 600
+adversary:
+	@KERNEL=$${KERNEL:-debug} $(AUXVM) guest --trace --timeout $$(($(SECONDS) + 600)) 'auxload; conform fuzz --patience 60 --seconds $(SECONDS) \
+		$(if $(SEED),--seed $(SEED)) --pmu pattern/rate=4096/ --pmu pattern/rate=4096,sink=1/ --pmu minimal/interval=100/ --pmu soft_pt --pmu trace_unit'
 
 litmus kbuild kunit matrix beside disk old selftests exact break conform:
 	@$(AUXVM) test --suite $@ $(CASES)

@@ -17,6 +17,7 @@ mod open;
 mod output;
 mod overwrite;
 mod pause;
+mod programs;
 mod records;
 mod samples;
 mod tasks;
@@ -110,6 +111,7 @@ pub fn all() -> Vec<Case> {
         control::cases(),
         hostile::cases(),
         user::cases(),
+        programs::cases(),
         end::cases(),
     ]
     .into_iter()

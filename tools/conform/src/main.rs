@@ -14,10 +14,12 @@
 //! - [`rig`]: an event with its rings, and the work that it traces.
 //! - [`records`]: the records of a data ring, and the [ledger](records::Ledger) of the AUX area that they must add up to.
 //! - [`cases`]: what is demanded.
+//! - [`fuzz`]: random programs, and a model that knows what must come of them.
 //!
 //! The result is KTAP: a subtest for each PMU.
 
 mod cases;
+mod fuzz;
 mod kernel;
 mod ktap;
 mod part;
@@ -61,6 +63,8 @@ enum Command {
     List,
     /// Print the PMUs with AUX areas, and what they can do.
     Pmus,
+    /// Execute random programs of system calls, and compare what comes of them with a model.
+    Fuzz(fuzz::Args),
     /// The part of a case that is another process.
     #[command(hide = true)]
     Part(part::Args),
@@ -76,6 +80,7 @@ fn main() -> ExitCode {
             Ok(ExitCode::SUCCESS)
         }
         Some(Command::Pmus) => pmus(),
+        Some(Command::Fuzz(args)) => fuzz::run(args),
         Some(Command::Part(part)) => part::run(part),
         None => run(&args),
     };

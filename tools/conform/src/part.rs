@@ -24,6 +24,8 @@ enum What {
         /// So many times two milliseconds.
         times: u32,
     },
+    /// Does what it is told on its standard input.
+    Obey,
     /// Opens events of a PMU as an ordinary user, and prints how that ended: `cpu` or `task`, and the number of the error.
     Open {
         /// `perf_event_attr.type`.
@@ -42,6 +44,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
                 work();
             }
         }
+        What::Obey => return crate::fuzz::obey(),
         What::Open { kind, cpu } => open(kind, cpu),
     }
     Ok(ExitCode::SUCCESS)

@@ -94,6 +94,43 @@ pub fn map_aux(event: impl AsFd, base: &Mapping, pages: usize, mode: Mode) -> io
     Mapping::new(event, offset(), pages * page_size(), mode == Mode::Linear)
 }
 
+/// The records that a data ring of so many pages has, behind its control page.
+pub fn drain(base: &Mapping, pages: usize) -> Result<Vec<Record>> {
+    let len = bytes(pages);
+    let head = base.load(Field::DataHead, Ordering::Acquire);
+    let tail = base.load(Field::DataTail, Ordering::Relaxed);
+    let left = head.wrapping_sub(tail);
+    ensure!(
+        left <= len,
+        "data_head is {left} bytes ahead, in a ring of {len}"
+    );
+    let mut out = vec![0; usize::try_from(left)?];
+    let at = usize::try_from(tail % len)?;
+    let first = out.len().min(usize::try_from(len)? - at);
+    let (front, back) = out.split_at_mut(first);
+    base.copy_out(page_size() + at, front)
+        .context("the data ring")?;
+    base.copy_out(page_size(), back).context("the data ring")?;
+    base.store(Field::DataTail, head, Ordering::Release);
+    records::split(&out)
+}
+
+/// What is in an area from one index to another.
+pub fn copy(area: &Mapping, from: u64, to: u64) -> Result<Vec<u8>> {
+    let len = u64::try_from(area.len())?;
+    let left = to
+        .checked_sub(from)
+        .context("the trace ends before it begins")?;
+    ensure!(left <= len, "{left} bytes of an area of {len}");
+    let mut out = vec![0; usize::try_from(left)?];
+    let at = usize::try_from(from % len)?;
+    let first = out.len().min(area.len() - at);
+    let (front, back) = out.split_at_mut(first);
+    area.copy_out(at, front).context("the area")?;
+    area.copy_out(0, back).context("the area")?;
+    Ok(out)
+}
+
 /// An event with its rings, and a reader that follows them. Unmapped before it is closed, as the fields are.
 pub struct Rig {
     /// Its area.
@@ -202,23 +239,7 @@ impl Rig {
         let Some(base) = &self.base else {
             return Ok(0);
         };
-        let len = bytes(DATA_PAGES);
-        let head = base.load(Field::DataHead, Ordering::Acquire);
-        let tail = base.load(Field::DataTail, Ordering::Relaxed);
-        let left = head.wrapping_sub(tail);
-        ensure!(
-            left <= len,
-            "data_head is {left} bytes ahead, in a ring of {len}"
-        );
-        let mut out = vec![0; usize::try_from(left)?];
-        let at = usize::try_from(tail % len)?;
-        let first = out.len().min(usize::try_from(len)? - at);
-        let (front, back) = out.split_at_mut(first);
-        base.copy_out(page_size() + at, front)
-            .context("the data ring")?;
-        base.copy_out(page_size(), back).context("the data ring")?;
-        base.store(Field::DataTail, head, Ordering::Release);
-        let found = records::split(&out)?;
+        let found = drain(base, DATA_PAGES)?;
         let count = found.len();
         let has_aux = found.iter().any(|record| record.kind == records::AUX);
         for record in found {
@@ -265,18 +286,7 @@ impl Rig {
     /// What is in the area from one index to another.
     pub fn bytes(&self, from: u64, to: u64) -> Result<Vec<u8>> {
         let aux = self.aux.as_ref().context("there is no area")?;
-        let len = u64::try_from(aux.len())?;
-        let left = to
-            .checked_sub(from)
-            .context("the trace ends before it begins")?;
-        ensure!(left <= len, "{left} bytes of an area of {len}");
-        let mut out = vec![0; usize::try_from(left)?];
-        let at = usize::try_from(from % len)?;
-        let first = out.len().min(aux.len() - at);
-        let (front, back) = out.split_at_mut(first);
-        aux.copy_out(at, front).context("the area")?;
-        aux.copy_out(0, back).context("the area")?;
-        Ok(out)
+        copy(aux, from, to)
     }
 
     /// Works until this is so, and looks after each stretch of work.

@@ -117,6 +117,8 @@ bitflags::bitflags! {
         const TEXT_POKE = 1 << 33;
         /// Build-ids in MMAP2 records.
         const BUILD_ID = 1 << 34;
+        /// Removed by the next exec.
+        const REMOVE_ON_EXEC = 1 << 36;
         const _ = !0;
     }
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! `conform` on all our units and on a driver in C; and on that driver with defects, which it must name.
+//! `conform` on all our units and on a driver in C; its random programs on all of them at once; and `conform` on that driver with
+//! defects, which it must name.
 //!
 //! The defects are in `tools/bench/pmu/c_pattern.c`, one at a time, by a parameter of `c_broken.ko`.
 
@@ -29,6 +30,10 @@ const UNITS: [(&str, &str); 7] = [
 
 /// How many of them run beside other layers.
 const FEW: usize = 2;
+
+/// Steps of random programs, and the first program.
+const STEPS: u32 = 10_000;
+const SEED: u32 = 1;
 
 /// A defect, and a case that must find it.
 struct Defect {
@@ -192,6 +197,26 @@ const LASTING: [Defect; 4] = [
     ),
 ];
 
+/// Those that random programs find within a few hundred steps.
+const FOUND_BY_PROGRAMS: [&str; 16] = [
+    "never_truncated",
+    "truncated_with_room",
+    "size_more",
+    "size_less",
+    "ignores_space",
+    "begins_at_zero",
+    "overwrite_truncated",
+    "overwrite_head_stays",
+    "overwrite_stops",
+    "counts_nothing",
+    "unknown_flag",
+    "changes_format",
+    "refuses_large",
+    "writes_unread",
+    "skips_unpadded",
+    "full_for_good",
+];
+
 /// Runs `conform` on the units, on `few` or all, and on each defect.
 ///
 /// # Errors
@@ -216,11 +241,13 @@ pub fn run(cache: &Cache, dir: &Path, kernel: &Kernel, few: bool) -> Result<Case
     let count = if few { FEW } else { UNITS.len() };
     let units = UNITS.get(..count).unwrap_or(&UNITS);
     suites.extend(bench.units(&dir.join("conform"), units)?);
+    suites.push(bench.programs(&dir.join("conform-programs"), units)?);
     suites.push(Case::suite(
         "defects",
         bench.defects(&dir.join("conform-defects"), &DEFECTS)?,
     ));
     if !few {
+        suites.push(bench.found_by_programs(&dir.join("conform-found"))?);
         for defect in LASTING {
             let name = format!("defect {}", defect.name);
             let dir = dir.join(format!("conform-{}", defect.name));
@@ -275,6 +302,54 @@ impl Bench<'_> {
         suites.extend(outcome.faults());
         progress.end(&Case::suite("", suites.clone()).counts().summary());
         Ok(suites)
+    }
+
+    /// Random programs on all units at once.
+    fn programs(&self, dir: &Path, units: &[(&str, &str)]) -> Result<Case> {
+        let progress = Progress::begin("random programs on our units");
+        let mut command = "auxload && insmod /bin/c_pattern.ko && conform fuzz".to_owned();
+        for (unit, _) in units {
+            command.push_str(&format!(" --pmu {unit}"));
+        }
+        command.push_str(&format!(" --seed {SEED} --steps {STEPS} 2>&1"));
+        let outcome = self.guest()?.run(self.cache, dir, &command, |_| {})?;
+        let mut cases = vec![Case::judged(
+            &format!("{STEPS} steps, as foreseen"),
+            match outcome.said.contains(": as foreseen") {
+                true => Ok(String::new()),
+                false => Err(outcome.said.clone()),
+            },
+        )];
+        cases.extend(outcome.faults());
+        let suite = Case::suite("programs", cases);
+        progress.end(&suite.counts().summary());
+        Ok(suite)
+    }
+
+    /// Random programs on the driver with defects, each of which one of them must find.
+    fn found_by_programs(&self, dir: &Path) -> Result<Case> {
+        let progress = Progress::begin("random programs on a driver with defects");
+        let fuzz = "conform fuzz --pmu c_pattern/rate=4096/ --seed 1 --steps 1500 --attempts 0";
+        let mut command = format!("insmod /bin/c_broken.ko; {fuzz} >/out/none 2>&1");
+        for defect in FOUND_BY_PROGRAMS {
+            command.push_str(&format!(
+                "; rmmod c_broken; insmod /bin/c_broken.ko defect={defect}; {fuzz} --patience 6 >/out/{defect} 2>&1"
+            ));
+        }
+        let outcome = self.guest()?.run(self.cache, dir, &command, |_| {})?;
+        let said = |file: &str| fs::read_to_string(outcome.files.join(file)).unwrap_or_default();
+        let judge = |name: &str, right: &str| {
+            let said = said(name);
+            match said.contains(right) {
+                true => Case::judged(name, Ok(String::new())),
+                false => Case::fail(name, &said),
+            }
+        };
+        let mut cases = vec![judge("none", ": as foreseen")];
+        cases.extend(FOUND_BY_PROGRAMS.map(|name| judge(name, "does not do what is foreseen")));
+        let suite = Case::suite("found by programs", cases);
+        progress.end(&suite.counts().summary());
+        Ok(suite)
     }
 
     /// For each defect, whether its case finds it; and the same cases find none in the driver without a defect.

@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Random programs of perf system calls, and a [model](model::Model) that knows what must come of them.
+//!
+//! A program of the seed and number that a failure names is the same each time. One that fails is made shorter while it fails for
+//! the same reason, and printed, a step a line. Such a file can be [executed](Args::programs) again.
+
+mod child;
+mod model;
+mod op;
+mod play;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{anyhow, bail, Context, Result};
+use proptest::strategy::{Strategy, ValueTree};
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+
+pub use child::obey;
+use model::{Model, Unit};
+use op::Op;
+use play::Play;
+
+use crate::kernel::Watch;
+use crate::pmu::{Place, Pmu};
+use crate::rig::patience;
+
+/// What is executed.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// The PMU, with terms of its format if it needs any. Without this option: all PMUs with AUX areas.
+    #[arg(long = "pmu", value_name = "NAME[/TERMS/]")]
+    pmus: Vec<String>,
+    /// Begin with this program. Without this option: by the clock.
+    #[arg(long, value_name = "NUMBER")]
+    seed: Option<u64>,
+    /// End after so many steps. Without this and the next option: 10000.
+    #[arg(long, value_name = "NUMBER")]
+    steps: Option<u64>,
+    /// End after this time.
+    #[arg(long, value_name = "SECONDS")]
+    seconds: Option<u64>,
+    /// Wait this long for what must come, before a program fails.
+    #[arg(long, value_name = "SECONDS", default_value_t = 20)]
+    patience: u64,
+    /// Execute a program that fails so often again, to make it shorter.
+    #[arg(long, value_name = "TIMES", default_value_t = 400)]
+    attempts: u32,
+    /// Execute these programs only: a step a line, as a failure prints them.
+    programs: Vec<PathBuf>,
+}
+
+/// The most steps, and stretches of steps, of a program.
+const LONGEST: usize = 80;
+
+/// Executes programs until one fails.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    crate::rig::set_patience(args.patience);
+    let pmus = match args.pmus.as_slice() {
+        [] => crate::pmu::all(),
+        named => named
+            .iter()
+            .map(|name| Pmu::named(name))
+            .collect::<Result<_>>()?,
+    };
+    if let Some(code) = crate::none(&pmus) {
+        return Ok(code);
+    }
+    for pmu in &pmus {
+        println!("# {pmu}");
+    }
+    let mut fuzzer = Fuzzer::begin(&pmus);
+    if !args.programs.is_empty() {
+        for path in &args.programs {
+            let text = std::fs::read_to_string(path);
+            let text = text.with_context(|| path.display().to_string())?;
+            let program = parse(&text).with_context(|| path.display().to_string())?;
+            let steps = fuzzer.play(&program);
+            let steps = steps.with_context(|| path.display().to_string())?;
+            println!("# {}: {steps} steps, as foreseen", path.display());
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let end = args
+        .seconds
+        .map(|seconds| Instant::now() + Duration::from_secs(seconds));
+    let first = args.seed.unwrap_or_else(auxrec::sys::wall);
+    let most = match args.seconds {
+        Some(_) => u64::MAX,
+        None => 10_000,
+    };
+    let most = args.steps.unwrap_or(most);
+    let (mut seed, mut done) = (first, 0);
+    while done < most && end.is_none_or(|end| Instant::now() < end) {
+        fuzzer.seed.store(seed, Ordering::Relaxed);
+        match fuzzer.program(seed, args.attempts) {
+            Ok(steps) => done += steps,
+            Err(failure) => {
+                println!("# {}", failure.reason.replace('\n', "\n# "));
+                println!(
+                    "# a program of seed {seed}, made shorter {} times:",
+                    failure.shorter
+                );
+                for op in &failure.program {
+                    println!("{op}");
+                }
+                bail!("the program of seed {seed} does not do what is foreseen");
+            }
+        }
+        seed = seed.wrapping_add(1);
+    }
+    let count = seed.wrapping_sub(first);
+    println!("# {done} steps of {count} programs, from seed {first} on: as foreseen");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A program from its text.
+pub fn parse(text: &str) -> Result<Vec<Op>> {
+    let lines = text.lines().enumerate();
+    let steps = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
+    let step = |(number, line): (usize, &str)| {
+        serde_json::from_str(line).with_context(|| format!("line {}", number + 1))
+    };
+    steps.map(step).collect()
+}
+
+/// Executes a program on one PMU.
+pub fn replay(pmu: &Pmu, text: &str) -> Result<u64> {
+    Fuzzer::begin(std::slice::from_ref(pmu)).play(&parse(text)?)
+}
+
+struct Failure {
+    reason: String,
+    program: Vec<Op>,
+    shorter: u32,
+}
+
+struct Fuzzer<'a> {
+    pmus: &'a [Pmu],
+    watch: Watch,
+    /// Of the program that is executed.
+    seed: Arc<AtomicU64>,
+    /// Programs that were executed.
+    count: Arc<AtomicU64>,
+}
+
+impl<'a> Fuzzer<'a> {
+    fn begin(pmus: &'a [Pmu]) -> Self {
+        let fuzzer = Self {
+            pmus,
+            watch: Watch::begin(),
+            seed: Arc::default(),
+            count: Arc::default(),
+        };
+        let (seed, count) = (Arc::downgrade(&fuzzer.seed), Arc::clone(&fuzzer.count));
+        // A call that never returns cannot say which it is.
+        std::thread::spawn(move || {
+            let mut last = 0;
+            loop {
+                std::thread::sleep(patience() * 10);
+                let Some(seed) = seed.upgrade() else { return };
+                let now = count.load(Ordering::Relaxed);
+                if now == last {
+                    eprintln!(
+                        "error: the program of seed {} hangs",
+                        seed.load(Ordering::Relaxed)
+                    );
+                    std::process::exit(1);
+                }
+                last = now;
+            }
+        });
+        fuzzer
+    }
+
+    fn program(&mut self, seed: u64, most: u32) -> Result<u64, Failure> {
+        let mut bytes = [0; 32];
+        for (to, from) in bytes.iter_mut().zip(seed.to_le_bytes()) {
+            *to = from;
+        }
+        let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
+        let mut runner = TestRunner::new_with_rng(Config::default(), rng);
+        let strategy = op::program(self.pmus.len(), LONGEST);
+        let failure = |reason: String, program, shorter| Failure {
+            reason,
+            program,
+            shorter,
+        };
+        let mut tree = match strategy.new_tree(&mut runner) {
+            Ok(tree) => tree,
+            Err(reason) => return Err(failure(reason.to_string(), Vec::new(), 0)),
+        };
+        let mut program = tree.current();
+        let mut error = match self.play(&program) {
+            Ok(steps) => return Ok(steps),
+            Err(error) => error,
+        };
+        let cause = cause(&error);
+        let (mut shorter, mut attempts) = (0, 0);
+        let mut more = tree.simplify();
+        while more && attempts < most {
+            attempts += 1;
+            let candidate = tree.current();
+            more = match self.play(&candidate) {
+                Err(other) if self::cause(&other) == cause => {
+                    (program, error) = (candidate, other);
+                    shorter += 1;
+                    tree.simplify()
+                }
+                _ => tree.complicate(),
+            };
+        }
+        // Steps of a stretch were left out together only.
+        let mut at = 0;
+        while at < program.len() && attempts < most {
+            attempts += 1;
+            let mut candidate = program.clone();
+            candidate.remove(at);
+            match self.play(&candidate) {
+                Err(other) if self::cause(&other) == cause => {
+                    (program, error) = (candidate, other);
+                    shorter += 1;
+                }
+                _ => at += 1,
+            }
+        }
+        Err(failure(format!("{error:#}"), program, shorter))
+    }
+
+    fn play(&mut self, program: &[Op]) -> Result<u64> {
+        self.count.fetch_add(1, Ordering::Relaxed);
+        crate::rig::pin(0)?;
+        let unit = |pmu: &Pmu| Unit {
+            name: pmu.name.clone(),
+            cpus: pmu.places.contains(&Place::Cpu(0)),
+            tasks: pmu.places.contains(&Place::Task),
+            exclusive: pmu.exclusive,
+            samples: pmu.attr().sample_period > 0,
+            linear: pmu.linear,
+            overwrite: pmu.overwrite,
+        };
+        let units = self.pmus.iter().map(unit).collect();
+        let hotplug = std::fs::exists("/sys/devices/system/cpu/cpu1/online").unwrap_or(false);
+        let mut play = Play::new(self.pmus, Model::new(units, cpus(), hotplug));
+        let played = play.run(program);
+        drop(play);
+        crate::rig::unpin()?;
+        let complaints = self.watch.complaints();
+        if complaints.is_empty() {
+            return played;
+        }
+        Err(anyhow!("the kernel says: {}", complaints.join("\n")))
+    }
+}
+
+/// CPUs that are on when no program is executed.
+fn cpus() -> usize {
+    let online = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
+    let last = online
+        .trim()
+        .rsplit(['-', ','])
+        .next()
+        .and_then(|last| last.parse().ok());
+    last.map_or(1, |last: usize| last + 1)
+}
+
+/// Why a program failed, without numbers.
+fn cause(error: &anyhow::Error) -> String {
+    let text = error.root_cause().to_string();
+    text.chars()
+        .filter(|letter| !letter.is_ascii_digit())
+        .collect()
+}

@@ -1,0 +1,360 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What a program of the fuzzer is made of.
+
+use std::fmt;
+
+use proptest::prelude::*;
+use serde::{Deserialize, Serialize};
+
+/// Events that a program has at a time.
+pub const SLOTS: usize = 5;
+/// CPUs that it uses.
+pub const CPUS: usize = 2;
+/// Child processes that it has at a time.
+pub const CHILDREN: usize = 2;
+
+/// A step of a program. One whose event, mapping or child is not there does nothing.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Op {
+    /// `perf_event_open()` into a free slot.
+    Open(Open),
+    /// Closes the descriptor. A mapping keeps the event.
+    Close(usize),
+    /// Maps the control page and a data ring of so many pages.
+    Map {
+        /// Which event.
+        slot: usize,
+        /// Pages behind the control page.
+        pages: usize,
+    },
+    /// Maps the AUX area.
+    MapAux(MapAux),
+    /// Unmaps what was mapped last: a data ring, or an AUX area.
+    Unmap {
+        /// Which event.
+        slot: usize,
+        /// Which of the two.
+        aux: bool,
+    },
+    /// `PERF_EVENT_IOC_ENABLE`.
+    Enable(usize),
+    /// `PERF_EVENT_IOC_DISABLE`.
+    Disable(usize),
+    /// Both, over and over; it is off in the end.
+    Toggle {
+        /// Which event.
+        slot: usize,
+        /// How often.
+        times: u32,
+    },
+    /// `PERF_EVENT_IOC_RESET`.
+    Reset(usize),
+    /// `PERF_EVENT_IOC_REFRESH`.
+    Refresh(usize),
+    /// `PERF_EVENT_IOC_PERIOD`.
+    Period(usize),
+    /// `PERF_EVENT_IOC_SET_FILTER`, with what is no filter.
+    Filter(usize),
+    /// `PERF_EVENT_IOC_SET_OUTPUT`.
+    Redirect {
+        /// Which event.
+        slot: usize,
+        /// Into whose ring.
+        to: usize,
+    },
+    /// `PERF_EVENT_IOC_PAUSE_OUTPUT`.
+    Pause {
+        /// Which event.
+        slot: usize,
+        /// Whether its data ring takes no more records.
+        pause: bool,
+    },
+    /// `read()`.
+    Count(usize),
+    /// `poll()`.
+    Poll(usize),
+    /// Reads the records and the trace that there are.
+    Follow(usize),
+    /// The same; and enabled again, the event makes trace.
+    Trace(usize),
+    /// Enabled again, the event fills its area while nobody reads, and is off then.
+    Fill(usize),
+    /// Sets `aux_tail`, and is hostile.
+    Tail {
+        /// Whose ring.
+        slot: usize,
+        /// To what.
+        value: u64,
+    },
+    /// Executes branches and system calls.
+    Work(u32),
+    /// Goes to a CPU.
+    Move(usize),
+    /// Begins a child process.
+    Spawn(usize),
+    /// Lets it work.
+    Run(usize),
+    /// Lets it execute a program.
+    Exec(usize),
+    /// Lets it end.
+    Exit(usize),
+    /// Kills it.
+    Kill(usize),
+    /// Stops it.
+    Freeze(usize),
+    /// Lets it go on.
+    Thaw(usize),
+    /// Takes a CPU off the system, or brings it back.
+    Online {
+        /// Which CPU.
+        cpu: usize,
+        /// Which of the two.
+        online: bool,
+    },
+}
+
+/// The arguments of `perf_event_open()`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Open {
+    /// Where the event is kept.
+    pub slot: usize,
+    /// Which of the PMUs; none is a software event.
+    pub unit: Option<usize>,
+    /// What it traces.
+    pub whom: Whom,
+    /// `attr.disabled`.
+    pub off: bool,
+    /// `attr.inherit`.
+    pub inherit: bool,
+    /// `attr.enable_on_exec` and `attr.remove_on_exec`, of the event of a child.
+    pub on_exec: OnExec,
+    /// Its group leader.
+    pub leader: Option<usize>,
+}
+
+/// What an event traces.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Whom {
+    /// A CPU.
+    Cpu(usize),
+    /// The program itself, on any CPU.
+    Me,
+    /// The program itself, on a CPU.
+    MeOn(usize),
+    /// A child.
+    Child(usize),
+    /// A CPU that no machine has.
+    NoCpu,
+    /// A process that there is not.
+    NoProcess,
+}
+
+/// What happens to an event when its process executes a program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OnExec {
+    /// Nothing.
+    Nothing,
+    /// It is enabled.
+    Enable,
+    /// It is removed.
+    Remove,
+}
+
+/// How an AUX area is mapped.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct MapAux {
+    /// Which event.
+    pub slot: usize,
+    /// Pages.
+    pub pages: usize,
+    /// Whether it is mapped read-only, for overwrite mode.
+    pub overwrite: bool,
+    /// What `aux_offset` and `aux_size` are.
+    pub at: At,
+}
+
+/// Where an AUX area is mapped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum At {
+    /// Behind the data ring.
+    Behind,
+    /// Pages behind that.
+    Far,
+    /// At the second page of the ring.
+    Inside,
+    /// Elsewhere than `aux_offset` says.
+    Elsewhere,
+    /// Of another size than `aux_size` says.
+    Longer,
+}
+
+impl fmt::Display for Op {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = serde_json::to_string(self).map_err(|_| fmt::Error)?;
+        f.write_str(&text)
+    }
+}
+
+/// A program for so many PMUs, of up to so many steps and stretches of steps that belong together.
+pub fn program(units: usize, stretches: usize) -> impl Strategy<Value = Vec<Op>> {
+    let stretch = prop_oneof![
+        9 => op(units).prop_map(|op| vec![op]),
+        1 => traced(units),
+    ];
+    proptest::collection::vec(stretch, 1..=stretches).prop_map(|stretches| stretches.concat())
+}
+
+/// An event from its beginning until it makes trace.
+fn traced(units: usize) -> impl Strategy<Value = Vec<Op>> {
+    let whom = prop_oneof![
+        3 => (0..CPUS).prop_map(Whom::Cpu),
+        2 => Just(Whom::Me),
+    ];
+    let last = |slot: usize| {
+        prop_oneof![
+            2 => Just(Op::Trace(slot)),
+            1 => Just(Op::Fill(slot)),
+            1 => Just(Op::Enable(slot)),
+        ]
+    };
+    let area = prop_oneof![3 => Just(16_usize), 1 => Just(2_usize), 1 => Just(256_usize)];
+    let shape = (area, prop::bool::weighted(0.3));
+    let slot = (0..SLOTS).prop_flat_map(move |slot| (Just(slot), last(slot)));
+    (slot, 0..units, whom, any::<bool>(), shape).prop_map(
+        |((slot, last), unit, whom, off, (pages, overwrite))| {
+            vec![
+                Op::Open(Open {
+                    slot,
+                    unit: Some(unit),
+                    whom,
+                    off,
+                    inherit: false,
+                    on_exec: OnExec::Nothing,
+                    leader: None,
+                }),
+                Op::Map { slot, pages: 8 },
+                Op::MapAux(MapAux {
+                    slot,
+                    pages,
+                    overwrite,
+                    at: At::Behind,
+                }),
+                last,
+            ]
+        },
+    )
+}
+
+fn op(units: usize) -> impl Strategy<Value = Op> {
+    let slot = || 0..SLOTS;
+    let cpu = || 0..CPUS;
+    let child = || 0..CHILDREN;
+    let whom = prop_oneof![
+        12 => cpu().prop_map(Whom::Cpu),
+        8 => Just(Whom::Me),
+        3 => cpu().prop_map(Whom::MeOn),
+        4 => child().prop_map(Whom::Child),
+        1 => Just(Whom::NoCpu),
+        1 => Just(Whom::NoProcess),
+    ];
+    let on_exec = prop_oneof![
+        3 => Just(OnExec::Nothing),
+        1 => Just(OnExec::Enable),
+        1 => Just(OnExec::Remove),
+    ];
+    let unit = prop_oneof![5 => (0..units).prop_map(Some), 1 => Just(None)];
+    let leader = prop_oneof![6 => Just(None), 1 => slot().prop_map(Some)];
+    let inherit = prop::bool::weighted(0.2);
+    let open = (slot(), unit, whom, any::<bool>(), inherit, on_exec, leader).prop_map(
+        |(slot, unit, whom, off, inherit, on_exec, leader)| {
+            Op::Open(Open {
+                slot,
+                unit,
+                whom,
+                off,
+                inherit,
+                on_exec,
+                leader,
+            })
+        },
+    );
+    let data = prop_oneof![
+        8 => Just(8_usize),
+        2 => Just(1_usize),
+        1 => Just(0_usize),
+        1 => Just(3_usize),
+        2 => Just(16_usize),
+    ];
+    let at = prop_oneof![
+        12 => Just(At::Behind),
+        2 => Just(At::Far),
+        1 => Just(At::Inside),
+        1 => Just(At::Elsewhere),
+        1 => Just(At::Longer),
+    ];
+    let area = prop_oneof![
+        1 => Just(1_usize),
+        2 => Just(2_usize),
+        1 => Just(3_usize),
+        4 => Just(4_usize),
+        6 => Just(16_usize),
+        2 => Just(64_usize),
+    ];
+    let aux =
+        (slot(), area, prop::bool::weighted(0.25), at).prop_map(|(slot, pages, overwrite, at)| {
+            Op::MapAux(MapAux {
+                slot,
+                pages,
+                overwrite,
+                at,
+            })
+        });
+    let tail = prop_oneof![
+        Just(u64::MAX),
+        Just(1_u64 << 63),
+        Just(0),
+        Just(4096),
+        any::<u64>()
+    ];
+    prop_oneof![
+        24 => open,
+        6 => slot().prop_map(Op::Close),
+        18 => (slot(), data).prop_map(|(slot, pages)| Op::Map { slot, pages }),
+        18 => aux,
+        8 => (slot(), any::<bool>()).prop_map(|(slot, aux)| Op::Unmap { slot, aux }),
+        14 => slot().prop_map(Op::Enable),
+        8 => slot().prop_map(Op::Disable),
+        3 => (slot(), 1..40_u32).prop_map(|(slot, times)| Op::Toggle { slot, times }),
+        6 => prop_oneof![
+            slot().prop_map(Op::Reset),
+            slot().prop_map(Op::Refresh),
+            slot().prop_map(Op::Period),
+            slot().prop_map(Op::Filter),
+            (slot(), any::<bool>()).prop_map(|(slot, pause)| Op::Pause { slot, pause }),
+        ],
+        6 => (slot(), slot()).prop_map(|(slot, to)| Op::Redirect { slot, to }),
+        6 => slot().prop_map(Op::Count),
+        6 => slot().prop_map(Op::Poll),
+        10 => slot().prop_map(Op::Follow),
+        6 => slot().prop_map(Op::Trace),
+        3 => slot().prop_map(Op::Fill),
+        1 => (slot(), tail).prop_map(|(slot, value)| Op::Tail { slot, value }),
+        8 => (1..8_u32).prop_map(Op::Work),
+        3 => cpu().prop_map(Op::Move),
+        3 => child().prop_map(Op::Spawn),
+        3 => child().prop_map(Op::Run),
+        1 => child().prop_map(Op::Exec),
+        1 => child().prop_map(Op::Exit),
+        1 => child().prop_map(Op::Kill),
+        1 => child().prop_map(Op::Freeze),
+        1 => child().prop_map(Op::Thaw),
+        1 => (1..CPUS, prop::bool::weighted(0.6)).prop_map(|(cpu, online)| Op::Online { cpu, online }),
+    ]
+}

@@ -1,0 +1,734 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Executes a program, and compares each step with what the [model](super::model) foresees.
+//!
+//! Beyond the outcome of a call:
+//!
+//! - a ring that nobody may write has the head that it had, and no new AUX record;
+//! - AUX records join each other, and come from an event of that ring, on its CPU;
+//! - each byte of a stream that is known is right;
+//! - an event that alone writes a ring has counted what was recorded, and what records report as lost;
+//! - an event that is off counts nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use anyhow::{bail, ensure, Context, Result};
+use auxrec::sys::{page_size, Event, Field, Mapping};
+use perfdata::{Attr, Flags};
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::process::{kill_process, waitpid, Signal, WaitOptions};
+
+use super::child::Child;
+use super::model::{Model, Outcome};
+use super::op::{At, MapAux, OnExec, Op, Open, Whom, CHILDREN, SLOTS};
+use crate::pmu::Pmu;
+use crate::records::{self, Ledger};
+use crate::rig::{self, bytes, patience, pin, software, work, DUMMY};
+use crate::stream::Stream;
+
+/// A program that is executed.
+pub struct Play<'a> {
+    pmus: &'a [Pmu],
+    model: Model,
+    slots: [Slot; SLOTS],
+    rings: BTreeMap<usize, Ring>,
+    children: [Option<Child>; CHILDREN],
+    /// CPUs that are off.
+    off: BTreeSet<usize>,
+}
+
+/// An event. Unmapped before it is closed, as the fields are.
+#[derive(Default)]
+struct Slot {
+    areas: Vec<Mapping>,
+    bases: Vec<Mapping>,
+    event: Option<Event>,
+    unit: Option<usize>,
+    id: u64,
+    /// What it had counted when it was off.
+    counted: Option<u64>,
+}
+
+/// What is known of the contents of a ring.
+#[derive(Default)]
+struct Ring {
+    /// Of the area that it has.
+    ledger: Option<Ledger>,
+    stream: Option<Stream>,
+    tail: u64,
+    /// Where the head is, while nobody may write.
+    head: Option<u64>,
+    /// Records may be missing.
+    silent: bool,
+    /// The event that alone writes, and has counted nothing before.
+    alone: Option<usize>,
+    /// The events that may have written it, and their CPUs.
+    ids: BTreeMap<u64, Option<usize>>,
+}
+
+impl<'a> Play<'a> {
+    /// A program that begins.
+    pub fn new(pmus: &'a [Pmu], model: Model) -> Self {
+        Self {
+            pmus,
+            model,
+            slots: std::array::from_fn(|_| Slot::default()),
+            rings: BTreeMap::new(),
+            children: [const { None }; CHILDREN],
+            off: BTreeSet::new(),
+        }
+    }
+
+    /// Executes it; how many steps did something.
+    pub fn run(&mut self, program: &[Op]) -> Result<u64> {
+        let mut done = 0;
+        for (number, op) in program.iter().enumerate() {
+            let foreseen = self.model.step(op);
+            if foreseen == Outcome::Nothing {
+                continue;
+            }
+            done += 1;
+            let step = || format!("step {number}, {op}");
+            let seen = self.does(op).with_context(step)?;
+            match (&foreseen, seen) {
+                (Outcome::Done, Ok(())) => {}
+                (Outcome::Fails(right), Err(error)) if is_one(right, &error) => {}
+                (Outcome::Fails(right), Err(error)) => {
+                    bail!("{}: {error}; {right:?} is right", step())
+                }
+                (Outcome::Fails(right), Ok(())) => {
+                    bail!("{}: it succeeds; {right:?} is right", step())
+                }
+                (_, Err(error)) => bail!("{}: {error}; it must succeed", step()),
+                (Outcome::Nothing, Ok(())) => {}
+            }
+            self.still().with_context(step)?;
+        }
+        self.ends().context("at the end")?;
+        Ok(done)
+    }
+
+    /// Executes a step: what the call returned, or what is wrong.
+    fn does(&mut self, op: &Op) -> Result<io::Result<()>> {
+        match op {
+            Op::Open(open) => return self.open(open),
+            Op::Close(slot) => {
+                self.loses(*slot);
+                if let Some(slot) = self.slots.get_mut(*slot) {
+                    slot.event = None;
+                }
+            }
+            Op::Map { slot, pages } => return self.map(*slot, *pages),
+            Op::MapAux(aux) => return self.map_aux(aux),
+            Op::Unmap { slot, aux } => {
+                let slot = self.slots.get_mut(*slot).context("a slot")?;
+                let views = if *aux {
+                    &mut slot.areas
+                } else {
+                    &mut slot.bases
+                };
+                drop(views.pop());
+                self.forgets();
+            }
+            Op::Enable(slot) => return self.with(*slot, Event::enable),
+            Op::Disable(slot) => return self.with(*slot, Event::disable),
+            Op::Toggle { slot, times } => {
+                self.moves();
+                return self.with(*slot, |event| {
+                    for _ in 0..*times {
+                        event.enable()?;
+                        event.disable()?;
+                    }
+                    Ok(())
+                });
+            }
+            Op::Reset(slot) => {
+                self.loses(*slot);
+                return self.with(*slot, Event::reset);
+            }
+            Op::Refresh(slot) => return self.with(*slot, |event| event.refresh(1)),
+            Op::Period(slot) => return self.with(*slot, |event| event.set_period(1)),
+            Op::Filter(slot) => return self.with(*slot, |event| event.set_filter(c"no filter")),
+            Op::Redirect { slot, to } => return self.redirect(*slot, *to),
+            Op::Pause { slot, pause } => {
+                if let Some(ring) = self.ring(*slot) {
+                    ring.silent = true;
+                    ring.alone = None;
+                }
+                return self.with(*slot, |event| event.pause_output(*pause));
+            }
+            Op::Count(slot) => self.count(*slot)?,
+            Op::Poll(slot) => self.poll(*slot)?,
+            Op::Follow(slot) => self.follow(*slot)?,
+            Op::Trace(slot) => self.trace(*slot)?,
+            Op::Fill(slot) => {
+                self.moves();
+                self.fill(*slot)?;
+            }
+            Op::Tail { slot, value } => {
+                let buffer = self.model.buffer(*slot);
+                if let Some(ring) = self.ring(*slot) {
+                    ring.alone = None;
+                }
+                if let Some(base) = buffer.and_then(|buffer| self.base(buffer)) {
+                    base.store(Field::AuxTail, *value, Ordering::Release);
+                }
+            }
+            Op::Work(times) => (0..*times).for_each(|_| work()),
+            Op::Move(cpu) => pin(u32::try_from(*cpu)?)?,
+            Op::Spawn(child) => *self.child(*child)? = Some(Child::begin()?),
+            Op::Run(child) => self.tells(*child, "work")?,
+            Op::Exec(child) => self.tells(*child, "exec")?,
+            Op::Exit(child) => {
+                let child = self.child(*child)?.take().context("a child")?;
+                child.ends()?;
+            }
+            Op::Kill(child) => drop(self.child(*child)?.take()),
+            Op::Freeze(child) => {
+                let pid = self.child(*child)?.as_ref().context("a child")?.pid()?;
+                kill_process(pid, Signal::STOP)?;
+                waitpid(Some(pid), WaitOptions::UNTRACED)?;
+            }
+            Op::Thaw(child) => {
+                let pid = self.child(*child)?.as_ref().context("a child")?.pid()?;
+                kill_process(pid, Signal::CONT)?;
+            }
+            Op::Online { cpu, online } => {
+                if *online {
+                    self.off.remove(cpu);
+                } else {
+                    pin(0)?;
+                    self.off.insert(*cpu);
+                }
+                return Ok(online_is(*cpu, *online));
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    fn with(
+        &self,
+        slot: usize,
+        call: impl FnOnce(&Event) -> io::Result<()>,
+    ) -> Result<io::Result<()>> {
+        let event = self.slots.get(slot).and_then(|slot| slot.event.as_ref());
+        Ok(call(event.context("the event is not open")?))
+    }
+
+    fn child(&mut self, child: usize) -> Result<&mut Option<Child>> {
+        self.children.get_mut(child).context("a child")
+    }
+
+    fn tells(&mut self, child: usize, what: &str) -> Result<()> {
+        let child = self.child(child)?.as_mut().context("a child")?;
+        child.tell(what)
+    }
+
+    fn ring(&mut self, slot: usize) -> Option<&mut Ring> {
+        let buffer = self.model.buffer(slot)?;
+        Some(self.rings.entry(buffer).or_default())
+    }
+
+    /// An event that is off before and behind a step makes trace on the way; so do others of its group.
+    fn moves(&mut self) {
+        self.rings.values_mut().for_each(|ring| ring.head = None);
+        self.slots.iter_mut().for_each(|slot| slot.counted = None);
+    }
+
+    /// What this event counts says nothing of its ring any more.
+    fn loses(&mut self, slot: usize) {
+        if let Some(slot) = self.slots.get_mut(slot) {
+            slot.counted = None;
+        }
+        for ring in self.rings.values_mut() {
+            if ring.alone == Some(slot) {
+                ring.alone = None;
+            }
+        }
+    }
+
+    /// A mapping of a ring: any event has it.
+    fn base(&self, buffer: usize) -> Option<&Mapping> {
+        self.view(buffer, |slot| &slot.bases)
+    }
+
+    fn view(&self, buffer: usize, which: fn(&Slot) -> &Vec<Mapping>) -> Option<&Mapping> {
+        let mut slots = self.slots.iter().enumerate();
+        slots.find_map(|(number, slot)| {
+            let is_its = self.model.buffer(number) == Some(buffer);
+            which(slot).last().filter(|_| is_its)
+        })
+    }
+
+    /// Rings whose areas are gone.
+    fn forgets(&mut self) {
+        for (buffer, ring) in &mut self.rings {
+            if self.model.area(*buffer).is_none() {
+                ring.ledger = None;
+                ring.stream = None;
+                ring.alone = None;
+            }
+        }
+    }
+
+    fn open(&mut self, open: &Open) -> Result<io::Result<()>> {
+        let pmu = open.unit.and_then(|unit| self.pmus.get(unit));
+        let mut attr = pmu.map_or_else(|| software(DUMMY, 0), Pmu::attr);
+        attr.flags.set(Flags::DISABLED, open.off);
+        attr.flags.set(Flags::INHERIT, open.inherit);
+        let (pid, cpu) = match open.whom {
+            Whom::Cpu(cpu) => (-1, i32::try_from(cpu)?),
+            Whom::Me => (0, -1),
+            Whom::MeOn(cpu) => (0, i32::try_from(cpu)?),
+            Whom::Child(child) => {
+                match open.on_exec {
+                    OnExec::Nothing => {}
+                    OnExec::Enable => attr.flags |= Flags::ENABLE_ON_EXEC,
+                    OnExec::Remove => attr.flags |= Flags::REMOVE_ON_EXEC,
+                }
+                let child = self.child(child)?.as_ref().context("a child")?;
+                (child.pid()?.as_raw_nonzero().get(), -1)
+            }
+            Whom::NoCpu => (-1, 99_999),
+            Whom::NoProcess => (i32::MAX, -1),
+        };
+        self.opens(open, &attr, pid, cpu)
+    }
+
+    fn opens(&mut self, open: &Open, attr: &Attr, pid: i32, cpu: i32) -> Result<io::Result<()>> {
+        let leader = open.leader.and_then(|leader| self.slots.get(leader));
+        let leader = leader.and_then(|leader| leader.event.as_ref());
+        let event = match Event::open_in(attr, pid, cpu, leader) {
+            Ok(event) => event,
+            Err(error) => return Ok(Err(error)),
+        };
+        let id = event.id()?;
+        let slot = self.slots.get_mut(open.slot).context("a slot")?;
+        *slot = Slot {
+            id,
+            unit: open.unit,
+            event: Some(event),
+            ..Slot::default()
+        };
+        Ok(Ok(()))
+    }
+
+    fn map(&mut self, slot: usize, pages: usize) -> Result<io::Result<()>> {
+        let at = self.slots.get_mut(slot).context("a slot")?;
+        let event = at.event.as_ref().context("the event is not open")?;
+        match Mapping::new(event, 0, (1 + pages) * page_size(), true) {
+            Ok(base) => at.bases.push(base),
+            Err(error) => return Ok(Err(error)),
+        }
+        self.may_write(slot);
+        Ok(Ok(()))
+    }
+
+    /// Records of this event may be in its ring from now on.
+    fn may_write(&mut self, slot: usize) {
+        let cpu = self.model.cpu(slot);
+        let id = self.slots.get(slot).map_or(0, |slot| slot.id);
+        if let Some(ring) = self.ring(slot) {
+            ring.ids.insert(id, cpu);
+            if ring.alone != Some(slot) {
+                ring.alone = None;
+            }
+        }
+    }
+
+    fn map_aux(&mut self, aux: &MapAux) -> Result<io::Result<()>> {
+        let slot = aux.slot;
+        let at = self.model.place(slot, aux.at);
+        let mut stored = (bytes(at), bytes(aux.pages));
+        match aux.at {
+            At::Elsewhere => stored.0 += bytes(1),
+            At::Longer => stored.1 += bytes(1),
+            At::Behind | At::Far | At::Inside => {}
+        }
+        let Some(buffer) = self.model.buffer(slot) else {
+            let event = self.slots.get(slot).and_then(|slot| slot.event.as_ref());
+            let event = event.context("the event is not open")?;
+            let view = Mapping::new(event, bytes(at), aux.pages * page_size(), !aux.overwrite);
+            return Ok(view.map(drop));
+        };
+        let is_new = self
+            .rings
+            .get(&buffer)
+            .is_none_or(|ring| ring.ledger.is_none());
+        let mut head = 0;
+        if let Some(base) = self.base(buffer) {
+            base.store(Field::AuxOffset, stored.0, Ordering::Relaxed);
+            base.store(Field::AuxSize, stored.1, Ordering::Relaxed);
+            head = base.load(Field::AuxHead, Ordering::Acquire);
+            if is_new {
+                base.store(Field::AuxTail, head, Ordering::Release);
+            }
+        }
+        if is_new {
+            // Of an area that is gone.
+            self.drain(buffer)?;
+        }
+        let at_slot = self.slots.get(slot).context("a slot")?;
+        let event = at_slot.event.as_ref().context("the event is not open")?;
+        let len = aux.pages * page_size();
+        let view = match Mapping::new(event, bytes(at), len, !aux.overwrite) {
+            Ok(view) => view,
+            Err(error) => return Ok(Err(error)),
+        };
+        // An event that has never run writes all of the area's bytes, if nobody else does.
+        let fresh = event.count()?.is_some_and(|count| count.running == 0);
+        let stream = at_slot.unit.and_then(|unit| self.pmus.get(unit)?.stream);
+        self.slots.get_mut(slot).context("a slot")?.areas.push(view);
+        let Some(area) = self.model.area(buffer) else {
+            return Ok(Ok(()));
+        };
+        let others =
+            (0..SLOTS).any(|other| other != slot && self.model.buffer(other) == Some(buffer));
+        let ring = self.rings.entry(buffer).or_default();
+        if is_new {
+            ring.ledger = Some(Ledger::new(bytes(area.pages), area.overwrite));
+            ring.stream = stream.filter(|_| !area.overwrite).map(Stream::new);
+            ring.tail = head;
+            ring.alone = Some(slot).filter(|_| fresh && !others && head == 0 && !ring.silent);
+        }
+        Ok(Ok(()))
+    }
+
+    fn redirect(&mut self, slot: usize, to: usize) -> Result<io::Result<()>> {
+        let event = |slot: usize| {
+            let slot = self.slots.get(slot)?;
+            slot.event.as_ref()
+        };
+        let event_to = event(to).context("the event is not open")?;
+        let result = event(slot)
+            .context("the event is not open")?
+            .set_output(event_to);
+        if result.is_ok() {
+            self.loses(slot);
+            self.may_write(slot);
+        }
+        Ok(result)
+    }
+
+    fn count(&mut self, slot: usize) -> Result<()> {
+        let still = self.model.is_still(slot);
+        let slot = self.slots.get_mut(slot).context("a slot")?;
+        let event = slot.event.as_ref().context("the event is not open")?;
+        let count = event.count()?.context("read() gives nothing")?;
+        ensure!(count.id == slot.id, "id {} for {}", count.id, slot.id);
+        ensure!(
+            count.running <= count.enabled,
+            "it ran for {} ns, and was enabled for {}",
+            count.running,
+            count.enabled
+        );
+        if let Some(counted) = slot.counted {
+            ensure!(
+                count.value == counted,
+                "it is off, and has counted {} more",
+                count.value.wrapping_sub(counted)
+            );
+        }
+        slot.counted = Some(count.value).filter(|_| still);
+        Ok(())
+    }
+
+    fn poll(&self, slot: usize) -> Result<()> {
+        let event = self.slots.get(slot).and_then(|slot| slot.event.as_ref());
+        let event = event.context("the event is not open")?;
+        let mut fds = [PollFd::new(event, PollFlags::IN)];
+        poll(&mut fds, Some(&Timespec::default())).context("poll")?;
+        let seen = fds.first().map_or(PollFlags::empty(), PollFd::revents);
+        let is = seen.contains(PollFlags::HUP);
+        let right = self.model.is_hung_up(slot);
+        ensure!(is == right, "poll() says {seen:?}; POLLHUP is {right} ");
+        Ok(())
+    }
+
+    /// Reads the records of a ring; how many of them are AUX records.
+    fn drain(&mut self, buffer: usize) -> Result<u64> {
+        let data = self.model.data(buffer);
+        let Some(base) = self.base(buffer).filter(|_| data > 0) else {
+            return Ok(0);
+        };
+        let found = rig::drain(base, data)?;
+        let hostile = self.model.is_hostile(buffer);
+        let Some(ring) = self.rings.get_mut(&buffer) else {
+            return Ok(0);
+        };
+        let mut count = 0;
+        for record in found {
+            let Some(aux) = record.aux()? else {
+                let known = [
+                    records::LOST,
+                    records::THROTTLE,
+                    records::ITRACE_START,
+                    records::THROTTLE + 1,
+                ];
+                ensure!(
+                    known.contains(&record.kind),
+                    "a record of type {}",
+                    record.kind
+                );
+                ring.silent |= record.kind == records::LOST;
+                continue;
+            };
+            count += 1;
+            let cpu = ring.ids.get(&record.id.id);
+            let cpu = cpu.with_context(|| {
+                format!("{aux:x?} of event {}, which never wrote here", record.id.id)
+            })?;
+            let right = cpu.is_none_or(|cpu| u32::try_from(cpu) == Ok(record.id.cpu));
+            ensure!(
+                right,
+                "{aux:x?} of CPU {}, of an event of CPU {cpu:?}",
+                record.id.cpu
+            );
+            let tail = ring.tail;
+            if let Some(ledger) = ring.ledger.as_mut().filter(|_| !hostile) {
+                ledger.add(aux, tail)?;
+            }
+        }
+        if let Some(ledger) = ring.ledger.as_mut().filter(|_| count > 0) {
+            ledger.ends_batch(ring.tail);
+        }
+        Ok(count)
+    }
+
+    /// Reads the records and the trace of a ring.
+    fn follow(&mut self, slot: usize) -> Result<()> {
+        match self.model.buffer(slot) {
+            Some(buffer) => self.read(buffer),
+            None => Ok(()),
+        }
+    }
+
+    fn read(&mut self, buffer: usize) -> Result<()> {
+        let Some(base) = self.base(buffer) else {
+            return Ok(());
+        };
+        let head = base.load(Field::AuxHead, Ordering::Acquire);
+        self.drain(buffer)?;
+        let data = self.model.data(buffer);
+        let hostile = self.model.is_hostile(buffer);
+        let Some(ring) = self.rings.get_mut(&buffer) else {
+            return Ok(());
+        };
+        let Some(ledger) = ring.ledger.as_mut().filter(|_| !hostile) else {
+            return Ok(());
+        };
+        if self.model.area(buffer).is_none_or(|area| area.overwrite) {
+            return Ok(());
+        }
+        // Records come before the head moves.
+        if ring.silent || data == 0 {
+            ledger.goes_to(head);
+        }
+        let (from, end) = (ring.tail, ledger.end.unwrap_or(ring.tail).max(ring.tail));
+        let truncated = ledger.truncated > 0 || ring.silent || data == 0;
+        let trace = match self.view(buffer, |slot| &slot.areas) {
+            Some(area) => Some(rig::copy(area, from, end)?),
+            None => None,
+        };
+        let Some(ring) = self.rings.get_mut(&buffer) else {
+            return Ok(());
+        };
+        match (&mut ring.stream, trace) {
+            (Some(stream), Some(trace)) => {
+                stream.feed(&trace)?;
+                if truncated {
+                    stream.may_begin_anew();
+                }
+            }
+            // What nobody has read cannot be checked.
+            (stream, _) => *stream = None,
+        }
+        ring.tail = end;
+        if let Some(base) = self.base(buffer) {
+            base.store(Field::AuxTail, end, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    fn trace(&mut self, slot: usize) -> Result<()> {
+        let buffer = self.model.buffer(slot).context("it has no ring")?;
+        if self.base(buffer).is_none() || self.model.is_hostile(buffer) {
+            self.with(slot, Event::enable)??;
+            return Ok(());
+        }
+        let unit = self.slots.get(slot).and_then(|slot| slot.unit);
+        let commits = unit
+            .and_then(|unit| self.pmus.get(unit))
+            .is_some_and(|pmu| pmu.commits);
+        let overwrite = self.model.area(buffer).is_none_or(|area| area.overwrite);
+        if let Some(cpu) = self.model.cpu(slot) {
+            pin(u32::try_from(cpu)?)?;
+        }
+        self.with(slot, Event::disable)??;
+        self.read(buffer)?;
+        let head = |play: &Self| {
+            play.base(buffer)
+                .map(|base| base.load(Field::AuxHead, Ordering::Acquire))
+        };
+        let before = head(self);
+        self.with(slot, Event::enable)??;
+        let end = Instant::now() + patience();
+        while head(self) == before {
+            work();
+            if !commits || overwrite {
+                self.with(slot, Event::disable)??;
+                self.with(slot, Event::enable)??;
+            }
+            ensure!(
+                Instant::now() < end,
+                "no trace in {} s of work: aux_head is {before:x?}",
+                patience().as_secs()
+            );
+        }
+        self.read(buffer)
+    }
+
+    fn fill(&mut self, slot: usize) -> Result<()> {
+        let buffer = self.model.buffer(slot).context("it has no ring")?;
+        let cpu = self.model.cpu(slot).map(u32::try_from).transpose()?;
+        if let Some(cpu) = cpu {
+            pin(cpu)?;
+        }
+        self.with(slot, Event::disable)??;
+        self.read(buffer)?;
+        let unit = self.slots.get(slot).and_then(|slot| slot.unit);
+        let commits = unit
+            .and_then(|unit| self.pmus.get(unit))
+            .is_some_and(|pmu| pmu.commits);
+        let truncated = |play: &Self| {
+            let ledger = play.rings.get(&buffer)?.ledger.as_ref()?;
+            Some((ledger.truncated, ledger.room))
+        };
+        let (before, _) = truncated(self).context("the area is not followed")?;
+        self.with(slot, Event::enable)??;
+        let end = Instant::now() + patience();
+        let mut stretches = 0;
+        let room = loop {
+            self.drain(buffer)?;
+            let (now, room) = truncated(self).context("the area is not followed")?;
+            if now > before {
+                break room;
+            }
+            work();
+            stretches += 1;
+            if !commits && stretches % 20 == 0 {
+                self.with(slot, Event::disable)??;
+                self.with(slot, Event::enable)??;
+            }
+            ensure!(
+                Instant::now() < end,
+                "no TRUNCATED in {} s of work with nobody who reads",
+                patience().as_secs()
+            );
+        };
+        let len = self.model.area(buffer).map_or(0, |area| bytes(area.pages));
+        // A unit that stops where a page or a block ends leaves the rest of it.
+        ensure!(
+            room <= len / 4,
+            "TRUNCATED with room for {room} of {len} bytes"
+        );
+        // This is the CPU of the event: the interrupt that switches it off has been taken here.
+        Ok(())
+    }
+
+    /// Rings that nobody may write have not changed.
+    fn still(&mut self) -> Result<()> {
+        let buffers: BTreeSet<_> = (0..SLOTS)
+            .filter_map(|slot| self.model.buffer(slot))
+            .collect();
+        for slot in 0..SLOTS {
+            if !self.model.is_still(slot) {
+                if let Some(slot) = self.slots.get_mut(slot) {
+                    slot.counted = None;
+                }
+            }
+        }
+        for buffer in buffers {
+            let Some(base) = self.base(buffer) else {
+                if let Some(ring) = self.rings.get_mut(&buffer) {
+                    ring.head = None;
+                }
+                continue;
+            };
+            if !self.model.is_quiet(buffer) {
+                self.rings.entry(buffer).or_default().head = None;
+                continue;
+            }
+            let head = base.load(Field::AuxHead, Ordering::Acquire);
+            let records = self.drain(buffer)?;
+            let ring = self.rings.entry(buffer).or_default();
+            if let Some(before) = ring.head {
+                ensure!(
+                    head == before && records == 0,
+                    "nobody may write, and there are {} bytes and {records} records more",
+                    head.wrapping_sub(before)
+                );
+            }
+            ring.head = Some(head);
+        }
+        Ok(())
+    }
+
+    /// Switches all off, and settles the accounts.
+    fn ends(&mut self) -> Result<()> {
+        for slot in 0..SLOTS {
+            if self.model.step(&Op::Disable(slot)) == Outcome::Done {
+                self.with(slot, Event::disable)??;
+            }
+        }
+        for child in &mut self.children {
+            drop(child.take());
+        }
+        for child in 0..CHILDREN {
+            self.model.step(&Op::Kill(child));
+        }
+        self.still()?;
+        let buffers: Vec<_> = self.rings.keys().copied().collect();
+        for buffer in buffers {
+            self.read(buffer)?;
+            let Some(ring) = self.rings.get(&buffer) else {
+                continue;
+            };
+            let (Some(slot), Some(ledger), Some(stream)) = (ring.alone, &ring.ledger, &ring.stream)
+            else {
+                continue;
+            };
+            if ring.silent || self.base(buffer).is_none() || self.model.data(buffer) == 0 {
+                continue;
+            }
+            let event = self.slots.get(slot).and_then(|slot| slot.event.as_ref());
+            if let Some(count) = event.map(Event::count).transpose()?.flatten() {
+                stream.accounts(count.value, ledger.flags)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Play<'_> {
+    fn drop(&mut self) {
+        for cpu in &self.off {
+            let _ = online_is(*cpu, true);
+        }
+    }
+}
+
+fn is_one(right: &[Errno], error: &io::Error) -> bool {
+    let mut numbers = right.iter().map(|error| error.raw_os_error());
+    numbers.any(|number| error.raw_os_error() == Some(number))
+}
+
+/// Takes a CPU off the system, or brings it back.
+fn online_is(cpu: usize, online: bool) -> io::Result<()> {
+    let path = format!("/sys/devices/system/cpu/cpu{cpu}/online");
+    std::fs::write(path, if online { "1" } else { "0" })
+}
