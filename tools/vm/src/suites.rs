@@ -164,7 +164,7 @@ pub fn run(cache: &Cache, plan: &Plan) -> Result<Counts> {
             Suite::Selftests => kernels
                 .get(Kind::Stock)
                 .and_then(|kernel| selftests::run(cache, &dir, &kernel)),
-            Suite::Exact => kernels.get(exact_kernel(plan)).and_then(|kernel| {
+            Suite::Exact => kernels.get(chosen(plan, Kind::Lean)).and_then(|kernel| {
                 let stock = kernels.get(Kind::Stock)?;
                 exact::run(cache, &dir, &kernel, &stock, &exact_programs(plan))
             }),
@@ -172,7 +172,7 @@ pub fn run(cache: &Cache, plan: &Plan) -> Result<Counts> {
                 .get(Kind::Lean)
                 .and_then(|kernel| broken::run(cache, &dir, &kernel)),
             Suite::Conform => kernels
-                .get(Kind::Stock)
+                .get(chosen(plan, Kind::Stock))
                 .and_then(|kernel| conform::run(cache, &dir, &kernel, plan.suites.len() > 1)),
         };
         // What keeps a suite from running at all is a failing case of it.
@@ -197,11 +197,11 @@ pub fn run(cache: &Cache, plan: &Plan) -> Result<Counts> {
     Ok(total.counts())
 }
 
-/// One kernel will do, the lean one unless the other is asked for: emulated, it takes minutes.
-fn exact_kernel(plan: &Plan) -> Kind {
+/// One kernel will do, the usual one unless another is asked for: emulated, it takes minutes.
+fn chosen(plan: &Plan, usual: Kind) -> Kind {
     match plan.kernels[..] {
         [kind] => kind,
-        _ => Kind::Lean,
+        _ => usual,
     }
 }
 
