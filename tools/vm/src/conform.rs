@@ -5,17 +5,22 @@
 //!
 //! The defects are in `tools/bench/pmu/c_pattern.c`, one at a time, by a parameter of `c_broken.ko`.
 
+mod defects;
+mod rules;
+
 use crate::cache::Cache;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::guest::{Devices, Guest};
 use crate::kernel::Kernel;
-use crate::ktap::{self, Case, Status};
+use crate::ktap::{self, Case};
 use crate::modules::{self, Mode};
 use crate::step::Progress;
 use crate::{tools, twins};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use defects::{found, Defect, DEFECTS, FOUND_BY_PROGRAMS, LASTING};
 
 /// The units, as `conform` takes them, and what a subtest is called.
 const UNITS: [(&str, &str); 7] = [
@@ -34,188 +39,6 @@ const FEW: usize = 2;
 /// Steps of random programs, and the first program.
 const STEPS: u32 = 10_000;
 const SEED: u32 = 1;
-
-/// A defect, and a case that must find it.
-struct Defect {
-    /// As `C_DEFECT()` has it.
-    name: &'static str,
-    /// The case that must fail.
-    case: &'static str,
-    /// What its reason must have in it.
-    says: &'static str,
-}
-
-const fn defect(name: &'static str, case: &'static str, says: &'static str) -> Defect {
-    Defect { name, case, says }
-}
-
-/// Those after which the kernel is as before.
-const DEFECTS: [Defect; 24] = [
-    defect(
-        "never_truncated",
-        "full: it is off then, CPU",
-        "waiting for TRUNCATED",
-    ),
-    defect(
-        "truncated_with_room",
-        "full: no TRUNCATED where there is room, CPU",
-        "TRUNCATED with",
-    ),
-    defect(
-        "size_more",
-        "records: add up, over many laps, CPU",
-        "no packet begins with",
-    ),
-    defect(
-        "size_less",
-        "full: no TRUNCATED where there is room, CPU",
-        "no record has a flag",
-    ),
-    defect(
-        "ignores_space",
-        "full: a page was read",
-        "no more than one less",
-    ),
-    defect(
-        "begins_at_zero",
-        "records: add up, over many laps, CPU",
-        "packet",
-    ),
-    defect(
-        "overwrite_truncated",
-        "overwrite: 4 times the smallest area, CPU",
-        "never full",
-    ),
-    defect(
-        "overwrite_head_stays",
-        "overwrite: the head goes on, or is an offset",
-        "it never moves",
-    ),
-    defect(
-        "overwrite_head_back",
-        "overwrite: the head goes on, or is an offset",
-        "it goes back",
-    ),
-    defect(
-        "overwrite_stops",
-        "overwrite: 4 times the smallest area, CPU",
-        "never full",
-    ),
-    defect(
-        "area_holds_nothing",
-        "end: an area holds the driver's module",
-        "nothing holds the code",
-    ),
-    defect(
-        "ignores_watermark",
-        "watermark: a quarter of the area, records are no longer",
-        "ignores it",
-    ),
-    defect(
-        "pause_ignored",
-        "pause: a sibling pauses it, CPU",
-        "it is paused, and",
-    ),
-    defect(
-        "resume_lost",
-        "pause: a sibling resumes it, CPU",
-        "tracing: not in",
-    ),
-    defect(
-        "itrace_start_again",
-        "records: ITRACE_START once for a thread that is traced, CPU",
-        "times, for 5 times",
-    ),
-    defect(
-        "counts_nothing",
-        "records: add up, over many laps, CPU",
-        "and the event counted 0",
-    ),
-    defect(
-        "unknown_flag",
-        "records: one format, CPU",
-        "flags that perf does not know",
-    ),
-    defect(
-        "changes_format",
-        "records: one format, CPU",
-        "another format than those before",
-    ),
-    defect(
-        "refuses_large",
-        "map: an area 64 times as large as the smallest",
-        "mapping an area of 128 pages",
-    ),
-    defect(
-        "writes_unread",
-        "records: what is not read does not change, CPU",
-        "has changed",
-    ),
-    defect(
-        "skips_unpadded",
-        "records: add up, over many laps, CPU",
-        "no packet begins with",
-    ),
-    defect(
-        "restart_lost",
-        "control: the period is set while it runs, CPU",
-        "tracing: not in",
-    ),
-    defect(
-        "drops_packets",
-        "full: no TRUNCATED where there is room, CPU",
-        "no record has a flag",
-    ),
-    defect(
-        "full_for_good",
-        "full: goes on where it ended, CPU",
-        "not in",
-    ),
-];
-
-/// Those that leave something open in the kernel: each has a guest of its own.
-const LASTING: [Defect; 4] = [
-    defect(
-        "stop_begins_again",
-        "records: all is there when the event is off, CPU",
-        "the kernel says",
-    ),
-    defect(
-        "start_nests",
-        "control: its group is throttled, CPU",
-        "the kernel says",
-    ),
-    defect(
-        "stop_leaves_open",
-        "records: all is there when the event is off, CPU",
-        "aux_head has moved by 0",
-    ),
-    defect(
-        "area_leaks",
-        "end: nothing of the module is held when all is closed",
-        "before",
-    ),
-];
-
-/// Those that random programs find within a few hundred steps.
-const FOUND_BY_PROGRAMS: [&str; 16] = [
-    "never_truncated",
-    "truncated_with_room",
-    "size_more",
-    "size_less",
-    "ignores_space",
-    "begins_at_zero",
-    "overwrite_truncated",
-    "overwrite_head_stays",
-    "overwrite_stops",
-    "counts_nothing",
-    "unknown_flag",
-    "changes_format",
-    "refuses_large",
-    "writes_unread",
-    "skips_unpadded",
-    "full_for_good",
-];
 
 /// Runs `conform` on the units, on `few` or all, and on each defect.
 ///
@@ -237,7 +60,7 @@ pub fn run(cache: &Cache, dir: &Path, kernel: &Kernel, few: bool) -> Result<Case
         drivers,
         programs,
     };
-    let mut suites = Vec::new();
+    let mut suites = vec![rules::check(kernel, bench.conform()?)?];
     let count = if few { FEW } else { UNITS.len() };
     let units = UNITS.get(..count).unwrap_or(&UNITS);
     suites.extend(bench.units(&dir.join("conform"), units)?);
@@ -302,6 +125,13 @@ impl Bench<'_> {
         suites.extend(outcome.faults());
         progress.end(&Case::suite("", suites.clone()).counts().summary());
         Ok(suites)
+    }
+
+    /// The program itself, which is static.
+    fn conform(&self) -> Result<&Path> {
+        let found = self.programs.iter().find(|(name, _)| name == "conform");
+        let found = found.ok_or_else(|| Error::Other("conform is not built".to_owned()))?;
+        Ok(&found.1)
     }
 
     /// Random programs on all units at once.
@@ -378,62 +208,5 @@ impl Bench<'_> {
         }
         progress.end(&Case::suite("", cases.clone()).counts().summary());
         Ok(cases)
-    }
-}
-
-/// Whether the case passes without the defect, and fails with it for the right reason.
-fn found(defect: &Defect, good: &str, bad: &str) -> std::result::Result<String, String> {
-    let case = |said: &str| {
-        let mut units = ktap::parse(said);
-        let unit = units.pop().ok_or_else(|| format!("conform says: {said}"))?;
-        let case = unit
-            .children
-            .into_iter()
-            .find(|case| case.name == defect.case);
-        case.ok_or_else(|| format!("the case \"{}\" did not run: {said}", defect.case))
-    };
-    if case(good)?.status != Status::Pass {
-        return Err(format!("without a defect it fails too: {good}"));
-    }
-    let broken = case(bad)?;
-    match broken.status {
-        Status::Fail if bad.contains(defect.says) => Ok(defect.case.to_owned()),
-        Status::Fail => Err(format!(
-            "it fails, and does not say \"{}\": {bad}",
-            defect.says
-        )),
-        _ => Err(format!(
-            "it does not fail, although the driver is broken: {bad}"
-        )),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_defect_must_be_found_for_its_reason() {
-        let defect = defect("size", "a case", "too long");
-        let said = |result: &str, reason: &str| {
-            format!(
-                "KTAP version 1\n1..1\n    KTAP version 1\n    # Subtest: unit\n    1..1\n    # {reason}\n    {result} 1 a case\n{result} 1 unit\n"
-            )
-        };
-        let good = said("ok", "seen");
-        found(&defect, &good, &said("not ok", "it is too long")).unwrap();
-        for (good, bad, why) in [
-            (&good, &good, "does not fail"),
-            (&good, &said("not ok", "it is gone"), "does not say"),
-            (
-                &said("not ok", "too long"),
-                &said("not ok", "too long"),
-                "without a defect",
-            ),
-            (&good, &"error: no driver".to_owned(), "did not run"),
-        ] {
-            let error = found(&defect, good, bad).unwrap_err();
-            assert!(error.contains(why), "{error} for {why}");
-        }
     }
 }
