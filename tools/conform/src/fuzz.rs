@@ -26,6 +26,7 @@ use op::Op;
 use play::Play;
 
 use crate::kernel::Watch;
+use crate::module::Module;
 use crate::pmu::{Place, Pmu};
 use crate::rig::patience;
 
@@ -141,6 +142,8 @@ struct Failure {
 
 struct Fuzzer<'a> {
     pmus: &'a [Pmu],
+    /// Their drivers.
+    modules: Vec<Option<Module>>,
     watch: Watch,
     /// Of the program that is executed.
     seed: Arc<AtomicU64>,
@@ -152,6 +155,7 @@ impl<'a> Fuzzer<'a> {
     fn begin(pmus: &'a [Pmu]) -> Self {
         let fuzzer = Self {
             pmus,
+            modules: pmus.iter().map(|pmu| Module::of(pmu).ok()).collect(),
             watch: Watch::begin(),
             seed: Arc::default(),
             count: Arc::default(),
@@ -234,7 +238,8 @@ impl<'a> Fuzzer<'a> {
     fn play(&mut self, program: &[Op]) -> Result<u64> {
         self.count.fetch_add(1, Ordering::Relaxed);
         crate::rig::pin(0)?;
-        let unit = |pmu: &Pmu| Unit {
+        let unit = |(pmu, module): (&Pmu, &Option<Module>)| Unit {
+            module: module.is_some(),
             name: pmu.name.clone(),
             cpus: pmu.places.contains(&Place::Cpu(0)),
             tasks: pmu.places.contains(&Place::Task),
@@ -243,15 +248,23 @@ impl<'a> Fuzzer<'a> {
             linear: pmu.linear,
             overwrite: pmu.overwrite,
         };
-        let units = self.pmus.iter().map(unit).collect();
+        let units = self.pmus.iter().zip(&self.modules).map(unit).collect();
         let hotplug = std::fs::exists("/sys/devices/system/cpu/cpu1/online").unwrap_or(false);
-        let mut play = Play::new(self.pmus, Model::new(units, cpus(), hotplug));
+        let mut before = Vec::new();
+        for module in self.modules.iter().flatten() {
+            before.push((module.references()?, module));
+        }
+        let mut play = Play::new(self.pmus, &self.modules, Model::new(units, cpus(), hotplug));
         let played = play.run(program);
         drop(play);
         crate::rig::unpin()?;
         let complaints = self.watch.complaints();
         if complaints.is_empty() {
-            return played;
+            let done = played?;
+            for (before, module) in before {
+                module.returns_to(before)?;
+            }
+            return Ok(done);
         }
         Err(anyhow!("the kernel says: {}", complaints.join("\n")))
     }

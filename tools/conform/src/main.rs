@@ -22,6 +22,7 @@ mod cases;
 mod fuzz;
 mod kernel;
 mod ktap;
+mod module;
 mod part;
 mod pmu;
 mod records;

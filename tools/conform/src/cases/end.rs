@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use anyhow::{ensure, Context, Result};
 
 use super::{at_both, case, core, ring, skip, Case};
+use crate::module::Module;
 use crate::pmu::{Place, Pmu};
 use crate::rig::{map_aux, map_base, unpin, work, Mode, Rig};
 
@@ -135,60 +136,6 @@ fn in_order(pmu: &Pmu, order: &str) -> Result<String> {
     rig.traces(1)?;
     rig.settles()?;
     rig.is_exact()
-}
-
-/// The module of a driver, found by its references: sysfs does not tell which it is.
-struct Module(PathBuf);
-
-impl Module {
-    fn all() -> Result<Vec<(PathBuf, i64)>> {
-        let mut all = Vec::new();
-        for entry in std::fs::read_dir("/sys/module")? {
-            let path = entry?.path().join("refcnt");
-            if let Ok(text) = std::fs::read_to_string(&path) {
-                all.push((path, text.trim().parse()?));
-            }
-        }
-        Ok(all)
-    }
-
-    fn of(pmu: &Pmu) -> Result<Self> {
-        let before = Self::all()?;
-        let event = pmu.open(pmu.place())?;
-        let found = before.into_iter().find(|(path, count)| {
-            let now = std::fs::read_to_string(path).ok();
-            now.and_then(|text| text.trim().parse().ok())
-                .is_some_and(|now: i64| now > *count)
-        });
-        drop(event);
-        match found {
-            Some((path, _)) => Ok(Self(path)),
-            None => Err(skip("its driver is built in, or an event holds no module")),
-        }
-    }
-
-    fn references(&self) -> Result<i64> {
-        let text = std::fs::read_to_string(&self.0);
-        Ok(text
-            .with_context(|| self.0.display().to_string())?
-            .trim()
-            .parse()?)
-    }
-
-    /// Perf gives some back a moment later.
-    fn returns_to(&self, before: i64) -> Result<()> {
-        let end = std::time::Instant::now() + crate::rig::patience();
-        while self.references()? > before {
-            ensure!(
-                std::time::Instant::now() < end,
-                "{} references of {}, and {before} before",
-                self.references()?,
-                self.0.display()
-            );
-            std::thread::sleep(std::time::Duration::from_millis(5));
-        }
-        Ok(())
-    }
 }
 
 /// The area of an event that is closed is freed by the driver.

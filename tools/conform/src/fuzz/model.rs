@@ -20,6 +20,8 @@ pub struct Unit {
     pub tasks: bool,
     /// Whether only one event is at a place.
     pub exclusive: bool,
+    /// Whether its driver is a module.
+    pub module: bool,
     /// Whether its events have a period.
     pub samples: bool,
     /// Pages of its smallest area.
@@ -339,6 +341,15 @@ impl Model {
             Op::Kill(child) => self.ends(*child),
             Op::Freeze(child) => self.freeze(*child, true),
             Op::Thaw(child) => self.freeze(*child, false),
+            // try_stop_module(): an event that a mapping keeps holds the module, too.
+            Op::Unload(unit) => {
+                let is_its = |event: &Event| self.pmu(event.unit) == self.pmu(Some(*unit));
+                let used = self.events.iter().flatten().any(is_its);
+                match self.units.get(*unit) {
+                    Some(unit) if unit.module && used => Outcome::fails(Errno::AGAIN),
+                    _ => Outcome::Nothing,
+                }
+            }
             Op::Online { cpu, online } => self.hotplug(*cpu, *online),
         }
     }
@@ -744,6 +755,7 @@ mod tests {
             cpus: true,
             tasks: true,
             exclusive: true,
+            module: true,
             samples: true,
             linear: 2,
             overwrite: None,
@@ -852,6 +864,11 @@ mod tests {
                     redirect,
                 ],
                 Outcome::Done,
+            ),
+            (vec![r#"{"unload":0}"#.to_owned()], Outcome::Nothing),
+            (
+                vec![opens(0, cpu), r#"{"unload":0}"#.to_owned()],
+                fails(Errno::AGAIN),
             ),
             (
                 vec![opens(0, cpu), r#"{"trace":0}"#.to_owned()],

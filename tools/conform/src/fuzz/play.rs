@@ -25,6 +25,7 @@ use rustix::process::{kill_process, waitpid, Signal, WaitOptions};
 use super::child::Child;
 use super::model::{Model, Outcome};
 use super::op::{At, MapAux, OnExec, Op, Open, Whom, CHILDREN, SLOTS};
+use crate::module::Module;
 use crate::pmu::Pmu;
 use crate::records::{self, Ledger};
 use crate::rig::{self, bytes, patience, pin, software, work, DUMMY};
@@ -33,6 +34,7 @@ use crate::stream::Stream;
 /// A program that is executed.
 pub struct Play<'a> {
     pmus: &'a [Pmu],
+    modules: &'a [Option<Module>],
     model: Model,
     slots: [Slot; SLOTS],
     rings: BTreeMap<usize, Ring>,
@@ -72,9 +74,10 @@ struct Ring {
 
 impl<'a> Play<'a> {
     /// A program that begins.
-    pub fn new(pmus: &'a [Pmu], model: Model) -> Self {
+    pub fn new(pmus: &'a [Pmu], modules: &'a [Option<Module>], model: Model) -> Self {
         Self {
             pmus,
+            modules,
             model,
             slots: std::array::from_fn(|_| Slot::default()),
             rings: BTreeMap::new(),
@@ -196,6 +199,10 @@ impl<'a> Play<'a> {
             Op::Thaw(child) => {
                 let pid = self.child(*child)?.as_ref().context("a child")?.pid()?;
                 kill_process(pid, Signal::CONT)?;
+            }
+            Op::Unload(unit) => {
+                let module = self.modules.get(*unit).and_then(Option::as_ref);
+                return Ok(module.context("no module")?.unload());
             }
             Op::Online { cpu, online } => {
                 if *online {
