@@ -80,9 +80,13 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             let text = std::fs::read_to_string(path);
             let text = text.with_context(|| path.display().to_string())?;
             let program = parse(&text).with_context(|| path.display().to_string())?;
-            let steps = fuzzer.play(&program);
-            let steps = steps.with_context(|| path.display().to_string())?;
-            println!("# {}: {steps} steps, as foreseen", path.display());
+            match fuzzer.play(&program) {
+                Ok(steps) => println!("# {}: {steps} steps, as foreseen", path.display()),
+                Err(error) => {
+                    fuzzer.without_steps(program, error, args.attempts).print();
+                    bail!("{} does not do what is foreseen", path.display());
+                }
+            }
         }
         return Ok(ExitCode::SUCCESS);
     }
@@ -101,14 +105,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         match fuzzer.program(seed, args.attempts) {
             Ok(steps) => done += steps,
             Err(failure) => {
-                println!("# {}", failure.reason.replace('\n', "\n# "));
-                println!(
-                    "# a program of seed {seed}, made shorter {} times:",
-                    failure.shorter
-                );
-                for op in &failure.program {
-                    println!("{op}");
-                }
+                println!("# the program of seed {seed}:");
+                failure.print();
                 bail!("the program of seed {seed} does not do what is foreseen");
             }
         }
@@ -138,6 +136,16 @@ struct Failure {
     reason: String,
     program: Vec<Op>,
     shorter: u32,
+}
+
+impl Failure {
+    fn print(&self) {
+        println!("# {}", self.reason.replace('\n', "\n# "));
+        println!("# made shorter {} times:", self.shorter);
+        for op in &self.program {
+            println!("{op}");
+        }
+    }
 }
 
 struct Fuzzer<'a> {
@@ -189,14 +197,15 @@ impl<'a> Fuzzer<'a> {
         let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
         let mut runner = TestRunner::new_with_rng(Config::default(), rng);
         let strategy = op::program(self.pmus.len(), LONGEST);
-        let failure = |reason: String, program, shorter| Failure {
-            reason,
-            program,
-            shorter,
-        };
         let mut tree = match strategy.new_tree(&mut runner) {
             Ok(tree) => tree,
-            Err(reason) => return Err(failure(reason.to_string(), Vec::new(), 0)),
+            Err(reason) => {
+                return Err(Failure {
+                    reason: reason.to_string(),
+                    program: Vec::new(),
+                    shorter: 0,
+                })
+            }
         };
         let mut program = tree.current();
         let mut error = match self.play(&program) {
@@ -219,7 +228,21 @@ impl<'a> Fuzzer<'a> {
             };
         }
         // Steps of a stretch were left out together only.
-        let mut at = 0;
+        let left = most.saturating_sub(attempts);
+        let mut failure = self.without_steps(program, error, left);
+        failure.shorter += shorter;
+        Err(failure)
+    }
+
+    /// A program that fails, without the steps that it can fail without.
+    fn without_steps(
+        &mut self,
+        mut program: Vec<Op>,
+        mut error: anyhow::Error,
+        most: u32,
+    ) -> Failure {
+        let cause = cause(&error);
+        let (mut shorter, mut attempts, mut at) = (0, 0, 0);
         while at < program.len() && attempts < most {
             attempts += 1;
             let mut candidate = program.clone();
@@ -232,7 +255,11 @@ impl<'a> Fuzzer<'a> {
                 _ => at += 1,
             }
         }
-        Err(failure(format!("{error:#}"), program, shorter))
+        Failure {
+            reason: format!("{error:#}"),
+            program,
+            shorter,
+        }
     }
 
     fn play(&mut self, program: &[Op]) -> Result<u64> {

@@ -74,6 +74,9 @@ struct Event {
     inherit: bool,
     /// Children that have a copy of it.
     heirs: Vec<u32>,
+    /// Whether any task has or had one. Then perf may have swapped the two contexts (`perf_event_context_sched_out()`), and the task that
+    /// ended was the owner of this event: its state is unknown, and the copy goes on.
+    inherited: bool,
     on_exec: OnExec,
     state: State,
     /// Whether it is in the list of its context.
@@ -286,6 +289,25 @@ impl Model {
             Op::Unmap { slot, aux } => self.unmap(*slot, *aux),
             Op::Enable(slot) => self.turn(*slot, State::On),
             Op::Disable(slot) | Op::Toggle { slot, .. } => self.turn(*slot, State::Off),
+            Op::Race { slot, during } => match during.as_ref() {
+                Op::Unmap { .. }
+                | Op::MapAux(_)
+                | Op::Redirect { .. }
+                | Op::Close(_)
+                | Op::Period(_)
+                | Op::Follow(_)
+                | Op::Work(_)
+                    if self.opened(*slot).is_some() =>
+                {
+                    self.inheritable().for_each(|event| event.inherited = true);
+                    let outcome = self.step(during);
+                    if outcome != Outcome::Nothing {
+                        self.turn(*slot, State::Off);
+                    }
+                    outcome
+                }
+                _ => Outcome::Nothing,
+            },
             Op::Trace(slot) if self.must_trace(*slot) => self.turn(*slot, State::On),
             // `TRUNCATED` has disabled it.
             Op::Fill(slot) if self.must_fill(*slot) => self.turn(*slot, State::Off),
@@ -377,6 +399,7 @@ impl Model {
             None => None,
             // What is no event cannot be named here.
             Some(None) => return Outcome::Nothing,
+            Some(Some(leader)) if leader.inherited => return Outcome::Nothing,
             Some(Some(leader)) => Some(leader),
         };
         if leader.is_some_and(|leader| leader.state == State::Exit) {
@@ -429,6 +452,7 @@ impl Model {
             cpu,
             inherit: open.inherit,
             heirs: Vec::new(),
+            inherited: false,
             on_exec: if of_child {
                 open.on_exec
             } else {
@@ -655,12 +679,18 @@ impl Model {
             _ => return Outcome::Nothing,
         }
         self.born += 1;
-        for event in self.events.iter_mut().flatten() {
-            if event.inherit && event.attached && event.context == Context::Me {
-                event.heirs.push(number);
-            }
+        for event in self.inheritable() {
+            event.heirs.push(number);
+            event.inherited = true;
         }
         Outcome::Done
+    }
+
+    /// The events that a new task gets a copy of.
+    fn inheritable(&mut self) -> impl Iterator<Item = &mut Event> {
+        let is_one =
+            |event: &&mut Event| event.inherit && event.attached && event.context == Context::Me;
+        self.events.iter_mut().flatten().filter(is_one)
     }
 
     fn exec(&mut self, child: usize) -> Outcome {

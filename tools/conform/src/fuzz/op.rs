@@ -49,6 +49,13 @@ pub enum Op {
         /// How often.
         times: u32,
     },
+    /// The same by another thread, while this one does something.
+    Race {
+        /// Which event.
+        slot: usize,
+        /// What this thread does: mappings, redirection, work.
+        during: Box<Op>,
+    },
     /// `PERF_EVENT_IOC_RESET`.
     Reset(usize),
     /// `PERF_EVENT_IOC_REFRESH`.
@@ -318,6 +325,21 @@ fn op(units: usize) -> impl Strategy<Value = Op> {
                 at,
             })
         });
+    let unmap = (slot(), any::<bool>()).prop_map(|(slot, aux)| Op::Unmap { slot, aux });
+    let redirect = (slot(), slot()).prop_map(|(slot, to)| Op::Redirect { slot, to });
+    let during = prop_oneof![
+        3 => unmap.clone(),
+        2 => aux.clone(),
+        1 => redirect.clone(),
+        1 => slot().prop_map(Op::Close),
+        1 => slot().prop_map(Op::Period),
+        1 => slot().prop_map(Op::Follow),
+        1 => (1..4_u32).prop_map(Op::Work),
+    ];
+    let race = (slot(), during).prop_map(|(slot, during)| Op::Race {
+        slot,
+        during: Box::new(during),
+    });
     let tail = prop_oneof![
         Just(u64::MAX),
         Just(1_u64 << 63),
@@ -330,7 +352,8 @@ fn op(units: usize) -> impl Strategy<Value = Op> {
         6 => slot().prop_map(Op::Close),
         18 => (slot(), data).prop_map(|(slot, pages)| Op::Map { slot, pages }),
         18 => aux,
-        8 => (slot(), any::<bool>()).prop_map(|(slot, aux)| Op::Unmap { slot, aux }),
+        8 => unmap,
+        5 => race,
         14 => slot().prop_map(Op::Enable),
         8 => slot().prop_map(Op::Disable),
         3 => (slot(), 1..40_u32).prop_map(|(slot, times)| Op::Toggle { slot, times }),
@@ -341,7 +364,7 @@ fn op(units: usize) -> impl Strategy<Value = Op> {
             slot().prop_map(Op::Filter),
             (slot(), any::<bool>()).prop_map(|(slot, pause)| Op::Pause { slot, pause }),
         ],
-        6 => (slot(), slot()).prop_map(|(slot, to)| Op::Redirect { slot, to }),
+        6 => redirect,
         6 => slot().prop_map(Op::Count),
         6 => slot().prop_map(Op::Poll),
         10 => slot().prop_map(Op::Follow),

@@ -12,10 +12,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use anyhow::{bail, ensure, Context, Result};
+use anyhow::{anyhow, bail, ensure, Context, Result};
 use auxrec::sys::{page_size, Event, Field, Mapping};
 use perfdata::{Attr, Flags};
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
@@ -149,6 +149,7 @@ impl<'a> Play<'a> {
                     Ok(())
                 });
             }
+            Op::Race { slot, during } => return self.race(*slot, during),
             Op::Reset(slot) => {
                 self.loses(*slot);
                 return self.with(*slot, Event::reset);
@@ -224,6 +225,31 @@ impl<'a> Play<'a> {
     ) -> Result<io::Result<()>> {
         let event = self.slots.get(slot).and_then(|slot| slot.event.as_ref());
         Ok(call(event.context("the event is not open")?))
+    }
+
+    /// Does something while another thread enables and disables an event, which is off in the end.
+    fn race(&mut self, slot: usize, during: &Op) -> Result<io::Result<()>> {
+        self.moves();
+        let event = self.slots.get(slot).and_then(|slot| slot.event.as_ref());
+        let event = event.context("the event is not open")?.try_clone()?;
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| -> Result<()> {
+                rig::unpin()?;
+                loop {
+                    event.enable()?;
+                    event.disable()?;
+                    if done.load(Ordering::Relaxed) {
+                        return Ok(());
+                    }
+                }
+            });
+            let seen = self.does(during);
+            done.store(true, Ordering::Relaxed);
+            let other = other.join().map_err(|_| anyhow!("a thread has panicked"))?;
+            other.context("a thread that enables and disables it")?;
+            seen
+        })
     }
 
     fn child(&mut self, child: usize) -> Result<&mut Option<Child>> {
@@ -672,11 +698,13 @@ impl<'a> Play<'a> {
             }
             let head = base.load(Field::AuxHead, Ordering::Acquire);
             let records = self.drain(buffer)?;
+            let is_writer = |slot: &usize| self.model.buffer(*slot) == Some(buffer);
+            let writers: Vec<_> = (0..SLOTS).filter(is_writer).collect();
             let ring = self.rings.entry(buffer).or_default();
             if let Some(before) = ring.head {
                 ensure!(
                     head == before && records == 0,
-                    "nobody may write, and there are {} bytes and {records} records more",
+                    "nobody may write the ring of slot {writers:?}, and there are {} bytes and {records} records more",
                     head.wrapping_sub(before)
                 );
             }
