@@ -2,8 +2,8 @@
 
 //! Random programs of perf system calls, and a [model](model::Model) that knows what must come of them.
 //!
-//! A program of the seed and number that a failure names is the same each time. One that fails is made shorter while it fails for
-//! the same reason, and printed, a step a line. Such a file can be [executed](Args::programs) again.
+//! A seed makes the same program each time. One that fails is made shorter while it fails for the same reason, and printed, a step a
+//! line. Such a file can be [executed](Args::programs) again.
 
 mod child;
 mod model;

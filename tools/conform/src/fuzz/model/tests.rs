@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+use crate::fuzz::parse;
+
+fn model() -> Model {
+    let unit = Unit {
+        name: "unit".to_owned(),
+        cpus: true,
+        tasks: true,
+        exclusive: true,
+        module: true,
+        samples: true,
+        linear: 2,
+        overwrite: None,
+    };
+    Model::new(vec![unit], 2, true)
+}
+
+fn opens(slot: usize, whom: &str) -> String {
+    format!(
+        r#"{{"open":{{"slot":{slot},"unit":0,"whom":{whom},"off":true,"inherit":false,"on-exec":"nothing","leader":null}}}}"#
+    )
+}
+
+fn areas(slot: usize, pages: usize, at: &str) -> String {
+    format!(r#"{{"map-aux":{{"slot":{slot},"pages":{pages},"overwrite":false,"at":"{at}"}}}}"#)
+}
+
+/// What comes of the last step of each program.
+#[test]
+fn outcomes() {
+    let cpu = r#"{"cpu":0}"#;
+    let other = r#"{"cpu":1}"#;
+    let map = |slot: usize, pages: usize| format!(r#"{{"map":{{"slot":{slot},"pages":{pages}}}}}"#);
+    let redirect = r#"{"redirect":{"slot":1,"to":0}}"#.to_owned();
+    let fails = |error| Outcome::Fails(vec![error]);
+    let table = [
+        (vec![opens(0, cpu)], Outcome::Done),
+        (vec![opens(0, cpu), opens(1, cpu)], fails(Errno::BUSY)),
+        (vec![opens(0, cpu), opens(1, other)], Outcome::Done),
+        (vec![opens(0, cpu), opens(1, r#""me""#)], fails(Errno::BUSY)),
+        (vec![opens(0, r#""no-cpu""#)], fails(Errno::INVAL)),
+        (vec![opens(0, r#""no-process""#)], fails(Errno::SRCH)),
+        (vec![opens(0, r#"{"child":0}"#)], Outcome::Nothing),
+        (vec![opens(0, cpu), map(0, 3)], fails(Errno::INVAL)),
+        (
+            vec![opens(0, cpu), map(0, 8), map(0, 4)],
+            fails(Errno::INVAL),
+        ),
+        (
+            vec![opens(0, cpu), areas(0, 2, "behind")],
+            fails(Errno::INVAL),
+        ),
+        (
+            vec![opens(0, cpu), map(0, 8), areas(0, 1, "behind")],
+            fails(Errno::NOMEM),
+        ),
+        (
+            vec![opens(0, cpu), map(0, 8), areas(0, 2, "inside")],
+            fails(Errno::INVAL),
+        ),
+        (
+            vec![opens(0, cpu), map(0, 0), areas(0, 2, "inside")],
+            Outcome::Done,
+        ),
+        (
+            vec![
+                opens(0, cpu),
+                map(0, 8),
+                areas(0, 2, "behind"),
+                areas(0, 2, "far"),
+            ],
+            fails(Errno::INVAL),
+        ),
+        // The mapping keeps the event that is closed, and its place.
+        (
+            vec![
+                opens(0, cpu),
+                map(0, 8),
+                r#"{"close":0}"#.to_owned(),
+                opens(1, cpu),
+            ],
+            fails(Errno::BUSY),
+        ),
+        (
+            vec![
+                opens(0, cpu),
+                map(0, 8),
+                r#"{"close":0}"#.to_owned(),
+                r#"{"unmap":{"slot":0,"aux":false}}"#.to_owned(),
+                opens(1, cpu),
+            ],
+            Outcome::Done,
+        ),
+        (
+            vec![opens(0, cpu), opens(1, other), map(0, 8), redirect.clone()],
+            fails(Errno::INVAL),
+        ),
+        // Its CPU was off: it is in no list, and leaves its place and its ring to another.
+        (
+            vec![
+                opens(0, other),
+                map(0, 8),
+                r#"{"online":{"cpu":1,"online":false}}"#.to_owned(),
+                opens(1, other),
+            ],
+            Outcome::Fails(vec![Errno::NODEV, Errno::INVAL]),
+        ),
+        (
+            vec![
+                opens(0, other),
+                map(0, 8),
+                r#"{"online":{"cpu":1,"online":false}}"#.to_owned(),
+                r#"{"online":{"cpu":1,"online":true}}"#.to_owned(),
+                opens(1, other),
+                redirect,
+            ],
+            Outcome::Done,
+        ),
+        (vec![r#"{"unload":0}"#.to_owned()], Outcome::Nothing),
+        (
+            vec![opens(0, cpu), r#"{"unload":0}"#.to_owned()],
+            fails(Errno::AGAIN),
+        ),
+        (
+            vec![opens(0, cpu), r#"{"trace":0}"#.to_owned()],
+            Outcome::Nothing,
+        ),
+        (
+            vec![
+                opens(0, cpu),
+                map(0, 8),
+                areas(0, 2, "behind"),
+                r#"{"trace":0}"#.to_owned(),
+            ],
+            Outcome::Done,
+        ),
+    ];
+    for (lines, right) in table {
+        let program = parse(&lines.join("\n")).unwrap();
+        let mut model = model();
+        let last = program.iter().map(|op| model.step(op)).last();
+        assert_eq!(last, Some(right), "{lines:#?}");
+    }
+}
+
+/// Whether the event of the first slot may write.
+#[test]
+fn who_may_write() {
+    let table = [
+        (vec![], false),
+        (vec![r#"{"enable":0}"#], true),
+        (vec![r#"{"enable":0}"#, r#"{"disable":0}"#], false),
+        (
+            vec![r#"{"enable":0}"#, r#"{"online":{"cpu":1,"online":false}}"#],
+            false,
+        ),
+        (
+            vec![r#"{"online":{"cpu":1,"online":false}}"#, r#"{"enable":0}"#],
+            false,
+        ),
+        (vec![r#"{"refresh":0}"#], true),
+        (vec![r#"{"toggle":{"slot":0,"times":2}}"#], false),
+    ];
+    for (lines, right) in table {
+        let mut model = model();
+        for op in parse(&opens(0, r#"{"cpu":1}"#)).unwrap() {
+            assert_eq!(model.step(&op), Outcome::Done);
+        }
+        for op in parse(&lines.join("\n")).unwrap() {
+            model.step(&op);
+        }
+        assert_eq!(model.may_run(0), right, "{lines:#?}");
+    }
+}
+
+#[test]
+fn each_step_is_read_as_it_is_printed() {
+    use proptest::strategy::{Strategy, ValueTree};
+    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    let strategy = crate::fuzz::op::program(3, 400);
+    let program = strategy.new_tree(&mut runner).unwrap().current();
+    let text: Vec<_> = program.iter().map(ToString::to_string).collect();
+    assert_eq!(parse(&text.join("\n")).unwrap(), program);
+    parse("{\"enable\":0").unwrap_err();
+}

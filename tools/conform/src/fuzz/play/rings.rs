@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What is in the rings: records, trace, and that nothing comes where nobody may write.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use anyhow::{ensure, Context, Result};
+use auxrec::sys::{Event, Field};
+
+use super::Play;
+use crate::fuzz::model::Outcome;
+use crate::fuzz::op::{Op, CHILDREN, SLOTS};
+use crate::records;
+use crate::rig::{self, bytes, patience, pin, work};
+
+impl Play<'_> {
+    /// Reads the records of a ring; how many of them are AUX records.
+    pub(super) fn drain(&mut self, buffer: usize) -> Result<u64> {
+        let data = self.model.data(buffer);
+        let Some(base) = self.base(buffer).filter(|_| data > 0) else {
+            return Ok(0);
+        };
+        let found = rig::drain(base, data)?;
+        let hostile = self.model.is_hostile(buffer);
+        let Some(ring) = self.rings.get_mut(&buffer) else {
+            return Ok(0);
+        };
+        let mut count = 0;
+        for record in found {
+            let Some(aux) = record.aux()? else {
+                let known = [
+                    records::LOST,
+                    records::THROTTLE,
+                    records::ITRACE_START,
+                    records::THROTTLE + 1,
+                ];
+                ensure!(
+                    known.contains(&record.kind),
+                    "a record of type {}",
+                    record.kind
+                );
+                ring.silent |= record.kind == records::LOST;
+                continue;
+            };
+            count += 1;
+            let cpu = ring.ids.get(&record.id.id);
+            let cpu = cpu.with_context(|| {
+                format!("{aux:x?} of event {}, which never wrote here", record.id.id)
+            })?;
+            let right = cpu.is_none_or(|cpu| u32::try_from(cpu) == Ok(record.id.cpu));
+            ensure!(
+                right,
+                "{aux:x?} of CPU {}, of an event of CPU {cpu:?}",
+                record.id.cpu
+            );
+            let tail = ring.tail;
+            if let Some(ledger) = ring.ledger.as_mut().filter(|_| !hostile) {
+                ledger.add(aux, tail)?;
+            }
+        }
+        if let Some(ledger) = ring.ledger.as_mut().filter(|_| count > 0) {
+            ledger.ends_batch(ring.tail);
+        }
+        Ok(count)
+    }
+
+    /// Reads the records and the trace of a ring.
+    pub(super) fn follow(&mut self, slot: usize) -> Result<()> {
+        match self.model.buffer(slot) {
+            Some(buffer) => self.read(buffer),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn read(&mut self, buffer: usize) -> Result<()> {
+        let Some(base) = self.base(buffer) else {
+            return Ok(());
+        };
+        let head = base.load(Field::AuxHead, Ordering::Acquire);
+        self.drain(buffer)?;
+        let data = self.model.data(buffer);
+        let hostile = self.model.is_hostile(buffer);
+        let Some(ring) = self.rings.get_mut(&buffer) else {
+            return Ok(());
+        };
+        let Some(ledger) = ring.ledger.as_mut().filter(|_| !hostile) else {
+            return Ok(());
+        };
+        if self.model.area(buffer).is_none_or(|area| area.overwrite) {
+            return Ok(());
+        }
+        // Records come before the head moves.
+        if ring.silent || data == 0 {
+            ledger.goes_to(head);
+        }
+        let (from, end) = (ring.tail, ledger.end.unwrap_or(ring.tail).max(ring.tail));
+        let truncated = ledger.truncated > 0 || ring.silent || data == 0;
+        let trace = match self.view(buffer, |slot| &slot.areas) {
+            Some(area) => Some(rig::copy(area, from, end)?),
+            None => None,
+        };
+        let Some(ring) = self.rings.get_mut(&buffer) else {
+            return Ok(());
+        };
+        match (&mut ring.stream, trace) {
+            (Some(stream), Some(trace)) => {
+                stream.feed(&trace)?;
+                if truncated {
+                    stream.may_begin_anew();
+                }
+            }
+            // What nobody has read cannot be checked.
+            (stream, _) => *stream = None,
+        }
+        ring.tail = end;
+        if let Some(base) = self.base(buffer) {
+            base.store(Field::AuxTail, end, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    pub(super) fn trace(&mut self, slot: usize) -> Result<()> {
+        let buffer = self.model.buffer(slot).context("it has no ring")?;
+        if self.base(buffer).is_none() || self.model.is_hostile(buffer) {
+            self.with(slot, Event::enable)??;
+            return Ok(());
+        }
+        let unit = self.slots.get(slot).and_then(|slot| slot.unit);
+        let commits = unit
+            .and_then(|unit| self.pmus.get(unit))
+            .is_some_and(|pmu| pmu.commits);
+        let overwrite = self.model.area(buffer).is_none_or(|area| area.overwrite);
+        if let Some(cpu) = self.model.cpu(slot) {
+            pin(u32::try_from(cpu)?)?;
+        }
+        self.with(slot, Event::disable)??;
+        self.read(buffer)?;
+        let head = |play: &Self| {
+            play.base(buffer)
+                .map(|base| base.load(Field::AuxHead, Ordering::Acquire))
+        };
+        let before = head(self);
+        self.with(slot, Event::enable)??;
+        let end = Instant::now() + patience();
+        while head(self) == before {
+            work();
+            if !commits || overwrite {
+                self.with(slot, Event::disable)??;
+                self.with(slot, Event::enable)??;
+            }
+            ensure!(
+                Instant::now() < end,
+                "no trace in {} s of work: aux_head is {before:x?}",
+                patience().as_secs()
+            );
+        }
+        self.read(buffer)
+    }
+
+    pub(super) fn fill(&mut self, slot: usize) -> Result<()> {
+        let buffer = self.model.buffer(slot).context("it has no ring")?;
+        let cpu = self.model.cpu(slot).map(u32::try_from).transpose()?;
+        if let Some(cpu) = cpu {
+            pin(cpu)?;
+        }
+        self.with(slot, Event::disable)??;
+        self.read(buffer)?;
+        let unit = self.slots.get(slot).and_then(|slot| slot.unit);
+        let commits = unit
+            .and_then(|unit| self.pmus.get(unit))
+            .is_some_and(|pmu| pmu.commits);
+        let truncated = |play: &Self| {
+            let ledger = play.rings.get(&buffer)?.ledger.as_ref()?;
+            Some((ledger.truncated, ledger.room))
+        };
+        let (before, _) = truncated(self).context("the area is not followed")?;
+        self.with(slot, Event::enable)??;
+        let end = Instant::now() + patience();
+        let mut stretches = 0;
+        let room = loop {
+            self.drain(buffer)?;
+            let (now, room) = truncated(self).context("the area is not followed")?;
+            if now > before {
+                break room;
+            }
+            work();
+            stretches += 1;
+            if !commits && stretches % 20 == 0 {
+                self.with(slot, Event::disable)??;
+                self.with(slot, Event::enable)??;
+            }
+            ensure!(
+                Instant::now() < end,
+                "no TRUNCATED in {} s of work with nobody who reads",
+                patience().as_secs()
+            );
+        };
+        let len = self.model.area(buffer).map_or(0, |area| bytes(area.pages));
+        // A unit that stops where a page or a block ends leaves the rest of it.
+        ensure!(
+            room <= len / 4,
+            "TRUNCATED with room for {room} of {len} bytes"
+        );
+        // This is the CPU of the event: the interrupt that switches it off has been taken here.
+        Ok(())
+    }
+
+    /// Rings that nobody may write have not changed.
+    pub(super) fn still(&mut self) -> Result<()> {
+        let buffers: BTreeSet<_> = (0..SLOTS)
+            .filter_map(|slot| self.model.buffer(slot))
+            .collect();
+        for slot in 0..SLOTS {
+            if !self.model.is_still(slot) {
+                if let Some(slot) = self.slots.get_mut(slot) {
+                    slot.counted = None;
+                }
+            }
+        }
+        for buffer in buffers {
+            let Some(base) = self.base(buffer) else {
+                if let Some(ring) = self.rings.get_mut(&buffer) {
+                    ring.head = None;
+                }
+                continue;
+            };
+            if !self.model.is_quiet(buffer) {
+                self.rings.entry(buffer).or_default().head = None;
+                continue;
+            }
+            let head = base.load(Field::AuxHead, Ordering::Acquire);
+            let records = self.drain(buffer)?;
+            let is_writer = |slot: &usize| self.model.buffer(*slot) == Some(buffer);
+            let writers: Vec<_> = (0..SLOTS).filter(is_writer).collect();
+            let ring = self.rings.entry(buffer).or_default();
+            if let Some(before) = ring.head {
+                ensure!(
+                    head == before && records == 0,
+                    "nobody may write the ring of slot {writers:?}, and there are {} bytes and {records} records more",
+                    head.wrapping_sub(before)
+                );
+            }
+            ring.head = Some(head);
+        }
+        Ok(())
+    }
+
+    /// Switches all off, and settles the accounts.
+    pub(super) fn ends(&mut self) -> Result<()> {
+        for slot in 0..SLOTS {
+            if self.model.step(&Op::Disable(slot)) == Outcome::Done {
+                self.with(slot, Event::disable)??;
+            }
+        }
+        for child in &mut self.children {
+            drop(child.take());
+        }
+        for child in 0..CHILDREN {
+            self.model.step(&Op::Kill(child));
+        }
+        self.still()?;
+        let buffers: Vec<_> = self.rings.keys().copied().collect();
+        for buffer in buffers {
+            self.read(buffer)?;
+            let Some(ring) = self.rings.get(&buffer) else {
+                continue;
+            };
+            let (Some(slot), Some(ledger), Some(stream)) = (ring.alone, &ring.ledger, &ring.stream)
+            else {
+                continue;
+            };
+            if ring.silent || self.base(buffer).is_none() || self.model.data(buffer) == 0 {
+                continue;
+            }
+            let event = self.slots.get(slot).and_then(|slot| slot.event.as_ref());
+            if let Some(count) = event.map(Event::count).transpose()?.flatten() {
+                stream.accounts(count.value, ledger.flags)?;
+            }
+        }
+        Ok(())
+    }
+}
