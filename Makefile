@@ -4,7 +4,7 @@
 # cache (${XDG_CACHE_HOME:-~/.cache}/auxpmu).
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench figures coverage fuzz check litmus kbuild kunit e2e matrix beside disk old selftests exact break conform adversary debug modules tools install shell guest trace programs rust-analyzer kernels update clean clean-cache
+.PHONY: help demo test bench figures coverage fuzz check litmus kbuild kunit e2e matrix beside disk old selftests exact break conform adversary debug modules tools install shell guest trace programs rust-analyzer kernels update clean clean-cache aarch64
 
 ROOT := tools/vm/root.sh
 # A profile of its own: auxvm only waits for others, and the first call waits for its build.
@@ -33,6 +33,7 @@ help:
 	@echo '  make conform        perf'"'"'s contract of AUX areas, proved from user space: our units, a driver in C, and that with each of 28 defects'
 	@echo '  make adversary      random programs of perf system calls on all units at once, on the debug kernel, until one does not do what a'
 	@echo '                      model foresees; SECONDS=600, SEED=1'
+	@echo '  make aarch64        the tools for 64-bit Arm, under an emulator of single programs'
 	@echo '  make debug          kunit and e2e on a kernel with lockdep, KASAN and kmemleak, whose allocations are made to fail; CASE="name|other"'
 	@echo '  make bench          what a session of an event and recording cost, in guest instructions; PART=driver, steps, tracing, restart, ring or recorder'
 	@echo '                      for one of them, PART=parallel for how fast two processors are drained'
@@ -40,8 +41,8 @@ help:
 	@echo '  make coverage       Documentation/intel-pt-coverage.md from what the tests said last'
 	@echo '  make fuzz           the parsers of files and options, and the trace unit, under libFuzzer; SECONDS=60 for each, CASE="name" for one'
 	@echo '  make modules        build the modules for both kernels: build/modules/'
-	@echo '  make tools          build the tools: static programs, man pages, completions'
-	@echo '  make install        install what that has built; PREFIX=/usr/local, and below DESTDIR=… if that is given'
+	@echo '  make tools          build the tools: static programs, man pages, completions; ARCH=aarch64 for 64-bit Arm'
+	@echo '  make install        install what that has built, with the same ARCH; PREFIX=/usr/local, and below DESTDIR=… if that is given'
 	@echo '  make shell          a guest on this terminal, with modules, perf and auxrec; TRACE=1 gives it the trace unit'
 	@echo '  make guest CMD="…"  one command in a guest; WITH="/usr/bin/perf …" takes programs along, INTEL=1 makes the processor Intel'"'"'s'
 	@echo '                      COUNTING=1 makes its clock count instructions, a nanosecond each; TRACE=1 gives it the trace unit'
@@ -75,21 +76,27 @@ adversary:
 	@KERNEL=$${KERNEL:-debug} $(AUXVM) guest --trace --timeout $$(($(SECONDS) + 600)) 'auxload; conform fuzz --patience 60 --seconds $(SECONDS) \
 		$(if $(SEED),--seed $(SEED)) --pmu pattern/rate=4096/ --pmu pattern/rate=4096,sink=1/ --pmu minimal/interval=100/ --pmu soft_pt --pmu trace_unit'
 
-litmus kbuild kunit matrix beside disk old selftests exact break conform:
+litmus kbuild kunit matrix beside disk old selftests exact break conform aarch64:
 	@$(AUXVM) test --suite $@ $(CASES)
 
 e2e:
 	@$(AUXVM) test --suite e2e --suite matrix $(CASES)
 
-demo tools rust-analyzer update figures coverage:
+demo rust-analyzer update figures coverage:
 	@$(AUXVM) $@
+
+tools:
+	@$(AUXVM) tools $(ARCH:%=--arch %)
 
 # It builds nothing, so that root need not.
 PREFIX ?= /usr/local
-PROGRAMS := $(addprefix build/target/x86_64-unknown-linux-gnu/release/,auxrec auxview tracering) tools/auxrec/core-with-trace
+# The kernel's names of processors will do, too.
+MACHINE := $(patsubst x86,x86_64,$(patsubst arm64,aarch64,$(or $(ARCH),x86_64)))
+BUILT := build/target/$(MACHINE)-unknown-linux-gnu/release
+PROGRAMS := $(addprefix $(BUILT)/,auxrec auxview tracering) tools/auxrec/core-with-trace
 TO := $(DESTDIR)$(PREFIX)
 install:
-	@test -f build/tools/man1/auxrec.1 -a -f build/tools/man1/auxview.1 || { echo 'error: nothing is built yet: run "make tools" first' >&2; exit 1; }
+	@test -f $(BUILT)/tracering -a -f build/tools/man1/auxrec.1 -a -f build/tools/man1/auxview.1 || { echo 'error: nothing is built for $(MACHINE) yet: run "make tools$(ARCH:%= ARCH=%)" first' >&2; exit 1; }
 	install -d '$(TO)/bin' '$(TO)/share/man/man1' '$(TO)/share/bash-completion/completions' \
 		'$(TO)/share/zsh/site-functions' '$(TO)/share/fish/vendor_completions.d'
 	install -m 755 $(PROGRAMS) '$(TO)/bin/'

@@ -15,9 +15,14 @@ use nix::sys::wait::{waitpid, WaitPidFlag, WaitStatus};
 use nix::unistd::Pid;
 use perfdata::{Event, File};
 
-/// System calls of x86-64.
-const CLOSE: u64 = 3;
-const OPENAT: u64 = 257;
+/// The number of the system call that a process is in, and its second argument.
+fn call(of: Pid) -> (u64, u64) {
+    let registers = ptrace::getregs(of).unwrap();
+    #[cfg(target_arch = "x86_64")]
+    return (registers.orig_rax, registers.rsi);
+    #[cfg(target_arch = "aarch64")]
+    return (registers.regs[8], registers.regs[1]);
+}
 
 fn pid(child: &Child) -> Pid {
     Pid::from_raw(child.id().try_into().unwrap())
@@ -50,10 +55,12 @@ fn runs_until_read(recorder: Pid, file: &str) -> bool {
         ptrace::syscall(recorder, signal.take()).unwrap();
         match waitpid(recorder, Some(WaitPidFlag::__WALL)).unwrap() {
             WaitStatus::PtraceSyscall(_) => {
-                let registers = ptrace::getregs(recorder).unwrap();
-                match registers.orig_rax {
-                    OPENAT if string(recorder, registers.rsi) == file.as_bytes() => is_open = true,
-                    CLOSE if is_open => return true,
+                let (number, second) = call(recorder);
+                match i64::try_from(number).unwrap() {
+                    libc::SYS_openat if string(recorder, second) == file.as_bytes() => {
+                        is_open = true;
+                    }
+                    libc::SYS_close if is_open => return true,
                     _ => {}
                 }
             }

@@ -9,6 +9,7 @@
 
 #![deny(missing_docs)]
 
+pub mod aarch64;
 pub mod accel;
 mod archive;
 pub mod bench;
@@ -27,6 +28,7 @@ pub mod exact;
 pub mod figures;
 pub mod fuzz;
 pub mod guest;
+mod install;
 pub mod kernel;
 pub mod ktap;
 pub mod libtest;

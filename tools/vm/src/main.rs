@@ -4,8 +4,9 @@
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::time::Duration;
+use vm::aarch64::Aarch64;
 use vm::bench;
 use vm::cache::Cache;
 use vm::coverage;
@@ -16,7 +17,7 @@ use vm::guest::{self, Devices, Guest};
 use vm::kernel::{self, Kernel, Kind};
 use vm::modules::{self, Mode};
 use vm::suites::{self, Plan, Suite};
-use vm::tools;
+use vm::tools::{self, Arch};
 use vm::trace;
 
 /// Kernels, guests and test runs for auxpmu.
@@ -47,11 +48,15 @@ enum Verb {
         #[arg(long, env = "KERNEL")]
         kernel: Option<Kind>,
     },
-    /// Build the tools that go into guests, and print where they are
-    Tools,
+    /// Build the tools, and print where they are
+    Tools {
+        /// For which processor; those for x86_64 go into guests
+        #[arg(long, value_enum, default_value = "x86_64")]
+        arch: Arch,
+    },
     /// Run the tests
     Test {
-        /// Only these layers: host, litmus, kbuild, kunit, e2e, matrix, beside, disk, exact, break
+        /// Only these layers, such as host or e2e
         #[arg(long)]
         suite: Vec<Suite>,
         /// Only this kernel: stock, lean, debug
@@ -194,15 +199,7 @@ fn run(args: Args) -> Result<ExitCode> {
             let kernel = Kernel::prepare(&cache, kernel.unwrap_or(Kind::Stock))?;
             println!("{}", modules::rust_analyzer(&cache, &kernel)?.display());
         }
-        Verb::Tools => {
-            let built = tools::build(&cache)?;
-            for (_, path) in &built {
-                println!("{}", path.display());
-            }
-            if let Some(dir) = tools::pages(&cache, &built)? {
-                println!("{}", dir.display());
-            }
-        }
+        Verb::Tools { arch } => build_tools(&cache, arch)?,
         Verb::Test {
             suite,
             kernel,
@@ -323,6 +320,26 @@ fn run(args: Args) -> Result<ExitCode> {
         Verb::Update => kernel::forget(&cache)?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn build_tools(cache: &Cache, arch: Arch) -> Result<()> {
+    let (built, pages) = match arch {
+        Arch::X86_64 => {
+            let built = tools::build(cache)?;
+            let pages = tools::pages(cache, &built, |program| Command::new(program))?;
+            (built, pages)
+        }
+        Arch::Aarch64 => {
+            let machine = Aarch64::prepare(cache)?;
+            let built = tools::build_aarch64(cache, &machine)?;
+            let pages = tools::pages(cache, &built, |program| machine.command(program))?;
+            (built, pages)
+        }
+    };
+    for path in built.iter().map(|(_, path)| path).chain(&pages) {
+        println!("{}", path.display());
+    }
+    Ok(())
 }
 
 fn traced(

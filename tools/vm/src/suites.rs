@@ -9,7 +9,7 @@ use crate::kernel::{Kernel, Kind};
 use crate::ktap::{self, Case, Counts};
 use crate::modules::{self, Mode};
 use crate::step::{Log, Progress};
-use crate::{broken, conform, disk, exact, litmus, old, selftests};
+use crate::{aarch64, broken, conform, disk, exact, litmus, old, selftests};
 use std::fmt;
 use std::fs;
 use std::path::Path;
@@ -49,11 +49,13 @@ pub enum Suite {
     Break,
     /// `conform` on our units, and on a driver in C with and without defects.
     Conform,
+    /// The tools for 64-bit Arm, emulated.
+    Aarch64,
 }
 
 impl Suite {
     /// All, fast first.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Host,
         Self::Litmus,
         Self::Kbuild,
@@ -67,6 +69,7 @@ impl Suite {
         Self::Exact,
         Self::Break,
         Self::Conform,
+        Self::Aarch64,
     ];
 }
 
@@ -86,6 +89,7 @@ impl fmt::Display for Suite {
             Self::Exact => "exact",
             Self::Break => "break",
             Self::Conform => "conform",
+            Self::Aarch64 => "aarch64",
         })
     }
 }
@@ -98,9 +102,8 @@ impl std::str::FromStr for Suite {
             .into_iter()
             .find(|s| s.to_string() == text)
             .ok_or_else(|| {
-                format!(
-                    "there is no suite \"{text}\": host, litmus, kbuild, kunit, e2e, matrix, beside, disk, old, selftests, exact, break and conform are"
-                )
+                let names = Self::ALL.map(|suite| suite.to_string()).join(", ");
+                format!("there is no suite \"{text}\": give one of {names}")
             })
     }
 }
@@ -174,6 +177,7 @@ pub fn run(cache: &Cache, plan: &Plan) -> Result<Counts> {
             Suite::Conform => kernels
                 .get(chosen(plan, Kind::Stock))
                 .and_then(|kernel| conform::run(cache, &dir, &kernel, plan.suites.len() > 1)),
+            Suite::Aarch64 => aarch64::cases::run(cache, &dir, plan.suites.len() > 1),
         };
         // What keeps a suite from running at all is a failing case of it.
         let case = case.unwrap_or_else(|e| {

@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Builds the programs that go into guests: static, as a guest has no libraries.
+//! Builds the programs that go into guests and onto other machines: static, as a guest has no libraries.
 
+use crate::aarch64::Aarch64;
 use crate::cache::Cache;
 use crate::error::{Error, OnFile, Result};
 use crate::step::{Log, Progress};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const TARGET: &str = "x86_64-unknown-linux-gnu";
+
+/// Keeps the C library in the program. Cargo does not apply it to build scripts and procedural macros if `--target` is given.
+pub(crate) const STATIC: &str = "-Ctarget-feature=+crt-static";
 
 /// The packages whose programs guests run, and the programs.
 const PROGRAMS: [(&str, &str); 6] = [
@@ -19,6 +23,20 @@ const PROGRAMS: [(&str, &str); 6] = [
     ("steptrace", "steptrace"),
     ("tracering", "tracering"),
 ];
+
+/// Those of them that do not need an x86-64 processor.
+pub(crate) const PORTABLE: [&str; 4] = ["auxrec", "auxview", "conform", "tracering"];
+
+/// What programs are built for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Arch {
+    /// This machine and the guests.
+    #[value(name = "x86_64", alias = "x86")]
+    X86_64,
+    /// 64-bit Arm.
+    #[value(alias = "arm64")]
+    Aarch64,
+}
 
 /// Builds those that the checkout has; gives the name and place of each.
 ///
@@ -39,29 +57,8 @@ pub fn build(cache: &Cache) -> Result<Vec<(String, PathBuf)>> {
     let log = Log::create(&cache.build().join("tools.log"))?;
     let progress = Progress::begin("building the tools for guests");
     let mut cargo = Command::new("cargo");
-    cargo
-        .current_dir(&tools)
-        .args(["build", "--locked", "--release", "--target", TARGET]);
-    // With --target, this does not reach build scripts and procedural macros, which cannot be static.
-    cargo.env(
-        "CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS",
-        "-Ctarget-feature=+crt-static",
-    );
-    for (package, _) in &present {
-        cargo.args(["-p", package]);
-    }
-    log.run("building the tools", &mut cargo)?;
-    let dir = cache.build().join("target").join(TARGET).join("release");
-    let mut built = Vec::new();
-    for (package, program) in present {
-        let path = dir.join(program);
-        if !path.is_file() {
-            return Err(Error::Other(format!(
-                "the package {package} built no program {program}: see tools/{package}/Cargo.toml"
-            )));
-        }
-        built.push((program.to_owned(), path));
-    }
+    cargo.env("CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS", STATIC);
+    let mut built = compile(cache, &log, cargo, TARGET, &present)?;
     let source = tools.join("e2e/watch.c");
     if source.is_file() {
         let path = cache.build().join("watch");
@@ -76,15 +73,68 @@ pub fn build(cache: &Cache) -> Result<Vec<(String, PathBuf)>> {
     Ok(built)
 }
 
-/// The programs that write their own man pages and shell completions.
-const DESCRIBED: [&str; 2] = ["auxrec", "auxview"];
+/// Builds the [`PORTABLE`] ones for 64-bit Arm; gives the name and place of each.
+///
+/// # Errors
+///
+/// When one does not compile.
+pub fn build_aarch64(cache: &Cache, machine: &Aarch64) -> Result<Vec<(String, PathBuf)>> {
+    let log = Log::create(&cache.build().join("tools-aarch64.log"))?;
+    let progress = Progress::begin("building the tools for aarch64");
+    let mut cargo = Command::new("cargo");
+    machine.configure(&mut cargo);
+    let programs = PORTABLE.map(|name| (name, name));
+    let built = compile(cache, &log, cargo, Aarch64::TARGET, &programs)?;
+    progress.end("done");
+    Ok(built)
+}
 
-/// Man pages and shell completions of recorder and reader, made by themselves in `build/tools`; gives the place.
+/// Has cargo build these programs of these packages.
+fn compile(
+    cache: &Cache,
+    log: &Log,
+    mut cargo: Command,
+    target: &str,
+    programs: &[(&str, &str)],
+) -> Result<Vec<(String, PathBuf)>> {
+    cargo.current_dir(cache.checkout().join("tools")).args([
+        "build",
+        "--locked",
+        "--release",
+        "--target",
+        target,
+    ]);
+    for (package, _) in programs {
+        cargo.args(["-p", package]);
+    }
+    log.run("building the tools", &mut cargo)?;
+    let dir = cache.build().join("target").join(target).join("release");
+    let place = |&(package, program): &(&str, &str)| {
+        let path = dir.join(program);
+        match path.is_file() {
+            true => Ok((program.to_owned(), path)),
+            false => Err(Error::Other(format!(
+                "the package {package} built no program {program}: see tools/{package}/Cargo.toml"
+            ))),
+        }
+    };
+    programs.iter().map(place).collect()
+}
+
+/// The programs that write their own man pages and shell completions.
+pub(crate) const DESCRIBED: [&str; 2] = ["auxrec", "auxview"];
+
+/// Man pages and shell completions of recorder and reader, made by themselves in `build/tools`; gives the place. `start` makes the
+/// command that runs a program.
 ///
 /// # Errors
 ///
 /// When it cannot write them.
-pub fn pages(cache: &Cache, built: &[(String, PathBuf)]) -> Result<Option<PathBuf>> {
+pub fn pages(
+    cache: &Cache,
+    built: &[(String, PathBuf)],
+    start: impl Fn(&Path) -> Command,
+) -> Result<Option<PathBuf>> {
     let described = |(name, _): &&(String, PathBuf)| DESCRIBED.contains(&name.as_str());
     let mut programs = built.iter().filter(described).peekable();
     if programs.peek().is_none() {
@@ -93,10 +143,7 @@ pub fn pages(cache: &Cache, built: &[(String, PathBuf)]) -> Result<Option<PathBu
     let dir = cache.build().join("tools");
     let log = Log::create(&cache.build().join("pages.log"))?;
     for (_, program) in programs {
-        log.run(
-            "writing man pages",
-            Command::new(program).arg("pages").arg(&dir),
-        )?;
+        log.run("writing man pages", start(program).arg("pages").arg(&dir))?;
     }
     Ok(Some(dir))
 }

@@ -39,13 +39,24 @@ pub fn now() -> u64 {
     ))
 }
 
-/// What the processor's cycle counter says; [`None`] if this is no x86-64 processor.
+/// What the counter says that perf's clock is made of: the time stamp counter on x86-64, the virtual counter on 64-bit Arm; [`None`] on
+/// other processors.
 pub fn cycles() -> Option<u64> {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: Each x86-64 processor has the instruction, and Linux lets programs execute it, but for those that have
     // asked it not to by `PR_SET_TSC`. This program has not.
     return Some(unsafe { std::arch::x86_64::_rdtsc() });
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(target_arch = "aarch64")]
+    {
+        let count;
+        // SAFETY: It reads a register, and touches neither memory nor flags. Linux lets programs read this one, but for those that
+        // have asked it not to by `PR_SET_TSC`. This program has not. The barrier keeps the processor from reading it earlier.
+        unsafe {
+            std::arch::asm!("isb", "mrs {}, cntvct_el0", out(reg) count, options(nostack, preserves_flags));
+        }
+        Some(count)
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     None
 }
 

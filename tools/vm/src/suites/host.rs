@@ -5,9 +5,9 @@
 use super::check;
 use crate::cache::Cache;
 use crate::error::Result;
-use crate::ktap::{Case, Status};
+use crate::ktap::Case;
 use crate::step::{Log, Progress};
-use crate::{contract, coverage, libtest, tools};
+use crate::{contract, coverage, install, libtest, tools};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -89,7 +89,9 @@ pub(super) fn run(cache: &Cache, dir: &Path) -> Result<Case> {
     progress.end(&case.counts().summary());
     cases.push(case);
     cases.push(packages(cargo(&[]), &dir)?);
-    cases.push(installs(cache, &dir)?);
+    let here = |program: &Path| Command::new(program);
+    tools::pages(cache, &tools::build(cache)?, here)?;
+    cases.push(install::check(cache, &dir, "x86_64", here)?);
     Ok(Case::suite("host", cases))
 }
 
@@ -122,59 +124,6 @@ fn packages(mut cargo: Command, dir: &Path) -> Result<Case> {
         cargo.args(["-p", name]);
     }
     check(dir, NAME, &mut cargo)
-}
-
-/// What `make install` installs below `/usr`, besides man pages.
-const INSTALLED: [&str; 10] = [
-    "bin/auxrec",
-    "bin/auxview",
-    "bin/tracering",
-    "bin/core-with-trace",
-    "share/bash-completion/completions/auxrec",
-    "share/bash-completion/completions/auxview",
-    "share/fish/vendor_completions.d/auxrec.fish",
-    "share/fish/vendor_completions.d/auxview.fish",
-    "share/zsh/site-functions/_auxrec",
-    "share/zsh/site-functions/_auxview",
-];
-
-/// Whether `make install` installs all of it, and the programs run.
-fn installs(cache: &Cache, dir: &Path) -> Result<Case> {
-    const NAME: &str = "make install";
-
-    let built = tools::build(cache)?;
-    tools::pages(cache, &built)?;
-    let to = dir.join("install");
-    crate::cache::remove(&to)?;
-    let mut make = Command::new("make");
-    make.args(["-s", "-C"])
-        .arg(cache.checkout())
-        .args(["install", "PREFIX=/usr"])
-        .arg(format!("DESTDIR={}", to.display()));
-    let case = check(dir, NAME, &mut make)?;
-    if case.status != Status::Pass {
-        return Ok(case);
-    }
-    let mut files = INSTALLED.to_vec();
-    files.extend([
-        "share/man/man1/auxrec.1",
-        "share/man/man1/auxrec-record.1",
-        "share/man/man1/auxview.1",
-        "share/man/man1/auxview-check.1",
-    ]);
-    let is_there = |file: &&str| fs::metadata(to.join("usr").join(file)).is_ok_and(|m| m.len() > 0);
-    if let Some(missing) = files.iter().find(|file| !is_there(file)) {
-        return Ok(Case::fail(NAME, &format!("there is no {missing}")));
-    }
-    let log = Log::create(&dir.join("installed.log"))?;
-    for program in ["auxrec", "auxview", "tracering"] {
-        let mut run = Command::new(to.join("usr/bin").join(program));
-        let said = log.output("asking for a version", run.arg("--version"))?;
-        if !said.starts_with(program) {
-            return Ok(Case::fail(NAME, &format!("{program} says {said}")));
-        }
-    }
-    Ok(case)
 }
 
 /// The files of the project: those that git has, or would take.
