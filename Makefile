@@ -4,7 +4,7 @@
 # cache (${XDG_CACHE_HOME:-~/.cache}/auxpmu).
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench figures coverage fuzz check litmus kbuild kunit e2e matrix beside disk old selftests exact break conform adversary debug modules tools install shell guest trace programs rust-analyzer kernels update clean clean-cache aarch64
+.PHONY: help demo test bench figures coverage fuzz check litmus kbuild kunit e2e matrix beside disk old selftests exact break conform adversary aarch64 viewers debug modules tools install shell guest trace programs rust-analyzer kernels update clean clean-cache
 
 ROOT := tools/vm/root.sh
 # A profile of its own: auxvm only waits for others, and the first call waits for its build.
@@ -34,6 +34,7 @@ help:
 	@echo '  make adversary      random programs of perf system calls on all units at once, on the debug kernel, until one does not do what a'
 	@echo '                      model foresees; SECONDS=600, SEED=1'
 	@echo '  make aarch64        the tools for 64-bit Arm, under an emulator of single programs'
+	@echo '  make viewers        what Perfetto and speedscope show of exports; downloads a browser'
 	@echo '  make debug          kunit and e2e on a kernel with lockdep, KASAN and kmemleak, whose allocations are made to fail; CASE="name|other"'
 	@echo '  make bench          what a session of an event and recording cost, in guest instructions; PART=driver, steps, tracing, restart, ring or recorder'
 	@echo '                      for one of them, PART=parallel for how fast two processors are drained'
@@ -78,6 +79,10 @@ adversary:
 
 litmus kbuild kunit matrix beside disk old selftests exact break conform aarch64:
 	@$(AUXVM) test --suite $@ $(CASES)
+
+# It needs a browser, which comes with a build root of its own.
+viewers:
+	@RUNNER=viewers $(AUXVM) test --suite viewers
 
 e2e:
 	@$(AUXVM) test --suite e2e --suite matrix $(CASES)

@@ -28,10 +28,15 @@ checkout=$(cd "$(dirname "$0")/../.." && pwd -P)
 hash=$(echo "$SUITE $PACKAGES $BACKPORTS 1" | sha256sum | cut -c1-12) # kernels are named by it, too
 PACKAGES="$PACKAGES $PROGRAMS"
 root=$cache/root-$hash-$(echo "$PROGRAMS" | sha256sum | cut -c1-6)
-if [ "${RUNNER:-}" = vng ]; then # a root of its own: virtme-ng is large, and few ask for it
-	extra="virtme-ng mount iproute2"
+# These are large, and few ask for them: each has a root of its own.
+case ${RUNNER:-} in
+vng) extra="virtme-ng mount iproute2" ;;
+viewers) extra="chromium-headless-shell npm python3-pip" ;;
+*) extra= ;;
+esac
+if [ -n "$extra" ]; then
 	PACKAGES="$PACKAGES $extra"
-	root=$root-vng-$(echo "$extra" | sha256sum | cut -c1-6)
+	root=$root-$RUNNER-$(echo "$extra" | sha256sum | cut -c1-6)
 fi
 
 # What cargo has compiled here, and third-party crates that are kept. Their name is made of what they depend on: the
@@ -194,6 +199,7 @@ enter() {
 	for v in $(compgen -e); do
 		case $v in
 		CI | KVER | KERNEL | RUNNER | TERM | AUXPMU_* | CARGO_HTTP_* | CARGO_NET_* | CARGO_REGISTRIES_* | CARGO_BUILD_JOBS | \
+			PIP_* | NPM_CONFIG_* | npm_config_* | \
 			http_proxy | https_proxy | no_proxy | all_proxy | HTTP_PROXY | HTTPS_PROXY | NO_PROXY | ALL_PROXY)
 			[ -z "${!v}" ] || keep+=("$v=${!v}") # empty means unset
 			;;

@@ -29,7 +29,7 @@ use std::time::Duration;
 mod consumers;
 mod device;
 mod kernel;
-mod matrix;
+pub(crate) mod matrix;
 mod outside;
 mod theirs;
 

@@ -66,7 +66,7 @@ enum Verb {
         #[arg(long, value_delimiter = '|')]
         case: Vec<String>,
         /// What runs the end-to-end guests: our own (qemu) or virtme-ng (vng)
-        #[arg(long, env = "RUNNER", default_value = "qemu", value_parser = ["qemu", "vng"])]
+        #[arg(long, env = "RUNNER", default_value = "qemu", value_parser = ["qemu", "vng", "viewers"])]
         runner: String,
     },
     /// Run a command in a guest with the modules in /modules (load them with auxload), and give its exit status
@@ -208,7 +208,7 @@ fn run(args: Args) -> Result<ExitCode> {
         } => {
             let plan = Plan {
                 suites: if suite.is_empty() {
-                    Suite::ALL.to_vec()
+                    Suite::usual()
                 } else {
                     suite
                 },

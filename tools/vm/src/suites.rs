@@ -10,6 +10,7 @@ use crate::ktap::{self, Case, Counts};
 use crate::modules::{self, Mode};
 use crate::step::{Log, Progress};
 use crate::{aarch64, broken, conform, disk, exact, litmus, old, selftests};
+use exact::matrix::viewers;
 use std::fmt;
 use std::fs;
 use std::path::Path;
@@ -51,11 +52,13 @@ pub enum Suite {
     Conform,
     /// The tools for 64-bit Arm, emulated.
     Aarch64,
+    /// Viewers show of exports what programs executed.
+    Viewers,
 }
 
 impl Suite {
     /// All, fast first.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Host,
         Self::Litmus,
         Self::Kbuild,
@@ -70,7 +73,15 @@ impl Suite {
         Self::Break,
         Self::Conform,
         Self::Aarch64,
+        Self::Viewers,
     ];
+
+    /// Those of `make test`. The last one needs a build root of its own.
+    #[must_use]
+    pub fn usual() -> Vec<Self> {
+        let usual = |suite: &Self| *suite != Self::Viewers;
+        Self::ALL.into_iter().filter(usual).collect()
+    }
 }
 
 impl fmt::Display for Suite {
@@ -90,6 +101,7 @@ impl fmt::Display for Suite {
             Self::Break => "break",
             Self::Conform => "conform",
             Self::Aarch64 => "aarch64",
+            Self::Viewers => "viewers",
         })
     }
 }
@@ -177,6 +189,9 @@ pub fn run(cache: &Cache, plan: &Plan) -> Result<Counts> {
             Suite::Conform => kernels
                 .get(chosen(plan, Kind::Stock))
                 .and_then(|kernel| conform::run(cache, &dir, &kernel, plan.suites.len() > 1)),
+            Suite::Viewers => kernels
+                .get(Kind::Stock)
+                .and_then(|kernel| viewers::run(cache, &dir, &kernel)),
             Suite::Aarch64 => aarch64::cases::run(cache, &dir, plan.suites.len() > 1),
         };
         // What keeps a suite from running at all is a failing case of it.

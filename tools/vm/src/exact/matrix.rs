@@ -11,6 +11,7 @@
 //! - [`executed`]: what was executed, by the log.
 //! - [`trail`]: the packets, along the log.
 //! - [`spans`]: what `auxview export` writes of it.
+//! - [`viewers`]: what viewers show of that.
 //! - The others: what is right, by that.
 
 use super::device::shown;
@@ -46,6 +47,7 @@ mod sampled;
 pub(super) mod samples;
 mod spans;
 mod trail;
+pub(crate) mod viewers;
 
 /// The case's name.
 pub(super) const NAME: &str = "decoder matrix";
@@ -57,12 +59,9 @@ const LONGEST: &str = "120";
 struct Recorded {
     files: PathBuf,
     files_of_unit: PathBuf,
-    /// What QEMU has logged of interrupts and exceptions.
-    interrupts: PathBuf,
     programs: PathBuf,
-    auxrec: PathBuf,
-    /// Where Python finds what scripts import.
-    scripts: PathBuf,
+    /// What else commands may name: the recorder, what QEMU has logged of interrupts and exceptions, scripts.
+    environment: Vec<(&'static str, PathBuf)>,
     /// By program.
     executed: HashMap<&'static str, Executed>,
 }
@@ -84,44 +83,58 @@ pub(super) fn run(cache: &Cache, dir: &Path, kernel: &Kernel) -> Result<Case> {
     programs(cache)?;
     let (unit, outcome) = both(
         || record_by_unit(cache, &dir, kernel, &built.files, &prefix),
-        || record(cache, &dir, kernel, &built.files, &tools),
+        || record(cache, &dir, kernel, &built.files, &tools, &recordings::ALL),
     )?;
     if let Some(fault) = [unit.faults(), outcome.faults()].concat().first() {
         let why = format!("{}: {}", fault.name, fault.reason);
         return Ok(Case::fail(NAME, &why));
     }
-    let mut executed = HashMap::new();
-    for program in recordings::STEPPED {
-        let path = cache.build().join("programs").join(program);
-        executed.insert(
-            program,
-            Executed::stepped(&dir, steptrace, &path, Ends::Itself)?,
-        );
-    }
+    let mut executed = steps(cache, &dir, steptrace, &recordings::STEPPED)?;
     let log = by_unit(&unit.files, &prefix, &mut executed)?;
     let recorded = Recorded {
         files: outcome.files,
         files_of_unit: unit.files,
-        interrupts: interrupts(&prefix),
         programs: cache.build().join("programs"),
-        auxrec: auxrec.clone(),
-        scripts: cache.checkout().join("tools/vm/src/exact/matrix/scripts"),
+        environment: vec![
+            ("AUXREC", auxrec.clone()),
+            ("INTERRUPTS", interrupts(&prefix)),
+            (
+                "PYTHONPATH",
+                cache.checkout().join("tools/vm/src/exact/matrix/scripts"),
+            ),
+        ],
         executed,
     };
-    let mut cases = judged(&dir, &recorded)?;
+    let mut cases = judged(&dir, &recorded, &rows::all())?;
     cases.push(log);
     let suite = Case::suite(NAME, cases);
     progress.end(&suite.counts().summary());
     Ok(suite)
 }
 
-/// Records the programs in a guest.
+/// What each program executes, by steps.
+fn steps(
+    cache: &Cache,
+    dir: &Path,
+    steptrace: &Path,
+    all: &[&'static str],
+) -> Result<HashMap<&'static str, Executed>> {
+    let step = |&program: &&'static str| {
+        let path = cache.build().join("programs").join(program);
+        let executed = Executed::stepped(dir, steptrace, &path, Ends::Itself)?;
+        Ok((program, executed))
+    };
+    all.iter().map(step).collect()
+}
+
+/// Records programs in a guest.
 fn record(
     cache: &Cache,
     dir: &Path,
     kernel: &Kernel,
     modules: &[PathBuf],
     tools: &[(String, PathBuf)],
+    all: &[&Recording],
 ) -> Result<Outcome> {
     let mut guest = Guest::new(kernel, modules)?
         // perf has no text of another kernel's vDSO.
@@ -135,11 +148,11 @@ fn record(
     for (name, path) in tools {
         guest = guest.program(name, path)?;
     }
-    for program in recorded(programs(cache)?, &recordings::ALL) {
+    for program in recorded(programs(cache)?, all) {
         guest = guest.installed(&program)?;
     }
     let place = cache.build().join("programs");
-    let command = format!("PROGRAMS={}\n{}", place.display(), recordings::command());
+    let command = format!("PROGRAMS={}\n{}", place.display(), recordings::command(all));
     guest.run(cache, &dir.join("guest"), &command, |_| {})
 }
 
@@ -239,9 +252,8 @@ fn by_unit(
 }
 
 /// Runs all rows, two at a time.
-fn judged(dir: &Path, recorded: &Recorded) -> Result<Vec<Case>> {
-    let rows = rows::all();
-    by_two(&rows, |number, row| {
+fn judged(dir: &Path, recorded: &Recorded, rows: &[Row]) -> Result<Vec<Case>> {
+    by_two(rows, |number, row| {
         judge(&dir.join(format!("row-{number}")), recorded, row)
     })
 }
@@ -260,9 +272,7 @@ fn judge(place: &Path, recorded: &Recorded, row: &Row) -> Result<Case> {
         .current_dir(place)
         .env("HOME", place)
         .env("DATA", recorded.file(row.recording))
-        .env("AUXREC", &recorded.auxrec)
-        .env("INTERRUPTS", &recorded.interrupts)
-        .env("PYTHONPATH", &recorded.scripts)
+        .envs(recorded.environment.iter().map(|(name, path)| (name, path)))
         .env("PYTHONDONTWRITEBYTECODE", "yes")
         .env("PROGRAM", recorded.programs.join(row.recording.program))
         .output()
@@ -282,7 +292,7 @@ fn judge(place: &Path, recorded: &Recorded, row: &Row) -> Result<Case> {
     let verdict = match output.status.success() {
         true => (row.right)(&said),
         false => Err(format!(
-            "perf ends with {}: {}",
+            "the command ends with {}: {}",
             output.status,
             errors.lines().last().unwrap_or_default()
         )),

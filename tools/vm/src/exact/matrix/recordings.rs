@@ -291,13 +291,13 @@ echo 0 >/proc/sys/kernel/kptr_restrict; echo 0 >/proc/sys/kernel/randomize_va_sp
         .fold(loads.to_owned(), |command, one| command + &one.command())
 }
 
-/// What records all programs in a guest, with `$PROGRAMS` as the place of the programs.
-pub(super) fn command() -> String {
+/// What records programs in a guest, with `$PROGRAMS` as the place of the programs.
+pub(super) fn command(all: &[&Recording]) -> String {
     let mut command = "insmod /modules/rust_perf.ko && insmod /modules/rust_stepping.ko && insmod /modules/soft_pt.ko intel_pt=1 || exit 1
 echo 0 >/proc/sys/kernel/randomize_va_space; echo 0 >/proc/sys/kernel/watchdog
 for file in /sys/kernel/debug/sched/fair_server/cpu*/runtime; do echo 0 >$file; done
 ".to_owned();
-    for recording in ALL {
+    for recording in all {
         command += &recording.command();
     }
     command
