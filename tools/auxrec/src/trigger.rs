@@ -167,10 +167,15 @@ impl Trigger {
     /// # Errors
     /// If there is no such function, or tracefs refuses.
     pub fn define(text: &str, options: &Options) -> Result<Self> {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
         let place = Place::find(text, || program(options))?;
+        let tracefs = Tracefs::find();
+        let tracefs = tracefs.map_err(|e| Error::failed(format!("--trigger {text}: {e}")))?;
+        Self::define_in(tracefs, text, place)
+    }
+
+    fn define_in(tracefs: Tracefs, text: &str, place: Place) -> Result<Self> {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
         let failed = |e: tracering::Error| Error::failed(format!("--trigger {text}: {e}"));
-        let tracefs = Tracefs::find().map_err(failed)?;
         if !tracefs.path().join(EVENTS).exists() {
             return Err(Error::failed(format!(
                 "--trigger {text}: this kernel has no uprobes: {} is not there. Use one that is built with CONFIG_UPROBE_EVENTS",
@@ -439,6 +444,24 @@ mod tests {
         for none in ["", "other", "./tool"] {
             let error = find(OsStr::new(none)).unwrap_err().to_string();
             assert!(error.contains(&format!("no program `{none}`")), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_kernel_without_uprobes_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = Place {
+            file: env::current_exe().unwrap(),
+            offset: 0,
+        };
+        let defined = Trigger::define_in(Tracefs::at(dir.path()), "main", place);
+        let error = defined.unwrap_err().to_string();
+        for says in [
+            "--trigger main: this kernel has no uprobes: ",
+            "uprobe_events is not there",
+            "CONFIG_UPROBE_EVENTS",
+        ] {
+            assert!(error.contains(says), "{error}");
         }
     }
 

@@ -93,6 +93,18 @@ fn bad_usage() {
             "a group begins with the event that writes trace",
         ),
         (
+            &[
+                "record",
+                "-e",
+                "pattern//",
+                "--trigger",
+                "main",
+                "--",
+                "true",
+            ],
+            "--trigger takes snapshots: give -S with it",
+        ),
+        (
             &["record", "-e", "pattern//", "--aux-sample", "--", "true"],
             "give one, such as -e cpu-clock:u",
         ),

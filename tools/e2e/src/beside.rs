@@ -15,7 +15,7 @@ use auxview::pieces::Pieces;
 use auxview::trace::Trace;
 use pattern_codec::Header;
 
-use crate::{counting, module};
+use crate::{counting, module, soft_pt};
 
 /// The table of differences.
 const DOCUMENT: &str = include_str!("../../../Documentation/recorder.md");
@@ -49,6 +49,10 @@ pub const CASES: &[Case] = &[
     Case {
         name: "perf stat",
         run: counting::counted,
+    },
+    Case {
+        name: "a trigger, in perf script",
+        run: soft_pt::trigger_by_perf,
     },
 ];
 

@@ -37,6 +37,12 @@ use crate::stops;
 /// A case: its name, and what is done.
 pub type Case = (&'static str, fn() -> Result<String>);
 
+/// What stock perf shows of a recording with a trigger.
+pub fn trigger_by_perf() -> Result<String> {
+    module::load_all()?;
+    run(triggered::by_perf)
+}
+
 /// All cases.
 pub const ALL: [Case; 28] = [
     ("soft_pt: attached and detached", attach),
@@ -392,9 +398,11 @@ fn refused() -> Result<String> {
     Ok(format!("{} cases", cases.len()))
 }
 
+/// A user without rights.
+const NOBODY: u32 = 65534;
+
 /// Runs the recorder as the user `nobody`. Returns the event's count, if the recording succeeded, and the recorder's messages.
 pub fn as_nobody(event: &str, arguments: &[&str]) -> Result<(Option<u64>, String)> {
-    const NOBODY: u32 = 65534;
     let file = TraceFile::new("nobody");
     let output = Command::new("auxrec")
         .args(["record", "-q", "-e", event, "-m", "16,64", "-o"])

@@ -4,14 +4,17 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
+use std::process::Command;
 
 use anyhow::{ensure, Context, Result};
 use object::{Object, ObjectSymbol};
 use perfdata::Event;
 use serde_json::Value;
 
-use super::{place, Victim, PROGRAM};
+use super::{place, Victim, NOBODY, PROGRAM};
+use crate::beside::said;
 use crate::cases::PAGE;
 use crate::recorder::{pieces, wait_for};
 use crate::recording::{Ended, Reader, Recorder, TraceFile};
@@ -203,6 +206,53 @@ pub(super) fn end() -> Result<String> {
     Ok(format!("{} instructions up to it", calls.count()))
 }
 
+/// Stock perf reads such a recording: each hit is a sample, and the trace ends where the function is reached.
+pub(crate) fn by_perf() -> Result<String> {
+    let [caller, called] = [symbol("6caller")?, symbol("6called")?];
+    let file = TraceFile::new("triggered");
+    let workload = ["--", PROGRAM, "workload", "calls"];
+    let script = |options: &[&str]| {
+        let mut perf = Command::new("perf");
+        said(perf.arg("script").args(options).arg("-i").arg(file.path()))
+    };
+    // The addresses of the hits that perf shows.
+    let hits = |trigger: &str| -> Result<Vec<String>> {
+        let shown = script(&["--no-itrace", "-F", "event,ip"])?;
+        let name = format!("trigger:{trigger}:");
+        let hits = shown.lines().filter_map(|line| {
+            let mut words = line.split_whitespace();
+            words.next().filter(|word| *word == name)?;
+            words.next().map(str::to_owned)
+        });
+        Ok(hits.collect())
+    };
+    let (told, _) = record(&file, &called, &workload)?;
+    let all = hits(&called)?;
+    ensure!(
+        u64::try_from(all.len())? == told.hits && all.iter().all(|hit| *hit == all[0]),
+        "perf shows other samples of {} hits: {all:?}",
+        told.hits
+    );
+    record(&file, &caller, &workload)?;
+    let one = hits(&caller)?;
+    let shown = script(&["--itrace=i1ie", "-F", "ip,sym"])?;
+    // Where trace ends by an interrupt, perf shows the instruction that was not executed any more.
+    let beyond = shown.lines().find(|line| {
+        let is_hit = one.iter().any(|hit| line.trim_start().starts_with(hit));
+        line.contains("workload::call") && !is_hit
+    });
+    ensure!(
+        one.len() == 1 && shown.contains("workload::run") && beyond.is_none(),
+        "perf shows hits at {one:?}, and of the trace, {} instructions, {beyond:?}",
+        shown.lines().count()
+    );
+    Ok(format!(
+        "{} samples; {} instructions up to a hit",
+        all.len(),
+        shown.lines().count()
+    ))
+}
+
 /// The function is of the process that is recorded, whatever it is called.
 pub(super) fn process() -> Result<String> {
     let spin = symbol("4spin")?;
@@ -264,6 +314,12 @@ pub(super) fn refused() -> Result<String> {
             1,
             "can put no uprobe there",
         ),
+        (
+            "main@/nowhere",
+            &workload,
+            2,
+            "the trigger's file /nowhere: No such file",
+        ),
     ] {
         let recorder = Recorder::start(file.path(), &arguments(trigger, more))?;
         let ended = recorder.wait(Reader::KeepsUp)?;
@@ -275,5 +331,45 @@ pub(super) fn refused() -> Result<String> {
         );
         no_probe()?;
     }
+    let ends = |command: &mut Command, status: i32, says: &[&str]| {
+        let output = command.output().context("cannot start auxrec")?;
+        let errors = String::from_utf8_lossy(&output.stderr);
+        ensure!(
+            output.status.code() == Some(status) && says.iter().all(|say| errors.contains(say)),
+            "{command:?}: {}: {errors}",
+            output.status
+        );
+        no_probe()
+    };
+    let path = file.path().to_str().context("not UTF-8")?;
+    let record = ["record", "-e", "soft_pt//u", "-o", path];
+    let trigger = [&["--trigger", "main"], &workload[..]].concat();
+    ends(
+        Command::new("auxrec")
+            .args(record)
+            .arg("-S")
+            .args(&trigger)
+            .uid(NOBODY)
+            .gid(NOBODY),
+        1,
+        &[
+            "--trigger main: /sys/kernel/tracing: Permission denied",
+            "run this as root",
+        ],
+    )?;
+    // In a namespace of mounts that has no tracefs.
+    const HIDDEN: &str = "mount -t tmpfs none /sys/kernel/debug && mount -t tmpfs none /sys/kernel/tracing && exec auxrec \"$@\"";
+    ends(
+        Command::new("unshare")
+            .args(["-m", "sh", "-c", HIDDEN, "sh"])
+            .args(record)
+            .arg("-S")
+            .args(&trigger),
+        1,
+        &[
+            "--trigger main: no tracefs at /sys/kernel/tracing or ",
+            "mount -t tracefs",
+        ],
+    )?;
     Ok(String::new())
 }
