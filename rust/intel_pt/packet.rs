@@ -96,14 +96,17 @@ impl Tnt {
         // CAST: Widening; `From` is not const.
         #[allow(clippy::as_conversions, clippy::cast_lossless)]
         let newest = taken as u64;
-        let end = bit(Self::MAX);
 
         // INVARIANT: The end is below the `MAX`th bit, and moves up by one, or it is put there again.
-        self.0 = if self.is_full() {
-            (self.0 << 1 | newest) & mask(Self::MAX) | end
-        } else {
-            self.0 << 1 | newest
-        };
+        self.0 = self.0 << 1 | newest;
+        if self.0 > mask(Self::MAX + 1) {
+            self.drop_oldest();
+        }
+    }
+
+    #[cold]
+    const fn drop_oldest(&mut self) {
+        self.0 = self.0 & mask(Self::MAX) | bit(Self::MAX);
     }
 
     /// How many branches it holds.
