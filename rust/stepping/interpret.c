@@ -264,17 +264,27 @@ bool rust_stepping_has_text(unsigned long at, const u64 *words,
 			    unsigned int count, u64 first, u64 last)
 {
 	const u64 __user *src = (const u64 __user *)at;
-	u64 differs = 0;
-	unsigned int i;
-	u64 value;
+	const u64 *end = words + count - 1;
+	u64 differs, value, next;
 
 	src = masked_user_access_begin(src);
 	unsafe_get_user(value, src, fault);
-	value = (value ^ words[0]) & first;
-	for (i = 1; i < count; i++) {
+	value = (value ^ *words) & first;
+	differs = 0;
+	/* Two at once. */
+	while (words + 2 <= end) {
 		differs |= value;
-		unsafe_get_user(value, src + i, fault);
-		value ^= words[i];
+		unsafe_get_user(value, src + 1, fault);
+		unsafe_get_user(next, src + 2, fault);
+		differs |= value ^ words[1];
+		value = next ^ words[2];
+		src += 2;
+		words += 2;
+	}
+	if (words != end) {
+		differs |= value;
+		unsafe_get_user(value, src + 1, fault);
+		value ^= words[1];
 	}
 	user_access_end();
 	return !(differs | (value & last));

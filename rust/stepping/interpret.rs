@@ -50,10 +50,13 @@ const RESUME_FLAG: c_ulong = 1 << 16;
 /// Pages that are remembered: code goes back and forth between a few.
 const PAGES: usize = 8;
 
+/// The number of no page.
+const NO_PAGE: u64 = u64::MAX;
+
 /// The memory and the processor of the current task, while page faults are not waited for.
 struct Here {
     fs_base: Option<u64>,
-    /// Pages that the task may execute, each at the place that its lowest bits give; 0 is none.
+    /// Pages that the task may execute, each at the place that its lowest bits give.
     executable: [u64; PAGES],
     /// Whether that may change while interrupts are off.
     changes: bool,
@@ -65,7 +68,7 @@ impl Here {
         unsafe { bindings::rust_stepping_access_begin() };
         Self {
             fs_base: None,
-            executable: [0; PAGES],
+            executable: [NO_PAGE; PAGES],
             // SAFETY: Reading what the processor has has no requirements.
             changes: unsafe { bindings::rust_stepping_flushes_without_interrupt() },
         }
@@ -86,7 +89,7 @@ impl Here {
     fn can_execute_page(&mut self, page: u64) -> bool {
         // CAST: Less than the number of places.
         match self.executable.get(page as usize % PAGES) {
-            Some(known) if *known == page && page != 0 => true,
+            Some(known) if *known == page => true,
             _ => self.look(page),
         }
     }
@@ -99,7 +102,7 @@ impl Here {
 
         // CAST: Less than the number of places.
         if let Some(known) = self.executable.get_mut(page as usize % PAGES) {
-            *known = if can && !self.changes { page } else { 0 };
+            *known = if can && !self.changes { page } else { NO_PAGE };
         }
         can
     }
