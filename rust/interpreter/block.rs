@@ -6,31 +6,42 @@ use crate::{decode::LEN_MAX, execute::Task, op::Op, Machine, Observer};
 use core::ops::ControlFlow;
 
 /// Instructions in a block, at most.
-const OPS: usize = 12;
+const OPS: usize = 16;
 
 /// Words of text that a block can lie in.
-const WORDS: usize = 9;
+pub(crate) const WORDS: usize = 12;
+
+/// To the last byte of the text of a block, at most.
+// CAST: Widening; `From` is not const.
+#[allow(clippy::as_conversions)]
+const TEXT_MAX: u64 = 8 * WORDS as u64 - 1;
 
 /// Instructions that follow each other in memory: the last one can be a branch.
 ///
+/// It is decoded up to the first conditional branch, and further when that has not been taken: most of what is never
+/// executed is never decoded. Generated code is decoded at once.
+///
 /// # Invariants
 ///
-/// Its text is `words`, from the word that `first` is in, and `ops` are what was decoded from it.
+/// Its text is at the beginning of `words`, from the word that `first` is in. The first `count` of `ops` are what was
+/// decoded from it. Behind them is one that ends the block, unless they are all.
 #[derive(Clone, Copy, Debug)]
 pub struct Block {
     pub(crate) first: u64,
     /// In bytes.
     pub(crate) len: u64,
     /// 0: the first instruction is not interpreted.
-    count: usize,
+    pub(crate) count: usize,
     /// The words that hold it; 0 if it is at no address.
     used: usize,
     /// What belongs to it of the first word, and of the last.
     masks: [u64; 2],
     /// Whether an observer has its text.
     told: bool,
+    /// The words that were read.
+    read: usize,
     words: [u64; WORDS],
-    ops: [Op; OPS],
+    pub(crate) ops: [Op; OPS],
 }
 
 impl Block {
@@ -43,23 +54,32 @@ impl Block {
         used: 0,
         masks: [0; 2],
         told: false,
+        read: 0,
         words: [0; WORDS],
         ops: [Op::EMPTY; OPS],
     };
 
-    pub(crate) fn ops(&self) -> &[Op] {
-        self.ops.get(..self.count).unwrap_or(&[])
+    /// Behind how many instructions to stop with this limit, if not behind all. The first `start` of them were
+    /// executed.
+    ///
+    /// The instruction behind that is single-stepped, and what is next begins a block. In front of a branch it is
+    /// one that there is already.
+    #[inline]
+    pub(crate) fn limited(&self, start: usize, limit: u64) -> Option<usize> {
+        let limit = usize::try_from(limit).unwrap_or(OPS);
+
+        (limit < self.count).then(|| self.in_front_of_branch(start, limit))
     }
 
-    /// The first `limit` instructions, or all, and their length in bytes.
-    #[inline]
-    pub(crate) fn first_ops(&self, limit: u64) -> (&[Op], u64) {
-        let all = self.ops();
-        let some = usize::try_from(limit).ok().and_then(|n| all.get(..n));
+    #[cold]
+    fn in_front_of_branch(&self, start: usize, limit: usize) -> usize {
+        let ops = self.ops.get(start..=limit).unwrap_or(&[]);
+        let branch = ops.iter().rposition(|op| op.what.is_branch());
 
-        match some {
-            Some(some) => (some, some.last().map_or(0, |op| op.end.into())),
-            None => (all, self.len),
+        match branch.map(|branch| branch.wrapping_add(start)) {
+            // At least one is executed.
+            None | Some(0) => limit,
+            Some(branch) => branch,
         }
     }
 
@@ -80,23 +100,27 @@ impl Block {
         }
     }
 
-    /// Gives its text to the observer if it is generated code.
+    /// Gives its text to the observer, from this byte on, if it is generated code.
     #[cold]
     pub(crate) fn tell<M: Machine, O: Observer>(
         &mut self,
+        from: u64,
         task: &mut Task<'_, M, O>,
     ) -> ControlFlow<()> {
+        let first = self.first.wrapping_add(from);
         let last = self.first.wrapping_add(self.len).wrapping_sub(1);
 
-        if !task.machine.is_generated(self.first, last) {
+        if !task.machine.is_generated(first, last) {
             return ControlFlow::Continue(());
         }
         let bytes = bytes_of(&self.words);
-        let start = usize::try_from(self.first & 7).unwrap_or(0);
-        let len = usize::try_from(self.len).unwrap_or(0);
+        let start = (self.first & 7).wrapping_add(from);
+        let start = usize::try_from(start).unwrap_or(0);
+        let len = usize::try_from(self.len.wrapping_sub(from)).unwrap_or(0);
         let text = bytes.get(start..).and_then(|rest| rest.get(..len));
-        task.executes(0);
-        let told = task.observer.code(self.first, text.unwrap_or(&[]));
+        let told = task
+            .observer
+            .code(first, text.unwrap_or(&[]), task.executed);
 
         if told.is_break() {
             // The observer gets it the next time.
@@ -110,35 +134,71 @@ impl Block {
     /// Becomes what the memory has at `ip`.
     #[cold]
     pub(crate) fn fill(&mut self, ip: u64, machine: &mut impl Machine) {
-        let mut words = [0; WORDS];
-        let read = read(ip & !7, &mut words, machine);
-        let bytes = bytes_of(&words);
-        let start = usize::try_from(ip & 7).unwrap_or(0);
-        let text = bytes.get(start..read.wrapping_mul(8)).unwrap_or(&[]);
-        let mut len = 0_usize;
-        let distrusts = machine.distrusts();
-
+        // INVARIANT: Nothing was decoded from the words.
+        self.first = ip;
+        self.len = 0;
         self.count = 0;
-        for place in &mut self.ops {
-            let at = u64::try_from(len).unwrap_or(0);
-            let rest = text.get(len..).unwrap_or(&[]);
+        self.told = false;
+        self.read = read(ip & !7, &mut self.words, machine);
+        self.decode(machine);
+    }
 
-            if place.decode(rest, ip.wrapping_add(at)).is_none() {
+    /// Decodes more of it, if the memory has it still.
+    #[cold]
+    pub(crate) fn grow(&mut self, machine: &mut impl Machine) -> bool {
+        self.decode(machine);
+        if self.is_at(self.first, machine) {
+            return true;
+        }
+        *self = Self::EMPTY;
+        false
+    }
+
+    /// Decodes the next instructions, up to a branch, or all.
+    fn decode(&mut self, machine: &mut impl Machine) {
+        let bytes = bytes_of(&self.words);
+        let start = usize::try_from(self.first & 7).unwrap_or(0);
+        let text = bytes.get(start..self.read.wrapping_mul(8)).unwrap_or(&[]);
+        // No more than the words have.
+        let mut len = u8::try_from(self.len).unwrap_or(u8::MAX);
+        let mut count = u8::try_from(self.count).unwrap_or(u8::MAX);
+        let distrusts = machine.distrusts();
+        // Who reads a trace has the newest text of each address: blocks that overlap have to give all of theirs.
+        let reach = self.first.wrapping_add(TEXT_MAX);
+        let at_once = machine.is_generated(self.first, reach);
+        let mut end = Op::EMPTY;
+
+        for place in self.ops.iter_mut().skip(self.count) {
+            let rest = text.get(usize::from(len)..).unwrap_or(&[]);
+            let at = self.first.wrapping_add(len.into());
+
+            if place.decode(rest, at).is_none()
+                || distrusts && machine.is_distrusted(place.what.form())
+            {
                 break;
             }
-            if distrusts && machine.is_distrusted(place.what.form()) {
-                break;
-            }
-            self.count = self.count.wrapping_add(1);
-            len = len.wrapping_add(usize::from(place.len));
-            // No more than the words have.
-            place.end = u8::try_from(len).unwrap_or(u8::MAX);
-            place.count = u8::try_from(self.count).unwrap_or(u8::MAX);
+            count = count.wrapping_add(1);
+            len = len.wrapping_add(place.len);
+            place.end = len;
+            place.count = count;
             if place.what.ends() {
                 break;
             }
+            if place.what.is_branch() && !at_once {
+                end = Op::MORE;
+                break;
+            }
         }
-        if self.count == 0 {
+        self.count = usize::from(count);
+        if let Some(place) = self.ops.get_mut(self.count) {
+            *place = Op {
+                end: len,
+                count,
+                ..end
+            };
+        }
+        let mut len = usize::from(len);
+        if count == 0 {
             // As long as these bytes are there.
             len = text.len().min(LEN_MAX);
         }
@@ -149,12 +209,9 @@ impl Block {
             whole_bytes(used.wrapping_mul(8).wrapping_sub(end)),
         );
         // INVARIANT: The instructions were decoded from these words.
-        self.first = ip;
         self.len = u64::try_from(len).unwrap_or(0);
         self.used = used;
         self.masks = [u64::MAX.wrapping_shl(before), u64::MAX.wrapping_shr(behind)];
-        self.words = words;
-        self.told = false;
     }
 }
 

@@ -5,7 +5,7 @@
 //! Only what is decoded here is interpreted. Anything that is not certain, down to a prefix that has no
 //! use, is left to the processor.
 
-use crate::op::{Carry, Locked, Native, Op, Place, Two, What, Width, NONE};
+use crate::op::{Carry, Locked, Native, Op, Place, Two, What, Width};
 
 /// A function for each byte, which another one chooses.
 macro_rules! table {
@@ -41,10 +41,11 @@ impl Op {
             op: self,
             relative: false,
             lock: false,
+            ip,
         };
 
         decoder.insn()?;
-        decoder.end(ip)
+        decoder.end()
     }
 }
 
@@ -89,6 +90,32 @@ const BITS: [Native; 4] = [Native::Bt, Native::Bts, Native::Btr, Native::Btc];
 /// Decodes what is behind an opcode.
 type Insn = for<'a, 'b> fn(&'b mut Decoder<'a>, u8) -> Option<()>;
 
+/// What a byte is, up to the opcode.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Byte {
+    Opcode,
+    Rex,
+    /// Another prefix.
+    Prefix,
+}
+
+static BYTES: [Byte; 256] = table!(byte);
+
+const fn byte(byte: u8) -> Byte {
+    match byte {
+        0x40..=0x4f => Byte::Rex,
+        0x26 | 0x2e | 0x36 | 0x3e | 0x64..=0x67 | 0xf0 | 0xf2 | 0xf3 => Byte::Prefix,
+        _ => Byte::Opcode,
+    }
+}
+
+impl Byte {
+    #[inline]
+    fn of(byte: u8) -> Self {
+        *BYTES.get(usize::from(byte)).unwrap_or(&Self::Prefix)
+    }
+}
+
 struct Decoder<'a> {
     text: &'a [u8],
     at: usize,
@@ -102,6 +129,8 @@ struct Decoder<'a> {
     relative: bool,
     /// Whether there is a LOCK prefix.
     lock: bool,
+    /// Where the instruction is.
+    ip: u64,
 }
 
 impl Decoder<'_> {
@@ -148,32 +177,20 @@ impl Decoder<'_> {
         }
     }
 
-    fn end(self, ip: u64) -> Option<()> {
+    fn end(self) -> Option<()> {
         let op = self.op;
 
-        let displacement = op.imm;
-
         op.len = self.at.try_into().ok()?;
-        if self.relative || op.what.is_direct() {
-            let next = ip.wrapping_add(op.len.into());
-
-            if self.relative {
-                op.displacement = op.displacement.wrapping_add(next);
-            } else {
-                op.imm = op.imm.wrapping_add(next);
-                if !is_user(op.imm) {
-                    return None;
-                }
-            }
+        if self.relative {
+            op.displacement = op
+                .displacement
+                .wrapping_add(self.ip)
+                .wrapping_add(op.len.into());
         }
         if self.lock {
             op.what = What::Locked(Locked::of(op.what)?);
         }
-        if matches!(op.what, What::Locked(_)) && !op.target.is_memory() {
-            return None;
-        }
-        op.choose(displacement);
-        Some(())
+        op.choose()
     }
 
     /// Reads prefixes and the opcode behind them. `gs` and 32-bit addresses are left to the processor.
@@ -181,24 +198,20 @@ impl Decoder<'_> {
     fn prefixes(&mut self) -> Option<u8> {
         let first = self.byte()?;
 
-        if first & 0xf0 == 0x40 {
-            return self.behind_rex(first);
-        }
-        match first {
-            0x26 | 0x2e | 0x36 | 0x3e | 0x64..=0x67 | 0xf0 | 0xf2 | 0xf3 => {
-                self.more_prefixes(first)
-            }
-            opcode => Some(opcode),
+        match Byte::of(first) {
+            Byte::Opcode => Some(first),
+            Byte::Rex => self.behind_rex(first),
+            Byte::Prefix => self.more_prefixes(first),
         }
     }
 
     /// The opcode, which a REX prefix is right in front of.
+    #[inline]
     fn behind_rex(&mut self, rex: u8) -> Option<u8> {
         let opcode = self.byte()?;
-        let is_prefix = matches!(opcode, 0x26 | 0x2e | 0x36 | 0x3e | 0x40..=0x4f | 0x64..=0x67 | 0xf0 | 0xf2 | 0xf3);
 
         self.rex = rex;
-        (!is_prefix).then_some(opcode)
+        (Byte::of(opcode) == Byte::Opcode).then_some(opcode)
     }
 
     /// As [`prefixes`](Self::prefixes), with a first one.
@@ -225,8 +238,17 @@ impl Decoder<'_> {
     /// A register of the operand's width, by its number.
     #[inline]
     fn register(&self, number: u8, width: Width) -> Place {
+        if width == Width::B1 {
+            self.byte_register(number)
+        } else {
+            Place::register(number)
+        }
+    }
+
+    #[inline(never)]
+    fn byte_register(&self, number: u8) -> Place {
         // With any REX prefix these are the low bytes of four other registers.
-        if width == Width::B1 && self.rex == 0 && number & 12 == 4 {
+        if self.rex == 0 && number & 12 == 4 {
             Place::high(number & 3)
         } else {
             Place::register(number)
@@ -265,21 +287,29 @@ impl Decoder<'_> {
             } else {
                 sib & 7
             };
-            self.op.index = if index == 4 { NONE } else { index };
+            self.op.index = if index == 4 {
+                Place::Zero
+            } else {
+                Place::register(index)
+            };
             self.op.scale = sib >> 6;
             has_base = !(form == 0 && sib & 7 == 5);
         } else if form == 0 && low == 5 {
             has_base = false;
             self.relative = true;
         }
-        self.op.base = if has_base { base } else { NONE };
+        self.op.base = if has_base {
+            Place::register(base)
+        } else {
+            Place::Zero
+        };
         self.op.displacement = match form {
             1 => self.number(Width::B1)?,
             2 => self.number(Width::B4)?,
             _ if !has_base => self.number(Width::B4)?,
             _ => 0,
         };
-        Some((middle, Place::MEMORY))
+        Some((middle, Place::Memory))
     }
 
     /// An immediate of the operand's width, but 4 bytes at most.
@@ -343,9 +373,13 @@ impl Decoder<'_> {
 
     fn branch(&mut self, what: What, width: Width) -> Option<()> {
         self.near()?;
-        self.op.imm = self.number(width)?;
+        let displacement = self.number(width)?;
+        let len = u64::try_from(self.at).ok()?;
+
+        // It is the last part of the instruction.
+        self.op.imm = self.ip.wrapping_add(len).wrapping_add(displacement);
         self.op.what = what;
-        Some(())
+        is_user(self.op.imm).then_some(())
     }
 
     fn flag(&mut self, what: What) -> Option<()> {
@@ -365,7 +399,7 @@ impl Decoder<'_> {
                 self.op.what = What::Nop;
                 Some(())
             }
-            (_, 0) => self.set(What::Xchg, Place::register(0), self.op.reg),
+            (_, 0) => self.set(What::Xchg, Place::Ax, self.op.reg),
             _ => None,
         }
     }
@@ -377,10 +411,10 @@ impl Decoder<'_> {
         let what = match middle {
             0 => {
                 self.immediate()?;
-                return self.set(What::Two(Two::Test), rm, Place::IMMEDIATE);
+                return self.set(What::Two(Two::Test), rm, Place::Immediate);
             }
-            2 => return self.set(What::Not, rm, Place::IMMEDIATE),
-            3 => return self.set(What::Neg, rm, Place::IMMEDIATE),
+            2 => return self.set(What::Not, rm, Place::Immediate),
+            3 => return self.set(What::Neg, rm, Place::Immediate),
             4 => What::Multiply(Native::Mul),
             5 => What::Multiply(Native::Imul),
             6 => What::Divide(Native::Div),
@@ -409,11 +443,11 @@ impl Decoder<'_> {
         let (_, rm) = self.modrm(self.op.width, self.op.width)?;
 
         match middle {
-            0 => self.set(What::Inc, rm, Place::IMMEDIATE),
-            1 => self.set(What::Dec, rm, Place::IMMEDIATE),
+            0 => self.set(What::Inc, rm, Place::Immediate),
+            1 => self.set(What::Dec, rm, Place::Immediate),
             2 => self.set(What::IndirectCall, self.op.reg, rm),
             4 => self.set(What::IndirectJump, self.op.reg, rm),
-            6 => self.set(What::Push, Place::MEMORY, rm),
+            6 => self.set(What::Push, Place::Memory, rm),
             _ => None,
         }
     }

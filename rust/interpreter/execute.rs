@@ -6,17 +6,25 @@
 //! the address, the error code and the partial effects that the processor gives it.
 
 use crate::{
-    block::Block,
+    block::{Block, WORDS},
     decode::is_user,
     flags::Flags,
     frequent,
-    op::{Op, Place, Width, IMMEDIATE},
+    op::{Op, Place, Width},
     Branch, Machine, Observer, Registers,
 };
 
 /// Why the instruction behind this one is not the next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Stop {
+    /// The block ends there.
+    End,
+    /// More of the block can be decoded.
+    More,
+    /// So many instructions were executed as were to be.
+    Limit,
+    /// The observer does not want what is next.
+    Refused,
     /// It was a branch, to [`Task::ip`].
     Branched,
     /// So it was, and the observer wants no more.
@@ -33,25 +41,24 @@ pub(crate) enum Stop {
 
 pub(crate) type Done = Result<(), Stop>;
 
-/// The stack pointer.
-pub(crate) const SP: u8 = 4;
-
 /// The longest store, in bytes.
 const STORE_MAX: u64 = 32;
 
+/// From the longest store in front of a block to the end of the longest block, in bytes.
+// CAST: Widening; `From` is not const.
+#[allow(clippy::as_conversions)]
+const REACH: u64 = STORE_MAX + 8 * WORDS as u64;
+
 /// A task that is interpreted.
 pub(crate) struct Task<'a, M, O> {
-    /// The general registers; then 0, for addresses without one; then the immediate, where it is used. The
-    /// others are not used: an index of five bits is always one.
-    pub(crate) general: [u64; 32],
+    /// What a [`Place`] can be: the general registers, then 0, then the immediate. The others are not used.
+    pub(crate) general: [u64; Place::COUNT],
     /// The address of the block that is executed, or of what is behind it.
     pub(crate) ip: u64,
     pub(crate) flags: Flags,
     pub(crate) machine: &'a mut M,
     pub(crate) observer: &'a mut O,
-    /// Where a store that reaches into the block begins: first address and length.
-    code: (u64, u64),
-    /// Whether there was one.
+    /// Whether an instruction may have stored to the block.
     rewritten: bool,
     /// Instructions that were executed before the block.
     pub(crate) executed: u64,
@@ -59,7 +66,7 @@ pub(crate) struct Task<'a, M, O> {
 
 impl<'a, M: Machine, O: Observer> Task<'a, M, O> {
     pub(crate) fn new(registers: &Registers, machine: &'a mut M, observer: &'a mut O) -> Self {
-        let mut general = [0; 32];
+        let mut general = [0; Place::COUNT];
 
         for (to, from) in general.iter_mut().zip(registers.general) {
             *to = from;
@@ -70,7 +77,6 @@ impl<'a, M: Machine, O: Observer> Task<'a, M, O> {
             flags: Flags::new(registers.flags),
             machine,
             observer,
-            code: (0, 0),
             rewritten: false,
             executed: 0,
         }
@@ -89,44 +95,88 @@ impl<'a, M: Machine, O: Observer> Task<'a, M, O> {
         }
     }
 
-    /// Executes the instructions of a block, `limit` at most, up to the first one behind which another is next.
-    /// Adds to `executed` how many.
+    /// Executes instructions of a block, `left` at most, up to the first one behind which another is next. Takes from
+    /// `left` how many. Returns why it has stopped, and the address of the last instruction.
     #[inline]
-    pub(crate) fn execute(
-        &mut self,
-        block: &Block,
-        limit: u64,
-        executed: &mut u64,
-    ) -> Result<(), (Stop, u64)> {
-        let (ops, len) = block.first_ops(limit);
+    pub(crate) fn execute(&mut self, block: &Block, left: &mut u64) -> (Stop, u64) {
+        let (op, stop) = match block.limited(0, *left) {
+            None => self.run(&block.ops),
+            Some(count) => self.run_some(block, 0, count),
+        };
 
-        self.code = (
-            block.first.wrapping_sub(STORE_MAX),
-            block.len.wrapping_add(STORE_MAX),
-        );
+        self.stopped(block, op, stop, left)
+    }
+
+    /// As [`execute`](Self::execute), for a block that has become longer behind its first `start` instructions, which
+    /// were executed.
+    pub(crate) fn resume(&mut self, block: &Block, start: usize, left: &mut u64) -> (Stop, u64) {
+        let before = u64::try_from(start).unwrap_or(0);
+
+        self.ip = block.first;
+        self.executed = self.executed.wrapping_sub(before);
+        *left = left.wrapping_add(before);
+        let (op, stop) = match block.limited(start, *left) {
+            None => self.run(block.ops.get(start..).unwrap_or(&[])),
+            Some(count) => self.run_some(block, start, count),
+        };
+
+        self.stopped(block, op, stop, left)
+    }
+
+    /// What follows `op`: see [`execute`](Self::execute).
+    #[inline]
+    fn stopped(&mut self, block: &Block, op: &Op, stop: Stop, left: &mut u64) -> (Stop, u64) {
+        let mut done = u64::from(op.count);
+        let next = || block.first.wrapping_add(op.end.into());
+        let from = || next().wrapping_sub(op.len.into());
+
+        match stop {
+            Stop::Branched | Stop::Enough => {}
+            Stop::Left | Stop::Again => {
+                self.ip = from();
+                done = done.wrapping_sub(1);
+            }
+            _ => self.ip = next(),
+        }
+        self.executed = self.executed.wrapping_add(done);
+        *left = left.saturating_sub(done);
+        (stop, from())
+    }
+
+    /// Executes instructions, up to the first one behind which another is next: which one, and why.
+    #[inline]
+    fn run<'b>(&mut self, ops: &'b [Op]) -> (&'b Op, Stop) {
         self.rewritten = false;
-        for op in ops {
-            let Err(stop) = frequent::run(self, op) else {
-                continue;
-            };
-            let next = block.first.wrapping_add(op.end.into());
-            let from = next.wrapping_sub(op.len.into());
-            let mut done = u64::from(op.count);
+        // The compiler unrolls this, and no loop whose length it does not know.
+        let (fours, rest) = ops.split_at(ops.len() & !3);
 
-            match stop {
-                Stop::Branched | Stop::Enough => {}
-                Stop::Rewritten | Stop::Passed => self.ip = next,
-                Stop::Left | Stop::Again => {
-                    self.ip = from;
-                    done = done.wrapping_sub(1);
+        for four in fours.chunks_exact(4) {
+            for op in four {
+                if let Err(stop) = frequent::run(self, op) {
+                    return (op, stop);
                 }
             }
-            *executed = executed.wrapping_add(done);
-            return Err((stop, from));
         }
-        *executed = executed.wrapping_add(number(ops.len()));
-        self.ip = block.first.wrapping_add(len);
-        Ok(())
+        for op in rest {
+            if let Err(stop) = frequent::run(self, op) {
+                return (op, stop);
+            }
+        }
+        (ops.last().unwrap_or(&Op::EMPTY), Stop::End)
+    }
+
+    /// As [`run`](Self::run), for the instructions from `start` to in front of `end`.
+    #[cold]
+    fn run_some<'b>(&mut self, block: &'b Block, start: usize, end: usize) -> (&'b Op, Stop) {
+        let ops = block.ops.get(start..end).unwrap_or(&[]);
+
+        match self.run(ops) {
+            (_, Stop::End) => {
+                let last = end.checked_sub(1).and_then(|last| block.ops.get(last));
+                (last.unwrap_or(&Op::EMPTY), Stop::Limit)
+            }
+            stopped => stopped,
+        }
     }
 
     /// The address behind an instruction of the block.
@@ -135,11 +185,10 @@ impl<'a, M: Machine, O: Observer> Task<'a, M, O> {
         self.ip.wrapping_add(op.end.into())
     }
 
-    /// So many instructions of the block have been executed.
+    /// How many instructions have been executed, with so many of the block.
     #[inline]
-    pub(crate) fn executes(&mut self, count: u8) {
-        self.observer
-            .executes(self.executed.wrapping_add(count.into()));
+    pub(crate) fn executed_with(&self, count: u8) -> u64 {
+        self.executed.wrapping_add(count.into())
     }
 
     /// A branch leads to `to`.
@@ -148,9 +197,14 @@ impl<'a, M: Machine, O: Observer> Task<'a, M, O> {
         let next = self.next(op);
         let from = next.wrapping_sub(op.len.into());
 
+        let executed = self.executed_with(op.count);
+
         self.ip = to;
-        self.executes(op.count);
-        if self.observer.branches(branch, from, next, to).is_continue() {
+        if self
+            .observer
+            .branches(branch, from, next, to, executed)
+            .is_continue()
+        {
             Err(Stop::Branched)
         } else {
             Err(Stop::Enough)
@@ -164,10 +218,11 @@ impl<'a, M: Machine, O: Observer> Task<'a, M, O> {
         let from = next.wrapping_sub(op.len.into());
         let branch = Branch::Conditional { taken: false };
 
-        self.executes(op.count);
+        let executed = self.executed_with(op.count);
+
         if self
             .observer
-            .branches(branch, from, next, next)
+            .branches(branch, from, next, next, executed)
             .is_continue()
         {
             Ok(())
@@ -186,18 +241,15 @@ impl<'a, M: Machine, O: Observer> Task<'a, M, O> {
         }
     }
 
-    /// A general register.
+    /// A general register, or one of the others in [`Task::general`].
     #[inline]
-    pub(crate) fn at(&self, number: u8) -> u64 {
-        self.general
-            .get(usize::from(number & 31))
-            .copied()
-            .unwrap_or(0)
+    pub(crate) fn at(&self, place: Place) -> u64 {
+        self.general.get(place.index()).copied().unwrap_or(0)
     }
 
     #[inline]
-    pub(crate) fn set(&mut self, number: u8, value: u64) {
-        if let Some(register) = self.general.get_mut(usize::from(number & 15)) {
+    pub(crate) fn set(&mut self, place: Place, value: u64) {
+        if let Some(register) = self.general.get_mut(place.index()) {
             *register = value;
         }
     }
@@ -205,29 +257,30 @@ impl<'a, M: Machine, O: Observer> Task<'a, M, O> {
     /// An operand that is not in memory.
     #[inline]
     pub(crate) fn get(&self, place: Place, width: Width) -> u64 {
-        self.at(place.at()).wrapping_shr(place.shift().into()) & width.mask()
+        let (register, shift) = place.in_register();
+
+        self.at(register).wrapping_shr(shift) & width.mask()
     }
 
     /// Writes a register: the upper half becomes 0 with 4 bytes, and stays with fewer.
     #[inline]
     pub(crate) fn put(&mut self, place: Place, width: Width, value: u64) {
-        if width.bytes() >= 4 {
-            self.set(place.at(), value);
-        } else {
-            let shift = u32::from(place.shift());
-            let mask = width.mask().wrapping_shl(shift);
-            let old = self.at(place.at()) & !mask;
+        let (register, shift) = place.in_register();
 
-            self.set(place.at(), old | value.wrapping_shl(shift));
+        if width.bytes() >= 4 {
+            self.set(register, value);
+        } else {
+            let mask = width.mask().wrapping_shl(shift);
+            let old = self.at(register) & !mask;
+
+            self.set(register, old | value.wrapping_shl(shift));
         }
     }
 
     /// Makes the immediate an operand.
     #[inline]
     pub(crate) fn set_immediate(&mut self, op: &Op) {
-        if let Some(place) = self.general.get_mut(usize::from(IMMEDIATE)) {
-            *place = op.imm;
-        }
+        self.set(Place::Immediate, op.imm);
     }
 
     /// The address of the memory operand, without the base of a segment.
@@ -265,19 +318,17 @@ impl<'a, M: Machine, O: Observer> Task<'a, M, O> {
     /// Something is written at this address.
     #[inline]
     pub(crate) fn stores_at(&mut self, address: u64) {
-        let (first, len) = self.code;
-
-        if address.wrapping_sub(first) < len {
+        if address.wrapping_sub(self.ip).wrapping_add(STORE_MAX) < REACH {
             self.rewritten = true;
         }
     }
 
     #[inline]
     pub(crate) fn push(&mut self, value: u64) -> Done {
-        let sp = self.at(SP).wrapping_sub(8);
+        let sp = self.at(Place::Sp).wrapping_sub(8);
 
         self.store(sp, Width::B8, value)?;
-        self.set(SP, sp);
+        self.set(Place::Sp, sp);
         Ok(())
     }
 }
@@ -290,8 +341,4 @@ pub(crate) fn to(address: u64) -> Result<u64, Stop> {
     } else {
         Err(Stop::Left)
     }
-}
-
-fn number(len: usize) -> u64 {
-    u64::try_from(len).unwrap_or(0)
 }

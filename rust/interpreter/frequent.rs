@@ -3,7 +3,7 @@
 //! The most frequent forms of instructions have functions of their own, which the decoder chooses.
 
 use crate::{
-    execute::{to, Done, Stop, Task, SP},
+    execute::{to, Done, Stop, Task},
     flags::{Flags, Source, ARITHMETIC},
     op::{How, Native, Op, Place, Vector, What, Width},
     Branch, Machine, Observer,
@@ -48,6 +48,27 @@ impl Wide for W4 {
 
 impl Wide for W8 {
     const WIDTH: Width = Width::B8;
+}
+
+/// The part of a vector register, where the compiler knows it.
+trait Part {
+    const HOW: How;
+}
+
+struct Legacy;
+struct Low;
+struct Whole;
+
+impl Part for Legacy {
+    const HOW: How = How::Legacy;
+}
+
+impl Part for Low {
+    const HOW: How = How::Low;
+}
+
+impl Part for Whole {
+    const HOW: How = How::Whole;
 }
 
 /// A shift that the compiler knows.
@@ -151,15 +172,15 @@ impl Compute for Mov {
 
 /// Writes a register, of which the bits above a byte stay, and those above 4 bytes become 0.
 #[inline]
-fn put<W: Wide, M: Machine, O: Observer>(task: &mut Task<'_, M, O>, number: u8, value: u64) {
+fn put<W: Wide, M: Machine, O: Observer>(task: &mut Task<'_, M, O>, place: Place, value: u64) {
     let mask = W::WIDTH.mask();
     let kept = if W::WIDTH.bytes() < 4 {
-        task.at(number) & !mask
+        task.at(place) & !mask
     } else {
         0
     };
 
-    task.set(number, kept | value & mask);
+    task.set(place, kept | value & mask);
 }
 
 /// Of a register and `b`.
@@ -169,11 +190,11 @@ fn to_register<C: Compute, W: Wide, M: Machine, O: Observer>(
     op: &Op,
     b: u64,
 ) -> Done {
-    let a = if C::READS { task.at(op.target.at()) } else { 0 };
+    let a = if C::READS { task.at(op.target) } else { 0 };
     let result = C::result(a, b);
 
     if C::WRITES {
-        put::<W, M, O>(task, op.target.at(), result);
+        put::<W, M, O>(task, op.target, result);
     }
     C::flags(&mut task.flags, W::WIDTH, a, b, result);
     Ok(())
@@ -209,7 +230,7 @@ fn reg_reg<C: Compute, W: Wide, M: Machine, O: Observer>(
     task: &mut Task<'_, M, O>,
     op: &Op,
 ) -> Done {
-    let b = task.at(op.source.at());
+    let b = task.at(op.source);
 
     to_register::<C, W, M, O>(task, op, b)
 }
@@ -234,7 +255,7 @@ fn mem_reg<C: Compute, W: Wide, M: Machine, O: Observer>(
     task: &mut Task<'_, M, O>,
     op: &Op,
 ) -> Done {
-    let b = task.at(op.source.at());
+    let b = task.at(op.source);
 
     to_memory::<C, W, M, O>(task, op, b)
 }
@@ -248,32 +269,32 @@ fn mem_imm<C: Compute, W: Wide, M: Machine, O: Observer>(
 
 /// MOVZX, of `F` to any width from 4 bytes on.
 fn zero_reg<F: Wide, M: Machine, O: Observer>(task: &mut Task<'_, M, O>, op: &Op) -> Done {
-    task.set(op.target.at(), task.at(op.source.at()) & F::WIDTH.mask());
+    task.set(op.target, task.at(op.source) & F::WIDTH.mask());
     Ok(())
 }
 
 fn zero_mem<F: Wide, M: Machine, O: Observer>(task: &mut Task<'_, M, O>, op: &Op) -> Done {
     let value = task.load(task.effective(op), F::WIDTH)?;
 
-    task.set(op.target.at(), value);
+    task.set(op.target, value);
     Ok(())
 }
 
 /// MOVSXD to 8 bytes.
 fn sign_reg<M: Machine, O: Observer>(task: &mut Task<'_, M, O>, op: &Op) -> Done {
-    task.set(op.target.at(), Width::B4.extend(task.at(op.source.at())));
+    task.set(op.target, Width::B4.extend(task.at(op.source)));
     Ok(())
 }
 
 fn sign_mem<M: Machine, O: Observer>(task: &mut Task<'_, M, O>, op: &Op) -> Done {
     let value = task.load(task.effective(op), Width::B4)?;
 
-    task.set(op.target.at(), Width::B4.extend(value));
+    task.set(op.target, Width::B4.extend(value));
     Ok(())
 }
 
 fn lea<W: Wide, M: Machine, O: Observer>(task: &mut Task<'_, M, O>, op: &Op) -> Done {
-    task.set(op.target.at(), task.effective(op) & W::WIDTH.mask());
+    task.set(op.target, task.effective(op) & W::WIDTH.mask());
     Ok(())
 }
 
@@ -282,47 +303,42 @@ fn cmov_reg<W: Wide, M: Machine, O: Observer>(task: &mut Task<'_, M, O>, op: &Op
         return Err(Stop::Left);
     };
     let from = if task.flags.has(condition) {
-        op.source.at()
+        op.source
     } else {
-        op.target.at()
+        op.target
     };
 
     // The upper half becomes 0 in any case.
-    task.set(op.target.at(), task.at(from) & W::WIDTH.mask());
+    task.set(op.target, task.at(from) & W::WIDTH.mask());
     Ok(())
 }
 
 /// The address of the vector in memory. [`Err`] if it must be aligned, and is not.
 #[inline]
-fn vector_address<M: Machine, O: Observer>(
-    task: &Task<'_, M, O>,
-    op: &Op,
-) -> Result<(u64, How), Stop> {
-    let What::Vector(Vector::Move(aligned), how) = op.what else {
-        return Err(Stop::Left);
-    };
+fn vector_address<M: Machine, O: Observer>(task: &Task<'_, M, O>, op: &Op) -> Result<u64, Stop> {
     let address = task.effective(op);
 
-    if aligned && address & how.bytes().wrapping_sub(1) != 0 {
+    // The bits that must be 0.
+    if address & op.imm != 0 {
         return Err(Stop::Left);
     }
-    Ok((address, how))
+    Ok(address)
 }
 
-fn vector_load<M: Machine, O: Observer>(task: &mut Task<'_, M, O>, op: &Op) -> Done {
-    let (address, how) = vector_address(task, op)?;
+fn vector_load<P: Part, M: Machine, O: Observer>(task: &mut Task<'_, M, O>, op: &Op) -> Done {
+    let address = vector_address(task, op)?;
 
     task.machine
-        .load_vector(op.target.at(), address, how)
+        .load_vector(op.target.number(), address, P::HOW)
         .ok_or(Stop::Left)
 }
 
-fn vector_store<M: Machine, O: Observer>(task: &mut Task<'_, M, O>, op: &Op) -> Done {
-    let (address, how) = vector_address(task, op)?;
+fn vector_store<P: Part, M: Machine, O: Observer>(task: &mut Task<'_, M, O>, op: &Op) -> Done {
+    let address = vector_address(task, op)?;
 
     task.stores_at(address);
     task.machine
-        .store_vector(op.source.at(), address, how)
+        .store_vector(op.source.number(), address, P::HOW)
         .ok_or(Stop::Left)?;
     task.stored()
 }
@@ -332,12 +348,12 @@ fn shift<N: Shift, W: Wide, M: Machine, O: Observer>(task: &mut Task<'_, M, O>, 
     let count = if op.source.is_immediate() {
         op.imm
     } else {
-        task.at(op.source.at())
+        task.at(op.source)
     };
-    let a = task.at(op.target.at()) & W::WIDTH.mask();
+    let a = task.at(op.target) & W::WIDTH.mask();
     let low = native::<W, M, O>(task, N::NATIVE, a, count)?;
 
-    task.set(op.target.at(), low);
+    task.set(op.target, low);
     Ok(())
 }
 
@@ -346,16 +362,16 @@ fn multiply<W: Wide, M: Machine, O: Observer>(task: &mut Task<'_, M, O>, op: &Op
     let a = if op.target.is_immediate() {
         op.imm
     } else {
-        task.at(op.target.at())
+        task.at(op.target)
     };
     let b = if op.source.is_memory() {
         task.load(task.effective(op), W::WIDTH)?
     } else {
-        task.at(op.source.at())
+        task.at(op.source)
     };
     let low = native::<W, M, O>(task, Native::ImulTwo, a, b)?;
 
-    task.set(op.reg.at(), low);
+    task.set(op.reg, low);
     Ok(())
 }
 
@@ -385,21 +401,31 @@ fn set_if<M: Machine, O: Observer>(task: &mut Task<'_, M, O>, op: &Op) -> Done {
     };
     let holds = task.flags.has(condition);
 
-    put::<W1, M, O>(task, op.target.at(), holds.into());
+    put::<W1, M, O>(task, op.target, holds.into());
     Ok(())
 }
 
 /// INC and DEC of a register.
 fn count<W: Wide, M: Machine, O: Observer>(task: &mut Task<'_, M, O>, op: &Op) -> Done {
-    let a = task.at(op.target.at()) & W::WIDTH.mask();
+    let a = task.at(op.target) & W::WIDTH.mask();
     let result = if op.what == What::Inc {
         task.flags.inc(W::WIDTH, a)
     } else {
         task.flags.dec(W::WIDTH, a)
     };
 
-    task.set(op.target.at(), result);
+    task.set(op.target, result);
     Ok(())
+}
+
+/// Behind the last instruction of a block.
+fn end<M: Machine, O: Observer>(_task: &mut Task<'_, M, O>, _op: &Op) -> Done {
+    Err(Stop::End)
+}
+
+/// Behind a conditional branch, where more can be decoded.
+fn more<M: Machine, O: Observer>(_task: &mut Task<'_, M, O>, _op: &Op) -> Done {
+    Err(Stop::More)
 }
 
 fn any<M: Machine, O: Observer>(task: &mut Task<'_, M, O>, op: &Op) -> Done {
@@ -411,16 +437,16 @@ fn nop<M: Machine, O: Observer>(_task: &mut Task<'_, M, O>, _op: &Op) -> Done {
 }
 
 fn push<M: Machine, O: Observer>(task: &mut Task<'_, M, O>, op: &Op) -> Done {
-    task.push(task.at(op.source.at()))?;
+    task.push(task.at(op.source))?;
     task.stored()
 }
 
 fn pop<M: Machine, O: Observer>(task: &mut Task<'_, M, O>, op: &Op) -> Done {
-    let sp = task.at(SP);
+    let sp = task.at(Place::Sp);
     let value = task.load(sp, Width::B8)?;
 
-    task.set(SP, sp.wrapping_add(8));
-    task.set(op.target.at(), value);
+    task.set(Place::Sp, sp.wrapping_add(8));
+    task.set(op.target, value);
     Ok(())
 }
 
@@ -428,7 +454,6 @@ fn jump<M: Machine, O: Observer>(task: &mut Task<'_, M, O>, op: &Op) -> Done {
     task.branch(Branch::Jump, op, op.imm)
 }
 
-/// The target is not the next instruction.
 fn jump_if<const CONDITION: u8, M: Machine, O: Observer>(
     task: &mut Task<'_, M, O>,
     op: &Op,
@@ -448,21 +473,21 @@ fn call<M: Machine, O: Observer>(task: &mut Task<'_, M, O>, op: &Op) -> Done {
 }
 
 fn ret<M: Machine, O: Observer>(task: &mut Task<'_, M, O>, op: &Op) -> Done {
-    let sp = task.at(SP);
+    let sp = task.at(Place::Sp);
     let target = to(task.load(sp, Width::B8)?)?;
 
-    task.set(SP, sp.wrapping_add(8));
+    task.set(Place::Sp, sp.wrapping_add(8));
     task.branch(Branch::Return, op, target)
 }
 
 fn jump_reg<M: Machine, O: Observer>(task: &mut Task<'_, M, O>, op: &Op) -> Done {
-    let target = to(task.at(op.source.at()))?;
+    let target = to(task.at(op.source))?;
 
     task.branch(Branch::IndirectJump, op, target)
 }
 
 fn call_reg<M: Machine, O: Observer>(task: &mut Task<'_, M, O>, op: &Op) -> Done {
-    let target = to(task.at(op.source.at()))?;
+    let target = to(task.at(op.source))?;
 
     task.push(task.next(op))?;
     task.branch(Branch::IndirectCall, op, target)

@@ -30,6 +30,7 @@ mod form;
 mod frequent;
 mod locked;
 mod op;
+mod place;
 mod rare;
 mod vector;
 
@@ -180,6 +181,8 @@ pub enum Branch {
 }
 
 /// Who watches the code. By default it notes nothing and refuses nothing, but PTWRITE.
+///
+/// `executed` is how many instructions this call of [`run`] has executed. It includes a branch, and not a PTWRITE.
 pub trait Observer {
     /// Instructions from `first` to in front of `end` are next. On [`ControlFlow::Break`] they are not
     /// executed.
@@ -188,32 +191,31 @@ pub trait Observer {
         ControlFlow::Continue(())
     }
 
-    /// `text`, at `first`, is next, and is generated: see [`Machine::is_generated()`]. Called before a block is
-    /// executed that was decoded anew. On [`ControlFlow::Break`] it is not executed.
-    fn code(&mut self, first: u64, text: &[u8]) -> ControlFlow<()> {
-        let _ = (first, text);
+    /// `text`, at `first`, is next, and is generated: see [`Machine::is_generated()`]. Called before
+    /// instructions are executed that were decoded anew. On [`ControlFlow::Break`] they are not executed.
+    fn code(&mut self, first: u64, text: &[u8], executed: u64) -> ControlFlow<()> {
+        let _ = (first, text, executed);
         ControlFlow::Continue(())
     }
 
     /// The branch at `from`, in front of `next`, was executed and has led to `to`. After
     /// [`ControlFlow::Break`] nothing more is executed.
-    fn branches(&mut self, branch: Branch, from: u64, next: u64, to: u64) -> ControlFlow<()> {
-        let _ = (branch, from, next, to);
+    fn branches(
+        &mut self,
+        branch: Branch,
+        from: u64,
+        next: u64,
+        to: u64,
+        executed: u64,
+    ) -> ControlFlow<()> {
+        let _ = (branch, from, next, to, executed);
         ControlFlow::Continue(())
-    }
-
-    /// This call of [`run`] has executed so many instructions. Called before [`code`](Self::code),
-    /// [`branches`](Self::branches) and [`ptwrite`](Self::ptwrite). The number includes the branch, and not the
-    /// PTWRITE.
-    #[inline]
-    fn executes(&mut self, instructions: u64) {
-        let _ = instructions;
     }
 
     /// The PTWRITE at `from` has this operand. If true, the interpreter executes the instruction; if false, it
     /// leaves the instruction to the processor.
-    fn ptwrite(&mut self, from: u64, operand: u64, width: Width) -> bool {
-        let _ = (from, operand, width);
+    fn ptwrite(&mut self, from: u64, operand: u64, width: Width, executed: u64) -> bool {
+        let _ = (from, operand, width, executed);
         false
     }
 }
@@ -302,14 +304,10 @@ pub fn run(
     limit: u32,
 ) -> Ran {
     let mut task = Task::new(registers, machine, observer);
-    let limit = u64::from(limit);
-    let mut executed = 0_u64;
-    // Rounds of strings, which are executed many times.
-    let mut rounds = 0_u64;
+    let mut left = u64::from(limit);
     let mask = mask(blocks.len());
 
     let ended = loop {
-        let left = limit.saturating_sub(executed.wrapping_add(rounds));
         if left == 0 {
             break Ended::Limit;
         }
@@ -323,7 +321,7 @@ pub fn run(
         if is_new {
             block.fill(ip, task.machine);
         }
-        if block.ops().is_empty() {
+        if block.count == 0 {
             break Ended::Left;
         }
         let end = ip.wrapping_add(block.len);
@@ -331,20 +329,55 @@ pub fn run(
         if task.observer.enters(ip, end).is_break() {
             break Ended::Refused;
         }
-        task.executed = executed;
-        if is_new && block.tell(&mut task).is_break() {
+        if is_new && block.tell(0, &mut task).is_break() {
             break Ended::Refused;
         }
-        match task.execute(block, left, &mut executed) {
-            Ok(()) | Err((Stop::Branched | Stop::Rewritten, _)) => {}
-            Err((Stop::Again, _)) => rounds = rounds.wrapping_add(rare::STRING_MAX),
-            Err((Stop::Left, _)) => break Ended::Left,
-            Err((Stop::Enough | Stop::Passed, from)) => break Ended::Stopped { from },
+        let mut stopped = task.execute(block, &mut left);
+        if stopped.0 == Stop::Branched {
+            continue;
+        }
+        while stopped.0 == Stop::More && left != 0 {
+            stopped = more(block, &mut task, &mut left);
+        }
+        match stopped {
+            (Stop::End | Stop::More | Stop::Branched | Stop::Rewritten, _) => {}
+            (Stop::Limit, _) => break Ended::Limit,
+            (Stop::Refused, _) => break Ended::Refused,
+            (Stop::Again, _) => left = left.saturating_sub(rare::STRING_MAX),
+            (Stop::Left, _) => break Ended::Left,
+            (Stop::Enough | Stop::Passed, from) => break Ended::Stopped { from },
         }
     };
 
     *registers = task.registers();
-    Ran { executed, ended }
+    Ran {
+        executed: task.executed,
+        ended,
+    }
+}
+
+/// Decodes more of a block, of which all was executed, and executes that.
+#[cold]
+fn more<M: Machine, O: Observer>(
+    block: &mut Block,
+    task: &mut Task<'_, M, O>,
+    left: &mut u64,
+) -> (Stop, u64) {
+    let (start, len) = (block.count, block.len);
+
+    if !block.grow(task.machine) {
+        return (Stop::End, task.ip);
+    }
+    let end = block.first.wrapping_add(block.len);
+
+    // What is next is left to the processor.
+    if block.count == start {
+        return (Stop::End, task.ip);
+    }
+    if task.observer.enters(task.ip, end).is_break() || block.tell(len, task).is_break() {
+        return (Stop::Refused, task.ip);
+    }
+    task.resume(block, start, left)
 }
 
 /// The places for blocks that are used: a power of 2, less 1.

@@ -73,7 +73,7 @@ impl<M: Machine, O: Observer> Task<'_, M, O> {
                 computed(&mut flags, Two::Add, width, old, operand)
             }
             Locked::Compare => {
-                let accumulator = Place::register(0);
+                let accumulator = Place::Ax;
                 let expected = self.get(accumulator, width);
 
                 flags.lazy(Source::Sub, width, expected, old);

@@ -2,6 +2,8 @@
 
 //! What the interpreter knows of an instruction.
 
+pub(crate) use crate::place::Place;
+
 /// The size of an operand.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Width {
@@ -375,69 +377,11 @@ impl What {
         )
     }
 
-    /// Whether `imm` is relative to the next instruction until that is known.
-    pub(crate) const fn is_direct(self) -> bool {
-        matches!(
-            self,
-            Self::Jump | Self::JumpIf(_) | Self::JumpIfCx | Self::Call
-        )
-    }
-
     /// Whether it ends a block: a branch that does not lead to the next instruction, and what can be executed
     /// again.
     pub(crate) const fn ends(self) -> bool {
         self.is_branch() && !matches!(self, Self::JumpIf(_) | Self::JumpIfCx)
             || matches!(self, Self::Stos(_) | Self::Movs(_))
-    }
-}
-
-/// Where in [`Task::general`](crate::execute::Task::general) no register is, but 0.
-pub(crate) const NONE: u8 = 16;
-
-/// Where the immediate is.
-pub(crate) const IMMEDIATE: u8 = 17;
-
-/// An operand that is executed: where it is in [`Task::general`](crate::execute::Task::general), or that it is
-/// in memory.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Place(u8);
-
-impl Place {
-    pub(crate) const MEMORY: Self = Self(0x80);
-    pub(crate) const IMMEDIATE: Self = Self(IMMEDIATE);
-    const HIGH: u8 = 0x20;
-
-    /// The whole of a register, or its lowest part.
-    pub(crate) const fn register(number: u8) -> Self {
-        Self(number & 15)
-    }
-
-    /// The second byte of a register.
-    pub(crate) const fn high(number: u8) -> Self {
-        Self(number & 15 | Self::HIGH)
-    }
-
-    pub(crate) const fn is_memory(self) -> bool {
-        self.0 == Self::MEMORY.0
-    }
-
-    pub(crate) const fn is_immediate(self) -> bool {
-        self.0 == Self::IMMEDIATE.0
-    }
-
-    /// Whether it is the second byte of a register.
-    pub(crate) const fn is_high(self) -> bool {
-        self.0 & Self::HIGH != 0
-    }
-
-    /// Its lowest bit.
-    pub(crate) const fn shift(self) -> u8 {
-        (self.0 & Self::HIGH) >> 2
-    }
-
-    /// An index.
-    pub(crate) const fn at(self) -> u8 {
-        self.0 & 31
     }
 }
 
@@ -455,8 +399,8 @@ pub(crate) struct Op {
     pub(crate) source: Place,
     /// The register in the middle of ModRM, or that in the opcode.
     pub(crate) reg: Place,
-    pub(crate) base: u8,
-    pub(crate) index: u8,
+    pub(crate) base: Place,
+    pub(crate) index: Place,
     pub(crate) scale: u8,
     /// Whether the address is relative to `fs`.
     pub(crate) fs: bool,
@@ -470,17 +414,17 @@ pub(crate) struct Op {
 }
 
 impl Op {
-    /// Does nothing, and has no length.
+    /// Ends a block, and has no length.
     pub(crate) const EMPTY: Self = Self {
         displacement: 0,
         imm: 0,
         what: What::Nop,
         width: Width::B8,
-        target: Place::register(0),
-        source: Place::register(0),
-        reg: Place::register(0),
-        base: NONE,
-        index: NONE,
+        target: Place::Ax,
+        source: Place::Ax,
+        reg: Place::Ax,
+        base: Place::Zero,
+        index: Place::Zero,
         scale: 0,
         fs: false,
         len: 0,

@@ -3,19 +3,11 @@
 //! Instructions in all of their forms.
 
 use crate::{
-    execute::{to, Done, Stop, Task, SP},
+    execute::{to, Done, Stop, Task},
     flags::{self, Flags, Source},
     op::{Carry, Native, Op, Place, Two, What, Width},
     Branch, Machine, Observer, Values,
 };
-
-/// The accumulator.
-const AX: Place = Place::register(0);
-const DX: Place = Place::register(2);
-
-const BP: u8 = 5;
-const SI: u8 = 6;
-const DI: u8 = 7;
 
 /// The number of a string's elements after which something else can come in between.
 pub(crate) const STRING_MAX: u64 = 64;
@@ -113,8 +105,8 @@ impl<M: Machine, O: Observer> Task<'_, M, O> {
                 let value = self.source(op, op.width)?;
                 let from = self.next(op).wrapping_sub(op.len.into());
 
-                self.executes(op.count.wrapping_sub(1));
-                if !self.observer.ptwrite(from, value, op.width) {
+                let executed = self.executed_with(op.count.wrapping_sub(1));
+                if !self.observer.ptwrite(from, value, op.width, executed) {
                     return Err(Stop::Left);
                 }
             }
@@ -194,22 +186,22 @@ impl<M: Machine, O: Observer> Task<'_, M, O> {
                     Width::B4 => Width::B2,
                     _ => Width::B1,
                 };
-                let value = half.extend(self.at(0)) & op.width.mask();
-                self.put(AX, op.width, value);
+                let value = half.extend(self.at(Place::Ax)) & op.width.mask();
+                self.put(Place::Ax, op.width, value);
             }
             What::ExtendD => {
-                let is_negative = self.at(0) & op.width.sign() != 0;
+                let is_negative = self.at(Place::Ax) & op.width.sign() != 0;
                 let value = if is_negative { op.width.mask() } else { 0 };
-                self.put(DX, op.width, value);
+                self.put(Place::Dx, op.width, value);
             }
             What::Native(native) => self.native(op, native)?,
             What::Multiply(native) => self.multiply(op, native)?,
             What::Divide(native) => self.divide(op, native)?,
             What::Leave => {
-                let bp = self.at(BP);
+                let bp = self.at(Place::Bp);
                 let value = self.load(bp, Width::B8)?;
-                self.set(SP, bp.wrapping_add(8));
-                self.set(BP, value);
+                self.set(Place::Sp, bp.wrapping_add(8));
+                self.set(Place::Bp, value);
             }
             What::Carry(carry) => {
                 let flags = self.flags.get();
@@ -240,9 +232,9 @@ impl<M: Machine, O: Observer> Task<'_, M, O> {
                 self.push(value)?;
             }
             What::Pop => {
-                let sp = self.at(SP);
+                let sp = self.at(Place::Sp);
                 let value = self.load(sp, Width::B8)?;
-                self.set(SP, sp.wrapping_add(8));
+                self.set(Place::Sp, sp.wrapping_add(8));
                 self.put(op.target, Width::B8, value);
             }
             What::JumpIf(condition) => {
@@ -250,7 +242,7 @@ impl<M: Machine, O: Observer> Task<'_, M, O> {
                 return self.jump_if(op, holds);
             }
             What::JumpIfCx => {
-                let holds = self.at(1) == 0;
+                let holds = self.at(Place::Cx) == 0;
                 return self.jump_if(op, holds);
             }
             What::Jump => return self.branch(Branch::Jump, op, op.imm),
@@ -259,9 +251,9 @@ impl<M: Machine, O: Observer> Task<'_, M, O> {
                 return self.branch(Branch::Call, op, op.imm);
             }
             What::Return => {
-                let sp = self.at(SP);
+                let sp = self.at(Place::Sp);
                 let target = to(self.load(sp, Width::B8)?)?;
-                self.set(SP, sp.wrapping_add(8).wrapping_add(op.imm));
+                self.set(Place::Sp, sp.wrapping_add(8).wrapping_add(op.imm));
                 return self.branch(Branch::Return, op, target);
             }
             What::IndirectJump => {
@@ -343,26 +335,26 @@ impl<M: Machine, O: Observer> Task<'_, M, O> {
 
     fn multiply(&mut self, op: &Op, native: Native) -> Done {
         let b = self.source(op, op.width)?;
-        let a = self.get(AX, op.width);
+        let a = self.get(Place::Ax, op.width);
         let values = self.compute(native, op.width, (a, b, 0))?;
 
-        self.put(AX, op.width, values.low);
-        self.put(DX, op.width, values.high);
+        self.put(Place::Ax, op.width, values.low);
+        self.put(Place::Dx, op.width, values.high);
         self.flags.set(values.flags);
         Ok(())
     }
 
     fn divide(&mut self, op: &Op, native: Native) -> Done {
         let b = self.source(op, op.width)?;
-        let (a, c) = (self.get(AX, op.width), self.get(DX, op.width));
+        let (a, c) = (self.get(Place::Ax, op.width), self.get(Place::Dx, op.width));
 
         if !fits(native, op.width, a, b, c) {
             return Err(Stop::Left);
         }
         let values = self.compute(native, op.width, (a, b, c))?;
 
-        self.put(AX, op.width, values.low);
-        self.put(DX, op.width, values.high);
+        self.put(Place::Ax, op.width, values.low);
+        self.put(Place::Dx, op.width, values.high);
         self.flags.set(values.flags);
         Ok(())
     }
@@ -372,7 +364,7 @@ impl<M: Machine, O: Observer> Task<'_, M, O> {
         let mut done = 0;
 
         loop {
-            let left = if repeated { self.at(1) } else { 1 };
+            let left = if repeated { self.at(Place::Cx) } else { 1 };
 
             if left == 0 {
                 return Ok(());
@@ -390,17 +382,17 @@ impl<M: Machine, O: Observer> Task<'_, M, O> {
             if !repeated {
                 return Ok(());
             }
-            self.set(1, left.wrapping_sub(1));
+            self.set(Place::Cx, left.wrapping_sub(1));
         }
     }
 
     /// An element of a string.
     fn element(&mut self, width: Width, moves: bool) -> Done {
-        let (from, to) = (self.at(SI), self.at(DI));
+        let (from, to) = (self.at(Place::Si), self.at(Place::Di));
         let value = if moves {
             self.load(from, width)?
         } else {
-            self.at(0) & width.mask()
+            self.at(Place::Ax) & width.mask()
         };
         let step = if self.flags.direction() {
             width.bytes().wrapping_neg()
@@ -409,9 +401,9 @@ impl<M: Machine, O: Observer> Task<'_, M, O> {
         };
 
         self.store(to, width, value)?;
-        self.set(DI, to.wrapping_add(step));
+        self.set(Place::Di, to.wrapping_add(step));
         if moves {
-            self.set(SI, from.wrapping_add(step));
+            self.set(Place::Si, from.wrapping_add(step));
         }
         Ok(())
     }

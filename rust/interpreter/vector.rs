@@ -28,15 +28,15 @@ impl<M: Machine, O: Observer> Task<'_, M, O> {
             Vector::Move(aligned) => self.move_vector(op, how, aligned)?,
             Vector::FromGeneral => {
                 let value = self.source(op, op.width)?;
-                self.set_vector(op.target.at(), [value, 0, 0, 0], how)?;
+                self.set_vector(op.target.number(), [value, 0, 0, 0], how)?;
             }
             Vector::ToGeneral => {
-                let [value, ..] = self.get_vector(op.source.at())?;
+                let [value, ..] = self.get_vector(op.source.number())?;
                 self.write(op, op.width, value & op.width.mask())?;
             }
             Vector::MoveLow => self.move_low(op, how)?,
             Vector::Mask => {
-                let value = self.get_vector(op.source.at())?;
+                let value = self.get_vector(op.source.number())?;
                 let used = if how == How::Whole { 4 } else { 2 };
                 let masks = value.into_iter().take(used).enumerate();
                 let mask = masks.fold(0, |mask, (at, word)| {
@@ -49,40 +49,40 @@ impl<M: Machine, O: Observer> Task<'_, M, O> {
             Vector::MoveScalar => self.move_scalar(op, how)?,
             Vector::LoadHalf(high) => {
                 let value = self.source(op, Width::B8)?;
-                let [low, old, ..] = self.get_vector(op.reg.at())?;
+                let [low, old, ..] = self.get_vector(op.reg.number())?;
                 let new = if high { [low, value] } else { [value, old] };
-                self.set_vector(op.target.at(), [new[0], new[1], 0, 0], how)?;
+                self.set_vector(op.target.number(), [new[0], new[1], 0, 0], how)?;
             }
             Vector::StoreHalf(high) => {
-                let [low, upper, ..] = self.get_vector(op.source.at())?;
+                let [low, upper, ..] = self.get_vector(op.source.number())?;
                 self.write(op, Width::B8, if high { upper } else { low })?;
             }
             Vector::Broadcast(width) => {
                 let value = if op.source.is_memory() {
                     self.source(op, width)?
                 } else {
-                    let [value, ..] = self.get_vector(op.source.at())?;
+                    let [value, ..] = self.get_vector(op.source.number())?;
                     value
                 };
                 let value = each(width, 0, value, |_, _| value);
-                self.set_vector(op.target.at(), [value; 4], how)?;
+                self.set_vector(op.target.number(), [value; 4], how)?;
             }
             Vector::Float(float, double) => self.float(op, how, float, double)?,
             Vector::Shuffle => {
                 let b = self.vector_source(op, how)?;
-                self.set_vector(op.target.at(), shuffled(b, op.imm), how)?;
+                self.set_vector(op.target.number(), shuffled(b, op.imm), how)?;
             }
             Vector::ShiftRight(_)
             | Vector::ShiftLeft(_)
             | Vector::BytesRight
             | Vector::BytesLeft => {
-                let value = self.get_vector(op.source.at())?;
-                self.set_vector(op.target.at(), shifted(what, value, op.imm), how)?;
+                let value = self.get_vector(op.source.number())?;
+                self.set_vector(op.target.number(), shifted(what, value, op.imm), how)?;
             }
             _ => {
-                let a = self.get_vector(op.reg.at())?;
+                let a = self.get_vector(op.reg.number())?;
                 let b = self.vector_source(op, how)?;
-                self.set_vector(op.target.at(), computed(what, a, b), how)?;
+                self.set_vector(op.target.number(), computed(what, a, b), how)?;
             }
         }
         Ok(())
@@ -114,17 +114,17 @@ impl<M: Machine, O: Observer> Task<'_, M, O> {
         if source.is_memory() {
             let address = self.vector_address(op, how, aligned)?;
             self.machine
-                .load_vector(target.at(), address, how)
+                .load_vector(target.number(), address, how)
                 .ok_or(Stop::Left)
         } else if target.is_memory() {
             let address = self.vector_address(op, how, aligned)?;
             self.stores_at(address);
             self.machine
-                .store_vector(source.at(), address, how)
+                .store_vector(source.number(), address, how)
                 .ok_or(Stop::Left)
         } else {
-            let value = self.get_vector(source.at())?;
-            self.set_vector(target.at(), value, how)
+            let value = self.get_vector(source.number())?;
+            self.set_vector(target.number(), value, how)
         }
     }
 
@@ -132,14 +132,14 @@ impl<M: Machine, O: Observer> Task<'_, M, O> {
         let value = if op.source.is_memory() {
             self.source(op, Width::B8)?
         } else {
-            let [value, ..] = self.get_vector(op.source.at())?;
+            let [value, ..] = self.get_vector(op.source.number())?;
             value
         };
 
         if op.target.is_memory() {
             self.write(op, Width::B8, value)
         } else {
-            self.set_vector(op.target.at(), [value, 0, 0, 0], how)
+            self.set_vector(op.target.number(), [value, 0, 0, 0], how)
         }
     }
 
@@ -149,28 +149,28 @@ impl<M: Machine, O: Observer> Task<'_, M, O> {
         if op.source.is_memory() {
             let value = self.source(op, op.width)?;
 
-            return self.set_vector(op.target.at(), [value, 0, 0, 0], how);
+            return self.set_vector(op.target.number(), [value, 0, 0, 0], how);
         }
-        let [value, ..] = self.get_vector(op.source.at())?;
+        let [value, ..] = self.get_vector(op.source.number())?;
 
         if op.target.is_memory() {
             return self.write(op, op.width, value & mask);
         }
-        let [low, high, ..] = self.get_vector(op.reg.at())?;
+        let [low, high, ..] = self.get_vector(op.reg.number())?;
         let low = low & !mask | value & mask;
 
-        self.set_vector(op.target.at(), [low, high, 0, 0], how)
+        self.set_vector(op.target.number(), [low, high, 0, 0], how)
     }
 
     fn float(&mut self, op: &Op, how: How, float: Float, double: bool) -> Done {
         let element = if double { Width::B8 } else { Width::B4 };
-        let [low, high, ..] = self.get_vector(op.reg.at())?;
+        let [low, high, ..] = self.get_vector(op.reg.number())?;
         let b = if float == Float::FromInteger {
             self.source(op, op.width)?
         } else if op.source.is_memory() {
             self.source(op, element)?
         } else {
-            let [value, ..] = self.get_vector(op.source.at())?;
+            let [value, ..] = self.get_vector(op.source.number())?;
             value
         };
         // What is compared is in the register that is never written.
@@ -189,7 +189,7 @@ impl<M: Machine, O: Observer> Task<'_, M, O> {
                 self.flags.set(flags | values.flags & flags::ARITHMETIC);
                 Ok(())
             }
-            _ => self.set_vector(op.target.at(), [values.low, high, 0, 0], how),
+            _ => self.set_vector(op.target.number(), [values.low, high, 0, 0], how),
         }
     }
 
@@ -197,9 +197,9 @@ impl<M: Machine, O: Observer> Task<'_, M, O> {
     /// its old value is not needed any more.
     fn vector_source(&mut self, op: &Op, how: How) -> Result<Value, Stop> {
         if !op.source.is_memory() {
-            return self.get_vector(op.source.at());
+            return self.get_vector(op.source.number());
         }
-        let reg = op.target.at();
+        let reg = op.target.number();
         let address = self.vector_address(op, how, how == How::Legacy)?;
 
         self.machine

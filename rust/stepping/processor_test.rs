@@ -18,6 +18,8 @@ use rustix::mm::{mmap_anonymous, MapFlags, ProtFlags};
 use std::arch::asm;
 use std::ops::ControlFlow;
 
+#[path = "processor_test/blocks.rs"]
+mod blocks;
 #[path = "check.rs"]
 mod check;
 #[path = "processor_test/memory.rs"]
@@ -183,12 +185,19 @@ impl Pages {
 struct Once(Option<(Branch, u64)>, Vec<u8>);
 
 impl Observer for Once {
-    fn code(&mut self, _first: u64, text: &[u8]) -> ControlFlow<()> {
+    fn code(&mut self, _first: u64, text: &[u8], _executed: u64) -> ControlFlow<()> {
         self.1 = text.to_vec();
         ControlFlow::Continue(())
     }
 
-    fn branches(&mut self, branch: Branch, _from: u64, _next: u64, to: u64) -> ControlFlow<()> {
+    fn branches(
+        &mut self,
+        branch: Branch,
+        _from: u64,
+        _next: u64,
+        to: u64,
+        _executed: u64,
+    ) -> ControlFlow<()> {
         self.0 = Some((branch, to));
         ControlFlow::Continue(())
     }

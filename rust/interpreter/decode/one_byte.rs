@@ -7,30 +7,32 @@ use super::*;
 impl Decoder<'_> {
     /// An opcode of one byte.
     pub(super) fn one_byte(&mut self, opcode: u8) -> Option<()> {
-        // Where a repeat prefix has no meaning it may get one.
-        let has_meaning = |opcode| {
-            matches!(
-                opcode,
-                0x70..=0x7f
-                    | 0x90
-                    | 0xa4
-                    | 0xa5
-                    | 0xaa
-                    | 0xab
-                    | 0xc2
-                    | 0xc3
-                    | 0xe3
-                    | 0xe8
-                    | 0xe9
-                    | 0xeb
-                    | 0xff
-            )
-        };
-        if self.repeat != 0 && !has_meaning(opcode) {
+        if self.repeat != 0 && !can_repeat(opcode) {
             return None;
         }
         ONE_BYTE.get(usize::from(opcode))?(self, opcode)
     }
+}
+
+/// Whether a repeat prefix has a meaning, or never gets one.
+#[cold]
+fn can_repeat(opcode: u8) -> bool {
+    matches!(
+        opcode,
+        0x70..=0x7f
+            | 0x90
+            | 0xa4
+            | 0xa5
+            | 0xaa
+            | 0xab
+            | 0xc2
+            | 0xc3
+            | 0xe3
+            | 0xe8
+            | 0xe9
+            | 0xeb
+            | 0xff
+    )
 }
 
 /// By the opcode: that is faster than a choice, as the kernel is built without jump tables.
@@ -47,7 +49,7 @@ const fn one_byte(opcode: u8) -> Insn {
                 2 | 3 => this.rm_reg(what, true),
                 4 | 5 => {
                     this.immediate()?;
-                    this.set(what, this.op.reg, Place::IMMEDIATE)
+                    this.set(what, this.op.reg, Place::Immediate)
                 }
                 _ => None,
             }
@@ -55,12 +57,12 @@ const fn one_byte(opcode: u8) -> Insn {
         0x50..=0x57 => |this, opcode| {
             this.on_stack()?;
             this.in_opcode(opcode);
-            this.set(What::Push, Place::MEMORY, this.op.reg)
+            this.set(What::Push, Place::Memory, this.op.reg)
         },
         0x58..=0x5f => |this, opcode| {
             this.on_stack()?;
             this.in_opcode(opcode);
-            this.set(What::Pop, this.op.reg, Place::MEMORY)
+            this.set(What::Pop, this.op.reg, Place::Memory)
         },
         0x63 => |this, _| {
             let (_, rm) = this.modrm(this.op.width, Width::B4)?;
@@ -73,7 +75,7 @@ const fn one_byte(opcode: u8) -> Insn {
         0x68 | 0x6a => |this, opcode| {
             this.on_stack()?;
             this.op.imm = this.number(if opcode == 0x68 { Width::B4 } else { Width::B1 })?;
-            this.set(What::Push, Place::MEMORY, Place::IMMEDIATE)
+            this.set(What::Push, Place::Memory, Place::Immediate)
         },
         0x69 | 0x6b => |this, opcode| {
             let (_, rm) = this.modrm(this.op.width, this.op.width)?;
@@ -84,7 +86,7 @@ const fn one_byte(opcode: u8) -> Insn {
                 this.op.imm = this.number(Width::B1)?;
             }
             // The other factor is the immediate.
-            this.set(What::Native(Native::ImulTwo), Place::IMMEDIATE, rm)
+            this.set(What::Native(Native::ImulTwo), Place::Immediate, rm)
         },
         0x70..=0x7f => |this, opcode| this.branch(What::JumpIf(opcode & 15), Width::B1),
         0x80 | 0x81 | 0x83 => |this, opcode| {
@@ -99,7 +101,7 @@ const fn one_byte(opcode: u8) -> Insn {
             this.set(
                 What::Two(*ARITHMETIC.get(usize::from(middle))?),
                 rm,
-                Place::IMMEDIATE,
+                Place::Immediate,
             )
         },
         0x84 | 0x85 => |this, opcode| {
@@ -139,7 +141,7 @@ const fn one_byte(opcode: u8) -> Insn {
         0xa8 | 0xa9 => |this, opcode| {
             this.byte_or_more(opcode);
             this.immediate()?;
-            this.set(What::Two(Two::Test), this.op.reg, Place::IMMEDIATE)
+            this.set(What::Two(Two::Test), this.op.reg, Place::Immediate)
         },
         0xa4 | 0xa5 | 0xaa | 0xab => |this, opcode| {
             // F2 means nothing here.
@@ -160,12 +162,12 @@ const fn one_byte(opcode: u8) -> Insn {
             this.op.width = Width::B1;
             this.in_opcode(opcode);
             this.op.imm = this.number(Width::B1)?;
-            this.set(What::Two(Two::Mov), this.op.reg, Place::IMMEDIATE)
+            this.set(What::Two(Two::Mov), this.op.reg, Place::Immediate)
         },
         0xb8..=0xbf => |this, opcode| {
             this.in_opcode(opcode);
             this.op.imm = this.number(this.op.width)?;
-            this.set(What::Two(Two::Mov), this.op.reg, Place::IMMEDIATE)
+            this.set(What::Two(Two::Mov), this.op.reg, Place::Immediate)
         },
         0xc0 | 0xc1 | 0xd0..=0xd3 => |this, opcode| {
             this.byte_or_more(opcode);
@@ -176,10 +178,10 @@ const fn one_byte(opcode: u8) -> Insn {
                 0xc0 | 0xc1 => this.op.imm = this.number(Width::B1)?,
                 0xd0 | 0xd1 => this.op.imm = 1,
                 _ => {
-                    return this.set(what, rm, Place::register(1));
+                    return this.set(what, rm, Place::Cx);
                 }
             }
-            this.set(what, rm, Place::IMMEDIATE)
+            this.set(what, rm, Place::Immediate)
         },
         0xc2 => |this, _| {
             this.near()?;
@@ -205,7 +207,7 @@ const fn one_byte(opcode: u8) -> Insn {
             if middle != 0 {
                 return None;
             }
-            this.set(What::Two(Two::Mov), rm, Place::IMMEDIATE)
+            this.set(What::Two(Two::Mov), rm, Place::Immediate)
         },
         0xc9 => |this, _| {
             this.on_stack()?;
@@ -227,8 +229,8 @@ const fn one_byte(opcode: u8) -> Insn {
             let (middle, rm) = this.modrm(Width::B1, Width::B1)?;
 
             match middle {
-                0 => this.set(What::Inc, rm, Place::IMMEDIATE),
-                1 => this.set(What::Dec, rm, Place::IMMEDIATE),
+                0 => this.set(What::Inc, rm, Place::Immediate),
+                1 => this.set(What::Dec, rm, Place::Immediate),
                 _ => None,
             }
         },

@@ -7,11 +7,7 @@ use crate::op::{Locked, Native, Place, What, Width};
 
 impl Decoder<'_> {
     pub(super) fn two_bytes(&mut self, opcode: u8) -> Option<()> {
-        let repeated = matches!(
-            opcode,
-            0x10..=0x17 | 0x1e | 0x28..=0x2f | 0x50..=0x8f | 0xae | 0xb8 | 0xbc | 0xbd | 0xd0..=0xff
-        );
-        if self.repeat != 0 && !repeated {
+        if self.repeat != 0 && !can_repeat(opcode) {
             return None;
         }
 
@@ -41,6 +37,15 @@ impl Decoder<'_> {
 
         self.set(what, self.op.reg, rm)
     }
+}
+
+/// Whether a repeat prefix has a meaning.
+#[cold]
+fn can_repeat(opcode: u8) -> bool {
+    matches!(
+        opcode,
+        0x10..=0x17 | 0x1e | 0x28..=0x2f | 0x50..=0x8f | 0xae | 0xb8 | 0xbc | 0xbd | 0xd0..=0xff
+    )
 }
 
 /// By the opcode.
@@ -78,7 +83,7 @@ const fn two_bytes(opcode: u8) -> Insn {
             this.op.width = Width::B1;
             let (_, rm) = this.modrm(Width::B1, Width::B1)?;
 
-            this.set(What::Set(opcode & 15), rm, Place::IMMEDIATE)
+            this.set(What::Set(opcode & 15), rm, Place::Immediate)
         },
         0xa3 | 0xab | 0xb3 | 0xbb => |this, opcode| {
             let bits = *BITS.get(usize::from(opcode >> 3 & 3))?;
@@ -96,7 +101,7 @@ const fn two_bytes(opcode: u8) -> Insn {
             let (_, rm) = this.modrm(this.op.width, this.op.width)?;
 
             this.op.imm = this.number(Width::B1)?;
-            this.set(What::Native(double), rm, Place::IMMEDIATE)
+            this.set(What::Native(double), rm, Place::Immediate)
         },
         // Of its group only PTWRITE.
         0xae => |this, _| {
@@ -129,7 +134,7 @@ const fn two_bytes(opcode: u8) -> Insn {
             let bits = *BITS.get(usize::from(middle.checked_sub(4)?))?;
 
             this.op.imm = this.number(Width::B1)?;
-            this.set(What::Native(bits), rm, Place::IMMEDIATE)
+            this.set(What::Native(bits), rm, Place::Immediate)
         },
         0xbc | 0xbd => |this, opcode| {
             let native = match (opcode, this.repeat) {

@@ -179,6 +179,10 @@ impl Decoder<'_> {
             _ if target.is_memory() => source,
             _ => target,
         };
+        if what == Vector::Move(true) {
+            // Bits of the address that must be 0.
+            self.op.imm = how.bytes().wrapping_sub(1);
+        }
         self.set(What::Vector(what, how), target, source)
     }
 

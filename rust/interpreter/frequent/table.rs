@@ -3,6 +3,7 @@
 //! The table of functions that execute instructions, and which one executes an instruction.
 
 use super::*;
+use crate::op::Two;
 use core::marker::PhantomData;
 
 /// Names for the places in a table of functions, and the table.
@@ -24,6 +25,8 @@ macro_rules! functions {
 }
 
 functions! {
+    End: end,
+    More: more,
     Any: any,
     Nop: nop,
     Zero1Reg: zero_reg::<W1, M, O>,
@@ -47,8 +50,12 @@ functions! {
     Set: set_if,
     Count4: count::<W4, M, O>,
     Count8: count::<W8, M, O>,
-    VectorLoad: vector_load,
-    VectorStore: vector_store,
+    LegacyLoad: vector_load::<Legacy, M, O>,
+    LowLoad: vector_load::<Low, M, O>,
+    WholeLoad: vector_load::<Whole, M, O>,
+    LegacyStore: vector_store::<Legacy, M, O>,
+    LowStore: vector_store::<Low, M, O>,
+    WholeStore: vector_store::<Whole, M, O>,
     Push: push,
     Pop: pop,
     Jump: jump,
@@ -141,15 +148,31 @@ impl<M: Machine, O: Observer> Functions<M, O> {
 }
 
 impl Op {
-    /// Chooses the function that executes it.
-    /// `displacement`: of a direct branch.
-    pub(crate) fn choose(&mut self, displacement: u64) {
-        self.run = match self.computed() {
-            Some(at) => u8::try_from(NAMED.wrapping_add(at)).unwrap_or(0),
-            // CAST: The number of a variant.
-            #[allow(clippy::as_conversions)]
-            None => self.named(displacement) as u8,
-        };
+    /// Ends a block of which more can be decoded.
+    pub(crate) const MORE: Self = Self {
+        // CAST: The number of a variant.
+        #[allow(clippy::as_conversions)]
+        run: Named::More as u8,
+        ..Self::EMPTY
+    };
+
+    /// Chooses the function that executes it; [`None`] if there is no such instruction.
+    #[inline]
+    pub(crate) fn choose(&mut self) -> Option<()> {
+        // CAST: The numbers of variants.
+        #[allow(clippy::as_conversions)]
+        {
+            self.run = match self.what {
+                What::Two(two) => match self.computed(two) {
+                    Some(at) => u8::try_from(NAMED.wrapping_add(at)).ok()?,
+                    None => Named::Any as u8,
+                },
+                What::JumpIf(condition) => (Named::If as u8).wrapping_add(condition & 15),
+                What::Locked(_) if !self.target.is_memory() => return None,
+                _ => self.named() as u8,
+            };
+        }
+        Some(())
     }
 
     /// Whether an operand is the whole of a register, or of its lowest part.
@@ -157,81 +180,69 @@ impl Op {
         !place.is_memory() && !place.is_immediate() && !place.is_high()
     }
 
-    fn named(&self, displacement: u64) -> Named {
+    #[inline(never)]
+    fn named(&self) -> Named {
         let from_register = Self::is_plain(self.source);
         let from_memory = self.source.is_memory() && !self.fs;
-        let width = self.width;
+        let is_wide = self.width == Width::B8;
+        let is_small = !is_wide && self.width != Width::B4;
+        let of = |register, memory| {
+            if from_memory {
+                memory
+            } else if from_register {
+                register
+            } else {
+                Named::Any
+            }
+        };
+        let by_width = |four, eight| if is_wide { eight } else { four };
 
-        match (self.what, width) {
-            (What::Nop, _) => Named::Nop,
-            (What::Movzx(Width::B1), Width::B4 | Width::B8) if from_register => Named::Zero1Reg,
-            (What::Movzx(Width::B1), Width::B4 | Width::B8) if from_memory => Named::Zero1Mem,
-            (What::Movzx(Width::B2), Width::B4 | Width::B8) if from_register => Named::Zero2Reg,
-            (What::Movzx(Width::B2), Width::B4 | Width::B8) if from_memory => Named::Zero2Mem,
-            (What::Movsx(Width::B4), Width::B8) if from_register => Named::SignReg,
-            (What::Movsx(Width::B4), Width::B8) if from_memory => Named::SignMem,
-            (What::Lea, Width::B4) => Named::Lea4,
-            (What::Lea, Width::B8) => Named::Lea8,
-            (What::Cmov(_), Width::B4) if from_register => Named::Cmov4,
-            (What::Cmov(_), Width::B8) if from_register => Named::Cmov8,
-            (What::Native(native), Width::B4 | Width::B8)
-                if native != Native::ImulTwo && Self::is_plain(self.target) =>
-            {
-                match (native, width) {
-                    (Native::Shl, Width::B4) => Named::Shl4,
-                    (Native::Shl, _) => Named::Shl8,
-                    (Native::Shr, Width::B4) => Named::Shr4,
-                    (Native::Shr, _) => Named::Shr8,
-                    (Native::Sar, Width::B4) => Named::Sar4,
-                    (Native::Sar, _) => Named::Sar8,
-                    _ => Named::Any,
+        match self.what {
+            What::Nop => Named::Nop,
+            What::Lea if !is_small => by_width(Named::Lea4, Named::Lea8),
+            What::Push => of(Named::Push, Named::Any),
+            What::Pop => Named::Pop,
+            What::Jump => Named::Jump,
+            What::Call => Named::Call,
+            What::Return if self.imm == 0 => Named::Return,
+            What::IndirectJump => of(Named::JumpReg, Named::JumpMem),
+            What::IndirectCall => of(Named::CallReg, Named::CallMem),
+            What::Movzx(Width::B1) if !is_small => of(Named::Zero1Reg, Named::Zero1Mem),
+            What::Movzx(Width::B2) if !is_small => of(Named::Zero2Reg, Named::Zero2Mem),
+            What::Movsx(Width::B4) if is_wide => of(Named::SignReg, Named::SignMem),
+            What::Cmov(_) if !is_small => of(by_width(Named::Cmov4, Named::Cmov8), Named::Any),
+            What::Vector(Vector::Move(_), how) if from_memory => match how {
+                How::Legacy => Named::LegacyLoad,
+                How::Low => Named::LowLoad,
+                How::Whole => Named::WholeLoad,
+            },
+            What::Vector(Vector::Move(_), how) if self.target.is_memory() && !self.fs => {
+                match how {
+                    How::Legacy => Named::LegacyStore,
+                    How::Low => Named::LowStore,
+                    How::Whole => Named::WholeStore,
                 }
             }
-            (What::Vector(Vector::Move(_), _), _) if from_memory => Named::VectorLoad,
-            (What::Vector(Vector::Move(_), _), _) if self.target.is_memory() && !self.fs => {
-                Named::VectorStore
+            What::Native(Native::ImulTwo) if !is_small && !self.fs => {
+                by_width(Named::Multiply4, Named::Multiply8)
             }
-            (What::Push, _) if from_register => Named::Push,
-            (What::Pop, _) => Named::Pop,
-            (What::Jump, _) => Named::Jump,
-            (What::Call, _) => Named::Call,
-            (What::Return, _) if self.imm == 0 => Named::Return,
-            (What::IndirectJump, _) if from_memory => Named::JumpMem,
-            (What::IndirectJump, _) if from_register => Named::JumpReg,
-            (What::IndirectCall, _) if from_memory => Named::CallMem,
-            (What::IndirectCall, _) if from_register => Named::CallReg,
-            (What::Set(_), _) if Self::is_plain(self.target) => Named::Set,
-            (What::Inc | What::Dec, Width::B4) if Self::is_plain(self.target) => Named::Count4,
-            (What::Inc | What::Dec, Width::B8) if Self::is_plain(self.target) => Named::Count8,
-            (What::Native(Native::ImulTwo), Width::B4) if !self.fs => Named::Multiply4,
-            (What::Native(Native::ImulTwo), Width::B8) if !self.fs => Named::Multiply8,
-            (What::JumpIf(condition), _) if displacement != 0 => match condition & 15 {
-                0 => Named::If,
-                1 => Named::If1,
-                2 => Named::If2,
-                3 => Named::If3,
-                4 => Named::If4,
-                5 => Named::If5,
-                6 => Named::If6,
-                7 => Named::If7,
-                8 => Named::If8,
-                9 => Named::If9,
-                10 => Named::If10,
-                11 => Named::If11,
-                12 => Named::If12,
-                13 => Named::If13,
-                14 => Named::If14,
-                _ => Named::If15,
+            What::Native(native) if !is_small && Self::is_plain(self.target) => match native {
+                Native::Shl => by_width(Named::Shl4, Named::Shl8),
+                Native::Shr => by_width(Named::Shr4, Named::Shr8),
+                Native::Sar => by_width(Named::Sar4, Named::Sar8),
+                _ => Named::Any,
             },
+            What::Set(_) if Self::is_plain(self.target) => Named::Set,
+            What::Inc | What::Dec if !is_small && Self::is_plain(self.target) => {
+                by_width(Named::Count4, Named::Count8)
+            }
             _ => Named::Any,
         }
     }
 
     /// Where in [`Functions::COMPUTED`] it is.
-    fn computed(&self) -> Option<usize> {
-        let What::Two(two) = self.what else {
-            return None;
-        };
+    #[inline]
+    fn computed(&self, two: Two) -> Option<usize> {
         // CAST: The number of a variant.
         #[allow(clippy::as_conversions)]
         let compute = two as usize;

@@ -29,7 +29,7 @@ fn with_text(text: &[u8]) -> Memory {
 struct Writes(Vec<(u64, u64, Width)>, bool);
 
 impl Observer for Writes {
-    fn ptwrite(&mut self, from: u64, operand: u64, width: Width) -> bool {
+    fn ptwrite(&mut self, from: u64, operand: u64, width: Width, _executed: u64) -> bool {
         self.0.push((from, operand, width));
         self.1
     }
@@ -108,7 +108,14 @@ fn an_operand_of_ptwrite_is_the_observers() {
 struct Taken(Option<bool>);
 
 impl Observer for Taken {
-    fn branches(&mut self, branch: Branch, _from: u64, _next: u64, _to: u64) -> ControlFlow<()> {
+    fn branches(
+        &mut self,
+        branch: Branch,
+        _from: u64,
+        _next: u64,
+        _to: u64,
+        _executed: u64,
+    ) -> ControlFlow<()> {
         if let Branch::Conditional { taken } = branch {
             self.0 = Some(taken);
         }

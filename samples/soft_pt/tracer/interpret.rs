@@ -63,6 +63,12 @@ impl Watch<'_, '_> {
         self.known = (from, to);
         traced == self.traced && last <= to
     }
+
+    /// So many instructions have been executed, and are traced.
+    #[inline]
+    fn executes(&mut self, instructions: u64) {
+        self.ring.cycles = self.cycles.wrapping_add(instructions);
+    }
 }
 
 impl Observer for Watch<'_, '_> {
@@ -78,15 +84,11 @@ impl Observer for Watch<'_, '_> {
         }
     }
 
-    #[inline]
-    fn executes(&mut self, instructions: u64) {
-        self.ring.cycles = self.cycles.wrapping_add(instructions);
-    }
-
-    fn code(&mut self, first: u64, text: &[u8]) -> ControlFlow<()> {
+    fn code(&mut self, first: u64, text: &[u8], executed: u64) -> ControlFlow<()> {
         if !self.traced {
             return ControlFlow::Continue(());
         }
+        self.executes(executed);
         stepping::tell(first, text);
         match cut(self.encoder, self.ring, first, Mode::Bits64) {
             Ok(()) => ControlFlow::Continue(()),
@@ -98,10 +100,18 @@ impl Observer for Watch<'_, '_> {
     }
 
     #[inline]
-    fn branches(&mut self, branch: Branch, _from: u64, next: u64, to: u64) -> ControlFlow<()> {
+    fn branches(
+        &mut self,
+        branch: Branch,
+        _from: u64,
+        next: u64,
+        to: u64,
+        executed: u64,
+    ) -> ControlFlow<()> {
         if !self.traced {
             return ControlFlow::Continue(());
         }
+        self.executes(executed);
         let branch = match branch {
             Branch::Conditional { taken } => intel_pt::Branch::Conditional { taken },
             Branch::Jump => intel_pt::Branch::Jump,
@@ -120,7 +130,7 @@ impl Observer for Watch<'_, '_> {
         }
     }
 
-    fn ptwrite(&mut self, from: u64, operand: u64, width: Width) -> bool {
+    fn ptwrite(&mut self, from: u64, operand: u64, width: Width, executed: u64) -> bool {
         // Else the processor shows whether it knows the instruction.
         if !self.encoder.config().ptw {
             return false;
@@ -128,6 +138,7 @@ impl Observer for Watch<'_, '_> {
         if !self.traced {
             return true;
         }
+        self.executes(executed);
         let written = self
             .encoder
             .ptwrite(from, payload(operand, width), self.ring);

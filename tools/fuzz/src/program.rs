@@ -105,8 +105,8 @@ impl Machine for Program {
         })
     }
 
-    fn is_generated(&mut self, _first: u64, _last: u64) -> bool {
-        true
+    fn is_generated(&mut self, first: u64, _last: u64) -> bool {
+        first & 32 != 0
     }
 
     fn load_vector(&mut self, number: u8, address: u64, how: How) -> Option<()> {
@@ -206,17 +206,24 @@ impl Observer for Seen {
         ControlFlow::Continue(())
     }
 
-    fn code(&mut self, _first: u64, text: &[u8]) -> ControlFlow<()> {
+    fn code(&mut self, _first: u64, text: &[u8], _executed: u64) -> ControlFlow<()> {
         assert!(!text.is_empty(), "nothing was told");
         ControlFlow::Continue(())
     }
 
-    fn branches(&mut self, branch: Branch, from: u64, next: u64, to: u64) -> ControlFlow<()> {
+    fn branches(
+        &mut self,
+        branch: Branch,
+        from: u64,
+        next: u64,
+        to: u64,
+        _executed: u64,
+    ) -> ControlFlow<()> {
         self.branches.push((branch, from, next, to));
         ControlFlow::Continue(())
     }
 
-    fn ptwrite(&mut self, from: u64, operand: u64, _width: Width) -> bool {
+    fn ptwrite(&mut self, from: u64, operand: u64, _width: Width, _executed: u64) -> bool {
         self.writes.push((from, operand));
         true
     }
@@ -320,7 +327,7 @@ pub fn program(input: &[u8]) {
     let mut blocks = vec![Block::EMPTY; 16];
     let mut ended = Ended::Limit;
     // Blocks are kept from one call to the next, which may begin and end within one.
-    for limit in [1, 5, LIMIT / 3, LIMIT / 3, LIMIT / 3] {
+    for limit in [1, 5, 2, 3, 17, LIMIT / 3, LIMIT / 3, LIMIT / 3] {
         if ended == Ended::Limit {
             ended = whole.run(&mut blocks, limit).1;
         }
