@@ -422,6 +422,23 @@ pub fn unpin() -> Result<()> {
     sched_setaffinity(None, &set).context("using all CPUs again")
 }
 
+/// Has an event on while this thread works, again and again until there is trace; where `aux_head` is then.
+pub fn makes_trace(event: &Event, base: &Mapping) -> Result<u64> {
+    let end = Instant::now() + patience();
+    loop {
+        event.enable()?;
+        for _ in 0..10 {
+            work();
+        }
+        event.disable()?;
+        let head = base.load(Field::AuxHead, Ordering::Acquire);
+        if head > 0 {
+            return Ok(head);
+        }
+        ensure!(Instant::now() < end, "nothing was traced");
+    }
+}
+
 /// Two milliseconds of branches, calls, returns and system calls, so that each unit has something to trace.
 pub fn work() {
     let end = Instant::now() + Duration::from_millis(2);

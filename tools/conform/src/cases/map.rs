@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use super::{at_both, case, core, refused, ring, Case, Rule};
 use crate::pmu::{Place, Pmu};
-use crate::rig::{bytes, map_aux, map_base, offset, work, Mode, Rig, DATA_PAGES};
+use crate::rig::{bytes, makes_trace, map_aux, map_base, offset, work, Mode, Rig, DATA_PAGES};
 
 /// What the control page says of the area, and what is mapped.
 struct Wrong {
@@ -387,13 +387,7 @@ fn no_data(pmu: &Pmu) -> Result<String> {
     if let Place::Cpu(cpu) = pmu.place() {
         crate::rig::pin(cpu)?;
     }
-    event.enable()?;
-    for _ in 0..10 {
-        work();
-    }
-    event.disable()?;
-    let head = base.load(Field::AuxHead, std::sync::atomic::Ordering::Acquire);
-    ensure!(head > 0, "nothing was traced");
+    let head = makes_trace(&event, &base)?;
     drop(aux);
     Ok(format!("{head} bytes, and no records"))
 }
