@@ -228,7 +228,7 @@ impl<'a> Events<'a> {
 
     /// Reads an event whose length is in its header, as most have it, and moves behind it; [`None`] if the next entry is no
     /// such event.
-    #[inline]
+    #[inline(always)]
     fn short(&mut self) -> Option<Event<'a>> {
         let Cursor { at, time } = self.cursor;
         let (words, delta) = split(self.data.u32(at)?);
@@ -328,7 +328,8 @@ impl<'a> Events<'a> {
 impl<'a> Iterator for Events<'a> {
     type Item = Result<Event<'a>>;
 
-    #[inline]
+    // Always: what an event costs must not depend on what else the caller's crate has.
+    #[inline(always)]
     fn next(&mut self) -> Option<Self::Item> {
         while self.cursor.at < self.data.len() {
             if let Some(event) = self.short().or_else(|| self.long()) {
