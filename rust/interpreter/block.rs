@@ -74,12 +74,14 @@ impl Block {
     #[cold]
     fn in_front_of_branch(&self, start: usize, limit: usize) -> usize {
         let ops = self.ops.get(start..=limit).unwrap_or(&[]);
-        let branch = ops.iter().rposition(|op| op.what.is_branch());
+        let branches = (start..=limit)
+            .zip(ops)
+            .filter(|(_, op)| op.what.is_branch());
 
-        match branch.map(|branch| branch.wrapping_add(start)) {
+        match branches.last() {
             // At least one is executed.
-            None | Some(0) => limit,
-            Some(branch) => branch,
+            None | Some((0, _)) => limit,
+            Some((branch, _)) => branch,
         }
     }
 
