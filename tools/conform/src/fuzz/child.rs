@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A process that events trace, and that does what it is told.
+//! A child process that events can trace. It takes commands from its standard input.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;

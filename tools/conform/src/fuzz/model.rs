@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What perf's core makes of a program: which call fails and how, and which ring nobody may write.
+//! Predicts what perf's core does with a program: which call fails with which error, and which rings no event may write into.
 //!
 //! Each rule is read from `kernel/events/core.c`, and named where it is not plain. The model knows nothing of time: an event
 //! that [may run](Model::may_run) makes trace or not. So it is exact about what must not happen, and about the numbers of errors.

@@ -84,9 +84,9 @@ pub enum Op {
     Poll(usize),
     /// Reads the records and the trace that there are.
     Follow(usize),
-    /// The same; and enabled again, the event makes trace.
+    /// Reads as `Follow` does, and enables the event: it must make trace.
     Trace(usize),
-    /// Enabled again, the event fills its area while nobody reads, and is off then.
+    /// Enables the event and does not read: it must fill its area, and perf must disable it.
     Fill(usize),
     /// Sets `aux_tail`, and is hostile.
     Tail {

@@ -4,7 +4,7 @@
 //!
 //! Beyond the outcome of a call:
 //!
-//! - a ring that nobody may write has the head that it had, and no new AUX record;
+//! - `aux_head` of a ring that no event may write into does not move, and there is no new AUX record;
 //! - AUX records join each other, and come from an event of that ring, on its CPU;
 //! - each byte of a stream that is known is right;
 //! - an event that alone writes a ring has counted what was recorded, and what records report as lost;
@@ -63,7 +63,7 @@ struct Ring {
     ledger: Option<Ledger>,
     stream: Option<Stream>,
     tail: u64,
-    /// Where the head is, while nobody may write.
+    /// `aux_head`, while no event may write into the ring.
     head: Option<u64>,
     /// Records may be missing.
     silent: bool,
@@ -413,7 +413,7 @@ impl<'a> Play<'a> {
             Ok(view) => view,
             Err(error) => return Ok(Err(error)),
         };
-        // An event that has never run writes all of the area's bytes, if nobody else does.
+        // If the event has never run and no other event writes here, its counter and this area must agree.
         let fresh = event.count()?.is_some_and(|count| count.running == 0);
         let stream = at_slot.unit.and_then(|unit| self.pmus.get(unit)?.stream);
         self.slots.get_mut(slot).context("a slot")?.areas.push(view);

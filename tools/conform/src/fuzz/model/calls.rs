@@ -177,7 +177,7 @@ impl Model {
         let Some(buffer) = self.buffers.get(number) else {
             return Outcome::Nothing;
         };
-        // Nobody can say where the area is.
+        // `aux_offset` and `aux_size` are in the control page, which is not mapped.
         if buffer.bases == 0 {
             return Outcome::Nothing;
         }
@@ -246,7 +246,7 @@ impl Model {
                 buffer.area = None;
             }
             if buffer.areas + buffer.bases == 0 {
-                // perf_mmap_close(): whoever was redirected into it has no ring now.
+                // perf_mmap_close() takes the ring from all events that were redirected into it.
                 for event in self.events.iter_mut().flatten() {
                     if event.buffer == number {
                         event.buffer = None;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What is in the rings: records, trace, and that nothing comes where nobody may write.
+//! Reads records and trace from the rings, and checks that a ring stays as it is while no event may write into it.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -111,7 +111,7 @@ impl Play<'_> {
                     stream.may_begin_anew();
                 }
             }
-            // What nobody has read cannot be checked.
+            // The area is not mapped: its bytes are not read, and the stream cannot be followed from here on.
             (stream, _) => *stream = None,
         }
         ring.tail = end;
@@ -207,7 +207,7 @@ impl Play<'_> {
         Ok(())
     }
 
-    /// Rings that nobody may write have not changed.
+    /// Rings that no event may write into have not changed.
     pub(super) fn still(&mut self) -> Result<()> {
         let buffers: BTreeSet<_> = (0..SLOTS)
             .filter_map(|slot| self.model.buffer(slot))
@@ -238,7 +238,7 @@ impl Play<'_> {
             if let Some(before) = ring.head {
                 ensure!(
                     head == before && records == 0,
-                    "nobody may write the ring of slot {writers:?}, and there are {} bytes and {records} records more",
+                    "no event may write into the ring of slot {writers:?}, and there are {} bytes and {records} records more",
                     head.wrapping_sub(before)
                 );
             }
