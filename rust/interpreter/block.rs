@@ -2,7 +2,12 @@
 
 //! Decoded instructions, kept by their address and compared with the text each time.
 
-use crate::{decode::LEN_MAX, execute::Task, op::Op, Machine, Observer};
+use crate::{
+    decode::{Text, LEN_MAX, PLACES},
+    execute::Task,
+    op::Op,
+    Machine, Observer,
+};
 use core::ops::ControlFlow;
 
 /// Instructions in a block, at most.
@@ -40,7 +45,7 @@ pub struct Block {
     told: bool,
     /// The words that were read.
     read: usize,
-    words: [u64; WORDS],
+    words: [u64; PLACES],
     pub(crate) ops: [Op; OPS],
 }
 
@@ -55,7 +60,7 @@ impl Block {
         masks: [0; 2],
         told: false,
         read: 0,
-        words: [0; WORDS],
+        words: [0; PLACES],
         ops: [Op::EMPTY; OPS],
     };
 
@@ -133,76 +138,105 @@ impl Block {
         told
     }
 
-    /// Becomes what the memory has at `ip`.
+    /// Becomes what the memory has at `ip`. Whether it is generated code, perhaps.
     #[cold]
-    pub(crate) fn fill(&mut self, ip: u64, machine: &mut impl Machine) {
+    pub(crate) fn fill(&mut self, ip: u64, machine: &mut impl Machine) -> bool {
         // INVARIANT: Nothing was decoded from the words.
         self.first = ip;
         self.len = 0;
         self.count = 0;
         self.told = false;
         self.read = read(ip & !7, &mut self.words, machine);
-        self.decode(machine);
+        self.decode(machine)
     }
 
-    /// Decodes more of it, if the memory has it still.
+    /// Decodes more of it, if the memory has it still. Whether it is generated code, perhaps.
     #[cold]
-    pub(crate) fn grow(&mut self, machine: &mut impl Machine) -> bool {
-        self.decode(machine);
+    pub(crate) fn grow(&mut self, machine: &mut impl Machine) -> Option<bool> {
+        let is_generated = self.decode(machine);
+
         if self.is_at(self.first, machine) {
-            return true;
+            return Some(is_generated);
         }
         *self = Self::EMPTY;
-        false
+        None
     }
 
-    /// Decodes the next instructions, up to a branch, or all.
-    fn decode(&mut self, machine: &mut impl Machine) {
-        let bytes = bytes_of(&self.words);
-        let start = usize::try_from(self.first & 7).unwrap_or(0);
-        let text = bytes.get(start..self.read.wrapping_mul(8)).unwrap_or(&[]);
-        // No more than the words have.
-        let mut len = u8::try_from(self.len).unwrap_or(u8::MAX);
-        let mut count = u8::try_from(self.count).unwrap_or(u8::MAX);
-        let distrusts = machine.distrusts();
+    /// Decodes the next instructions: all if it is generated code, perhaps, which is returned; else up to a branch.
+    fn decode(&mut self, machine: &mut impl Machine) -> bool {
         // Who reads a trace has the newest text of each address: blocks that overlap have to give all of theirs.
         let reach = self.first.wrapping_add(TEXT_MAX);
         let at_once = machine.is_generated(self.first, reach);
+        let start = self.count;
+
+        self.decode_ops(at_once);
+        if machine.distrusts() {
+            let new = self.ops.get(start..self.count).unwrap_or(&[]);
+
+            for op in new {
+                if machine.is_distrusted(op.what.form()) {
+                    let (count, len) = (op.count.wrapping_sub(1), op.end.wrapping_sub(op.len));
+
+                    self.end_at(count.into(), len.into(), Op::EMPTY);
+                    break;
+                }
+            }
+        }
+        at_once
+    }
+
+    /// As [`decode`](Self::decode). With `at_once` not up to a conditional branch.
+    fn decode_ops(&mut self, at_once: bool) {
+        let start = usize::try_from(self.first & 7).unwrap_or(0);
+        let text = Text {
+            words: &self.words,
+            ip: self.first & !7,
+            end: self.read.wrapping_mul(8),
+        };
+        // No more than the words have.
+        let mut at = usize::try_from(self.len).unwrap_or(0).wrapping_add(start);
+        let mut count = small(self.count);
         let mut end = Op::EMPTY;
 
-        for place in self.ops.iter_mut().skip(self.count) {
-            let rest = text.get(usize::from(len)..).unwrap_or(&[]);
-            let at = self.first.wrapping_add(len.into());
-
-            if place.decode(rest, at).is_none()
-                || distrusts && machine.is_distrusted(place.what.form())
-            {
+        for place in self.ops.get_mut(self.count..).unwrap_or(&mut []) {
+            if place.decode_at(text, at).is_none() {
                 break;
             }
             count = count.wrapping_add(1);
-            len = len.wrapping_add(place.len);
-            place.end = len;
+            at = at.wrapping_add(place.len.into());
+            place.end = small(at.wrapping_sub(start));
             place.count = count;
-            if place.what.ends() {
-                break;
-            }
-            if place.what.is_branch() && !at_once {
-                end = Op::MORE;
-                break;
+            if place.what.is_branch_or_ends() {
+                if place.what.ends() {
+                    break;
+                }
+                if !at_once {
+                    end = Op::MORE;
+                    break;
+                }
             }
         }
-        self.count = usize::from(count);
-        if let Some(place) = self.ops.get_mut(self.count) {
+        self.end_at(count.into(), at.wrapping_sub(start), end);
+    }
+
+    /// Has so many instructions, in so many bytes, and behind them `end`, if they are not all.
+    fn end_at(&mut self, count: usize, len: usize, end: Op) {
+        let start = usize::try_from(self.first & 7).unwrap_or(0);
+        let mut len = len;
+
+        self.count = count;
+        if let Some(place) = self.ops.get_mut(count) {
             *place = Op {
-                end: len,
-                count,
+                end: small(len),
+                count: small(count),
                 ..end
             };
         }
-        let mut len = usize::from(len);
         if count == 0 {
             // As long as these bytes are there.
-            len = text.len().min(LEN_MAX);
+            let all = self.read.wrapping_mul(8);
+
+            len = all.saturating_sub(start).min(LEN_MAX);
         }
         let end = start.wrapping_add(len);
         let used = end.div_ceil(8);
@@ -217,8 +251,14 @@ impl Block {
     }
 }
 
-fn bytes_of(words: &[u64; WORDS]) -> [u8; WORDS * 8] {
-    let mut bytes = [0; WORDS * 8];
+/// In a block, which is short.
+#[inline]
+fn small(number: usize) -> u8 {
+    u8::try_from(number & 0xff).unwrap_or(u8::MAX)
+}
+
+fn bytes_of(words: &[u64; PLACES]) -> [u8; PLACES * 8] {
+    let mut bytes = [0; PLACES * 8];
 
     for (to, word) in bytes.chunks_exact_mut(8).zip(words) {
         to.copy_from_slice(&word.to_le_bytes());
@@ -227,7 +267,9 @@ fn bytes_of(words: &[u64; WORDS]) -> [u8; WORDS * 8] {
 }
 
 /// Reads text, as far as that is possible: it may end with its page. How many words.
-fn read(first: u64, words: &mut [u64; WORDS], machine: &mut impl Machine) -> usize {
+fn read(first: u64, words: &mut [u64; PLACES], machine: &mut impl Machine) -> usize {
+    let words = words.get_mut(..WORDS).unwrap_or(&mut []);
+
     if machine.text(first, words) {
         return WORDS;
     }

@@ -7,7 +7,7 @@
 
 use crate::op::{Carry, Locked, Native, Op, Place, Two, What, Width};
 
-/// A function for each byte, which another one chooses.
+/// A value for each byte, by a function.
 macro_rules! table {
     ($choose:ident) => {{
         let mut table = [$choose(0); 256];
@@ -24,9 +24,12 @@ macro_rules! table {
     }};
 }
 
+mod frequent;
 mod one_byte;
 mod two_bytes;
 mod vectors;
+
+pub(crate) use frequent::{Text, PLACES};
 
 impl Op {
     /// Becomes the instruction at `ip`; [`None`] if that is left to the processor.

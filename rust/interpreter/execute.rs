@@ -318,18 +318,51 @@ impl<'a, M: Machine, O: Observer> Task<'a, M, O> {
     /// Something is written at this address.
     #[inline]
     pub(crate) fn stores_at(&mut self, address: u64) {
-        if address.wrapping_sub(self.ip).wrapping_add(STORE_MAX) < REACH {
+        if self.reaches(address) {
             self.rewritten = true;
         }
     }
 
+    /// Whether what is written at this address can be in the block.
     #[inline]
-    pub(crate) fn push(&mut self, value: u64) -> Done {
-        let sp = self.at(Place::Sp).wrapping_sub(8);
+    fn reaches(&self, address: u64) -> bool {
+        address.wrapping_sub(self.ip).wrapping_add(STORE_MAX) < REACH
+    }
 
-        self.store(sp, Width::B8, value)?;
+    /// As [`store`](Self::store). Returns the end of an instruction that has stored nothing else.
+    #[inline]
+    pub(crate) fn store_last(
+        &mut self,
+        address: u64,
+        width: Width,
+        value: u64,
+    ) -> Result<Done, Stop> {
+        let end = self.end_of_store(address);
+
+        self.machine
+            .store(address, width, value)
+            .ok_or(Stop::Left)?;
+        Ok(end)
+    }
+
+    /// The end of an instruction that stores at this address.
+    #[inline]
+    pub(crate) fn end_of_store(&self, address: u64) -> Done {
+        if self.reaches(address) {
+            Err(Stop::Rewritten)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Returns the end of an instruction that has stored nothing else.
+    #[inline]
+    pub(crate) fn push(&mut self, value: u64) -> Result<Done, Stop> {
+        let sp = self.at(Place::Sp).wrapping_sub(8);
+        let end = self.store_last(sp, Width::B8, value)?;
+
         self.set(Place::Sp, sp);
-        Ok(())
+        Ok(end)
     }
 }
 

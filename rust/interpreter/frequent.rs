@@ -214,16 +214,14 @@ fn to_memory<C: Compute, W: Wide, M: Machine, O: Observer>(
         0
     };
     let result = C::result(a, b);
-
-    if C::WRITES {
-        task.store(address, W::WIDTH, result)?;
-    }
-    C::flags(&mut task.flags, W::WIDTH, a, b, result);
-    if C::WRITES {
-        task.stored()
+    let end = if C::WRITES {
+        task.store_last(address, W::WIDTH, result)?
     } else {
         Ok(())
-    }
+    };
+
+    C::flags(&mut task.flags, W::WIDTH, a, b, result);
+    end
 }
 
 fn reg_reg<C: Compute, W: Wide, M: Machine, O: Observer>(
@@ -335,12 +333,12 @@ fn vector_load<P: Part, M: Machine, O: Observer>(task: &mut Task<'_, M, O>, op: 
 
 fn vector_store<P: Part, M: Machine, O: Observer>(task: &mut Task<'_, M, O>, op: &Op) -> Done {
     let address = vector_address(task, op)?;
+    let end = task.end_of_store(address);
 
-    task.stores_at(address);
     task.machine
         .store_vector(op.source.number(), address, P::HOW)
         .ok_or(Stop::Left)?;
-    task.stored()
+    end
 }
 
 /// A shift of a register by an immediate or `cl`.
@@ -436,9 +434,25 @@ fn nop<M: Machine, O: Observer>(_task: &mut Task<'_, M, O>, _op: &Op) -> Done {
     Ok(())
 }
 
+/// MOV from memory, without an index.
+fn load<W: Wide, M: Machine, O: Observer>(task: &mut Task<'_, M, O>, op: &Op) -> Done {
+    let address = op.displacement.wrapping_add(task.at(op.base));
+    let value = task.load(address, W::WIDTH)?;
+
+    task.set(op.target, value);
+    Ok(())
+}
+
+/// MOV to memory, without an index.
+fn store<W: Wide, M: Machine, O: Observer>(task: &mut Task<'_, M, O>, op: &Op) -> Done {
+    let address = op.displacement.wrapping_add(task.at(op.base));
+    let value = task.at(op.source) & W::WIDTH.mask();
+
+    task.store_last(address, W::WIDTH, value)?
+}
+
 fn push<M: Machine, O: Observer>(task: &mut Task<'_, M, O>, op: &Op) -> Done {
-    task.push(task.at(op.source))?;
-    task.stored()
+    task.push(task.at(op.source))?
 }
 
 fn pop<M: Machine, O: Observer>(task: &mut Task<'_, M, O>, op: &Op) -> Done {
@@ -468,7 +482,9 @@ fn jump_if<const CONDITION: u8, M: Machine, O: Observer>(
 }
 
 fn call<M: Machine, O: Observer>(task: &mut Task<'_, M, O>, op: &Op) -> Done {
-    task.push(task.next(op))?;
+    // What is next is compared in any case.
+    let _ = task.push(task.next(op))?;
+
     task.branch(Branch::Call, op, op.imm)
 }
 
@@ -489,14 +505,18 @@ fn jump_reg<M: Machine, O: Observer>(task: &mut Task<'_, M, O>, op: &Op) -> Done
 fn call_reg<M: Machine, O: Observer>(task: &mut Task<'_, M, O>, op: &Op) -> Done {
     let target = to(task.at(op.source))?;
 
-    task.push(task.next(op))?;
+    // What is next is compared in any case.
+    let _ = task.push(task.next(op))?;
+
     task.branch(Branch::IndirectCall, op, target)
 }
 
 fn call_mem<M: Machine, O: Observer>(task: &mut Task<'_, M, O>, op: &Op) -> Done {
     let target = to(task.load(task.effective(op), Width::B8)?)?;
 
-    task.push(task.next(op))?;
+    // What is next is compared in any case.
+    let _ = task.push(task.next(op))?;
+
     task.branch(Branch::IndirectCall, op, target)
 }
 

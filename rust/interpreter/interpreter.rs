@@ -293,8 +293,13 @@ pub struct Ran {
     pub ended: Ended,
 }
 
-/// Executes from `registers` on, `limit` instructions at most; rounds of a string instruction count too. `blocks` are
-/// kept from one call to the next, for the same program or another; so many are used as are a power of 2.
+/// Instructions that a call of [`run`] decodes, with at most those of a block more: one takes as long as several that
+/// are executed.
+const DECODED_MAX: usize = 192;
+
+/// Executes from `registers` on, `limit` instructions at most; rounds of a string instruction count too. It executes
+/// fewer if it has decoded 192: the next call goes on. `blocks` are kept from one call to the next, for the same
+/// program or another; so many are used as are a power of 2.
 #[inline(never)]
 pub fn run(
     blocks: &mut [Block],
@@ -305,6 +310,7 @@ pub fn run(
 ) -> Ran {
     let mut task = Task::new(registers, machine, observer);
     let mut left = u64::from(limit);
+    let mut decoded = 0;
     let mask = mask(blocks.len());
 
     let ended = loop {
@@ -316,28 +322,19 @@ pub fn run(
             break Ended::Left;
         };
 
-        let is_new = !block.is_at(ip, task.machine);
-
-        if is_new {
-            block.fill(ip, task.machine);
-        }
-        if block.count == 0 {
-            break Ended::Left;
-        }
-        let end = ip.wrapping_add(block.len);
-
-        if task.observer.enters(ip, end).is_break() {
-            break Ended::Refused;
-        }
-        if is_new && block.tell(0, &mut task).is_break() {
-            break Ended::Refused;
+        if !block.is_at(ip, task.machine) {
+            if let Err(ended) = decode(block, &mut task, &mut decoded) {
+                break ended;
+            }
+        } else if let Err(ended) = enter(block, &mut task) {
+            break ended;
         }
         let mut stopped = task.execute(block, &mut left);
         if stopped.0 == Stop::Branched {
             continue;
         }
-        while stopped.0 == Stop::More && left != 0 {
-            stopped = more(block, &mut task, &mut left);
+        while stopped.0 == Stop::More && left != 0 && decoded < DECODED_MAX {
+            stopped = more(block, &mut task, &mut left, &mut decoded);
         }
         match stopped {
             (Stop::End | Stop::More | Stop::Branched | Stop::Rewritten, _) => {}
@@ -356,25 +353,64 @@ pub fn run(
     }
 }
 
+/// Whether the block that the task is at may be executed.
+#[inline]
+fn enter<M: Machine, O: Observer>(block: &Block, task: &mut Task<'_, M, O>) -> Result<(), Ended> {
+    if block.count == 0 {
+        return Err(Ended::Left);
+    }
+    let end = task.ip.wrapping_add(block.len);
+
+    if task.observer.enters(task.ip, end).is_break() {
+        return Err(Ended::Refused);
+    }
+    Ok(())
+}
+
+/// The block becomes the one that the task is at, if no more than [`DECODED_MAX`] instructions were decoded.
+/// Whether it may be executed.
+#[cold]
+fn decode<M: Machine, O: Observer>(
+    block: &mut Block,
+    task: &mut Task<'_, M, O>,
+    decoded: &mut usize,
+) -> Result<(), Ended> {
+    if *decoded >= DECODED_MAX {
+        return Err(Ended::Limit);
+    }
+    let is_generated = block.fill(task.ip, task.machine);
+
+    *decoded = decoded.wrapping_add(block.count);
+    enter(block, task)?;
+    if is_generated && block.tell(0, task).is_break() {
+        return Err(Ended::Refused);
+    }
+    Ok(())
+}
+
 /// Decodes more of a block, of which all was executed, and executes that.
 #[cold]
 fn more<M: Machine, O: Observer>(
     block: &mut Block,
     task: &mut Task<'_, M, O>,
     left: &mut u64,
+    decoded: &mut usize,
 ) -> (Stop, u64) {
     let (start, len) = (block.count, block.len);
 
-    if !block.grow(task.machine) {
+    let Some(is_generated) = block.grow(task.machine) else {
         return (Stop::End, task.ip);
-    }
+    };
     let end = block.first.wrapping_add(block.len);
 
+    *decoded = decoded.wrapping_add(block.count.saturating_sub(start));
     // What is next is left to the processor.
     if block.count == start {
         return (Stop::End, task.ip);
     }
-    if task.observer.enters(task.ip, end).is_break() || block.tell(len, task).is_break() {
+    if task.observer.enters(task.ip, end).is_break()
+        || is_generated && block.tell(len, task).is_break()
+    {
         return (Stop::Refused, task.ip);
     }
     task.resume(block, start, left)

@@ -78,18 +78,18 @@ impl Place {
     }
 
     #[inline]
-    pub(crate) fn is_memory(self) -> bool {
-        self == Self::Memory
+    pub(crate) const fn is_memory(self) -> bool {
+        matches!(self, Self::Memory)
     }
 
     #[inline]
-    pub(crate) fn is_immediate(self) -> bool {
-        self == Self::Immediate
+    pub(crate) const fn is_immediate(self) -> bool {
+        matches!(self, Self::Immediate)
     }
 
     /// Whether it is the second byte of a register.
     #[inline]
-    pub(crate) fn is_high(self) -> bool {
+    pub(crate) const fn is_high(self) -> bool {
         self.number() >= Self::HighA.number()
     }
 

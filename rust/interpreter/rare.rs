@@ -229,7 +229,7 @@ impl<M: Machine, O: Observer> Task<'_, M, O> {
             }
             What::Push => {
                 let value = self.source(op, Width::B8)?;
-                self.push(value)?;
+                return self.push(value)?;
             }
             What::Pop => {
                 let sp = self.at(Place::Sp);
@@ -247,7 +247,9 @@ impl<M: Machine, O: Observer> Task<'_, M, O> {
             }
             What::Jump => return self.branch(Branch::Jump, op, op.imm),
             What::Call => {
-                self.push(self.next(op))?;
+                // What is next is compared in any case.
+                let _ = self.push(self.next(op))?;
+
                 return self.branch(Branch::Call, op, op.imm);
             }
             What::Return => {
@@ -262,7 +264,9 @@ impl<M: Machine, O: Observer> Task<'_, M, O> {
             }
             What::IndirectCall => {
                 let target = to(self.source(op, Width::B8)?)?;
-                self.push(self.next(op))?;
+                // What is next is compared in any case.
+                let _ = self.push(self.next(op))?;
+
                 return self.branch(Branch::IndirectCall, op, target);
             }
         }

@@ -48,7 +48,7 @@ const LEN_MAX: usize = 15;
 const RESUME_FLAG: c_ulong = 1 << 16;
 
 /// Pages that are remembered: code goes back and forth between a few.
-const PAGES: usize = 8;
+const PAGES: usize = 32;
 
 /// The number of no page.
 const NO_PAGE: u64 = u64::MAX;
@@ -58,6 +58,8 @@ struct Here {
     fs_base: Option<u64>,
     /// Pages that the task may execute, each at the place that its lowest bits give.
     executable: [u64; PAGES],
+    /// The one of them in which code was last.
+    current: u64,
     /// Whether that may change while interrupts are off.
     changes: bool,
 }
@@ -69,6 +71,7 @@ impl Here {
         Self {
             fs_base: None,
             executable: [NO_PAGE; PAGES],
+            current: NO_PAGE,
             // SAFETY: Reading what the processor has has no requirements.
             changes: unsafe { bindings::rust_stepping_flushes_without_interrupt() },
         }
@@ -82,10 +85,17 @@ impl Here {
             .wrapping_sub(1);
         let (first, last) = (address >> PAGE_SHIFT, last >> PAGE_SHIFT);
 
-        self.can_execute_page(first) && (last == first || self.can_execute_page(last))
+        first == self.current && last == first || self.can_execute_pages(first, last)
     }
 
-    #[inline]
+    #[inline(never)]
+    fn can_execute_pages(&mut self, first: u64, last: u64) -> bool {
+        let can = self.can_execute_page(first) && (last == first || self.can_execute_page(last));
+
+        self.current = if can && !self.changes { first } else { NO_PAGE };
+        can
+    }
+
     fn can_execute_page(&mut self, page: u64) -> bool {
         // CAST: Less than the number of places.
         match self.executable.get(page as usize % PAGES) {
@@ -94,7 +104,6 @@ impl Here {
         }
     }
 
-    #[inline(never)]
     fn look(&mut self, page: u64) -> bool {
         let address = page << PAGE_SHIFT;
         // SAFETY: Interrupts are off. CAST: An address has 64 bits.
@@ -376,7 +385,7 @@ pub enum Reason {
     First = 0,
     /// The interpreter leaves it to the processor.
     Left = 1,
-    /// The interpreter has executed as much as it was to execute.
+    /// The interpreter has executed or decoded as much as it may in a trap.
     Limit = 2,
     /// The client's observer has stopped the interpreter.
     Refused = 3,

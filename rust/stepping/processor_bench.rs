@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 mod stepping_processor;
 
 /// soft_pt's default, and the blocks that it keeps.
-const LIMIT: u32 = 512;
+const LIMIT: u32 = 1024;
 const BLOCKS: usize = 8192;
 
 /// Instructions in each round. Other work on the machine can only slow a round down.

@@ -344,8 +344,10 @@ fn regions<C: Into<table::Chunk>>(
     if plan.fault == Fault::Memory {
         return Err(ENOMEM);
     }
-    let entries = KVVec::from_elem(Entry::default(), needed.entries, GFP_KERNEL)?;
-    let starts = KVVec::from_elem(0, needed.starts, GFP_KERNEL)?;
+    // The user chooses how many. A failure is `ENOMEM`, without a report in the log.
+    let flags = GFP_KERNEL | __GFP_NOWARN;
+    let entries = KVVec::from_elem(Entry::default(), needed.entries, flags)?;
+    let starts = KVVec::from_elem(0, needed.starts, flags)?;
     Table::new(entries, starts, layout, chunks).map_err(|_| EINVAL)
 }
 

@@ -84,7 +84,7 @@ module! {
             description: "Register as intel_pt, the name that perf knows",
         },
         interpret: u32 {
-            default: 512,
+            default: 1024,
             description: "Instructions that are interpreted in a trap at most, up to 4096; 0: none",
         },
     },

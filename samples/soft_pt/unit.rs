@@ -31,7 +31,8 @@ impl Unit {
         Ok(Self {
             encoder: Encoder::new(config),
             cycles: 0,
-            blocks: KVVec::from_elem(Block::EMPTY, BLOCKS, GFP_KERNEL)?,
+            // Several MiB. If there is no memory, mapping the area fails with `ENOMEM`, without a report in the log.
+            blocks: KVVec::from_elem(Block::EMPTY, BLOCKS, GFP_KERNEL | __GFP_NOWARN)?,
             space: 0,
             interpreted: 0,
         })

@@ -56,6 +56,10 @@ functions! {
     LegacyStore: vector_store::<Legacy, M, O>,
     LowStore: vector_store::<Low, M, O>,
     WholeStore: vector_store::<Whole, M, O>,
+    Load4: load::<W4, M, O>,
+    Load8: load::<W8, M, O>,
+    Store4: store::<W4, M, O>,
+    Store8: store::<W8, M, O>,
     Push: push,
     Pop: pop,
     Jump: jump,
@@ -159,58 +163,96 @@ impl Op {
     /// Chooses the function that executes it; [`None`] if there is no such instruction.
     #[inline]
     pub(crate) fn choose(&mut self) -> Option<()> {
-        // CAST: The numbers of variants.
-        #[allow(clippy::as_conversions)]
-        {
-            self.run = match self.what {
-                What::Two(two) => match self.computed(two) {
-                    Some(at) => u8::try_from(NAMED.wrapping_add(at)).ok()?,
-                    None => Named::Any as u8,
-                },
-                What::JumpIf(condition) => (Named::If as u8).wrapping_add(condition & 15),
-                What::Locked(_) if !self.target.is_memory() => return None,
-                _ => self.named() as u8,
-            };
-        }
+        self.run = self.function()?;
         Some(())
     }
 
+    /// The number of the function that executes it; [`None`] if there is no such instruction.
+    // CAST: The numbers of variants and of functions, which are fewer than `TABLE`.
+    #[allow(clippy::as_conversions, clippy::cast_possible_truncation)]
+    pub(crate) const fn function(&self) -> Option<u8> {
+        Some(match self.what {
+            What::Two(Two::Mov) if self.is_simple() => self.moves() as u8,
+            What::Two(two) => match self.computed(two) {
+                Some(at) => NAMED.wrapping_add(at) as u8,
+                None => Named::Any as u8,
+            },
+            What::JumpIf(condition) => (Named::If as u8).wrapping_add(condition & 15),
+            What::Locked(_) if !self.target.is_memory() => return None,
+            _ => self.named() as u8,
+        })
+    }
+
+    /// Whether it moves 4 or 8 bytes between a register and memory that a register, or none, has the address of.
+    const fn is_simple(&self) -> bool {
+        let is_move =
+            self.source.is_memory() || self.target.is_memory() && !self.source.is_immediate();
+
+        is_move
+            && !self.fs
+            && matches!(
+                (self.width, self.index),
+                (Width::B4 | Width::B8, Place::Zero)
+            )
+    }
+
+    /// Which of these moves.
+    const fn moves(&self) -> Named {
+        match (self.source.is_memory(), self.width) {
+            (true, Width::B8) => Named::Load8,
+            (true, _) => Named::Load4,
+            (false, Width::B8) => Named::Store8,
+            (false, _) => Named::Store4,
+        }
+    }
+
     /// Whether an operand is the whole of a register, or of its lowest part.
-    fn is_plain(place: Place) -> bool {
+    const fn is_plain(place: Place) -> bool {
         !place.is_memory() && !place.is_immediate() && !place.is_high()
     }
 
     #[inline(never)]
-    fn named(&self) -> Named {
-        let from_register = Self::is_plain(self.source);
+    const fn named(&self) -> Named {
         let from_memory = self.source.is_memory() && !self.fs;
-        let is_wide = self.width == Width::B8;
-        let is_small = !is_wide && self.width != Width::B4;
-        let of = |register, memory| {
-            if from_memory {
-                memory
-            } else if from_register {
-                register
-            } else {
-                Named::Any
-            }
+        let is_wide = matches!(self.width, Width::B8);
+        let is_small = !is_wide && !matches!(self.width, Width::B4);
+        let by_width = if is_wide {
+            [
+                Named::Lea8,
+                Named::Cmov8,
+                Named::Multiply8,
+                Named::Shl8,
+                Named::Shr8,
+                Named::Sar8,
+                Named::Count8,
+            ]
+        } else {
+            [
+                Named::Lea4,
+                Named::Cmov4,
+                Named::Multiply4,
+                Named::Shl4,
+                Named::Shr4,
+                Named::Sar4,
+                Named::Count4,
+            ]
         };
-        let by_width = |four, eight| if is_wide { eight } else { four };
+        let [lea, cmov, multiply, shl, shr, sar, count] = by_width;
 
         match self.what {
             What::Nop => Named::Nop,
-            What::Lea if !is_small => by_width(Named::Lea4, Named::Lea8),
-            What::Push => of(Named::Push, Named::Any),
+            What::Lea if !is_small => lea,
+            What::Push => self.from(Named::Push, Named::Any),
             What::Pop => Named::Pop,
             What::Jump => Named::Jump,
             What::Call => Named::Call,
             What::Return if self.imm == 0 => Named::Return,
-            What::IndirectJump => of(Named::JumpReg, Named::JumpMem),
-            What::IndirectCall => of(Named::CallReg, Named::CallMem),
-            What::Movzx(Width::B1) if !is_small => of(Named::Zero1Reg, Named::Zero1Mem),
-            What::Movzx(Width::B2) if !is_small => of(Named::Zero2Reg, Named::Zero2Mem),
-            What::Movsx(Width::B4) if is_wide => of(Named::SignReg, Named::SignMem),
-            What::Cmov(_) if !is_small => of(by_width(Named::Cmov4, Named::Cmov8), Named::Any),
+            What::IndirectJump => self.from(Named::JumpReg, Named::JumpMem),
+            What::IndirectCall => self.from(Named::CallReg, Named::CallMem),
+            What::Movzx(Width::B1) if !is_small => self.from(Named::Zero1Reg, Named::Zero1Mem),
+            What::Movzx(Width::B2) if !is_small => self.from(Named::Zero2Reg, Named::Zero2Mem),
+            What::Movsx(Width::B4) if is_wide => self.from(Named::SignReg, Named::SignMem),
+            What::Cmov(_) if !is_small => self.from(cmov, Named::Any),
             What::Vector(Vector::Move(_), how) if from_memory => match how {
                 How::Legacy => Named::LegacyLoad,
                 How::Low => Named::LowLoad,
@@ -223,26 +265,33 @@ impl Op {
                     How::Whole => Named::WholeStore,
                 }
             }
-            What::Native(Native::ImulTwo) if !is_small && !self.fs => {
-                by_width(Named::Multiply4, Named::Multiply8)
-            }
+            What::Native(Native::ImulTwo) if !is_small && !self.fs => multiply,
             What::Native(native) if !is_small && Self::is_plain(self.target) => match native {
-                Native::Shl => by_width(Named::Shl4, Named::Shl8),
-                Native::Shr => by_width(Named::Shr4, Named::Shr8),
-                Native::Sar => by_width(Named::Sar4, Named::Sar8),
+                Native::Shl => shl,
+                Native::Shr => shr,
+                Native::Sar => sar,
                 _ => Named::Any,
             },
             What::Set(_) if Self::is_plain(self.target) => Named::Set,
-            What::Inc | What::Dec if !is_small && Self::is_plain(self.target) => {
-                by_width(Named::Count4, Named::Count8)
-            }
+            What::Inc | What::Dec if !is_small && Self::is_plain(self.target) => count,
             _ => Named::Any,
+        }
+    }
+
+    /// By where the source is.
+    const fn from(&self, register: Named, memory: Named) -> Named {
+        if self.source.is_memory() && !self.fs {
+            memory
+        } else if Self::is_plain(self.source) {
+            register
+        } else {
+            Named::Any
         }
     }
 
     /// Where in [`Functions::COMPUTED`] it is.
     #[inline]
-    fn computed(&self, two: Two) -> Option<usize> {
+    const fn computed(&self, two: Two) -> Option<usize> {
         // CAST: The number of a variant.
         #[allow(clippy::as_conversions)]
         let compute = two as usize;
@@ -254,11 +303,17 @@ impl Op {
         };
         let (target, source) = (self.target, self.source);
         let form = if target.is_memory() {
-            3 + usize::from(source.is_immediate())
+            if source.is_immediate() {
+                4
+            } else {
+                3
+            }
         } else if source.is_memory() {
             2
+        } else if source.is_immediate() {
+            1
         } else {
-            usize::from(source.is_immediate())
+            0
         };
 
         if self.fs || source.is_high() || target.is_high() {

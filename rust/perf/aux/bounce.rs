@@ -205,7 +205,8 @@ impl Memory {
         let each = 1usize.checked_shl(order).ok_or(EINVAL)?;
         // INVARIANT: There is no page yet.
         let mut memory = Self {
-            addresses: KVVec::with_capacity(count, GFP_KERNEL)?,
+            // The user chooses how many. A failure is `ENOMEM`, without a report in the log.
+            addresses: KVVec::with_capacity(count, GFP_KERNEL | __GFP_NOWARN)?,
             order,
         };
 

@@ -98,7 +98,8 @@ impl DeviceTable {
             .checked_mul(size_of::<Entry>())
             .and_then(|size| size.checked_next_multiple_of(PAGE_SIZE))
             .ok_or(ENOMEM)?;
-        let starts = KVVec::from_elem(0, needed.starts, GFP_KERNEL)?;
+        // The user chooses how many. A failure is `ENOMEM`, without a report in the log.
+        let starts = KVVec::from_elem(0, needed.starts, GFP_KERNEL | __GFP_NOWARN)?;
         let coherent = Coherent::new(pages, size)?;
         // INVARIANT: So many entries fit. The memory is not revoked: this is in `setup_aux()`, where the
         // device is bound.

@@ -219,7 +219,8 @@ unsafe extern "C" fn push(data: *mut c_void, address: u64, len: u64) -> bool {
     // SAFETY: By the safety requirement.
     let chunks = unsafe { &mut *data.cast::<Result<KVVec<DeviceChunk>>>() };
     let pushed = match chunks {
-        Ok(chunks) => chunks.push(DeviceChunk { address, len }, GFP_KERNEL),
+        // The user chooses how many. A failure is `ENOMEM`, without a report in the log.
+        Ok(chunks) => chunks.push(DeviceChunk { address, len }, GFP_KERNEL | __GFP_NOWARN),
         Err(_) => return false,
     };
 

@@ -182,6 +182,24 @@ fn code_that_the_observer_refuses_is_not_executed() {
 }
 
 #[test]
+fn a_call_decodes_so_much_and_no_more() {
+    // Two jumps, to each other.
+    let mut memory = Changing::new(&[0xeb, 0x00, 0xeb, 0xfc]);
+    let mut registers = at_text();
+    let mut pieces = Pieces::default();
+    let mut executed = |blocks: &mut [Block]| {
+        let ran = interpret(blocks, &mut registers, &mut memory, &mut pieces, 1000);
+        assert_eq!(ran.ended, Ended::Limit);
+        ran.executed
+    };
+
+    // There is a place for one of both.
+    let one = &mut [Block::EMPTY];
+    assert_eq!([executed(one), executed(one)], [192, 192]);
+    assert_eq!(executed(&mut [Block::EMPTY; 4]), 1000);
+}
+
+#[test]
 fn text_that_changes_behind_a_branch_is_not_executed() {
     // mov eax, [rbx]; test eax, eax; jnz +2; inc ecx, which becomes dec ecx; ud2
     let text = [0x8b, 0x03, 0x85, 0xc0, 0x75, 0x02, 0xff, 0xc1, 0x0f, 0x0b];

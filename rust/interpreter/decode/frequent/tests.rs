@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+use super::*;
+
+/// Bytes of text.
+const LEN: usize = 8 * PLACES;
+
+/// What both decoders make of these bytes, in a text that has so many.
+fn decoded(bytes: &[u8], start: usize, len: usize) -> [Option<Op>; 2] {
+    const IP: u64 = 0x7fff_0000;
+
+    let mut text = [0xff; LEN];
+    text[start..start + bytes.len()].copy_from_slice(bytes);
+    let words = std::array::from_fn(|at| {
+        let bytes = text[8 * at..][..8].try_into();
+        u64::from_le_bytes(bytes.unwrap())
+    });
+    let end = start + len;
+    let [mut frequent, mut any] = [Op::EMPTY; 2];
+    let text = Text {
+        words: &words,
+        ip: IP,
+        end,
+    };
+    let by_table = frequent.decode_at(text, start).map(|()| frequent);
+    let by_function = any.decode(&bytes[..len], text.at(start)).map(|()| any);
+
+    [by_table, by_function]
+}
+
+#[test]
+fn tables_and_functions_decode_alike() {
+    let rex: Vec<_> = (0x40..=0x4f).map(|rex| vec![rex]).collect();
+    let mut prefixes = vec![Vec::new()];
+    prefixes.extend(rex);
+    let mut seed = 1_u64;
+    let mut frequent = 0;
+
+    for prefix in &prefixes {
+        for opcode in 0..512_u16 {
+            let [opcode, second] = opcode.to_le_bytes();
+            for modrm in 0..=u8::MAX {
+                let mut bytes = prefix.clone();
+                if second != 0 {
+                    bytes.push(0x0f);
+                }
+                bytes.extend([opcode, modrm]);
+                // SIB and numbers.
+                seed = seed.wrapping_mul(6_364_136_223_846_793_005) + 1;
+                bytes.extend((seed >> 3).to_be_bytes());
+                bytes.extend(seed.to_be_bytes());
+                bytes.truncate(LEN_MAX);
+                let start = usize::from(modrm) % 13 * 3;
+
+                let [by_table, by_function] = decoded(&bytes, start, bytes.len());
+                assert_eq!(by_table, by_function, "{bytes:02x?} at {start}");
+                let Some(op) = by_table else {
+                    continue;
+                };
+                frequent += 1;
+                // Its last byte is not there.
+                let less = decoded(&bytes, start, usize::from(op.len) - 1);
+                assert_eq!(less, [None, None], "{bytes:02x?} at {start}");
+            }
+        }
+    }
+    assert!(frequent > 1_000_000, "{frequent}");
+}
