@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What `record` and `doctor` say, for programs. The names of the fields are listed in `Documentation/recorder.md`, and stay; new ones may be
+//! What `record` and `doctor` say, for programs. The names of the fields are listed in `Documentation/recorder-options.md`, and stay; new ones may be
 //! added.
 
 use auxview::json::{lost, ring, VERSION};

@@ -37,7 +37,6 @@ pub mod drain;
 mod error;
 mod filter;
 mod host;
-pub mod intel_pt;
 pub mod json;
 pub mod limits;
 pub mod live;

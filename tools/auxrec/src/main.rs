@@ -39,6 +39,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Record trace into a perf.data file
+    #[command(after_long_help = EXAMPLES)]
     Record(Box<Record>),
     #[command(flatten)]
     Read(auxview::command::Command),
@@ -92,10 +93,23 @@ enum How {
     Json,
 }
 
+/// How `record --help` and its man page end.
+const EXAMPLES: &str = "\
+Examples:
+  auxrec record -e intel_pt//u -- gzip -k FILE       a command and its children
+  auxrec record -e intel_pt//u -p PID                a process, until it ends or Ctrl-C
+  auxrec record -e intel_pt// -a -- sleep 1          all CPUs, with the kernel, for a second
+  auxrec record -e intel_pt//u -m 512K,64M -- gzip -k FILE    with a larger AUX area
+  auxrec record -S -e intel_pt//u -p PID             write what the areas hold at each SIGUSR2
+  auxrec record -e intel_pt//u --switch-output=1G -p PID      files of 1 GiB
+
+Exit status: 0 all was recorded, 1 an error, 2 bad usage, 3 finished but trace was lost.";
+
 #[derive(Debug, Args)]
 struct Record {
     /// Events, as pmu/term=value,…/modifiers or name:modifiers, in lists a,b and groups {a,b}
     #[arg(
+        help_heading = "What",
         short,
         long,
         value_name = "EVENT",
@@ -104,102 +118,130 @@ struct Record {
     event: Vec<String>,
     /// Record no trace, but what its decoder needs to know of this machine: names, mappings and context switches. For trace that is
     /// recorded elsewhere, as a virtual machine's on its host
-    #[arg(long, conflicts_with_all = ["event", "aux_sample", "filter", "aux_watermark", "snapshot", "delay", "apart"])]
+    #[arg(help_heading = "What", long, conflicts_with_all = ["event", "aux_sample", "filter", "aux_watermark", "snapshot", "delay", "apart"])]
     sideband: bool,
     #[command(flatten)]
     tracepoints: events::Tracepoints,
     /// Put so many bytes of trace into samples of the other events
-    #[arg(long, value_name = "BYTES", num_args = 0..=1, default_missing_value = "4096")]
+    #[arg(help_heading = "What", long, value_name = "BYTES", num_args = 0..=1, default_missing_value = "4096")]
     aux_sample: Option<String>,
     /// Trace only this code: filter|start|stop|tracestop START[/END] [@FILE], in numbers or functions of FILE
-    #[arg(long, value_name = "FILTER")]
+    #[arg(help_heading = "What", long, value_name = "FILTER")]
     filter: Option<String>,
-    /// Record only what runs in this control group, with -a or -C
-    #[arg(short = 'G', long, value_name = "NAME")]
-    cgroup: Option<String>,
-    /// Sizes of the data ring and of the AUX area: pages, or bytes with B, K, M or G
-    #[arg(short, long, value_name = "DATA[,AUX]")]
-    mmap_pages: Option<String>,
-    /// Make the rings smaller where so much memory may not be locked
-    #[arg(long)]
-    shrink: bool,
-    /// Wake up when so much trace is there: pages, or bytes with a unit [default: 7/16 of the AUX area; a quarter for the Intel PT of a processor]
-    #[arg(long, value_name = "SIZE")]
-    aux_watermark: Option<String>,
-    /// Record everything on these CPUs
-    #[arg(short = 'C', long, value_name = "LIST", conflicts_with_all = ["all_cpus", "pid", "tid"])]
-    cpu: Option<String>,
     /// Record everything on all CPUs
-    #[arg(short, long, conflicts_with_all = ["pid", "tid"])]
+    #[arg(help_heading = "Whom", short, long, conflicts_with_all = ["pid", "tid"])]
     all_cpus: bool,
+    /// Record everything on these CPUs
+    #[arg(help_heading = "Whom", short = 'C', long, value_name = "LIST", conflicts_with_all = ["all_cpus", "pid", "tid"])]
+    cpu: Option<String>,
+    /// Record only what runs in this control group, with -a or -C
+    #[arg(help_heading = "Whom", short = 'G', long, value_name = "NAME")]
+    cgroup: Option<String>,
     /// Record these processes
-    #[arg(short, long, value_name = "LIST", conflicts_with = "tid")]
+    #[arg(
+        help_heading = "Whom",
+        short,
+        long,
+        value_name = "LIST",
+        conflicts_with = "tid"
+    )]
     pid: Option<String>,
     /// Record these threads
-    #[arg(short, long, value_name = "LIST")]
+    #[arg(help_heading = "Whom", short, long, value_name = "LIST")]
     tid: Option<String>,
     /// Rings that follow the threads, and no children
-    #[arg(long)]
+    #[arg(help_heading = "Whom", long)]
     per_thread: bool,
+    /// Sizes of the data ring and of the AUX area: pages, or bytes with B, K, M or G
+    #[arg(help_heading = "Rings", short, long, value_name = "DATA[,AUX]")]
+    mmap_pages: Option<String>,
+    /// Make the rings smaller where so much memory may not be locked
+    #[arg(help_heading = "Rings", long)]
+    shrink: bool,
+    /// Wake up when so much trace is there: pages, or bytes with a unit [default: 7/16 of the AUX area; a quarter for the Intel PT of a processor]
+    #[arg(help_heading = "Rings", long, value_name = "SIZE")]
+    aux_watermark: Option<String>,
+    /// What to do when an AUX area was full, and trace was lost
+    #[arg(help_heading = "Rings", long, value_name = "WHAT", value_enum, default_value_t = Truncated::Resume)]
+    on_truncate: Truncated,
+    /// Drain the rings by so many threads [default: one for each ring, and at most one for each CPU]
+    #[arg(help_heading = "Rings", long, value_name = "N")]
+    threads: Option<usize>,
+    /// Record with this real-time priority (SCHED_FIFO); the command keeps the priority of this shell
+    #[arg(help_heading = "Rings", short, long, value_name = "PRIORITY", value_parser = clap::value_parser!(i32).range(1..=99))]
+    realtime: Option<i32>,
     /// Let new trace overwrite old, and write what is there (or the newest SIZE bytes) at each SIGUSR2 or command `snapshot`;
     /// with e also when the recording ends
-    #[arg(short = 'S', long, value_name = "[SIZE][e]", num_args = 0..=1, default_missing_value = "")]
+    #[arg(help_heading = "Snapshots", short = 'S', long, value_name = "[SIZE][e]", num_args = 0..=1, default_missing_value = "")]
     snapshot: Option<String>,
     /// With -S: take a snapshot, too, when this place of the program is reached: FUNCTION, FUNCTION@FILE or ADDRESS@FILE
-    #[arg(long, value_name = "FUNCTION")]
+    #[arg(help_heading = "Snapshots", long, value_name = "FUNCTION")]
     trigger: Option<String>,
     /// With -S: let new names, mappings and other records overwrite old ones too, and write those that are there with each snapshot
-    #[arg(long)]
+    #[arg(help_heading = "Snapshots", long)]
     overwrite: bool,
-    /// Take commands, as perf does: fifo:CTL[,ACK] or fd:CTL[,ACK]
-    #[arg(long, value_name = "WHERE")]
-    control: Option<String>,
     /// Begin to trace after MS milliseconds; -1: when a command says so; MS-MS,…: in these ranges
-    #[arg(short = 'D', long, value_name = "MS", allow_hyphen_values = true)]
+    #[arg(
+        help_heading = "When",
+        short = 'D',
+        long,
+        value_name = "MS",
+        allow_hyphen_values = true
+    )]
     delay: Option<String>,
+    /// Take commands, as perf does: fifo:CTL[,ACK] or fd:CTL[,ACK]
+    #[arg(help_heading = "When", long, value_name = "WHERE")]
+    control: Option<String>,
+    /// End the recording when its files have so much: bytes, or with K, M or G
+    #[arg(help_heading = "When", long, value_name = "SIZE")]
+    max_size: Option<String>,
     /// Begin another file at each SIGUSR2 (signal), when one has so much (with B, K, M or G), or after so long (with s, m, h or d)
-    #[arg(long, value_name = "WHEN", num_args = 0..=1, default_missing_value = "signal")]
+    #[arg(help_heading = "When", long, value_name = "WHEN", num_args = 0..=1, default_missing_value = "signal")]
     switch_output: Option<String>,
     /// Keep so many of these files
-    #[arg(long, value_name = "N", requires = "switch_output")]
+    #[arg(
+        help_heading = "When",
+        long,
+        value_name = "N",
+        requires = "switch_output"
+    )]
     switch_max_files: Option<usize>,
-    /// What to do when an AUX area was full, and trace was lost
-    #[arg(long, value_name = "WHAT", value_enum, default_value_t = Truncated::Resume)]
-    on_truncate: Truncated,
     /// The file to write
-    #[arg(short, long, value_name = "FILE", default_value = "perf.data")]
+    #[arg(
+        help_heading = "Files",
+        short,
+        long,
+        value_name = "FILE",
+        default_value = "perf.data"
+    )]
     output: PathBuf,
-    /// Drain the rings by so many threads [default: one for each ring, and at most one for each CPU]
-    #[arg(long, value_name = "N")]
-    threads: Option<usize>,
     /// Have each of these threads write a file of its own, FILE.t0 and so on, and join them when the recording ends: faster, as
     /// no thread waits for another, but takes the space twice
-    #[arg(long)]
+    #[arg(help_heading = "Files", long)]
     apart: bool,
-    /// Record with this real-time priority (SCHED_FIFO); the command keeps the priority of this shell
-    #[arg(short, long, value_name = "PRIORITY", value_parser = clap::value_parser!(i32).range(1..=99))]
-    realtime: Option<i32>,
     /// Bring the file to its disk every so many seconds, for the case that the power fails; 0: never
-    #[arg(long, value_name = "SECONDS", default_value_t = 1)]
+    #[arg(
+        help_heading = "Files",
+        long,
+        value_name = "SECONDS",
+        default_value_t = 1
+    )]
     sync: u64,
     /// Compress the trace, by zstd; perf cannot read it then, `auxrec convert` undoes it [levels: 1 to 22; without: 1]
-    #[arg(short = 'z', long, value_name = "LEVEL", num_args = 0..=1, default_missing_value = "1",
+    #[arg(help_heading = "Files", short = 'z', long, value_name = "LEVEL", num_args = 0..=1, default_missing_value = "1",
           value_parser = clap::value_parser!(i32).range(levels()))]
     compression_level: Option<i32>,
-    /// End the recording when its files have so much: bytes, or with K, M or G
-    #[arg(long, value_name = "SIZE")]
-    max_size: Option<String>,
     /// Write how it went, and what was lost, as JSON into this file; -: to standard output
-    #[arg(long, value_name = "FILE")]
+    #[arg(help_heading = "Reports", long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Show how it goes: rate, fill and wakeups of each ring
-    #[arg(long, value_name = "HOW", value_enum, default_value_t = How::Auto)]
+    #[arg(help_heading = "Reports", long, value_name = "HOW", value_enum, default_value_t = How::Auto)]
     live: How,
     /// Say nothing but errors
-    #[arg(short, long)]
+    #[arg(help_heading = "Reports", short, long)]
     quiet: bool,
     /// Say more
-    #[arg(short, long)]
+    #[arg(help_heading = "Reports", short, long)]
     verbose: bool,
     /// The command to run; recording ends when it does
     #[arg(last = true, value_name = "COMMAND")]

@@ -36,6 +36,8 @@ pub struct Pmus(PathBuf);
 pub struct Pmu {
     /// Its name.
     pub name: String,
+    /// Its directory in sysfs. One that is no PMU's has none.
+    pub dir: PathBuf,
     /// The number that `perf_event_attr.type` takes.
     pub kind: u32,
     /// The terms of its format.
@@ -159,6 +161,7 @@ impl Pmus {
                 let (ticks, coarse) = text.split_once(':')?;
                 Some((ticks.parse().ok()?, coarse.parse().ok()?))
             }),
+            dir,
         })
     }
 }
@@ -170,6 +173,8 @@ pub enum Format {
     IntelPt,
     /// Intel's branch trace store.
     IntelBts,
+    /// Arm's CoreSight: ETM or ETE.
+    CoreSight,
     /// Arm's Statistical Profiling Extension.
     ArmSpe,
     /// HiSilicon's PCIe Trace and Tuning.
@@ -177,12 +182,24 @@ pub enum Format {
 }
 
 impl Pmu {
+    /// The content of a file in its directory.
+    pub(crate) fn file(&self, name: &str) -> Option<String> {
+        read(&self.dir.join(name))
+    }
+
+    /// The names of its sinks: where a trace unit of CoreSight writes to.
+    pub(crate) fn sinks(&self) -> Vec<String> {
+        let sinks = files(&self.dir.join("sinks"));
+        sinks.into_iter().map(|(name, _)| name).collect()
+    }
+
     /// The format of its trace, if perf has a decoder for it. As perf, this goes by the name of the PMU, except for Intel PT.
     #[must_use]
     pub fn format(&self) -> Option<Format> {
         match self.name.as_str() {
             _ if self.writes_intel_pt() => Some(Format::IntelPt),
             "intel_bts" => Some(Format::IntelBts),
+            "cs_etm" => Some(Format::CoreSight),
             name if name.starts_with("arm_spe_") => Some(Format::ArmSpe),
             name if name.starts_with("hisi_ptt") => Some(Format::HisiPtt),
             _ => None,

@@ -51,6 +51,10 @@ pub enum Command {
         /// Look for the files of the programs in this directory, as if it were /
         #[arg(long, value_name = "DIR", default_value = "/")]
         symfs: PathBuf,
+        /// Follow the kernel's code, too: it is in the files kcore and kallsyms of this directory
+        /// [default: kcore_dir of a recording that is a directory]
+        #[arg(long, value_name = "DIR")]
+        kernel: Option<PathBuf>,
         /// Write the summary as JSON, in place of lines
         #[arg(long)]
         json: bool,
@@ -123,6 +127,7 @@ impl Command {
                 flamegraph,
                 folded,
                 symfs,
+                kernel,
                 json,
             } => {
                 let recording = source::open(file)?;
@@ -139,7 +144,12 @@ impl Command {
                         .with_context(|| format!("cannot write {}", svg.display()))?;
                 }
                 if flamegraph.is_some() || folded.is_some() {
-                    let calls = flamegraph::calls(&recording, symfs).with_context(named)?;
+                    let kernel = source::kernel(file, kernel.as_deref());
+                    let places = flamegraph::Places {
+                        root: symfs,
+                        kernel: kernel.as_deref(),
+                    };
+                    let calls = flamegraph::calls(&recording, places).with_context(named)?;
                     let save = |path: &PathBuf, text| {
                         fs::write(path, text)
                             .with_context(|| format!("cannot write {}", path.display()))

@@ -28,7 +28,7 @@ use std::path::{Path, PathBuf};
 pub use files::{Clock, PIECE, PIECE_MIN};
 
 use crate::error::{Error, Result};
-use crate::flamegraph::{Calls, Recording};
+use crate::flamegraph::{Calls, Places, Recording};
 use crate::source::Source;
 use files::{Files, Target};
 use spans::Spans;
@@ -80,8 +80,8 @@ impl Exported {
 /// How to export.
 #[derive(Debug)]
 pub struct Options<'a> {
-    /// Where the files of programs are looked for.
-    pub root: &'a Path,
+    /// Where the code is.
+    pub places: Places<'a>,
     /// What the times are; without, perf's clock if the trace has times.
     pub clock: Option<Clock>,
     /// Whether source lines and inlined functions are looked for.
@@ -142,9 +142,9 @@ fn run<S: Source + ?Sized>(
         (Some(Clock::Instructions), _) | (_, false) => Clock::Instructions,
         _ => Clock::Time,
     };
-    let lines = options.lines.then_some(options.root);
+    let lines = options.lines.then_some(options.places.root);
     let mut spans = Spans::new(clock, Files::new(target, sink(clock)), lines);
-    let calls = recording.follow(options.root, Some(&mut spans))?;
+    let calls = recording.follow(options.places, Some(&mut spans))?;
     if calls.count() == 0 {
         return Err(Error::failed(format!(
             "there is nothing to export: no instruction of the trace could be followed\n{}",

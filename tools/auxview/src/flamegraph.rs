@@ -9,21 +9,16 @@
 //!
 //! What does not fit is counted and said; the trace is followed again from the next place where it begins.
 
-#[path = "flamegraph/calls.rs"]
 pub(crate) mod calls;
-#[path = "flamegraph/clock.rs"]
 mod clock;
-#[path = "flamegraph/code.rs"]
 pub(crate) mod code;
-#[path = "flamegraph/follower.rs"]
 mod follower;
-#[path = "flamegraph/image.rs"]
+mod generated;
 pub(crate) mod image;
-#[path = "flamegraph/listener.rs"]
+mod kernel;
 mod listener;
-#[path = "flamegraph/packets.rs"]
 mod packets;
-#[path = "flamegraph/sideband.rs"]
+mod pokes;
 mod sideband;
 
 use std::collections::BTreeMap;
@@ -41,11 +36,12 @@ use crate::trace::Trace;
 use calls::Tree;
 use code::Code;
 use follower::{Follower, Loss, World};
+use kernel::Kernel;
 pub(crate) use listener::{Listener, Moment};
-use packets::{Batch, Stop};
+use packets::{Batch, Batches, Stop};
 use sideband::Sideband;
 
-/// Batches that a ring is ahead.
+/// How many of its messages wait at most before a ring waits, too.
 const AHEAD: usize = 2;
 
 /// The calls of a recording.
@@ -58,12 +54,27 @@ pub struct Calls {
     losses: BTreeMap<String, Loss>,
 }
 
-/// Follows the trace of a recording. The files of its programs are looked for below `root`.
+/// Where the code is that was traced.
+#[derive(Debug, Clone, Copy)]
+pub struct Places<'a> {
+    /// The files of programs are looked for below this directory.
+    pub root: &'a Path,
+    /// The directory with the kernel's `kcore` and `kallsyms`; without, its code is not followed.
+    pub kernel: Option<&'a Path>,
+}
+
+impl<'a> From<&'a Path> for Places<'a> {
+    fn from(root: &'a Path) -> Self {
+        Self { root, kernel: None }
+    }
+}
+
+/// Follows the trace of a recording.
 ///
 /// # Errors
 /// If it is no perf.data file, or has no such trace; if a file is missing or another one.
-pub fn calls<S: Source + ?Sized>(file: &S, root: &Path) -> Result<Calls> {
-    Recording::read(file)?.follow(root, None)
+pub fn calls<'a, S: Source + ?Sized>(file: &S, places: impl Into<Places<'a>>) -> Result<Calls> {
+    Recording::read(file)?.follow(places.into(), None)
 }
 
 /// A recording whose trace can be followed.
@@ -103,11 +114,15 @@ impl<'a, S: Source + ?Sized> Recording<'a, S> {
     }
 
     /// Follows the trace, and tells `listener` when functions began and ended.
-    pub(crate) fn follow(self, root: &Path, listener: Option<&mut dyn Listener>) -> Result<Calls> {
+    pub(crate) fn follow(
+        self,
+        places: Places<'_>,
+        listener: Option<&mut dyn Listener>,
+    ) -> Result<Calls> {
         let Self {
             file,
             trace,
-            sideband,
+            mut sideband,
         } = self;
         let rings: Vec<_> = trace
             .rings
@@ -116,8 +131,11 @@ impl<'a, S: Source + ?Sized> Recording<'a, S> {
             .collect();
         let here = rustix::system::uname();
         let same_kernel = here.release().to_string_lossy() == sideband.release.as_str();
-        let ratios = listener.as_ref().map(|_| sideband.ratios);
-        let code = Code::new(root, same_kernel);
+        let kernel = places.kernel.map(Kernel::read).transpose()?;
+        // No TSC stands where the kernel returns to a program: packets between two of them tell when that is.
+        let timed = listener.is_some() || kernel.is_some();
+        let ratios = timed.then_some(sideband.ratios);
+        let code = Code::new(places.root, same_kernel, kernel, &mut sideband);
         let mut world = World::new(sideband, code, listener);
         let mut followers: Vec<_> = rings
             .iter()
@@ -180,12 +198,23 @@ impl<'a, S: Source + ?Sized> Recording<'a, S> {
     }
 }
 
+/// The next batch of a ring: of its last message, whose rest is `left`, or of the next one.
+fn next((ring, left): (&Receiver<Batches>, &mut std::vec::IntoIter<Batch>)) -> Option<Batch> {
+    loop {
+        if let Some(batch) = left.next() {
+            return Some(batch);
+        }
+        *left = ring.recv().ok()?.into_iter();
+    }
+}
+
 /// Calls `each` with the batches of all rings, the oldest first.
 fn in_order(
-    rings: &[Receiver<Batch>],
+    rings: &[Receiver<Batches>],
     mut each: impl FnMut(usize, Batch) -> Result<()>,
 ) -> Result<()> {
-    let mut heads: Vec<_> = rings.iter().map(|ring| ring.recv().ok()).collect();
+    let mut left: Vec<_> = rings.iter().map(|_| Batches::new().into_iter()).collect();
+    let mut heads: Vec<_> = rings.iter().zip(&mut left).map(next).collect();
     loop {
         let oldest = heads
             .iter()
@@ -195,10 +224,10 @@ fn in_order(
         let Some((_, n)) = oldest else {
             return Ok(());
         };
-        let next = rings.get(n).and_then(|ring| ring.recv().ok());
+        let following = rings.get(n).zip(left.get_mut(n)).and_then(next);
         if let Some(batch) = heads
             .get_mut(n)
-            .and_then(|head| std::mem::replace(head, next))
+            .and_then(|head| std::mem::replace(head, following))
         {
             each(n, batch)?;
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What `check` and `report` say, for programs. The names of the fields are listed in `Documentation/recorder.md`,
+//! What `check` and `report` say, for programs. The names of the fields are listed in `Documentation/recorder-options.md`,
 //! and stay; new ones may be added.
 
 use serde_json::{json, Value};

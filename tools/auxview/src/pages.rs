@@ -22,6 +22,12 @@ pub fn write(mut command: Command, name: &str, directory: &Path) -> Result<()> {
     // Before completions are made, which adds the command `help`.
     clap_mangen::generate_to(command.clone(), &man)
         .with_context(|| format!("cannot write to {}", man.display()))?;
+    for page in fs::read_dir(&man)? {
+        let page = page?.path();
+        // What it calls the end of the help.
+        let text = fs::read_to_string(&page)?.replace("\n.SH EXTRA\n", "\n.SH NOTES\n");
+        fs::write(&page, text).with_context(|| format!("cannot write {}", page.display()))?;
+    }
     for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
         clap_complete::generate_to(shell, &mut command, name, &completions)
             .with_context(|| format!("cannot write to {}", completions.display()))?;

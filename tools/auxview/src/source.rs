@@ -4,7 +4,7 @@
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
 
@@ -66,11 +66,13 @@ impl<S: Source + ?Sized> Source for &S {
     }
 }
 
-/// Opens a recording. A pipe cannot be read at any place: it is copied to a temporary file without a name, in `TMPDIR`.
+/// Opens a recording. One that is a directory, as `perf record --kcore` makes, has it in the file `data`. A pipe cannot be read at any place: it is copied to a temporary file without a name, in `TMPDIR`.
 ///
 /// # Errors
 /// If it cannot be read, or the temporary file cannot be written.
 pub fn open(path: &Path) -> Result<File> {
+    let data = path.join("data");
+    let path = if path.is_dir() { &data } else { path };
     let cannot = |e: io::Error| Error::failed(format!("cannot read {}: {e}", path.display()));
     let mut file = File::open(path).map_err(cannot)?;
     if file.stream_position().is_ok() {
@@ -85,6 +87,13 @@ pub fn open(path: &Path) -> Result<File> {
     let mut copy = tempfile::tempfile().map_err(kept)?;
     io::copy(&mut file, &mut copy).map_err(kept)?;
     Ok(copy)
+}
+
+/// Where the kernel's code is: where somebody says, or else in the recording.
+#[must_use]
+pub fn kernel(recording: &Path, said: Option<&Path>) -> Option<PathBuf> {
+    let own = || Some(recording.join("kcore_dir")).filter(|own| own.is_dir());
+    said.map(Path::to_owned).or_else(own)
 }
 
 /// Reads a source from a place on.

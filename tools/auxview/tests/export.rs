@@ -33,7 +33,7 @@ impl Write for Text {
 
 fn options(root: &Path, clock: Clock) -> Options<'_> {
     Options {
-        root,
+        places: root.into(),
         clock: Some(clock),
         lines: true,
     }

@@ -9,11 +9,12 @@ use std::rc::Rc;
 use std::sync::LazyLock;
 
 use auxview::export::{script, Clock, Options};
+use auxview::flamegraph::Places;
 use intel_pt::insn::{Insn, Mode};
 use intel_pt::{Config, Encoder, Step};
 use perfdata::{
     Attr, Aux, AuxFlags, Auxtrace, AuxtraceInfo, Comm, Features, FileId, FinishedInit, Flags,
-    IdIndex, IdIndexEntry, Mmap2, SampleId, SampleType, Writer,
+    IdIndex, IdIndexEntry, Ksymbol, Mmap2, SampleId, SampleType, TextPoke, Writer,
 };
 use tempfile::TempDir;
 use testdata::program::Ring;
@@ -44,21 +45,33 @@ const WAY: [u64; 12] = [
     BASE + 9,
 ];
 
+/// Where the kernel has the same code.
+const KERNEL: u64 = 0xffff_ffff_8100_0000;
+
+/// Where the kernel makes the same code, and says so.
+const MADE: u64 = 0xffff_ffff_c000_0000;
+
 /// The directory that all names are looked for in.
 static ROOT: LazyLock<Option<TempDir>> = LazyLock::new(|| {
     let dir = tempfile::tempdir().ok()?;
-    std::fs::write(dir.path().join("prog"), program()).ok()?;
+    std::fs::write(dir.path().join("prog"), program(BASE)).ok()?;
+    std::fs::write(dir.path().join("kcore"), program(KERNEL)).ok()?;
+    let symbols = format!(
+        "{KERNEL:x} T entry\n{:x} T __switch_to\n",
+        KERNEL + F - BASE
+    );
+    std::fs::write(dir.path().join("kallsyms"), symbols).ok()?;
     std::os::unix::fs::symlink("/prog", dir.path().join("link")).ok()?;
     Some(dir)
 });
 
 /// An executable file for x86-64 with one segment and without sections.
-fn program() -> Vec<u8> {
+fn program(at: u64) -> Vec<u8> {
     let mut file = b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x02\0\x3e\0\x01\0\0\0".to_vec();
-    file.extend([BASE, 64, 0].map(u64::to_le_bytes).concat());
+    file.extend([at, 64, 0].map(u64::to_le_bytes).concat());
     file.extend([0, 64 | 56 << 16, 1, 0].map(u32::to_le_bytes).concat());
     // Read and execute.
-    let load = [1 | 5 << 32, OFFSET, BASE, BASE, 16, 16, 1];
+    let load = [1 | 5 << 32, OFFSET, at, at, 16, 16, 1];
     file.extend(load.map(u64::to_le_bytes).concat());
     file.extend(TEXT);
     file
@@ -112,9 +125,16 @@ pub fn flamegraph(input: &[u8]) {
     assert!(calls.fold(&mut folded).is_ok());
     black_box(calls.summary());
     let _ = black_box(calls.draw());
-    for clock in [Clock::Time, Clock::Instructions] {
+    for (clock, kernel) in [
+        (Clock::Time, None),
+        (Clock::Instructions, None),
+        (Clock::Instructions, Some(root.path())),
+    ] {
         let options = Options {
-            root: root.path(),
+            places: Places {
+                root: root.path(),
+                kernel,
+            },
             clock: Some(clock),
             lines: true,
         };
@@ -125,8 +145,8 @@ pub fn flamegraph(input: &[u8]) {
     }
 }
 
-/// The trace of the program; [`None`] if a ring is full, which none is.
-fn trace(ret_compression: bool) -> Option<Vec<u8>> {
+/// The trace of the program whose text is at `base`; [`None`] if a ring is full, which none is.
+fn trace(ret_compression: bool, base: u64) -> Option<Vec<u8>> {
     let mut ring = Ring::default();
     let mut pt = Encoder::new(Config {
         tsc: true,
@@ -134,34 +154,35 @@ fn trace(ret_compression: bool) -> Option<Vec<u8>> {
         ..Config::default()
     });
     pt.begin(false, &mut ring).ok()?;
-    pt.enable(BASE, Mode::Bits64, &mut ring).ok()?;
+    pt.enable(base, Mode::Bits64, &mut ring).ok()?;
     for pair in WAY.windows(2) {
         let at = usize::try_from(pair[0] - BASE).ok()?;
         let step = Step {
             insn: Insn::decode(TEXT.get(at..)?, Mode::Bits64)?,
-            from: pair[0],
-            to: pair[1],
+            from: pair[0] - BASE + base,
+            to: pair[1] - BASE + base,
             mode: Mode::Bits64,
         };
         pt.step(&step, &mut ring).ok()?;
     }
-    pt.disable(BASE + 9, &mut ring).ok()?;
+    pt.disable(base + 9, &mut ring).ok()?;
     Some(ring.bytes)
 }
 
-/// Recordings of one CPU, and of two threads.
+/// Recordings of one CPU, and of two threads. The last is of code that the kernel has made.
 ///
 /// # Errors
 /// If one cannot be made.
 pub fn seeds() -> perfdata::Result<Vec<Vec<u8>>> {
     let mut out = Vec::new();
-    for (compression, threads, file) in [
-        (true, false, "/prog"),
-        (false, false, "/../link"),
-        (true, true, "/prog"),
-        (true, false, "[vdso]"),
+    for (compression, threads, file, base) in [
+        (true, false, "/prog", BASE),
+        (false, false, "/../link", BASE),
+        (true, true, "/prog", BASE),
+        (true, false, "[vdso]", BASE),
+        (true, false, "/prog", MADE),
     ] {
-        let trace = trace(compression).unwrap_or_default();
+        let trace = trace(compression, base).unwrap_or_default();
         out.push(recording(&trace, threads, file)?);
     }
     Ok(out)
@@ -233,6 +254,20 @@ fn recording(trace: &[u8], threads: bool, file: &str) -> perfdata::Result<Vec<u8
         filename: file.as_bytes(),
     };
     out.record(&map, Some((&id(2), &attr)))?;
+    let symbol = Ksymbol {
+        addr: MADE,
+        len: 16,
+        kind: 2,
+        gone: false,
+        name: b"made",
+    };
+    out.record(&symbol, Some((&id(2), &attr)))?;
+    let poke = TextPoke {
+        addr: MADE,
+        old: &[],
+        new: &TEXT,
+    };
+    out.record(&poke, Some((&id(2), &attr)))?;
     let mut bytes = trace.to_vec();
     bytes.resize(trace.len().next_multiple_of(8), 0);
     for n in 0..u32::try_from(rings).unwrap_or(0) {
@@ -262,13 +297,17 @@ mod tests {
 
     use super::*;
 
-    /// Each seed but the last is followed to its end.
+    /// Each seed whose code can be had is followed to its end.
     #[test]
     fn seeds_are_right() {
         let root = ROOT.as_ref().unwrap().path();
         for (n, seed) in seeds().unwrap().iter().enumerate() {
-            let calls = auxview::flamegraph::calls(seed, root).unwrap();
-            // The third has two rings. The last has no file.
+            let places = Places {
+                root,
+                kernel: (n == 4).then_some(root),
+            };
+            let calls = auxview::flamegraph::calls(seed, places).unwrap();
+            // The third has two rings. The fourth has no file.
             let rings = match n {
                 2 => 2,
                 3 => continue,

@@ -112,6 +112,7 @@ pub fn file(input: &[u8]) {
         let _ = black_box(section.sample_time());
         let _ = black_box(section.clock_data());
         let _ = black_box(section.notes());
+        let _ = black_box(section.bpf_functions());
         if let Ok(index) = section.index() {
             for entry in index {
                 let _ = black_box(file.record_at(entry));

@@ -6,6 +6,8 @@
 pub const INTEL_PT: u32 = 1;
 /// `PERF_AUXTRACE_INTEL_BTS`.
 pub const INTEL_BTS: u32 = 2;
+/// `PERF_AUXTRACE_CS_ETM`.
+pub const CS_ETM: u32 = 3;
 /// `PERF_AUXTRACE_ARM_SPE`.
 pub const ARM_SPE: u32 = 4;
 /// `PERF_AUXTRACE_HISI_PTT`.

@@ -3,6 +3,7 @@
 //! The feature sections: what stands behind the data.
 
 use crate::attr::Attr;
+use crate::bpf::{self, BpfFunction};
 use crate::bytes::{padding, to_u64, until_nul, Cursor};
 use crate::{Error, Result};
 
@@ -41,6 +42,8 @@ impl Feature {
     pub const SAMPLE_TIME: Self = Self(21);
     /// Resolution of the clock.
     pub const CLOCKID: Self = Self(23);
+    /// BPF programs.
+    pub const BPF_PROG_INFO: Self = Self(25);
     /// The clock against the time of day.
     pub const CLOCK_DATA: Self = Self(29);
     /// Notes of the recorder, lines of `key=value`. No bit of the header says that they are there: `perf inject` calls a
@@ -405,6 +408,14 @@ impl Section<'_> {
             wall: c.u64("CLOCK_DATA.wall")?,
             clock: c.u64("CLOCK_DATA.clock")?,
         })
+    }
+
+    /// The functions in the section as [`Feature::BPF_PROG_INFO`]. A program whose code the recorder may not read has none.
+    ///
+    /// # Errors
+    /// If it ends too early.
+    pub fn bpf_functions(&self) -> Result<Vec<BpfFunction<'_>>> {
+        bpf::functions(&mut self.cursor())
     }
 
     /// The section as [`Feature::NOTES`].

@@ -38,6 +38,7 @@
 
 mod attr;
 pub mod auxtrace;
+mod bpf;
 mod bytes;
 mod error;
 mod feature;
@@ -48,14 +49,15 @@ mod stream;
 mod write;
 
 pub use attr::{Attr, Flags, ReadFormat, SampleType};
+pub use bpf::BpfFunction;
 pub use error::{Error, Result};
 pub use feature::{ClockData, EventDesc, Feature, Features, IndexEntry, Section};
 pub use read::File;
 pub use record::{
     rename, Aux, AuxFlags, Auxtrace, AuxtraceInfo, AuxtraceZstd, Comm, Encode, Event, FileId,
-    FinishedInit, FinishedRound, IdIndex, IdIndexEntry, ItraceStart, KernelMmap, Lost, Mmap2, Read,
-    Record, RecordType, Records, SampleId, Task, TextPoke, TimeConv, TimePlace, Tracepoint,
-    MISC_BUILD_ID, MISC_COMM_EXEC, MISC_KERNEL, MISC_SWITCH_OUT, MISC_USER,
+    FinishedInit, FinishedRound, IdIndex, IdIndexEntry, ItraceStart, KernelMmap, Ksymbol, Lost,
+    Mmap2, Read, Record, RecordType, Records, SampleId, Task, TextPoke, TimeConv, TimePlace,
+    Tracepoint, MISC_BUILD_ID, MISC_COMM_EXEC, MISC_KERNEL, MISC_SWITCH_OUT, MISC_USER,
 };
 pub use recover::{recover, Recovered};
 pub use stream::Stream;

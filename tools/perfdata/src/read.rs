@@ -196,7 +196,9 @@ impl<'a> File<'a> {
         for number in numbers(bits) {
             add(number, &mut table)?;
         }
-        if finished && table.mark(&NOTES_MAGIC) {
+        // Files that have the bit need no entry with the mark.
+        let has_bit = numbers(bits).any(|number| number == Feature::NOTES.0);
+        if finished && !has_bit && table.mark(&NOTES_MAGIC) {
             add(Feature::NOTES.0, &mut table)?;
         }
         Ok(Self {

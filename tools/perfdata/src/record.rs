@@ -19,8 +19,8 @@ mod user;
 
 pub use event::Event;
 pub use kernel::{
-    Aux, AuxFlags, Comm, FileId, ItraceStart, KernelMmap, Lost, Mmap2, Read, Task, TextPoke,
-    Tracepoint, MISC_BUILD_ID, MISC_COMM_EXEC, MISC_KERNEL, MISC_SWITCH_OUT, MISC_USER,
+    Aux, AuxFlags, Comm, FileId, ItraceStart, KernelMmap, Ksymbol, Lost, Mmap2, Read, Task,
+    TextPoke, Tracepoint, MISC_BUILD_ID, MISC_COMM_EXEC, MISC_KERNEL, MISC_SWITCH_OUT, MISC_USER,
 };
 pub use kind::RecordType;
 pub use rename::rename;

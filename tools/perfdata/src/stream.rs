@@ -182,7 +182,8 @@ fn places(
     for &number in numbers {
         places.push(place(number, &mut c, len)?);
     }
-    if !numbers.is_empty() && c.mark(&NOTES_MAGIC) {
+    let has_bit = numbers.contains(&Feature::NOTES.0);
+    if !numbers.is_empty() && !has_bit && c.mark(&NOTES_MAGIC) {
         places.push(place(Feature::NOTES.0, &mut c, len)?);
     }
     Ok(places)

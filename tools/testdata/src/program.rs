@@ -3,7 +3,7 @@
 //! A program whose every instruction is known: its file, its trace and a recording of it.
 
 use std::fs;
-use std::io::Cursor;
+use std::io::{Cursor, Seek, Write};
 
 use intel_pt::insn::{Far, Insn, Kind, Mode};
 use intel_pt::{Config, Encoder, Full, Output, Step};
@@ -197,27 +197,21 @@ impl Cpu {
     }
 }
 
-/// A recording of rings, a CPU each.
-#[must_use]
-pub fn recording(
-    rings: &[&[u8]],
+/// What stands in front of the records of trace: rings of so many CPUs, a process, and the program.
+fn begin<W: Write + Seek>(
+    out: W,
+    rings: u32,
     decoder: u32,
-    file: impl AsRef<[u8]>,
+    file: &[u8],
     build_id: [u8; 20],
-) -> Vec<u8> {
-    let attr = Attr {
-        kind: 42,
-        flags: Flags::SAMPLE_ID_ALL,
-        sample_type: SampleType::IDENTIFIER | SampleType::TID | SampleType::TIME | SampleType::CPU,
-        ..Attr::default()
-    };
-    let mut out = Writer::new(Cursor::new(Vec::new()), &[(attr.clone(), vec![9])]).unwrap();
-    let number = |n: usize| u32::try_from(n).unwrap();
-    let entries: Vec<_> = (0..rings.len())
+) -> Writer<W> {
+    let attr = attr();
+    let mut out = Writer::new(out, &[(attr.clone(), vec![9])]).unwrap();
+    let entries: Vec<_> = (0..rings)
         .map(|n| IdIndexEntry {
-            id: 9 + u64::from(number(n)),
-            idx: number(n).into(),
-            cpu: number(n).into(),
+            id: 9 + u64::from(n),
+            idx: n.into(),
+            cpu: n.into(),
             tid: -1,
         })
         .collect();
@@ -229,14 +223,6 @@ pub fn recording(
     };
     out.record(&info, None).unwrap();
     out.record(&FinishedInit, None).unwrap();
-    let id = |cpu, time| SampleId {
-        pid: Some(5),
-        tid: Some(5),
-        time: Some(time),
-        id: Some(9),
-        stream_id: None,
-        cpu: Some(cpu),
-    };
     let comm = Comm {
         pid: 5,
         tid: 5,
@@ -253,33 +239,107 @@ pub fn recording(
         file: FileId::BuildId(20, build_id),
         prot: 5,
         flags: 2,
-        filename: file.as_ref(),
+        filename: file,
     };
     out.record(&map, Some((&id(0, 2), &attr))).unwrap();
-    for (n, bytes) in rings.iter().enumerate() {
-        let aux = Aux {
-            offset: 0,
-            size: u64::try_from(bytes.len()).unwrap(),
-            flags: AuxFlags::empty(),
-        };
-        out.record(&aux, Some((&id(number(n), 3), &attr))).unwrap();
+    out
+}
+
+fn attr() -> Attr {
+    Attr {
+        kind: 42,
+        flags: Flags::SAMPLE_ID_ALL,
+        sample_type: SampleType::IDENTIFIER | SampleType::TID | SampleType::TIME | SampleType::CPU,
+        ..Attr::default()
+    }
+}
+
+fn id(cpu: u32, time: u64) -> SampleId {
+    SampleId {
+        pid: Some(5),
+        tid: Some(5),
+        time: Some(time),
+        id: Some(9),
+        stream_id: None,
+        cpu: Some(cpu),
+    }
+}
+
+/// What the unit says of a piece of a CPU's trace.
+fn aux<W: Write + Seek>(out: &mut Writer<W>, cpu: u32, offset: u64, size: usize) {
+    let aux = Aux {
+        offset,
+        size: u64::try_from(size).unwrap(),
+        flags: AuxFlags::empty(),
+    };
+    out.record(&aux, Some((&id(cpu, 3), &attr()))).unwrap();
+}
+
+/// A piece that the recorder has read of it.
+fn piece<W: Write + Seek>(out: &mut Writer<W>, cpu: u32, offset: u64, bytes: &[u8]) {
+    let piece = Auxtrace {
+        size: u64::try_from(bytes.len()).unwrap(),
+        offset,
+        reference: 0,
+        idx: cpu,
+        tid: u32::MAX,
+        cpu,
+    };
+    out.auxtrace(&piece).unwrap();
+    out.payload(bytes).unwrap();
+}
+
+/// A recording of rings, a CPU each.
+#[must_use]
+pub fn recording(
+    rings: &[&[u8]],
+    decoder: u32,
+    file: impl AsRef<[u8]>,
+    build_id: [u8; 20],
+) -> Vec<u8> {
+    let count = u32::try_from(rings.len()).unwrap();
+    let memory = Cursor::new(Vec::new());
+    let mut out = begin(memory, count, decoder, file.as_ref(), build_id);
+    for (cpu, bytes) in (0..).zip(rings) {
+        aux(&mut out, cpu, 0, bytes.len());
         let mut bytes = bytes.to_vec();
         bytes.resize(bytes.len().next_multiple_of(8), 0);
         // In pieces that may be cut within a packet.
-        for (start, piece) in (0..).step_by(24).zip(bytes.chunks(24)) {
-            let aux = Auxtrace {
-                size: u64::try_from(piece.len()).unwrap(),
-                offset: start,
-                reference: 0,
-                idx: number(n),
-                tid: u32::MAX,
-                cpu: number(n),
-            };
-            out.auxtrace(&aux).unwrap();
-            out.payload(piece).unwrap();
+        for (start, bytes) in (0..).step_by(24).zip(bytes.chunks(24)) {
+            piece(&mut out, cpu, start, bytes);
         }
     }
     out.finish(&Features::new()).unwrap().into_inner()
+}
+
+/// Writes a recording of one CPU with `len` bytes of trace, in pieces as a recorder reads them: a loop that calls a function, and is
+/// interrupted each time.
+pub fn long<W: Write + Seek>(out: W, len: u64) {
+    const PIECE: usize = 64 << 10;
+    const LOOP: [u64; 6] = [MAIN, F, F + 1, F + 2, MAIN + 5, MAIN];
+
+    let mut out = begin(out, 1, perfdata::auxtrace::INTEL_PT, b"/prog", BUILD_ID);
+    // As `intel_pt` has it.
+    let mut cpu = Cpu::new(Config {
+        tsc: true,
+        psb_period: 4096,
+        ..Config::default()
+    });
+    let size = u64::try_from(PIECE).unwrap();
+    for at in (0..len).step_by(PIECE) {
+        // A packet may be cut between two pieces, but not at the end: zeros are padding.
+        let room = if len - at > size { 0 } else { 256 };
+        while cpu.ring.bytes.len() < PIECE - room {
+            cpu.run(10, &LOOP);
+        }
+        if room != 0 {
+            cpu.ring.bytes.resize(PIECE, 0);
+        }
+        aux(&mut out, 0, at, PIECE);
+        piece(&mut out, 0, at, &cpu.ring.bytes[..PIECE]);
+        cpu.ring.bytes.drain(..PIECE);
+    }
+    out.finish(&Features::new()).unwrap();
 }
 
 /// A directory with the program.

@@ -119,8 +119,8 @@ fn findings() {
             &["open_files"],
             &[
                 "raised to 256 only",
-                "recording of 64 CPUs may have 321 files",
-                "ulimit -n 321",
+                "recording of 64 CPUs may have 897 files",
+                "ulimit -n 897",
             ],
         ),
         (with(server(), |host| host.hard_files = None), &[], &[]),

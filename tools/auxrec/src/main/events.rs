@@ -13,13 +13,18 @@ use clap::Args;
 #[derive(Debug, Args)]
 pub struct Tracepoints {
     /// Record these events of tracefs beside the trace, on the same clock: SYSTEM:EVENT or SYSTEM:*, in lists
-    #[arg(long, value_name = "EVENT", value_delimiter = ',')]
+    #[arg(
+        help_heading = "What",
+        long,
+        value_name = "EVENT",
+        value_delimiter = ','
+    )]
     trace: Vec<String>,
     /// Write them to this trace.dat, for trace-cmd and KernelShark, and not into the recording
-    #[arg(long, value_name = "FILE", requires = "trace")]
+    #[arg(help_heading = "What", long, value_name = "FILE", requires = "trace")]
     trace_dat: Option<PathBuf>,
     /// Size of the buffer that each CPU has for them, in bytes with B, K, M or G
-    #[arg(long, value_name = "SIZE", requires = "trace")]
+    #[arg(help_heading = "What", long, value_name = "SIZE", requires = "trace")]
     trace_buffer: Option<String>,
 }
 

@@ -35,7 +35,11 @@ pub(crate) fn share(rings: usize, threads: usize) -> usize {
 }
 
 fn cannot(e: &std::io::Error) -> Error {
-    Error::failed(format!("cannot start a thread: {e}"))
+    let advice = match rustix::io::Errno::from_io_error(e) {
+        Some(rustix::io::Errno::MFILE) => "; use --threads 1, or raise the limit (`ulimit -n`)",
+        _ => "",
+    };
+    Error::failed(format!("cannot start a thread: {e}{advice}"))
 }
 
 /// Two ends of a stream. A byte from the first, or closing it, tells the second that the recording is

@@ -140,6 +140,10 @@ impl EventSpec {
             let (name, value) = term
                 .split_once('=')
                 .map_or((term, None), |(n, v)| (n.trim(), Some(v.trim())));
+            if let Some(sink) = term.strip_prefix('@') {
+                self.sink(sink)?;
+                continue;
+            }
             if let (true, None, Some(alias)) = (aliases, value, self.pmu.events.get(name)) {
                 let alias = alias.clone();
                 self.terms(&alias, false)?;
@@ -218,17 +222,49 @@ impl EventSpec {
         Ok(())
     }
 
-    /// Gives a term of the PMU the value 1, if the user has not given it one.
-    pub(crate) fn set_if_unset(&mut self, name: &str) {
-        let terms = self.text.split('/').nth(1).unwrap_or_default();
-        let given = terms
-            .split(',')
-            .any(|term| term.split('=').next().map(str::trim) == Some(name));
-        let Some(term) = self.pmu.terms.get(name).filter(|_| !given) else {
+    /// Takes a sink by its name: the term `sinkid` gets the number that sysfs shows, as in perf.
+    fn sink(&mut self, name: &str) -> Result<()> {
+        let sinks = self.pmu.sinks();
+        if !sinks.iter().any(|sink| sink == name) {
+            return Err(Error::usage(format!(
+                "PMU `{}` has no sink `{name}`{}; it has: {}. Without one its driver takes the best",
+                self.pmu.name,
+                nearest(name, &sinks),
+                if sinks.is_empty() { "none".into() } else { sinks.join(", ") },
+            )));
+        }
+        let text = self.pmu.file(&format!("sinks/{name}"));
+        let number = text.and_then(|text| parse_value(&text)).ok_or_else(|| {
+            Error::failed(format!(
+                "the sink `{name}` of PMU `{}` has no readable number in {}",
+                self.pmu.name,
+                self.pmu.dir.display()
+            ))
+        })?;
+        self.set_if_unset("sinkid", number);
+        Ok(())
+    }
+
+    /// The value of a term; 0 if the PMU does not have it.
+    pub(crate) fn value(&self, name: &str) -> u64 {
+        let term = self.pmu.terms.get(name);
+        let value = term.and_then(|term| Some(term.get(*self.config.get(term.word)?)));
+        value.unwrap_or(0)
+    }
+
+    /// Gives a term of the PMU a value, if the user has given it none, nor one to its bits by another name.
+    pub(crate) fn set_if_unset(&mut self, name: &str, value: u64) {
+        let Some(term) = self.pmu.terms.get(name) else {
             return;
         };
-        if let Some(word) = self.config.get_mut(term.word) {
-            *word = term.put(*word, 1).unwrap_or(*word);
+        let terms = self.text.split('/').nth(1).unwrap_or_default();
+        let given = terms.split(',').any(|given| {
+            let given = given.split('=').next().unwrap_or_default();
+            let given = self.pmu.terms.get(given.trim());
+            given.is_some_and(|given| given.overlaps(term))
+        });
+        if let (Some(word), false) = (self.config.get_mut(term.word), given) {
+            *word = term.put(*word, value).unwrap_or(*word);
         }
     }
 
@@ -237,14 +273,9 @@ impl EventSpec {
         if self.pmu.format() != Some(Format::ArmSpe) {
             return SampleType::empty();
         }
-        let is_set = |name: &str| {
-            let term = self.pmu.terms.get(name);
-            let word = term.and_then(|term| Some(term.get(*self.config.get(term.word)?)));
-            word.is_some_and(|value| value != 0)
-        };
-        match is_set("pa_enable") {
-            true => SampleType::DATA_SRC | SampleType::PHYS_ADDR,
-            false => SampleType::DATA_SRC,
+        match self.value("pa_enable") {
+            0 => SampleType::DATA_SRC,
+            _ => SampleType::DATA_SRC | SampleType::PHYS_ADDR,
         }
     }
 

@@ -53,15 +53,15 @@ const VALUES: [(&str, &str, &str); 3] = [
 /// # Errors
 /// If a value is another. The error lists those that the unit has.
 pub(super) fn validate(event: &EventSpec) -> Result<()> {
-    let EventSpec { pmu, config, .. } = event;
+    let pmu = &event.pmu;
     let hex = |name: &str| u64::from_str_radix(pmu.caps.get(name)?, 16).ok();
     for (name, values, flag) in VALUES {
-        let Some(term) = pmu.terms.get(name) else {
+        if !pmu.terms.contains_key(name) {
             continue;
-        };
+        }
         let has_any = pmu.caps.get(flag).is_some_and(|text| text != "0");
         let valid = hex(values).filter(|_| has_any).unwrap_or(0) | 1;
-        let value = config.get(term.word).map_or(0, |word| term.get(*word));
+        let value = event.value(name);
         let is_valid = u32::try_from(value)
             .ok()
             .and_then(|value| valid.checked_shr(value))

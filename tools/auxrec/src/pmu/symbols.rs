@@ -3,7 +3,7 @@
 //! Events that are known by name alone: those of perf, and tracepoints.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::{read, EventSpec, Pmu, Pmus, Rate};
 
@@ -76,6 +76,7 @@ impl Pmus {
             name: ["hardware", "software", "tracepoint"]
                 .get(usize::try_from(kind).ok()?)
                 .map(|name| (*name).to_owned())?,
+            dir: PathBuf::new(),
             kind,
             terms: BTreeMap::new(),
             events: BTreeMap::new(),

@@ -38,6 +38,12 @@ impl Term {
         u64::MAX >> 64_u32.saturating_sub(width).min(63)
     }
 
+    /// Whether the two have a bit in common.
+    pub(super) fn overlaps(&self, other: &Self) -> bool {
+        let bits = |term: &Self| term.put(0, term.max()).unwrap_or(0);
+        self.word == other.word && bits(self) & bits(other) != 0
+    }
+
     /// The value in the bits of a word.
     #[must_use]
     pub fn get(&self, word: u64) -> u64 {

@@ -80,9 +80,52 @@ fn statistical_profiling() {
         assert_eq!(attr.sample_type, sample_type, "{event}");
         assert!(!attr.flags.contains(Flags::FREQ), "{event}");
         assert_eq!(attr.config, of_threads, "{event}");
-        spec.set_if_unset("ts_enable");
+        spec.set_if_unset("ts_enable", 1);
         assert_eq!(spec.attr().config, of_cpus, "{event}");
     }
+}
+
+/// perf's defaults on CPUs, unless the bits of a term were given by whatever name; and sinks by name.
+#[test]
+fn events_of_coresight() {
+    let dir = tempfile::tempdir().unwrap();
+    let unit = dir.path().join("cs_etm");
+    for (name, text) in [
+        ("type", "10"),
+        ("format/contextid", "config:14"),
+        ("format/contextid1", "config:14"),
+        ("format/contextid2", "config:15"),
+        ("format/timestamp", "config:4-7"),
+        ("format/sinkid", "config2:0-31"),
+        ("sinks/tmc_etr0", "0x9a1b2c3d"),
+        ("sinks/trbe0", "0x2b3c4d5e"),
+    ] {
+        let path = unit.join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, format!("{text}\n")).unwrap();
+    }
+    let pmus = Pmus::at(dir.path());
+    for (event, of_threads, of_cpus, sink) in [
+        ("cs_etm//u", 0, 0x4010, 0),
+        ("cs_etm/timestamp=0/", 0, 0x4000, 0),
+        ("cs_etm/timestamp=5,contextid2/", 0x8050, 0xc050, 0),
+        ("cs_etm/contextid1=0/", 0, 0x10, 0),
+        ("cs_etm/@tmc_etr0/", 0, 0x4010, 0x9a1b_2c3d),
+        ("cs_etm/sinkid=7,@trbe0/", 0, 0x4010, 7),
+        ("cs_etm/@trbe0,sinkid=7/", 0, 0x4010, 7),
+    ] {
+        let mut spec = pmus.event(event).unwrap();
+        assert_eq!(spec.attr().config, of_threads, "{event}");
+        assert_eq!(spec.attr().config2, sink, "{event}");
+        spec.set_if_unset("timestamp", 1);
+        spec.set_if_unset("contextid", 1);
+        assert_eq!(spec.attr().config, of_cpus, "{event}");
+    }
+    let error = pmus.event("cs_etm/@trbe1/").unwrap_err().to_string();
+    assert!(
+        error.contains("no sink `trbe1`") && error.contains("did you mean `trbe0`"),
+        "{error}"
+    );
 }
 
 #[test]

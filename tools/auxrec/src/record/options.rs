@@ -48,7 +48,7 @@ pub struct Options {
     pub sizes: RingSizes,
     /// Whether the rings shrink to fit the limit of locked memory.
     pub shrink: bool,
-    /// How much trace wakes the recorder, in bytes; [`None`]: see `Documentation/recorder.md`.
+    /// How much trace wakes the recorder, in bytes; [`None`]: see `Documentation/recorder-options.md`.
     pub watermark: Option<usize>,
     /// The processes, threads or CPUs to record.
     pub target: Target,

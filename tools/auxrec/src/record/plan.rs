@@ -20,7 +20,7 @@ use crate::filter;
 use crate::limits::Limits;
 use crate::output::Description;
 use crate::parallel::share;
-use crate::pmu::{arrange, Format, Pmus};
+use crate::pmu::{arrange, EventSpec, Format, Pmus};
 use crate::session::{default_watermark, known_sideband, Mode, Plan, Session};
 use crate::size::check_ring;
 use crate::sys::{self, System};
@@ -87,7 +87,10 @@ impl Options {
         }
         // perf's sizes, with and without the limit of a user without privileges: so the two recorders
         // can be compared.
-        let (data, aux) = if limits.unlimited() {
+        let is_ptt = |(event, _): &(EventSpec, _)| event.pmu.format() == Some(Format::HisiPtt);
+        let (data, aux) = if limits.unlimited() && events.iter().any(is_ptt) {
+            (512 << 10, 16 << 20)
+        } else if limits.unlimited() {
             (512 << 10, 4 << 20)
         } else {
             (256 << 10, 128 << 10)
@@ -152,10 +155,16 @@ impl Options {
                 Some(Vec::new()),
             ),
         };
-        // As perf does: the trace of CPUs is put in order with records by its time.
-        for (event, _) in events.iter_mut().filter(|_| cpus.is_some()) {
-            if event.pmu.format() == Some(Format::ArmSpe) {
-                event.set_if_unset("ts_enable");
+        for (event, _) in &mut events {
+            match event.pmu.format() {
+                // Records have a time, and perf's decoder looks for times in the trace then.
+                Some(Format::ArmSpe) => event.set_if_unset("ts_enable", 1),
+                // As perf does: the trace of CPUs is put in order with records by its time.
+                Some(Format::CoreSight) if cpus.is_some() => {
+                    event.set_if_unset("timestamp", 1);
+                    event.set_if_unset("contextid", 1);
+                }
+                _ => {}
             }
         }
         let plan = Plan {
@@ -196,6 +205,7 @@ impl Options {
         };
         plan.check_overwrite(data)?;
         plan.check_cpus()?;
+        decoder::check(&plan, &Cpus::new(online))?;
         Ok(plan)
     }
 

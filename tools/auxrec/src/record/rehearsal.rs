@@ -7,7 +7,7 @@ use std::fs::File;
 use super::{pid, Options};
 use crate::error::{Error, Result};
 use crate::limits::Limits;
-use crate::session::Session;
+use crate::session::{Session, FILES_OF_A_THREAD};
 use crate::sys::Kernel;
 use crate::target::{online_cpus, Target};
 
@@ -15,8 +15,6 @@ use crate::target::{online_cpus, Target};
 const WATCH: usize = 6;
 /// Descriptors of the file.
 const OUTPUT: usize = 2;
-/// Descriptors of each thread that drains rings.
-const THREAD: usize = 5;
 
 /// Opens the events of a recording of a command or of CPUs, maps their rings, and closes all again. The events stay disabled, and the
 /// command does not run.
@@ -33,7 +31,7 @@ pub fn rehearse(options: &Options) -> Result<()> {
         plan.threads = Some(workload.as_ref().and_then(pid).into_iter().collect());
     }
     let session = Session::open(plan, &limits)?;
-    hold(OUTPUT + THREAD * options.drains(session.rings().len())).map(drop)
+    hold(OUTPUT + FILES_OF_A_THREAD * options.drains(session.rings().len())).map(drop)
 }
 
 /// Holds so many descriptors: those of what a recording opens and a rehearsal does not.

@@ -80,10 +80,13 @@ pub(crate) fn default_watermark(aux: usize, events: &[(EventSpec, Role)]) -> u32
 /// Files that are open beside those of events: the recording, signals, timers.
 const OTHER_FILES: usize = 64;
 
+/// Files of each thread that drains rings: its epoll set, what stops it, what it writes to.
+pub(crate) const FILES_OF_A_THREAD: usize = 5;
+
 /// How many files a recording has open at most, with so many `events` and `owners` of rings on each of so many `places`.
 pub(crate) fn most_files(events: usize, owners: usize, places: usize) -> usize {
-    // The probes of CPUs, rings of sideband records, and one epoll set a ring at most.
-    events * places + (places * 2 + 1) * owners + OTHER_FILES
+    // The probes of CPUs; and for each ring, at most, a thread, with as many files again if it writes to a file of its own.
+    events * places + (places * (1 + 2 * FILES_OF_A_THREAD) + 1) * owners + OTHER_FILES
 }
 
 /// What is done about an event that the kernel has turned off, its area being full.
@@ -146,15 +149,11 @@ impl Plan {
         .union(SampleType::TIME)
         .union(SampleType::CPU);
 
-    /// Whether the events have the recorder's clock. The trace of Intel PT, Intel BTS and Arm SPE has the processor's time stamps, which
-    /// become times of perf's own clock only. A recording without a unit has perf's clock, too: it may be read beside such a trace.
+    /// Whether the events have the recorder's clock. Trace that perf decodes has the processor's time stamps, which become times of
+    /// perf's own clock only. A recording without a unit has perf's clock, too: it may be read beside such a trace.
     #[must_use]
     pub fn has_own_clock(&self) -> bool {
-        let stamped = matches!(
-            self.format(),
-            Some(Format::IntelPt | Format::IntelBts | Format::ArmSpe)
-        );
-        !stamped && !self.events.is_empty()
+        self.format().is_none() && !self.events.is_empty()
     }
 
     /// The format of the trace, if perf has a decoder for it. Of several it is Intel PT, or the first.
@@ -355,8 +354,9 @@ impl Plan {
         let flags = Flags::MMAP | Flags::MMAP2 | Flags::COMM | Flags::COMM_EXEC | Flags::TASK;
         let mut flags = flags | self.sideband;
         flags.set(Flags::WRITE_BACKWARD, self.overwrite);
-        if self.cpus.is_none() && !self.has_own_clock() {
-            // Each ring has the trace of one thread: perf's decoders must not look for switches.
+        let own_clock = self.has_own_clock();
+        if self.cpus.is_none() && !own_clock && self.format() != Some(Format::CoreSight) {
+            // Each ring has the trace of one thread: perf's decoders must not look for switches. With CoreSight perf records them.
             flags.remove(Flags::CONTEXT_SWITCH);
         }
         self.common(&Attr {

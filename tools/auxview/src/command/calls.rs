@@ -4,13 +4,14 @@
 
 use std::cell::Cell;
 use std::io::{self, Stdout, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
 
 use super::end::{print, ALL};
+use crate::flamegraph::Places;
 use crate::size::parse_bytes;
 use crate::{export, source};
 
@@ -20,6 +21,10 @@ struct Calls {
     /// Look for the files of the programs in this directory, as if it were /
     #[arg(long, value_name = "DIR", default_value = "/")]
     symfs: PathBuf,
+    /// Follow the kernel's code, too: it is in the files kcore and kallsyms of this directory
+    /// [default: kcore_dir of a recording that is a directory]
+    #[arg(long, value_name = "DIR")]
+    kernel: Option<PathBuf>,
     /// What the times are [default: time, if the trace has times]
     #[arg(long, value_name = "CLOCK", value_enum)]
     clock: Option<Clock>,
@@ -29,9 +34,12 @@ struct Calls {
 }
 
 impl Calls {
-    fn options(&self) -> export::Options<'_> {
+    fn options<'a>(&'a self, kernel: Option<&'a Path>) -> export::Options<'a> {
         export::Options {
-            root: &self.symfs,
+            places: Places {
+                root: &self.symfs,
+                kernel,
+            },
             clock: self.clock.map(Into::into),
             lines: !self.no_lines,
         }
@@ -93,7 +101,8 @@ impl Export {
             Viewer::Firefox => export::Format::Firefox,
         };
         let recording = source::open(&self.file)?;
-        let options = self.calls.options();
+        let kernel = source::kernel(&self.file, self.calls.kernel.as_deref());
+        let options = self.calls.options(kernel.as_deref());
         let done = export::export(&recording, &options, format, &self.output, piece)
             .with_context(|| self.file.display().to_string())?;
         print(&done.summary())?;
@@ -114,7 +123,8 @@ impl Script {
     /// Prints them.
     pub fn run(&self) -> anyhow::Result<u8> {
         let recording = source::open(&self.file)?;
-        let options = self.calls.options();
+        let kernel = source::kernel(&self.file, self.calls.kernel.as_deref());
+        let options = self.calls.options(kernel.as_deref());
         let left = Rc::new(Cell::new(false));
         let out = Lines {
             out: io::stdout(),

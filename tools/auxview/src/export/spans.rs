@@ -153,8 +153,7 @@ impl Listener for Spans {
         };
         if track.program != moment.program {
             // What it ran before is gone.
-            work.flush(track, None)?;
-            work.close(track)?;
+            work.end(track)?;
             work.to.files.thread(track.number, moment.who, name)?;
             (track.program, track.executed, track.anchor) = (moment.program, 0, None);
         }
@@ -214,13 +213,7 @@ impl Listener for Spans {
                 tree,
                 code,
             };
-            work.flush(track, None)?;
-            let last = match work.to.clock {
-                Clock::Instructions => track.until.max(track.last),
-                Clock::Time => track.time(track.executed, None).max(track.last),
-            };
-            track.last = last;
-            work.close(track)?;
+            work.end(track)?;
         }
         self.to.files.finish(&self.to.frames)
     }
@@ -312,6 +305,17 @@ impl Work<'_> {
                 .end(track.number, track.last, &self.to.frames)?;
         }
         Ok(())
+    }
+
+    /// Ends all spans of a track where its instructions end.
+    fn end(&mut self, track: &mut Track) -> Result<()> {
+        self.flush(track, None)?;
+        let last = match self.to.clock {
+            Clock::Instructions => track.until,
+            Clock::Time => track.time(track.executed, None),
+        };
+        track.last = last.max(track.last);
+        self.close(track)
     }
 
     /// Ends all spans of a track.

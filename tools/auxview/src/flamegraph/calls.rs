@@ -224,6 +224,13 @@ impl Stack {
         self.lost = lost;
     }
 
+    /// Nothing that was called goes on.
+    pub(super) fn end(&mut self) {
+        self.truncate(0);
+        self.interrupted.clear();
+        self.left = None;
+    }
+
     /// Tracing begins. If more was lost since it ended, the thread may have run there.
     pub(super) fn resume(&mut self, lost: u64) {
         if std::mem::replace(&mut self.lost, lost) != lost && self.left.is_some() {
@@ -282,8 +289,14 @@ impl Stack {
     }
 
     /// A call at `site`, that returns to `back`.
-    pub(super) fn call(&mut self, back: u64, function: Function, site: Site, tree: &mut Tree) {
-        self.push(Some(back), function, Some(site), tree);
+    pub(super) fn call(
+        &mut self,
+        back: u64,
+        function: Function,
+        site: Option<Site>,
+        tree: &mut Tree,
+    ) {
+        self.push(Some(back), function, site, tree);
     }
 
     fn push(&mut self, back: Option<u64>, function: Function, site: Option<Site>, tree: &mut Tree) {

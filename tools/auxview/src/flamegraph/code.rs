@@ -2,14 +2,19 @@
 
 //! The code that programs ran, a block at a time.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use intel_pt::insn::{Insn, Kind, Mode};
 
 use super::calls::{Function, Site, Tree};
+use super::generated::Generated;
 use super::image::{shown, Image};
-use super::sideband::Program;
+use super::kernel::{self, Kernel};
+use super::pokes::Pokes;
+use super::sideband::{Program, Sideband};
 use crate::error::Result;
 
 /// Instructions up to a branch, or to the end of a function.
@@ -33,7 +38,12 @@ impl Block {
 
     /// The place of its last instruction.
     pub(super) fn site(&self) -> Site {
-        (self.function.image, self.last_at.wrapping_sub(self.base))
+        self.site_of(self.last_at)
+    }
+
+    /// The place of one of its instructions.
+    pub(super) fn site_of(&self, ip: u64) -> Site {
+        (self.function.image, ip.wrapping_sub(self.base))
     }
 }
 
@@ -55,13 +65,21 @@ pub(crate) struct Code {
     root: PathBuf,
     /// Whether this is the kernel that was traced.
     same_kernel: bool,
+    /// Where the kernel's code is, and in which image; none if it is not followed.
+    kernel: Option<Vec<(Range<u64>, usize)>>,
+    /// Where the kernel goes from one thread to the next.
+    switch: Option<u64>,
+    /// What the kernel has changed of its code.
+    pokes: Pokes,
+    /// Code that it has made.
+    generated: Generated,
     images: Vec<Image>,
     /// Their paths.
     paths: Vec<Vec<u8>>,
     /// By path; those that cannot be had are none.
     numbers: HashMap<Mapped, Option<usize>>,
-    /// By image, offset and mode; addresses count from the beginning of the file.
-    blocks: HashMap<(usize, u64, Mode), Block>,
+    /// By image, offset, mode and the changes before, where there are any; addresses count from the beginning of the file.
+    blocks: HashMap<(usize, u64, Mode, usize), Block>,
 }
 
 impl Code {
@@ -70,13 +88,42 @@ impl Code {
     /// More are decoded again.
     const BLOCKS_MAX: usize = 1 << 20;
 
-    /// That of programs whose files are below `root`.
-    pub(super) fn new(root: &Path, same_kernel: bool) -> Self {
+    /// The code of programs whose files are below `root`, and of a kernel. Changes and functions of the kernel are taken out of `sideband`.
+    pub(super) fn new(
+        root: &Path,
+        same_kernel: bool,
+        kernel: Option<Kernel>,
+        sideband: &mut Sideband,
+    ) -> Self {
+        let switch = kernel.as_ref().and_then(|kernel| kernel.switch);
+        let images = kernel.map(|kernel| kernel.images);
+        let place = |(number, image): (usize, &Image)| {
+            let places: Vec<_> = image.places().map(|at| (at.clone(), number)).collect();
+            places
+        };
+        let kernel = images.as_ref().map(|images| {
+            let mut places: Vec<_> = images.iter().enumerate().flat_map(place).collect();
+            places.sort_by_key(|(at, _)| at.start);
+            places
+        });
+        let mut images = images.unwrap_or_default();
+        let pokes = Pokes::new(std::mem::take(&mut sideband.pokes));
+        let symbols = std::mem::take(&mut sideband.symbols);
+        let programs = std::mem::take(&mut sideband.programs_of_bpf);
+        let generated = match kernel {
+            Some(_) => Generated::new(&symbols, &programs, &mut images),
+            None => Generated::default(),
+        };
+        let paths = images.iter().map(|image| image.name.clone().into_bytes());
         Self {
             root: root.to_owned(),
             same_kernel,
-            images: Vec::new(),
-            paths: Vec::new(),
+            kernel,
+            switch,
+            pokes,
+            generated,
+            paths: paths.collect(),
+            images,
             numbers: HashMap::new(),
             blocks: HashMap::new(),
         }
@@ -97,6 +144,29 @@ impl Code {
         self.images.get(number)?.address(offset)
     }
 
+    /// Whether the address is of the kernel, and that is followed.
+    pub(super) fn is_kernel(&self, ip: u64) -> bool {
+        self.kernel.is_some() && kernel::has(ip)
+    }
+
+    /// Whether the kernel goes from one thread to the next here.
+    pub(super) fn is_switch(&self, ip: u64) -> bool {
+        self.switch == Some(ip)
+    }
+
+    /// The image that has an address of the kernel at a time.
+    fn of_kernel(&self, ip: u64, time: u64) -> Option<usize> {
+        self.generated.find(ip, time).or_else(|| self.copied(ip))
+    }
+
+    /// The image of the kernel's copy that has an address.
+    fn copied(&self, ip: u64) -> Option<usize> {
+        let places = self.kernel.as_ref()?;
+        let after = places.partition_point(|(at, _)| at.start <= ip);
+        let (at, number) = places.get(after.checked_sub(1)?)?;
+        at.contains(&ip).then_some(*number)
+    }
+
     /// The block at `ip`.
     pub(super) fn block(
         &mut self,
@@ -106,27 +176,18 @@ impl Code {
         mode: Mode,
         tree: &mut Tree,
     ) -> std::result::Result<Block, Missing> {
-        let map = program
-            .and_then(|program| program.mapping(ip, time))
-            .ok_or_else(|| Missing::Code("code that no record tells of".to_owned()))?;
-        let image = self
-            .image(&map.path, map.build_id.as_deref())
-            .map_err(Missing::Error)?
-            .ok_or_else(|| Missing::Code(format!("code that no file has: {}", shown(&map.path))))?;
-        // From offsets to addresses.
-        let base = map.start.wrapping_sub(map.offset);
-        let key = (image, ip.wrapping_sub(base), mode);
-        let found = match self.blocks.get(&key) {
+        let (image, base) = self.place(program, time, ip)?;
+        let offset = ip.wrapping_sub(base);
+        let found = match self.blocks.get(&(image, offset, mode, 0)) {
             Some(block) => *block,
             None => {
-                let block = self.decode(key, tree).ok_or_else(|| {
-                    Missing::Code(format!("what is no instruction, in {}", shown(&map.path)))
-                })?;
-                if self.blocks.len() >= Self::BLOCKS_MAX {
-                    self.blocks.clear();
+                // 0 is for what never changes.
+                let changes = self.pokes.count(time).saturating_add(1);
+                let changed = (image, offset, mode, changes);
+                match self.blocks.get(&changed) {
+                    Some(block) => *block,
+                    None => self.add(changed, time, tree)?,
                 }
-                self.blocks.insert(key, block);
-                block
             }
         };
         Ok(Block {
@@ -134,6 +195,87 @@ impl Code {
             base,
             ..found
         })
+    }
+
+    /// Decodes a block that is not known yet.
+    fn add(
+        &mut self,
+        (image, offset, mode, changes): (usize, u64, Mode, usize),
+        time: u64,
+        tree: &mut Tree,
+    ) -> std::result::Result<Block, Missing> {
+        let block = self.decode((image, offset, mode), time, tree);
+        let block = block.ok_or_else(|| {
+            let path = self.path(image).unwrap_or_default();
+            Missing::Code(format!("what is no instruction, in {}", shown(path)))
+        })?;
+        if self.blocks.len() >= Self::BLOCKS_MAX {
+            self.blocks.clear();
+        }
+        let changes = match self.pokes.touch(&(offset..block.next())) {
+            true => changes,
+            false => 0,
+        };
+        self.blocks.insert((image, offset, mode, changes), block);
+        Ok(block)
+    }
+
+    /// What stood at an offset of an image at a time.
+    fn text(&self, image: usize, offset: u64, time: u64) -> Option<Cow<'_, [u8]>> {
+        /// As much as a block has.
+        const WINDOW: usize = 16 << 10;
+
+        let text = match self.images.get(image)?.text(offset) {
+            Some(text) => Cow::Borrowed(text.get(..WINDOW).unwrap_or(text)),
+            None if self.generated.has(image) => self.made(image, offset, WINDOW)?,
+            None => return None,
+        };
+        let len = u64::try_from(text.len()).ok()?;
+        if !self.pokes.touch(&(offset..offset.saturating_add(len))) {
+            return Some(text);
+        }
+        let mut text = text.into_owned();
+        self.pokes.apply(time, offset, &mut text);
+        Some(Cow::Owned(text))
+    }
+
+    /// The bytes of a function that the kernel has made, up to its end: what the copy of the kernel has there, or zeros for the changes to
+    /// be put into.
+    fn made(&self, image: usize, offset: u64, most: usize) -> Option<Cow<'_, [u8]>> {
+        let (at, _) = self.images.get(image)?.function(offset)?;
+        let room = |end: u64| usize::try_from(end - offset).unwrap_or(most).min(most);
+        let copied = self.copied(offset).and_then(|image| self.images.get(image));
+        Some(match copied.and_then(|copied| copied.text(offset)) {
+            Some(text) => Cow::Borrowed(text.get(..room(at.end)).unwrap_or(text)),
+            None => Cow::Owned(vec![0; room(self.pokes.end(offset)?.min(at.end))]),
+        })
+    }
+
+    /// The image that has the code at `ip`, and the address of its beginning.
+    fn place(
+        &mut self,
+        program: Option<&Program>,
+        time: u64,
+        ip: u64,
+    ) -> std::result::Result<(usize, u64), Missing> {
+        let missing = |why: &str| Missing::Code(why.to_owned());
+        if kernel::has(ip) {
+            let found = self.of_kernel(ip, time);
+            return match (found, &self.kernel) {
+                (Some(image), _) => Ok((image, 0)),
+                (None, Some(_)) => Err(missing("code of the kernel that no symbol stands for")),
+                (None, None) => Err(missing("code of the kernel: give --kernel for that")),
+            };
+        }
+        let map = program
+            .and_then(|program| program.mapping(ip, time))
+            .ok_or_else(|| missing("code that no record tells of"))?;
+        let image = self
+            .image(&map.path, map.build_id.as_deref())
+            .map_err(Missing::Error)?
+            .ok_or_else(|| Missing::Code(format!("code that no file has: {}", shown(&map.path))))?;
+        // From offsets to addresses.
+        Ok((image, map.start.wrapping_sub(map.offset)))
     }
 
     fn image(&mut self, path: &[u8], build_id: Option<&[u8]>) -> Result<Option<usize>> {
@@ -157,9 +299,14 @@ impl Code {
         Ok(number)
     }
 
-    fn decode(&self, (number, start, mode): (usize, u64, Mode), tree: &mut Tree) -> Option<Block> {
+    fn decode(
+        &self,
+        (number, start, mode): (usize, u64, Mode),
+        time: u64,
+        tree: &mut Tree,
+    ) -> Option<Block> {
         let image = self.images.get(number)?;
-        let text = image.text(start)?;
+        let text = self.text(number, start, time)?;
         let end = image.next_function(start).unwrap_or(u64::MAX);
         let mut count = 0;
         let mut at = start;
@@ -210,10 +357,16 @@ impl Code {
         (ip, to): (u64, u64),
         mode: Mode,
     ) -> Option<u64> {
-        let map = program?.mapping(ip, time)?;
-        let key = (map.path.clone(), map.build_id.clone());
-        let image = self.images.get((*self.numbers.get(&key)?)?)?;
-        let text = image.text(ip.wrapping_sub(map.start).wrapping_add(map.offset))?;
+        let (image, offset) = match self.of_kernel(ip, time) {
+            Some(image) => (image, ip),
+            None => {
+                let map = program?.mapping(ip, time)?;
+                let key = (map.path.clone(), map.build_id.clone());
+                let image = (*self.numbers.get(&key)?)?;
+                (image, ip.wrapping_sub(map.start).wrapping_add(map.offset))
+            }
+        };
+        let text = self.text(image, offset, time)?;
         let (mut at, mut count) = (ip, 0);
         while at < to {
             let insn = Insn::decode(text.get(usize::try_from(at - ip).ok()?..)?, mode)?;

@@ -2,12 +2,15 @@
 
 //! Follows the programs of a ring by its packets.
 
+#[path = "follower/kernel.rs"]
+mod kernel;
+
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
 
 use intel_pt::insn::{Kind, Mode};
 
-use super::calls::{Left, Stack, Tree};
+use super::calls::{Function, Left, Stack, Tree};
 use super::code::{is_indirect, Block, Code, Missing};
 use super::listener::{Listener, Moment};
 use super::packets::{Batch, Packet};
@@ -99,9 +102,13 @@ struct Run {
 pub(super) struct Follower {
     place: Place,
     run: Option<Run>,
+    /// The record that said who runs on this CPU: its place among those of the CPU.
+    seen: usize,
     /// Where the program is, while it is followed.
     ip: Option<u64>,
     mode: Mode,
+    /// The mode from the next address in the trace on.
+    next_mode: Option<Mode>,
     /// Branches that lie ahead.
     bits: VecDeque<bool>,
     /// Where calls return to, for returns that are told as bits.
@@ -111,6 +118,8 @@ pub(super) struct Follower {
     /// When what comes next was, and whether no packet has come since.
     time: Option<u64>,
     is_due: bool,
+    /// The same by perf's clock, while the kernel's code is followed.
+    moment: u64,
 }
 
 /// Why a program is not followed any more.
@@ -143,13 +152,16 @@ impl Follower {
         Self {
             place: Place { ring, at: 0 },
             run: None,
+            seen: 0,
             ip: None,
             mode: Mode::Bits64,
+            next_mode: None,
             bits: VecDeque::new(),
             returns: Vec::new(),
             stopped: None,
             time: None,
             is_due: false,
+            moment: 0,
         }
     }
 
@@ -161,7 +173,7 @@ impl Follower {
         for packet in &batch.packets {
             let why = match self.packet(*packet, batch.tsc, world) {
                 Ok(()) => {
-                    self.report(*packet, world)?;
+                    self.report(*packet, self.ip.is_none(), world)?;
                     continue;
                 }
                 Err(Stray::Missing(Missing::Error(error))) => return Err(error),
@@ -177,14 +189,14 @@ impl Follower {
             if let Ok((stack, _)) = self.stack(world) {
                 stack.forget();
             }
-            self.report(*packet, world)?;
+            self.report(*packet, self.ip.is_none(), world)?;
             self.lose();
         }
         Ok(())
     }
 
-    /// Reports which functions began and ended in a packet, and when.
-    fn report(&mut self, packet: Packet, world: &mut World<'_>) -> Result<()> {
+    /// Reports which functions began and ended in a packet, and when; and whether the trace of the thread ends there.
+    fn report(&mut self, packet: Packet, ends: bool, world: &mut World<'_>) -> Result<()> {
         let World {
             sideband,
             code,
@@ -213,7 +225,7 @@ impl Follower {
                 .time
                 .filter(|_| takes_time)
                 .and_then(|tsc| sideband.clock.time(tsc)),
-            ends: self.ip.is_none(),
+            ends,
         };
         let program = sideband.program_of(run.who.0, run.program);
         let name = program.map_or("", |program| program.name.as_str());
@@ -230,15 +242,19 @@ impl Follower {
 
     fn packet(&mut self, packet: Packet, tsc: Option<u64>, world: &mut World<'_>) -> Followed {
         match packet {
-            Packet::Mode(mode) => self.mode = mode,
+            Packet::Mode(mode) => self.next_mode = Some(mode),
             Packet::At(at) => self.place.at = at,
-            Packet::Time(tsc) => (self.time, self.is_due) = (Some(tsc), true),
+            Packet::Time(tsc) => {
+                (self.time, self.is_due) = (Some(tsc), true);
+                self.moment = world.sideband.clock.time(tsc).unwrap_or(0);
+            }
             Packet::Lost(why) => return Err(Stray::Packet(why)),
             Packet::Begin(ip) => self.begin(ip, tsc, world)?,
             Packet::Sync(Some(ip)) if self.ip.is_none() => self.begin(ip, tsc, world)?,
             _ if self.ip.is_none() => {}
             Packet::Sync(Some(ip)) => {
                 self.run_to(ip, world)?;
+                self.changes_mode();
                 // No return behind it is told as a bit whose call is in front.
                 self.returns.clear();
             }
@@ -250,8 +266,13 @@ impl Follower {
                 self.branch(world)?;
             }
             Packet::Target(to) => match self.stopped.take() {
+                Some(at) if world.code.is_kernel(to) => {
+                    self.run_to(at, world)?;
+                    self.interrupt(at, to, world)?;
+                }
                 Some(at) => {
                     self.run_to(at, world)?;
+                    self.changes_mode();
                     let left = Left {
                         next: at,
                         again: at,
@@ -268,10 +289,26 @@ impl Follower {
         Ok(())
     }
 
+    /// `MODE.Exec` holds from the address in the next packet on.
+    fn changes_mode(&mut self) {
+        self.mode = self.next_mode.take().unwrap_or(self.mode);
+    }
+
     fn begin(&mut self, ip: u64, tsc: Option<u64>, world: &mut World<'_>) -> Followed {
-        let time = world.sideband.time(tsc);
+        self.changes_mode();
+        let time = world.sideband.time(self.time.max(tsc));
+        let is_kernel = world.code.is_kernel(ip);
         let who = match self.place.ring {
-            Ok(cpu) => world.sideband.on_cpu(cpu, time),
+            Ok(cpu) if is_kernel && world.sideband.is_before(cpu, time) => {
+                Some(Sideband::unknown(cpu))
+            }
+            Ok(cpu) => world
+                .sideband
+                .on_cpu(cpu, self.seen, time)
+                .map(|(place, who)| {
+                    self.seen = place;
+                    who
+                }),
             Err(thread) => Some(world.sideband.thread(thread)),
         };
         let who = who.ok_or(Stray::Packet(
@@ -324,7 +361,33 @@ impl Follower {
             ..
         } = world;
         let program = sideband.program_of(run.who.0, run.program);
-        Ok(code.block(program, run.time, ip, self.mode, tree)?)
+        let (time, mode) = (self.time_at(ip, run), self.mode_at(ip));
+        Ok(code.block(program, time, ip, mode, tree)?)
+    }
+
+    /// How the processor reads the code at `ip`.
+    fn mode_at(&self, ip: u64) -> Mode {
+        match super::kernel::has(ip) {
+            true => Mode::Bits64,
+            false => self.mode,
+        }
+    }
+
+    /// The function that `ip` is in. Code that is not there is none: it may never be executed.
+    fn function(&self, ip: u64, world: &mut World<'_>) -> Followed<Option<Function>> {
+        match self.block(ip, world) {
+            Ok(block) => Ok(Some(block.function)),
+            Err(Stray::Missing(Missing::Code(_))) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// When the code at `ip` is executed: what of a program is mapped, is known from where that began.
+    fn time_at(&self, ip: u64, run: Run) -> u64 {
+        match super::kernel::has(ip) {
+            true => self.moment.max(run.time),
+            false => run.time,
+        }
     }
 
     /// The block that comes next, with the thread in its function.
@@ -356,20 +419,32 @@ impl Follower {
                         self.returns.remove(0);
                     }
                     self.returns.push(back);
-                    let function = self.block(to, world)?.function;
+                    let function = self.function(to, world)?;
                     let (stack, tree) = self.stack(world)?;
-                    stack.call(back, function, block.site(), tree);
+                    // A call into its own middle is how a retpoline jumps.
+                    let is_call = |function: &Function| {
+                        function.begins || !function.named || function.name != block.function.name
+                    };
+                    if let Some(function) = function.filter(is_call) {
+                        stack.call(back, function, Some(block.site()), tree);
+                    }
                 }
             }
             Kind::Return => {
-                let function = self.block(to, world)?.function;
+                let function = self.function(to, world)?;
                 let (stack, tree) = self.stack(world)?;
-                stack.back(to, function, tree);
+                if let Some(function) = function {
+                    stack.back(to, function, tree);
+                }
             }
+            Kind::Far(_) => self.far(block, to, world)?,
             _ => {}
         }
         self.ip = Some(to);
-        Ok(())
+        match world.code.is_switch(to) {
+            true => self.switch(world),
+            false => Ok(()),
+        }
     }
 
     /// Where the block leads, if its code says so.
@@ -418,17 +493,23 @@ impl Follower {
         if !is_indirect(block.last.kind) {
             return Err(UNFIT);
         }
+        self.changes_mode();
         self.execute(&block, to, world)
     }
 
     /// Runs up to the instruction at `to`, which is not executed.
     fn run_to(&mut self, to: u64, world: &mut World<'_>) -> Followed {
         for _ in 0..Self::BLOCKS_MAX {
+            // Nothing need be there that could be executed.
+            if self.ip == Some(to) {
+                return Ok(());
+            }
             let (ip, block) = self.here(world)?;
             if (ip..=block.last_at).contains(&to) {
                 let run = self.run.ok_or(UNFIT)?;
                 let program = world.sideband.program_of(run.who.0, run.program);
-                let part = world.code.part(program, run.time, (ip, to), self.mode);
+                let time = self.time_at(ip, run);
+                let part = world.code.part(program, time, (ip, to), self.mode_at(ip));
                 self.count(part.ok_or(UNFIT)?, world)?;
                 self.ip = Some(to);
                 return Ok(());
@@ -441,7 +522,8 @@ impl Follower {
 
     /// Tracing ends.
     fn end(&mut self, to: Option<u64>, world: &mut World<'_>) -> Followed {
-        let left = match (self.stopped.take(), to) {
+        let stopped = self.stopped.take();
+        let left = match (stopped, to) {
             (Some(at), _) => {
                 self.run_to(at, world)?;
                 Left {
@@ -469,8 +551,14 @@ impl Follower {
             }
         };
         let lost = world.lost;
+        // Back to a program that is not traced: the kernel is left as a whole.
+        let is_kernel = |ip: Option<u64>| ip.is_some_and(|ip| world.code.is_kernel(ip));
+        let leaves = stopped.is_none() && is_kernel(self.ip) && !is_kernel(to);
         let (stack, _) = self.stack(world)?;
-        stack.pause(left, lost);
+        match leaves {
+            true => stack.end(),
+            false => stack.pause(left, lost),
+        }
         self.lose();
         Ok(())
     }

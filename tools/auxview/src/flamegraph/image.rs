@@ -107,6 +107,34 @@ impl Image {
         Self::parse("[vdso]", &bytes).ok()
     }
 
+    /// Memory whose offsets are addresses. Its functions are sorted, and none reaches into the next.
+    pub(super) fn of_memory(
+        name: String,
+        text: Vec<(u64, Vec<u8>)>,
+        functions: Vec<(Range<u64>, String)>,
+    ) -> Self {
+        let place = |(at, bytes): &(u64, Vec<u8>)| {
+            let len = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+            (*at..at.saturating_add(len), *at)
+        };
+        Self {
+            name,
+            segments: text.iter().map(place).collect(),
+            text,
+            functions,
+        }
+    }
+
+    /// Whether it has no text.
+    pub(super) fn is_empty(&self) -> bool {
+        self.text.is_empty()
+    }
+
+    /// The addresses of its text.
+    pub(super) fn places(&self) -> impl Iterator<Item = &Range<u64>> {
+        self.segments.iter().map(|(place, _)| place)
+    }
+
     fn parse(name: &str, bytes: &[u8]) -> object::Result<Self> {
         let segments = match object::FileKind::parse(bytes)? {
             object::FileKind::Elf32 => segments::<elf::FileHeader32<object::Endianness>>(bytes)?,
@@ -207,9 +235,9 @@ impl Image {
 }
 
 /// What a program header says.
-struct Segment {
-    file: Range<u64>,
-    address: u64,
+pub(super) struct Segment {
+    pub(super) file: Range<u64>,
+    pub(super) address: u64,
     executable: bool,
 }
 
@@ -223,7 +251,7 @@ impl Segment {
     }
 }
 
-fn segments<F: FileHeader<Endian = object::Endianness>>(
+pub(super) fn segments<F: FileHeader<Endian = object::Endianness>>(
     bytes: &[u8],
 ) -> object::Result<Vec<Segment>> {
     let header = F::parse(bytes)?;

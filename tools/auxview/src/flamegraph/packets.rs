@@ -56,6 +56,10 @@ impl Batch {
     const MAX: usize = 4096;
 }
 
+/// A message to the thread that follows the trace. A message for each batch would wake that thread at each time stamp, which takes longer
+/// than to follow what is between two of them.
+pub(super) type Batches = Vec<Batch>;
+
 /// Nobody wants more.
 #[derive(Debug, thiserror::Error)]
 #[error("nobody reads the packets")]
@@ -73,17 +77,28 @@ pub(super) enum Stop {
 /// Two places to begin are at most this far from each other, if the trace is in order: the longest period is half of it.
 const MOST: usize = 128 << 20;
 
+/// Why what follows an event packet is not read.
+const UNREAD: &str =
+    "an event packet (CFE), and what follows up to the next PSB: record without the term `event`";
+
 struct Reader<'a> {
-    out: &'a SyncSender<Batch>,
+    out: &'a SyncSender<Batches>,
     batch: Batch,
+    /// Those that are full, and how many packets they have.
+    full: Batches,
+    count: usize,
     last_ip: u64,
     /// Between `PSB` and `PSBEND`; and the address that stands there.
     group: Option<Option<u64>>,
     overflow: bool,
     /// Whether the next `FUP` has the address of the packet before it, and stops nothing.
     bound: bool,
+    /// Whether there was a packet that cannot be read.
+    unread: bool,
     /// The trace from the last `PSB` on; before the first one, what may be the beginning of it.
     part: Vec<u8>,
+    /// Where in that the next `PSB` may begin.
+    look: usize,
     /// Where that begins in the trace.
     at: u64,
     /// Where the trace begins that is without a gap up to there.
@@ -102,7 +117,7 @@ pub(super) fn send<S: Source>(
     pieces: &[Piece],
     read: &mut Pieces<'_, S>,
     ratios: Option<Ratios>,
-    out: &SyncSender<Batch>,
+    out: &SyncSender<Batches>,
 ) -> Result<(), Stop> {
     let mut reader = Reader::new(out);
     reader.clock = ratios.map(Clock::new);
@@ -135,19 +150,24 @@ pub(super) fn send<S: Source>(
         end = start.checked_add(len);
     }
     reader.end()?;
-    Ok(reader.flush()?)
+    reader.flush()?;
+    Ok(reader.send()?)
 }
 
 impl<'a> Reader<'a> {
-    fn new(out: &'a SyncSender<Batch>) -> Self {
+    fn new(out: &'a SyncSender<Batches>) -> Self {
         Self {
             out,
             batch: Batch::default(),
+            full: Batches::new(),
+            count: 0,
             last_ip: 0,
             group: None,
             overflow: false,
             bound: false,
+            unread: false,
             part: Vec::new(),
+            look: 0,
             at: 0,
             stretch: 0,
             begun: false,
@@ -159,20 +179,37 @@ impl<'a> Reader<'a> {
 
     /// Takes some more trace, and decodes what begins at each `PSB`, so that what is wrong ends with the next.
     fn feed(&mut self, bytes: &[u8]) -> Result<(), Gone> {
-        // A `PSB` may be in both; the one at the beginning is known.
-        let known = if self.begun { PSB.len() } else { 0 };
-        let mut from = self.part.len().saturating_sub(PSB.len() - 1).max(known);
-        let mut part = std::mem::take(&mut self.part);
-        part.extend_from_slice(bytes);
+        self.part.extend_from_slice(bytes);
         self.filled |= bytes.iter().any(|&byte| byte != 0);
-        let mut start = 0;
+        self.scan(false)
+    }
+
+    /// Decodes up to the last `PSB` that is there. One may go on, if nothing `is_last`.
+    fn scan(&mut self, is_last: bool) -> Result<(), Gone> {
+        let part = std::mem::take(&mut self.part);
+        let (mut start, mut from, mut waits) = (0, self.look, false);
         while let Some(at) = part.get(from..).and_then(|rest| memmem::find(rest, &PSB)) {
             let at = from + at;
+            // No packet is longer: what is behind that is another one.
+            let run = part.get(at..).unwrap_or_default();
+            let run = run.get(..2 * PSB.len()).unwrap_or(run);
+            let pairs = run.chunks_exact(2);
+            let end = at + 2 * pairs.take_while(|pair| PSB.starts_with(pair)).count();
+            waits = !is_last && run.len() < 2 * PSB.len() && part.len() < end + 2;
+            if waits {
+                from = at;
+                break;
+            }
+            // What is in front of the last of them is the end of a packet, or of a `PSB` that is cut.
+            let at = end - PSB.len();
             if self.begun {
                 self.decode(&part, start..at)?;
             }
             (self.begun, self.seen) = (true, true);
-            (start, from) = (at, at + PSB.len());
+            (start, from) = (at, end);
+        }
+        if !waits {
+            from = from.max(part.len().saturating_sub(PSB.len() - 1));
         }
         if self.begun && part.len() - start > MOST {
             self.decode(&part, start..part.len())?;
@@ -182,16 +219,18 @@ impl<'a> Reader<'a> {
             self.begun = false;
         }
         if !self.begun {
-            start = part.len().saturating_sub(PSB.len() - 1);
+            start = from;
         }
-        part.drain(..start);
         self.part = part;
+        self.part.drain(..start);
+        self.look = from - start;
         self.at = self.at.saturating_add(bytes_in(start));
         Ok(())
     }
 
     /// Ends the trace, or what of it is without a gap.
     fn end(&mut self) -> Result<(), Gone> {
+        self.scan(true)?;
         let part = std::mem::take(&mut self.part);
         if self.begun {
             self.decode(&part, 0..part.len())?;
@@ -200,7 +239,7 @@ impl<'a> Reader<'a> {
             self.put(Packet::Lost("trace without a place to begin (PSB)"))?;
         }
         self.begin(self.at.saturating_add(bytes_in(part.len())));
-        (self.begun, self.seen, self.filled) = (false, false, false);
+        (self.begun, self.seen, self.filled, self.look) = (false, false, false, 0);
         Ok(())
     }
 
@@ -211,21 +250,11 @@ impl<'a> Reader<'a> {
 
     /// Decodes what begins at a `PSB`, in such a place of the part.
     fn decode(&mut self, part: &[u8], range: Range<usize>) -> Result<(), Gone> {
-        let mut at = self.at.saturating_add(bytes_in(range.start));
-        let mut part = part.get(range).unwrap_or_default();
-        // Of a `PSB` that is cut, the rest looks like the beginning of the next: that is the last one of them.
-        let pairs = part.chunks_exact(2);
-        let pairs = pairs.take_while(|pair| PSB.starts_with(pair)).count();
-        let cut = 2 * pairs.saturating_sub(PSB.len() / 2);
-        if cut != 0 {
-            self.put(Packet::At(at))?;
-            self.put(Packet::Lost("a packet that is cut"))?;
-            at = at.saturating_add(bytes_in(cut));
-            part = part.get(cut..).unwrap_or_default();
-        }
-        self.put(Packet::At(at))?;
+        self.put(Packet::At(self.at.saturating_add(bytes_in(range.start))))?;
+        let part = part.get(range).unwrap_or_default();
         let lost = match decode(part, DecodeOptions::default(), self) {
             Ok(()) => return Ok(()),
+            Err(DecoderError::PacketHandler(_)) if std::mem::take(&mut self.unread) => UNREAD,
             Err(DecoderError::PacketHandler(gone)) => return Err(gone),
             Err(DecoderError::UnexpectedEOF) => "a packet that is cut",
             Err(_) => "bytes that are no packet",
@@ -251,10 +280,22 @@ impl<'a> Reader<'a> {
             packets: Vec::new(),
         };
         let batch = std::mem::replace(&mut self.batch, next);
-        if batch.packets.is_empty() {
-            return Ok(());
+        self.count += batch.packets.len();
+        if !batch.packets.is_empty() {
+            self.full.push(batch);
         }
-        self.out.send(batch).map_err(|_| Gone)
+        match self.count < Batch::MAX {
+            true => Ok(()),
+            false => self.send(),
+        }
+    }
+
+    fn send(&mut self) -> Result<(), Gone> {
+        self.count = 0;
+        match std::mem::take(&mut self.full) {
+            full if full.is_empty() => Ok(()),
+            full => self.out.send(full).map_err(|_| Gone),
+        }
     }
 
     fn ip(&mut self, pattern: IpReconstructionPattern) -> Option<u64> {
@@ -363,6 +404,12 @@ impl HandlePacket for Reader<'_> {
         Ok(())
     }
 
+    fn on_cfe_packet(&mut self, _: &DecoderContext, _: bool, _: u8, _: u8) -> Result<(), Gone> {
+        // The crate takes the last two of its four bytes for packets.
+        self.unread = true;
+        Err(Gone)
+    }
+
     fn on_mode_packet(&mut self, _: &DecoderContext, leaf: u8, mode: u8) -> Result<(), Gone> {
         match (leaf, mode & 3) {
             (0, 1) => self.put(Packet::Mode(Mode::Bits64)),
@@ -434,164 +481,5 @@ impl HandlePacket for Reader<'_> {
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-
-    use super::*;
-    use proptest::collection::vec;
-    use proptest::prelude::*;
-    use std::collections::BTreeMap;
-
-    const PSBEND: [u8; 2] = [0x02, 0x23];
-    /// A branch that was taken, behind the bit that says how many there are.
-    const TNT: [u8; 1] = [0b110];
-
-    /// The packets of trace that comes in portions of this length, in two stretches with a gap between them.
-    fn packets(stretches: &[Vec<u8>], portion: usize) -> Vec<Packet> {
-        let (out, batches) = std::sync::mpsc::sync_channel(1000);
-        let mut reader = Reader::new(&out);
-        for bytes in stretches {
-            for bytes in bytes.chunks(portion) {
-                reader.feed(bytes).unwrap();
-            }
-            reader.end().unwrap();
-        }
-        reader.flush().unwrap();
-        drop(reader);
-        drop(out);
-        batches.iter().flat_map(|batch| batch.packets).collect()
-    }
-
-    /// The same, without the places.
-    fn told(stretches: &[Vec<u8>], portion: usize) -> Vec<Packet> {
-        let mut packets = packets(stretches, portion);
-        packets.retain(|packet| !matches!(packet, Packet::At(_)));
-        packets
-    }
-
-    #[test]
-    fn portions_are_put_together() {
-        let begin = [&PSB[..], &PSBEND].concat();
-        let taken = Packet::Branches(0b11, 1);
-        let lost = Packet::Lost;
-        for (stretches, want) in [
-            (vec![vec![0; 100]], vec![]),
-            (
-                vec![vec![1; 100], begin.clone()],
-                vec![
-                    lost("trace without a place to begin (PSB)"),
-                    Packet::Sync(None),
-                ],
-            ),
-            // What stands before the first place to begin is of no use.
-            (
-                vec![[&[0x99; 40], &begin[..], &TNT, &begin, &TNT, &TNT].concat()],
-                vec![Packet::Sync(None), taken, Packet::Sync(None), taken, taken],
-            ),
-            (
-                vec![[&begin[..], &[0x02, 0xff], &begin, &TNT].concat()],
-                vec![
-                    Packet::Sync(None),
-                    lost("bytes that are no packet"),
-                    Packet::Sync(None),
-                    taken,
-                ],
-            ),
-            // A PTWRITE with its address, without, and an instruction before which the program was stopped.
-            (
-                vec![[
-                    &begin[..],
-                    &[0x02, 0x92, 1, 2, 3, 4, 0x3d, 0x34, 0x12],
-                    &TNT,
-                    &[0x02, 0x12, 1, 2, 3, 4, 0x3d, 0x35, 0x12],
-                ]
-                .concat()],
-                vec![Packet::Sync(None), taken, Packet::Stopped(0x1235)],
-            ),
-            // Half a `PSB` and a whole one.
-            (
-                vec![[&begin[..], &PSB[..8], &begin, &TNT].concat()],
-                vec![
-                    Packet::Sync(None),
-                    lost("a packet that is cut"),
-                    Packet::Sync(None),
-                    taken,
-                ],
-            ),
-            (
-                vec![[&begin[..], &[0x19]].concat(), begin.clone()],
-                vec![
-                    Packet::Sync(None),
-                    lost("a packet that is cut"),
-                    Packet::Sync(None),
-                ],
-            ),
-        ] {
-            for portion in 1..200 {
-                assert_eq!(told(&stretches, portion), want, "{portion}");
-            }
-        }
-    }
-
-    #[test]
-    fn trace_without_a_place_to_begin_is_reported_at_its_beginning() {
-        for portion in [1, 7, 100] {
-            let packets = packets(&[vec![1; 100], vec![1; 50]], portion);
-            let lost = Packet::Lost("trace without a place to begin (PSB)");
-            assert_eq!(packets, [Packet::At(0), lost, Packet::At(100), lost]);
-        }
-    }
-
-    /// The packets of each part of the trace that begins with a `PSB`, by the part's first byte.
-    fn parts(trace: &[u8]) -> BTreeMap<u64, Vec<Packet>> {
-        let mut parts = BTreeMap::new();
-        let mut at = 0;
-        for packet in packets(&[trace.to_vec()], trace.len().max(1)) {
-            match packet {
-                Packet::At(place) => at = place,
-                packet => parts.entry(at).or_insert_with(Vec::new).push(packet),
-            }
-        }
-        parts
-    }
-
-    proptest! {
-        /// Bits that are flipped, and bytes that are missing or too many, damage the part that they are in, and the one in front if there
-        /// is no place to begin any more. All others are decoded as without.
-        #[test]
-        fn damage_ends_at_the_next_place_to_begin(
-            lens in vec(1_usize..40, 3..8),
-            damaged in 0_usize..8,
-            place in 0_usize..60,
-            how in 0..3,
-            bytes in vec(any::<u8>(), 1..20),
-        ) {
-            let part = |len: &usize| [&PSB[..], &PSBEND, &vec![TNT[0]; *len]].concat();
-            let mut each: Vec<_> = lens.iter().map(part).collect();
-            let begins = |each: &[Vec<u8>]| -> Vec<u64> {
-                let ends = each.iter().scan(0, |end, part| Some(std::mem::replace(end, *end + part.len())));
-                ends.map(bytes_in).collect()
-            };
-            let (good, whole) = (begins(&each), parts(&each.concat()));
-            let damaged = damaged % each.len();
-            let part = &mut each[damaged];
-            let place = place % part.len();
-            match how {
-                0 => part.iter_mut().skip(place).zip(&bytes).for_each(|(old, flip)| *old ^= flip),
-                1 => drop(part.splice(place..(place + bytes.len()).min(part.len()), [])),
-                _ => drop(part.splice(place..place, bytes)),
-            }
-            let (now, seen) = (begins(&each), parts(&each.concat()));
-            for (n, (before, after)) in good.iter().zip(&now).enumerate() {
-                if n != damaged && n + 1 != damaged {
-                    prop_assert_eq!(seen.get(after), whole.get(before), "part {}", n);
-                }
-            }
-            let is_lost = |packets: &Vec<Packet>| packets.iter().any(|p| matches!(p, Packet::Lost(_)));
-            let (first, end) = (now[damaged.saturating_sub(1)], now.get(damaged + 1).copied().unwrap_or(u64::MAX));
-            for (at, _) in seen.iter().filter(|(_, packets)| is_lost(packets)) {
-                prop_assert!((first..end).contains(at), "something is said to be lost at {}", at);
-            }
-        }
-    }
-}
+#[path = "packets/tests.rs"]
+mod tests;

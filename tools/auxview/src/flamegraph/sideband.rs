@@ -7,6 +7,8 @@ use std::collections::HashMap;
 use perfdata::{Attr, Event, Feature, FileId, SampleId, Stream, Task, TimeConv};
 
 use super::clock::Ratios;
+use super::generated::{Bpf, Symbol};
+use super::pokes::Poke;
 use crate::source::{Reader, Source};
 
 /// A thread: process, thread.
@@ -53,6 +55,8 @@ enum Change {
         name: String,
     },
     Map(u32, Mapping),
+    Poke(Poke),
+    Symbol(Symbol),
 }
 
 impl Change {
@@ -88,6 +92,18 @@ impl Change {
                     },
                 )
             }
+            Event::TextPoke(at, old, new) => Self::Poke(Poke {
+                time,
+                at: *at,
+                old: old.to_vec(),
+                new: new.to_vec(),
+            }),
+            Event::Ksymbol(gone, at, len, name) => Self::Symbol(Symbol {
+                since: time,
+                at: *at..at.saturating_add(u64::from(*len)),
+                name: String::from_utf8_lossy(name).into_owned(),
+                gone: *gone,
+            }),
             _ => return None,
         })
     }
@@ -100,6 +116,12 @@ pub(super) struct Sideband {
     cpus: HashMap<u32, Vec<(u64, Who)>>,
     processes: HashMap<u32, u32>,
     programs: HashMap<u32, Vec<Program>>,
+    /// What the kernel has changed of its code.
+    pub(super) pokes: Vec<Poke>,
+    /// The functions that it has made.
+    pub(super) symbols: Vec<Symbol>,
+    /// The functions of BPF programs.
+    pub(super) programs_of_bpf: Vec<Bpf>,
     /// How to turn the processor's clock into perf's.
     pub(super) clock: TimeConv,
     /// How the clocks of the processor are related.
@@ -123,6 +145,10 @@ impl Sideband {
             },
             ..Self::default()
         };
+        if let Some(section) = file.feature(Feature::BPF_PROG_INFO)? {
+            let functions = section.bpf_functions()?.into_iter();
+            found.programs_of_bpf = functions.map(Bpf::from).collect();
+        }
         let mut events = Vec::new();
         loop {
             let user = match file.record() {
@@ -143,10 +169,12 @@ impl Sideband {
                 continue;
             }
             let id = id.unwrap_or_default();
-            found.place(&id);
+            found.place(&event, &id);
             let time = id.time.unwrap_or(0);
             events.extend(Change::of(time, &event).map(|change| (time, change)));
         }
+        found.program(0).name = "swapper".to_owned();
+        found.program(Self::unknown(0).0).name = "unknown".to_owned();
         for places in found.cpus.values_mut() {
             places.sort_by_key(|(time, _)| *time);
         }
@@ -158,11 +186,19 @@ impl Sideband {
     }
 
     /// Whoever wrote a record was there.
-    fn place(&mut self, id: &SampleId) {
+    fn place(&mut self, event: &Event<'_>, id: &SampleId) {
         if let (Some(time @ 1..), Some(cpu), Some(pid), Some(tid)) =
             (id.time, id.cpu, id.pid, id.tid)
         {
-            self.cpus.entry(cpu).or_default().push((time, (pid, tid)));
+            let who = match (tid, event) {
+                // Each CPU has an idle thread of its own, and all have this number.
+                (0, _) => (0, cpu),
+                // A thread that has ended has no number any more, and runs once again.
+                (u32::MAX, Event::Switch(false, _)) => Self::unknown(cpu),
+                (u32::MAX, _) => return,
+                _ => (pid, tid),
+            };
+            self.cpus.entry(cpu).or_default().push((time, who));
         }
     }
 
@@ -197,6 +233,8 @@ impl Sideband {
                     self.program(pid).name = name;
                 }
             }
+            Change::Poke(poke) => self.pokes.push(poke),
+            Change::Symbol(symbol) => self.symbols.push(symbol),
             Change::Map(pid, mapping) => {
                 self.processes.entry(pid).or_insert(pid);
                 self.program(pid).mappings.push(mapping);
@@ -219,13 +257,38 @@ impl Sideband {
         tsc.and_then(|tsc| self.clock.time(tsc)).unwrap_or(u64::MAX)
     }
 
-    /// Who ran on a CPU.
-    pub(super) fn on_cpu(&self, cpu: u32, time: u64) -> Option<Who> {
+    /// Who ran on a CPU, by a record behind the first `seen`: its place, and who that is.
+    pub(super) fn on_cpu(&self, cpu: u32, seen: usize, time: u64) -> Option<(usize, Who)> {
         let places = self.cpus.get(&cpu)?;
         let after = places.partition_point(|(since, _)| *since <= time);
         // What is recorded may begin with trace.
-        let at = after.saturating_sub(1);
-        places.get(at).map(|(_, who)| *who)
+        let at = after.saturating_sub(1).max(seen);
+        places.get(at).map(|(_, who)| (at, *who))
+    }
+
+    /// Whether a time is long before any record of a CPU: who ran there then is not known.
+    pub(super) fn is_before(&self, cpu: u32, time: u64) -> bool {
+        /// The scheduler's slowest tick, in nanoseconds.
+        const TICK: u64 = 10_000_000;
+
+        let first = self.cpus.get(&cpu).and_then(|places| places.first());
+        first.is_none_or(|(first, _)| time.saturating_add(TICK) < *first)
+    }
+
+    /// Who ran on a CPU after the one that ran at a time.
+    pub(super) fn after(&self, cpu: u32, seen: usize, time: u64) -> Option<(usize, Who)> {
+        if self.is_before(cpu, time) {
+            return None;
+        }
+        let (at, who) = self.on_cpu(cpu, seen, time)?;
+        let mut places = self.cpus.get(&cpu)?.iter().enumerate().skip(at);
+        let other = places.find(|(_, (_, other))| *other != who);
+        other.map(|(at, (_, other))| (at, *other))
+    }
+
+    /// The thread of a CPU of which no record says who it is.
+    pub(super) fn unknown(cpu: u32) -> Who {
+        (u32::MAX, cpu)
     }
 
     /// The process of a thread.

@@ -58,6 +58,8 @@ pub fn every_option_has_its_place(name_of: &str, program: &Path, command: &str, 
         );
         let (_, help, _) = run(program, &[&name, "--help"]);
         for option in help.split_whitespace().filter_map(|w| w.strip_prefix("--")) {
+            // Of an example.
+            let option = option.split('=').next().unwrap_or(option);
             let option = option.trim_end_matches(|c: char| !c.is_ascii_alphanumeric());
             if option.is_empty() {
                 continue;

@@ -217,6 +217,32 @@ impl Encode for TextPoke<'_> {
     }
 }
 
+/// A function that the kernel has made, or that goes: a BPF program, or code that is executed out of line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ksymbol<'a> {
+    /// Where it is.
+    pub addr: u64,
+    /// Its length.
+    pub len: u32,
+    /// `PERF_RECORD_KSYMBOL_TYPE_*`: 1 is BPF, 2 is code that is executed out of line.
+    pub kind: u16,
+    /// Whether it goes.
+    pub gone: bool,
+    /// Its name.
+    pub name: &'a [u8],
+}
+
+impl Encode for Ksymbol<'_> {
+    const KIND: RecordType = RecordType::KSYMBOL;
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.extend(self.addr.to_le_bytes());
+        out.extend(self.len.to_le_bytes());
+        out.extend(self.kind.to_le_bytes());
+        out.extend(u16::from(self.gone).to_le_bytes());
+        put_str(out, self.name);
+    }
+}
+
 /// How a record names the file that is mapped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileId {

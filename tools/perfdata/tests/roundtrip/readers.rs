@@ -58,6 +58,10 @@ fn the_header_has_only_features_of_perf() {
     bytes.copy_within(at + 8..at + 24, at);
     bytes[HEADER_BITS + 31] |= 0x80;
     notes_are_found(&bytes);
+
+    // No second entry stands behind that.
+    bytes[at + 16..at + 24].copy_from_slice(mark);
+    notes_are_found(&bytes);
 }
 
 fn notes_are_found(bytes: &[u8]) {

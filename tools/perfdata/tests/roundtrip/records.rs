@@ -5,8 +5,8 @@
 use std::io::Cursor;
 
 use perfdata::{
-    Attr, Event, File, FileId, KernelMmap, Mmap2, RecordType, Records, TextPoke, TimeConv, Writer,
-    MISC_SWITCH_OUT,
+    Attr, Event, File, FileId, KernelMmap, Ksymbol, Mmap2, RecordType, Records, TextPoke, TimeConv,
+    Writer, MISC_SWITCH_OUT,
 };
 
 use crate::sample::{features, raw_record, who};
@@ -139,6 +139,14 @@ fn mappings_have_build_ids_or_are_the_kernels_and_its_text_changes() {
         new: &[0xe9, 1, 2, 3, 4],
     };
     w.record(&poke, Some((&who(1, 1), &attr))).unwrap();
+    let symbol = Ksymbol {
+        addr: 0xffff_ffff_c000_0000,
+        len: 4096,
+        kind: 2,
+        gone: true,
+        name: b"kprobe_insn_page",
+    };
+    w.record(&symbol, Some((&who(1, 1), &attr))).unwrap();
     let clock = TimeConv {
         shift: 31,
         mult: 2,
@@ -161,6 +169,7 @@ fn mappings_have_build_ids_or_are_the_kernels_and_its_text_changes() {
             Event::Mmap2(user),
             Event::Mmap(kernel),
             Event::TextPoke(poke.addr, poke.old, poke.new),
+            Event::Ksymbol(true, symbol.addr, symbol.len, symbol.name),
             Event::TimeConv(clock),
         ]
     );
