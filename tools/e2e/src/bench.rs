@@ -8,6 +8,12 @@
 //! Units that write to memory by themselves cost the processor nothing: so does that of `pattern` with `dry=1`, which moves
 //! its write pointer and stores nothing. What is left is the driver's: for `direct` a commit, for the others a copy too.
 
+pub mod parallel;
+pub mod recorders;
+pub mod restarts;
+pub mod steps;
+pub mod twins;
+
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -17,11 +23,11 @@ use auxrec::pmu::Pmus;
 use auxrec::sys::Event;
 use perfdata::{Attr, Flags, Read};
 
+use crate::events::probe::{bytes, Probe};
 use crate::hostile::{software, DUMMY};
-use crate::probe::{bytes, Probe};
-use crate::steps;
+use crate::module;
+use crate::ring;
 use crate::workload::pin;
-use crate::{module, parallel, recorders, restarts, ring, twins};
 
 /// What to measure.
 #[derive(clap::Args, Debug)]

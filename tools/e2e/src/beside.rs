@@ -4,7 +4,10 @@
 //!
 //! perf gives an AUX area only to PMUs whose names it knows, on processors that it expects them in. So the guest's processor
 //! says that it is Intel's, and `pattern` is loaded under such a name. Where the two differ stands in a table in
-//! `Documentation/recorder.md`; a difference that it does not name fails the case.
+//! `Documentation/recorder-and-perf.md`; a difference that it does not name fails the case.
+
+pub mod counting;
+pub mod differences;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -15,10 +18,11 @@ use auxview::pieces::Pieces;
 use auxview::trace::Trace;
 use pattern_codec::Header;
 
-use crate::{counting, module, soft_pt};
+use crate::module;
+use crate::soft_pt;
 
 /// The table of differences.
-const DOCUMENT: &str = include_str!("../../../Documentation/recorder.md");
+const DOCUMENT: &str = include_str!("../../../Documentation/recorder-and-perf.md");
 
 /// A case: its name, and what it does, which gives what was seen.
 pub struct Case {

@@ -4,49 +4,42 @@
 
 mod doctor;
 mod endings;
-mod seen;
 mod traces;
 mod unload;
 mod unprivileged;
 
-use std::thread;
-use std::time::{Duration, Instant};
-
-use anyhow::{bail, ensure, Context, Result};
+use anyhow::{ensure, Context, Result};
 
 use doctor::doctor;
-pub use endings::random;
 use endings::{attach, exact, full_disk, interrupted, killed, max_size};
-pub use seen::Seen;
 use traces::{Trace, TRACE};
 use unload::{busy, reload};
 use unprivileged::unprivileged;
 
-use crate::apart;
-use crate::compress;
-use crate::contract;
 use crate::device;
-use crate::drivers;
-use crate::failing;
+use crate::device::sink;
+use crate::events::contract;
+use crate::events::locks;
+use crate::events::minimal;
+use crate::events::overwrite;
+use crate::events::restart;
+use crate::events::sampling;
 use crate::hostile;
+use crate::hostile::drivers;
+use crate::hostile::failing;
+use crate::hostile::limits;
 use crate::hotplug;
-use crate::limits;
-use crate::live;
-use crate::locks;
-use crate::minimal;
-use crate::module;
-use crate::overwrite;
 use crate::recorder;
-use crate::recording::{Reader, Recorder, TraceFile};
-use crate::restart;
+use crate::recorder::apart;
+use crate::recorder::compress;
+use crate::recorder::live;
+use crate::recorder::share;
+use crate::recorder::target;
+use crate::recorder::tasks;
+use crate::recorder::truncate;
+use crate::recording::{event, released, Reader, Recorder, Seen, TraceFile, PAGE};
 use crate::ring;
-use crate::sampling;
-use crate::share;
-use crate::sink;
 use crate::soft_pt;
-use crate::target;
-use crate::tasks;
-use crate::truncate;
 
 /// A case: a name, and what to do.
 pub struct Case {
@@ -67,8 +60,6 @@ enum What {
     /// With the driver that steps through programs.
     Stepped(fn() -> Result<String>),
 }
-
-pub const PAGE: u64 = 4096;
 
 /// All cases, in the order in which they are run.
 pub fn all() -> impl Iterator<Item = Case> {
@@ -421,33 +412,6 @@ impl Case {
             }
             What::Stepped(run) => soft_pt::run(*run),
         }
-    }
-}
-
-/// `-e` and `-m` for the PMU under test.
-pub fn event(terms: &str, ring: u64) -> Vec<String> {
-    [
-        "-e",
-        &format!("pattern/{terms}/"),
-        "-m",
-        &format!("64,{ring}"),
-    ]
-    .map(String::from)
-    .to_vec()
-}
-
-/// Waits until nobody holds the driver: events, rings and their references are gone.
-pub fn released() -> Result<()> {
-    let end = Instant::now() + Duration::from_secs(5);
-    loop {
-        let references = module::references("pattern")?;
-        if references == 0 {
-            return Ok(());
-        }
-        if Instant::now() > end {
-            bail!("pattern still has {references} references when nothing uses it");
-        }
-        thread::sleep(Duration::from_millis(5));
     }
 }
 

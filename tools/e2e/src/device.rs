@@ -2,6 +2,9 @@
 
 //! A device that writes to the AUX area by DMA and raises interrupts: QEMU's `edu`, with the driver `edu_trace`.
 
+pub mod sink;
+pub mod trace_unit;
+
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -14,9 +17,8 @@ use perfdata::{Attr, Flags, Read};
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 
 use crate::hostile::{aux, base, get, random, set, sleep, Attack, Victim, PATIENCE};
+use crate::ktap::Skip;
 use crate::module;
-use crate::trace_unit;
-use crate::Skip;
 
 /// The cases.
 pub const ALL: [Attack; 6] = [

@@ -7,6 +7,13 @@
 //!
 //! Those that are about one thing each have a file of their own.
 
+pub mod children;
+pub mod control;
+pub mod drivers;
+pub mod failing;
+pub mod limits;
+pub mod redirect;
+
 use std::io::ErrorKind;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,8 +24,10 @@ use anyhow::{bail, ensure, Context, Result};
 use auxrec::sys::{page_size, Event, Field, Mapping};
 use perfdata::{Attr, Flags, Read, SampleType};
 
+use crate::events::siblings;
+use crate::hotplug;
+use crate::module;
 use crate::workload::{pin, spin};
-use crate::{children, control, hotplug, module, redirect, siblings};
 
 /// An attack, with what it is called.
 pub struct Attack {

@@ -14,18 +14,18 @@ use perfdata::Attr;
 use rustix::process::Pid;
 use rustix::thread::{sched_setaffinity, CpuSet};
 
-use crate::cases::{released, Seen, PAGE};
 use crate::device;
+use crate::events::probe::Probe;
 use crate::hostile::{self, sleep, traced, unpin, Attack, Victim, PATIENCE};
+use crate::ktap::Skip;
 use crate::module::{self, counter};
 use crate::pattern;
-use crate::probe::Probe;
 use crate::recorder::{accounted, end, size, wait_for, with, Steps};
+use crate::recording::{released, Seen, PAGE};
 use crate::recording::{Ended, Recorder, TraceFile};
 use crate::soft_pt;
 use crate::stream;
 use crate::workload::pin;
-use crate::Skip;
 
 /// The cases, by their names.
 pub const ALL: [(&str, Steps); 3] = [

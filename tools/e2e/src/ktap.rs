@@ -2,7 +2,7 @@
 
 //! The results as KTAP, a line at a time, so that a guest that dies has said how far it came.
 
-use std::fmt::Display;
+use std::fmt::{self, Display};
 use std::io::Write;
 
 /// A KTAP document with a plan.
@@ -54,3 +54,15 @@ fn say(line: impl Display) {
     let _ = writeln!(out, "{line}");
     let _ = out.flush();
 }
+
+/// Why a case cannot be run here.
+#[derive(Debug)]
+pub struct Skip(pub &'static str);
+
+impl Display for Skip {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+impl std::error::Error for Skip {}

@@ -5,58 +5,23 @@
 //! The cases are a table, in [`cases`]. The oracle is exact: the driver counts what it generates, every packet says which
 //! bytes of its stream it is, and so what the file lacks must be what was lost.
 
-mod apart;
 mod bench;
 mod beside;
 mod cases;
-mod children;
-mod clock;
-mod compress;
-mod contract;
-mod control;
-mod counting;
 mod device;
-mod differences;
-mod disk;
-mod drivers;
-mod exact;
-mod failing;
+mod events;
 mod hostile;
 mod hotplug;
 mod ktap;
-mod limits;
-mod live;
-mod locks;
 mod matrix;
-mod minimal;
 mod model;
 mod module;
-mod overwrite;
-mod parallel;
 mod pattern;
-mod probe;
 mod recorder;
-mod recorders;
 mod recording;
-mod redirect;
-mod restart;
-mod restarts;
 mod ring;
-mod sampling;
-mod share;
-mod siblings;
-mod sink;
 mod soft_pt;
-mod stepped;
-mod steps;
-mod stops;
 mod stream;
-mod target;
-mod tasks;
-mod trace_unit;
-mod tracepoints;
-mod truncate;
-mod twins;
 mod workload;
 
 use std::path::PathBuf;
@@ -82,10 +47,10 @@ enum What {
     List,
     /// The part of a hostile case that is another process.
     #[command(hide = true)]
-    Attack(children::Args),
+    Attack(hostile::children::Args),
     /// The part of a case that an ordinary user does.
     #[command(hide = true)]
-    Limits(limits::Args),
+    Limits(hostile::limits::Args),
     /// Run the rows of the matrix that have one of these in their names.
     Matrix(matrix::Args),
     /// The part of a row that is another process.
@@ -115,16 +80,16 @@ enum What {
     },
     /// Write what libipt needs to decode the kernel's part of a recording by stock perf.
     #[command(hide = true)]
-    Packets(exact::packets::Packets),
+    Packets(soft_pt::exact::packets::Packets),
     /// Compare the instructions that decoders show of soft_pt's trace with those that were executed.
     Exact {
         #[command(subcommand)]
-        part: exact::Part,
+        part: soft_pt::exact::Part,
     },
     /// Record onto a disk, /dev/vda.
     Disk {
         #[command(subcommand)]
-        part: disk::Part,
+        part: recorder::disk::Part,
     },
     /// Verify a recording of pattern: every byte, and what was lost.
     Check {
@@ -137,18 +102,6 @@ enum What {
     /// Run a program to trace.
     Workload(workload::Args),
 }
-
-/// Why a case cannot be run here.
-#[derive(Debug)]
-struct Skip(&'static str);
-
-impl std::fmt::Display for Skip {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.0)
-    }
-}
-
-impl std::error::Error for Skip {}
 
 fn main() -> ExitCode {
     let args = Args::parse();
@@ -169,15 +122,17 @@ fn main() -> ExitCode {
         Some(What::Boot { line, filters }) => line
             .prepare()
             .and_then(|()| run(line.cases().into_iter(), filters, || Ok(()))),
-        Some(What::Exact { part }) => exact::run(part),
-        Some(What::Packets(asked)) => exact::packets::write(asked).map(|()| ExitCode::SUCCESS),
-        Some(What::Disk { part }) => disk::run(part),
+        Some(What::Exact { part }) => soft_pt::exact::run(part),
+        Some(What::Packets(asked)) => {
+            soft_pt::exact::packets::write(asked).map(|()| ExitCode::SUCCESS)
+        }
+        Some(What::Disk { part }) => recorder::disk::run(part),
         Some(What::Check { files }) => pattern::run(files),
         Some(What::Bench(args)) => bench::run(args),
         Some(What::Matrix(args)) => matrix::run(args),
         Some(What::Read(args)) => matrix::read(args),
-        Some(What::Attack(part)) => children::part(part),
-        Some(What::Limits(part)) => limits::part(part),
+        Some(What::Attack(part)) => hostile::children::part(part),
+        Some(What::Limits(part)) => hostile::limits::part(part),
         Some(What::Workload(workload)) => workload::run(workload),
         None => all(&args.filters),
     };
@@ -198,9 +153,13 @@ fn beside(no_tsc: bool, filters: &[String]) -> Result<ExitCode> {
     // What the two do differently does not depend on the kernel, and takes long.
     let stock = std::env::var_os("AUXPMU_KERNEL").is_some_and(|kernel| kernel == "stock");
     let tables: &[&[beside::Case]] = match (no_tsc, stock) {
-        (true, _) => &[clock::CASES],
-        (false, true) => &[beside::CASES, tracepoints::CASES],
-        (false, false) => &[beside::CASES, tracepoints::CASES, differences::CASES],
+        (true, _) => &[recorder::clock::CASES],
+        (false, true) => &[beside::CASES, recorder::tracepoints::CASES],
+        (false, false) => &[
+            beside::CASES,
+            recorder::tracepoints::CASES,
+            beside::differences::CASES,
+        ],
     };
     let cases = tables.iter().copied().flatten();
     let cases = cases.map(|case| (case.name, || case.run()));
@@ -230,7 +189,7 @@ fn run<N: AsRef<str>, F: Fn() -> Result<String>>(
 
         match outcome {
             Ok(note) => report.pass(name, &format!("{note} ({time:.1} s)")),
-            Err(error) if error.is::<Skip>() => report.skip(name, &error.to_string()),
+            Err(error) if error.is::<ktap::Skip>() => report.skip(name, &error.to_string()),
             Err(error) => report.fail(name, &format!("{error:#} ({time:.1} s)")),
         }
     }

@@ -22,9 +22,9 @@ use oracle::Sum;
 pub use readers::{read, Reading, Target};
 use row::{rows, Mode, Reader, Row, SINKS};
 
+use crate::events::probe::Probe;
 use crate::model::Sink;
 use crate::module::{self, counter};
-use crate::probe::Probe;
 
 /// How often a reader that should keep up may try: a guest may be without a processor when it should read.
 const TRIES: u32 = 4;

@@ -2,9 +2,19 @@
 
 //! Cases of what the recorder can do beyond recording one event to its end.
 
+pub mod apart;
+pub mod clock;
+pub mod compress;
+pub mod disk;
 mod events;
 mod files;
+pub mod live;
+pub mod share;
 mod snapshots;
+pub mod target;
+pub mod tasks;
+pub mod tracepoints;
+pub mod truncate;
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -25,7 +35,7 @@ use snapshots::{
     snapshots_of_threads,
 };
 
-use crate::cases::{event, released, Seen, PAGE};
+use crate::recording::{event, released, Seen, PAGE};
 use crate::recording::{Ended, Reader, Recorder, TraceFile};
 
 /// What a case does: its name comes in, what was seen goes out.

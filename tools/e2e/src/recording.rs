@@ -2,6 +2,8 @@
 
 //! A run of the recorder, and the check of what it recorded.
 
+mod seen;
+
 use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -12,7 +14,12 @@ use std::time::{Duration, Instant};
 use anyhow::{anyhow, bail, ensure, Context, Result};
 use rustix::process::{kill_process, Pid, Signal};
 
-use crate::failing;
+use crate::hostile::failing;
+use crate::module;
+
+pub use seen::Seen;
+
+pub const PAGE: u64 = 4096;
 
 /// A recorder that runs for so long has hung, even on a busy machine without hardware virtualisation.
 fn timeout() -> Duration {
@@ -204,5 +211,41 @@ impl Drop for Disk {
     fn drop(&mut self) {
         // Whoever still has a file there would have failed the case.
         let _ = Command::new("umount").arg(&self.0).status();
+    }
+}
+
+/// `-e` and `-m` for the PMU under test.
+pub fn event(terms: &str, ring: u64) -> Vec<String> {
+    [
+        "-e",
+        &format!("pattern/{terms}/"),
+        "-m",
+        &format!("64,{ring}"),
+    ]
+    .map(String::from)
+    .to_vec()
+}
+
+/// Waits until the module `pattern` has no references: no event and no ring is left.
+pub fn released() -> Result<()> {
+    let end = Instant::now() + Duration::from_secs(5);
+    loop {
+        let references = module::references("pattern")?;
+        if references == 0 {
+            return Ok(());
+        }
+        if Instant::now() > end {
+            bail!("pattern still has {references} references when nothing uses it");
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Always the same numbers below others, of no pattern: the generator of Numerical Recipes.
+pub fn random() -> impl FnMut(u64) -> u64 {
+    let mut seed: u32 = 1;
+    move |below| {
+        seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        u64::from(seed >> 8) % below
     }
 }

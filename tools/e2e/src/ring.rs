@@ -28,9 +28,9 @@ use tracering::format::Format;
 use tracering::{Bytes, Error, Map, Missed, PageHeader, Reader, Ring, Stream, Tracefs};
 
 use crate::hotplug;
+use crate::ktap::Skip;
 use crate::recorder::{wait_for, Steps};
 use crate::workload::pin;
-use crate::Skip;
 
 /// The cases, by their names.
 pub const ALL: [(&str, Steps); 23] = [

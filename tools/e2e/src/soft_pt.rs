@@ -5,10 +5,13 @@
 //! A program that keeps a trap flag that is not its own is killed by the next trap, so each case ends with asking how its
 //! programs ended. What the trace says is not looked at here: perf decodes it elsewhere.
 
+pub mod exact;
 mod followed;
 mod reported;
 mod runs;
 mod sampled;
+pub mod stepped;
+pub mod stops;
 mod triggered;
 
 use std::fs::Permissions;
@@ -29,10 +32,9 @@ use followed::{filters, flamegraph, snapshot, times};
 pub use followed::{place, Followed, PROGRAM};
 pub use runs::times as of_runs;
 
+use crate::events::probe::{Probe, PATIENCE};
 use crate::module;
-use crate::probe::{Probe, PATIENCE};
 use crate::recording::TraceFile;
-use crate::stops;
 
 /// A case: its name, and what is done.
 pub type Case = (&'static str, fn() -> Result<String>);

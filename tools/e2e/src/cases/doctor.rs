@@ -9,9 +9,9 @@ use anyhow::{ensure, Context, Result};
 use serde_json::Value;
 
 use super::released;
+use crate::events::siblings::Setting;
 use crate::module;
 use crate::recording::TraceFile;
-use crate::siblings::Setting;
 
 /// A process that records.
 struct Who {

@@ -11,7 +11,7 @@ use anyhow::{bail, ensure, Context, Result};
 use rustix::process::Signal;
 
 use super::{event, released, Seen, PAGE};
-use crate::recording::{Disk, Ended, Reader, Recorder, TraceFile};
+use crate::recording::{random, Disk, Ended, Reader, Recorder, TraceFile};
 
 /// Starts a recorder without an end, and waits until it has recorded `bytes`.
 pub(super) fn until(file: &TraceFile, arguments: &[String], bytes: u64) -> Result<Recorder> {
@@ -131,15 +131,6 @@ pub(super) fn full_disk(name: &str) -> Result<String> {
         out = seen.to_string();
     }
     Ok(out)
-}
-
-/// Always the same numbers below others, of no pattern: the generator of Numerical Recipes.
-pub fn random() -> impl FnMut(u64) -> u64 {
-    let mut seed: u32 = 1;
-    move |below| {
-        seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        u64::from(seed >> 8) % below
-    }
 }
 
 /// Killed at moments of no choice; what it has written is a recording after `recover`, with every byte right.

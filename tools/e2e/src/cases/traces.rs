@@ -5,7 +5,8 @@
 use anyhow::{ensure, Context, Result};
 
 use super::{event, released, Seen, PAGE};
-use crate::failing;
+use crate::hostile::failing;
+use crate::recorder::size;
 use crate::recording::{Reader, Recorder, TraceFile};
 
 /// How much is traced, and what must come of it.
@@ -52,7 +53,7 @@ impl Trace {
     pub(super) fn run(&self, name: &str) -> Result<String> {
         let mut terms = self.terms.to_owned();
         loop {
-            let seen = self.record(name, &terms)?;
+            let seen = self.record(name, &terms, 16 * PAGE)?;
             if self.full || seen.truncations == 0 {
                 return Ok(seen.to_string());
             }
@@ -61,7 +62,8 @@ impl Trace {
         }
     }
 
-    fn record(&self, name: &str, terms: &str) -> Result<Seen> {
+    /// Records until the file has enough trace, if it has no more than `others` bytes of something else.
+    fn record(&self, name: &str, terms: &str, others: u64) -> Result<Seen> {
         let file = TraceFile::new(name);
         // A kernel that looks at each access leaves a reader less time.
         let (ring, wraps) = match failing::debug() && !self.full {
@@ -80,8 +82,8 @@ impl Trace {
             arguments.extend(["--ms".into(), "900".into()]);
         } else {
             let cpus = u64::try_from(self.cpus)?;
-            // Each ring may be on its way to the next wrap; and the file has more than trace.
-            let bytes = (wraps + 1) * ring * PAGE * cpus + 16 * PAGE;
+            // Each ring may be on its way to the next wrap.
+            let bytes = (wraps + 1) * ring * PAGE * cpus + others;
             arguments.extend([
                 "--until".into(),
                 file.path().display().to_string(),
@@ -93,6 +95,10 @@ impl Trace {
         let seen = Seen::of(&file)?;
 
         seen.is_right()?;
+        let more = size(file.path()).saturating_sub(seen.content.recorded);
+        if seen.wraps < wraps && !self.overwrite && more > others {
+            return self.record(name, terms, 2 * more);
+        }
         ensure!(
             seen.wraps >= wraps,
             "the rings went round {} times only: {seen}",

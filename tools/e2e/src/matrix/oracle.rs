@@ -8,8 +8,8 @@ use anyhow::{bail, ensure, Context, Result};
 
 use super::readers::part;
 use super::row::{Mode, Reader, Row};
+use crate::events::probe::Probe;
 use crate::model::{say, Fault, Follower, Model, Setup, Sink, BARRIER};
-use crate::probe::Probe;
 use crate::stream::{self, Content};
 
 /// What came of a row's events.

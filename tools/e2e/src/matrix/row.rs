@@ -9,8 +9,8 @@ use anyhow::Result;
 use auxrec::pmu::Pmus;
 use perfdata::{Attr, Flags, Read};
 
+use crate::events::probe::bytes;
 use crate::model::{Fault, Setup, Sink};
-use crate::probe::bytes;
 
 /// What an event is bound to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

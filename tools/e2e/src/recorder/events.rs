@@ -11,8 +11,8 @@ use anyhow::{bail, ensure, Context, Result};
 use auxview::trace::Trace;
 
 use super::{accounted, end, pieces, size, wait_for, with};
-use crate::cases::{released, Seen, PAGE};
 use crate::module;
+use crate::recording::{released, Seen, PAGE};
 use crate::recording::{Ended, Reader, Recorder, TraceFile};
 
 /// Records until the file has so much, and ends it.
@@ -68,7 +68,7 @@ fn has(kinds: &BTreeMap<(String, String), usize>, kind: &str, event: &str) -> Re
 /// Of two PMUs, on the same CPUs, each with rings of its own.
 pub(super) fn two_events(name: &str) -> Result<String> {
     let Some((pmu, second)) = module::load_second()? else {
-        bail!(crate::Skip("there is no second driver"));
+        bail!(crate::ktap::Skip("there is no second driver"));
     };
     let file = TraceFile::new(name);
     let list = format!("pattern/rate=512/,{pmu}//");

@@ -8,8 +8,8 @@ use anyhow::{ensure, Result};
 use rustix::process::Signal;
 
 use super::{accounted, end, size, wait_for, with};
-use crate::cases::{released, Seen, PAGE};
 use crate::pattern;
+use crate::recording::{released, Seen, PAGE};
 use crate::recording::{Reader, Recorder, TraceFile};
 
 /// The files of a recording that are there, in their order.

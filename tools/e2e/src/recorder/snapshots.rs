@@ -9,8 +9,8 @@ use anyhow::{ensure, Context, Result};
 use rustix::process::Signal;
 
 use super::{accounted, end, pieces, wait_for, with, Commander};
-use crate::cases::{released, Seen, PAGE};
 use crate::module;
+use crate::recording::{released, Seen, PAGE};
 use crate::recording::{Reader, Recorder, TraceFile};
 
 pub(super) fn snapshots_by_signal(name: &str) -> Result<String> {

@@ -13,9 +13,9 @@ use tracering::format::Format;
 use tracering::{Bytes, Map};
 
 use super::{accounted, Instance, Log, ROOM};
-use crate::cases::released;
 use crate::module::counter;
 use crate::recorder::{wait_for, with};
+use crate::recording::released;
 use crate::recording::{Reader, Recorder, TraceFile};
 
 const EVENT: &str = "events/rust_perf/rust_perf_commit";

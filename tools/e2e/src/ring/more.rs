@@ -13,8 +13,8 @@ use anyhow::{bail, ensure, Context, Result};
 use tracering::{Map, Tracefs};
 
 use super::{accounted, number, How, Instance, Log, ROOM};
+use crate::ktap::Skip;
 use crate::workload::pin;
-use crate::Skip;
 
 /// All sub-buffers are seen in order, again and again, and are then read.
 pub fn viewed() -> Result<String> {

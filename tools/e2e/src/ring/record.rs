@@ -10,8 +10,8 @@ use anyhow::{bail, ensure, Context, Result};
 use rustix::process::{kill_process, Pid, Signal};
 
 use super::{Instance, ROOM};
+use crate::ktap::Skip;
 use crate::recorder::wait_for;
-use crate::Skip;
 
 const TRACE_CMD: &str = "/usr/bin/trace-cmd";
 const FILE: &str = "/tmp/trace.dat";

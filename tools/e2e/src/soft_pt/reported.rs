@@ -14,12 +14,12 @@ use auxrec::sys::Event;
 use perfdata::{Attr, Read, SampleType};
 
 use super::{grows, traced, Victim, PROGRAM};
+use crate::bench::steps::waiting;
+use crate::events::probe::Probe;
+use crate::events::sampling::exported;
+use crate::events::siblings::PAUSE;
 use crate::module;
-use crate::probe::Probe;
-use crate::sampling::exported;
-use crate::siblings::PAUSE;
-use crate::stepped::{Mapped, Step, Stepped, TRACEPOINT};
-use crate::steps::waiting;
+use crate::soft_pt::stepped::{Mapped, Step, Stepped, TRACEPOINT};
 
 /// Reasons, as `Documentation/abi.md` numbers them.
 const FIRST: u32 = 0;

@@ -10,7 +10,7 @@ use anyhow::{ensure, Context, Result};
 use perfdata::Attr;
 
 use super::traced;
-use crate::probe::{bytes, Probe};
+use crate::events::probe::{bytes, Probe};
 
 /// Inputs, each with a way through the function of its own.
 const INPUTS: u8 = 8;

@@ -15,8 +15,8 @@ use serde_json::Value;
 
 use super::{place, Victim, NOBODY, PROGRAM};
 use crate::beside::said;
-use crate::cases::PAGE;
 use crate::recorder::{pieces, wait_for};
+use crate::recording::PAGE;
 use crate::recording::{Ended, Reader, Recorder, TraceFile};
 use crate::workload::CALLS;
 
@@ -73,7 +73,8 @@ fn samples(file: &TraceFile, name: &str) -> Result<u64> {
 }
 
 fn arguments(trigger: &str, more: &[&str]) -> Vec<String> {
-    let all = ["-e", "soft_pt//u", "-m", "512K,256K", "-S", "--json", JSON];
+    // Each call is a record, and the recorder may have to wait for a CPU.
+    let all = ["-e", "soft_pt//u", "-m", "4M,256K", "-S", "--json", JSON];
     let all = [&all[..], &["--trigger", trigger], more].concat();
     all.into_iter().map(str::to_owned).collect()
 }

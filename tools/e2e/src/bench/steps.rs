@@ -1,0 +1,364 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What it costs to trace a program instruction by instruction: with `soft_pt`, by ptrace (`steptrace`), with `record full` of gdb, and with
+//! valgrind; and how many instructions `soft_pt` interprets.
+//!
+//! The program is the workload `calls`, from its exec to its end; and `soft_pt` traces programs that people have. What it costs by itself is
+//! taken off. With a filter for a function that it never calls, each step is one outside of what is to be traced.
+//!
+//! Also: what the driver adds to the system calls of a program that is not traced, and whether turning an event on and off becomes slower the
+//! more often it is done.
+
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::fmt::Write as _;
+use std::fs;
+use std::hint::black_box;
+use std::io::Read as _;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{ensure, Context, Result};
+use perfdata::Flags;
+use rustix::process::getppid;
+
+use crate::events::probe::{bytes, Probe};
+use crate::module;
+use crate::soft_pt;
+use crate::soft_pt::stepped::Stepped;
+
+const PROGRAM: &[&str] = &["/bin/auxe2e", "workload", "calls"];
+/// Programs that people have: they execute some millions of instructions. Those are traced that are in the guest.
+const PROGRAMS: [(&str, &[&str]); 5] = [
+    ("static", PROGRAM),
+    ("perl", &["/usr/bin/perl", "-e", PERL]),
+    ("gzip", &["/usr/bin/gzip", "-nc", "/usr/bin/gzip"]),
+    ("sqlite3", &["/usr/bin/sqlite3", ":memory:", SQL]),
+    ("python3", &["/usr/bin/python3", "-I", "-S", "-c", PYTHON]),
+];
+const PERL: &str = "for my $i (1..2000) { my $s = 'k' . $i % 97; $h{$s} .= chr(65 + $i % 26); $n++ if $h{$s} =~ /A.*Z/ } print \"$n\\n\"";
+const SQL: &str = "with recursive c(x) as (select 1 union all select x + 1 from c where x < 1000) select sum(x * x), count(distinct x % 97) from c";
+const PYTHON: &str = "print(sorted({str(n * n % 997): n for n in range(2000)}.items())[:3])";
+const LATE: [&str; 5] = ["-f", "1", "/bin/auxe2e", "workload", "late"];
+const GDB: &str = "/usr/bin/gdb";
+/// Other programs that execute each instruction of a program: the name of the figure, and the command. valgrind's tool `none` records nothing.
+/// Its tool `lackey` writes the address of each executed block. `qemu-x86_64` emulates single programs.
+const RIVALS: [(&str, &[&str]); 3] = [
+    (
+        "valgrind.none",
+        &["/bin/valgrind", "--tool=none", "--log-file=/dev/null"],
+    ),
+    (
+        "valgrind.lackey",
+        &[
+            "/bin/valgrind",
+            "--tool=lackey",
+            "--basic-counts=no",
+            "--trace-superblocks=yes",
+            "--log-file=/dev/null",
+        ],
+    ),
+    ("qemu-user", &["/bin/qemu-x86_64"]),
+];
+
+/// Prints the figures: a name, instructions, time in ns.
+pub fn run() -> Result<()> {
+    calls()?;
+    // The first run reads the program into memory.
+    alone()?;
+    println!("steps alone 0 {}", alone()?);
+    let (count, trace, time) = traced(PROGRAM, None)?;
+    println!("steps soft_pt {count} {time}");
+    println!("steps bytes {trace}");
+    let (offset, size) = soft_pt::place("4spin")?;
+    let filter = format!("filter {offset:#x}/{size:#x}@{}", soft_pt::PROGRAM);
+    let (inside, _, time) = traced(PROGRAM, Some(&filter))?;
+    ensure!(inside == 0, "{inside} instructions are in the filter");
+    println!("steps outside {count} {time}");
+    for (name, program) in PROGRAMS {
+        if fs::exists(program[0])? {
+            ends(waiting(program)?)?;
+            let alone = ends(waiting(program)?)?;
+            let (count, _, time) = traced(program, None)?;
+            println!(
+                "steps program {name} {count} {}",
+                time.saturating_sub(alone)
+            );
+            interpreted(name, program)?;
+        }
+    }
+    for (name, rival) in RIVALS {
+        let program = [rival, PROGRAM].concat();
+        ends(waiting(&program)?)?;
+        println!("steps {name} {count} {}", ends(waiting(&program)?)?);
+    }
+    let [first, last] = soft_pt::of_runs()?;
+    println!("steps runs first {first}\nsteps runs last {last}");
+    delays()?;
+    let (count, time) = stepped()?;
+    println!("steps ptrace {count} {time}");
+    if fs::exists(GDB)? {
+        let (count, time) = recorded()?;
+        println!("steps gdb {count} {time}");
+    }
+    Ok(())
+}
+
+/// Prints how many of a program's instructions are interpreted. Writes a file of those that are stepped: a line has the reason, how many
+/// steps, how many instructions these count, and the text.
+fn interpreted(name: &str, program: &[&str]) -> Result<()> {
+    let mut seen = BTreeMap::<_, (u64, u64)>::new();
+    let stepped = Stepped::run(waiting(program)?, |step| {
+        let text = step.text.get(..step.len).unwrap_or(&step.text);
+        let (steps, instructions) = seen.entry((step.reason, text.to_vec())).or_default();
+        *steps += 1;
+        *instructions += u64::from(step.instructions);
+    })
+    .with_context(|| format!("the steps of {name}"))?;
+    let mut file = String::new();
+    for ((reason, text), (steps, instructions)) in seen {
+        write!(file, "{reason} {steps} {instructions} ")?;
+        for byte in text {
+            write!(file, "{byte:02x}")?;
+        }
+        file.push('\n');
+    }
+    let path = format!("/out/{name}.steps");
+
+    fs::write(&path, file).with_context(|| format!("cannot write {path}"))?;
+    println!(
+        "steps interpreted {name} {} {}",
+        stepped.counted, stepped.interpreted
+    );
+    Ok(())
+}
+
+/// A shell that waits, and becomes the program when its input ends.
+pub fn waiting(program: &[&str]) -> Result<Child> {
+    let child = shell(program)?;
+    let path = format!("/proc/{}/stat", child.id());
+
+    // spawn() returns while it is still being executed, which would be the exec that turns an event on.
+    while !fs::read_to_string(&path)
+        .with_context(|| format!("cannot read {path}"))?
+        .contains("(busybox) S ")
+    {
+        thread::sleep(Duration::from_millis(1));
+    }
+    Ok(child)
+}
+
+fn shell(program: &[&str]) -> Result<Child> {
+    Command::new("/bin/busybox")
+        .args(["sh", "-c", "read line; exec \"$@\"", "sh"])
+        .args(program)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .context("cannot start a shell")
+}
+
+/// The time from the end of its input to its end.
+fn ends(mut child: Child) -> Result<u128> {
+    let start = Instant::now();
+
+    drop(child.stdin.take());
+    let status = child.wait().context("cannot wait for the program")?;
+    ensure!(status.success(), "the program ended with {status}");
+    Ok(start.elapsed().as_nanos())
+}
+
+fn alone() -> Result<u128> {
+    ends(waiting(PROGRAM)?)
+}
+
+/// What a system call takes that does next to nothing, at best.
+fn call() -> u128 {
+    const TIMES: u32 = 200;
+    let each = |_| {
+        let start = Instant::now();
+        for _ in 0..TIMES {
+            black_box(getppid());
+        }
+        start.elapsed().as_nanos() / u128::from(TIMES)
+    };
+    // An interrupt may come in between.
+    (0..20).map(each).min().unwrap_or(0)
+}
+
+/// Prints what system calls take: without the driver, with it, and while somebody else is traced.
+fn calls() -> Result<()> {
+    module::unload("soft_pt")?;
+    println!("steps call absent {}", call());
+    module::load("soft_pt")?;
+    println!("steps call idle {}", call());
+
+    let mut child = Command::new(PROGRAM[0])
+        .args(["workload", "sleep", "--ms", "600000"])
+        .spawn()
+        .context("cannot start a program")?;
+    let id = i32::try_from(child.id())?;
+    let probe = Probe::open(&soft_pt::traced()?, id, -1, 64, false)?;
+    probe.event.enable()?;
+    println!("steps call others {}", call());
+    drop(probe);
+    println!("steps call after {}", call());
+    child.kill().context("cannot end a program")?;
+    child.wait().context("cannot wait for a program")?;
+    Ok(())
+}
+
+/// Prints how late a task is woken up at most that goes before all others, while a program has its CPU: one that nobody traces, and
+/// one that is traced.
+fn delays() -> Result<()> {
+    // Its loop needs nobody but the interpreter.
+    let spin = || waiting(&["/bin/busybox", "sh", "-c", "while :; do :; done"]);
+    let late = |name: &str, mut child: Child| -> Result<()> {
+        drop(child.stdin.take());
+        let output = Command::new("chrt").args(LATE).output();
+        let output = output.context("cannot start chrt")?;
+        let said = String::from_utf8_lossy(&output.stdout);
+        ensure!(output.status.success(), "chrt ended with {}", output.status);
+        println!("steps delay {name} {}", said.trim());
+        child.kill().context("cannot end a program")?;
+        child.wait().context("cannot wait for a program")?;
+        Ok(())
+    };
+    late("alone", spin()?)?;
+    let child = spin()?;
+    let mut attr = soft_pt::traced()?;
+    attr.flags |= Flags::ENABLE_ON_EXEC;
+    let probe = Probe::open(&attr, i32::try_from(child.id())?, -1, 64, true)?;
+    late("traced", child)?;
+    ensure!(probe.generated()? > 100_000, "it was not traced");
+    Ok(())
+}
+
+/// Instructions, bytes of trace, time.
+fn traced(program: &[&str], filter: Option<&str>) -> Result<(u64, u64, u128)> {
+    let child = waiting(program)?;
+    let mut attr = soft_pt::traced()?;
+    attr.flags |= Flags::ENABLE_ON_EXEC;
+    let probe = Probe::open(&attr, i32::try_from(child.id())?, -1, 1024, false)?;
+    if let Some(filter) = filter {
+        let filter = CString::new(filter).context("a zero in a filter")?;
+        probe
+            .event
+            .set_filter(&filter)
+            .context("cannot set a filter")?;
+    }
+    let time = ends(child)?;
+
+    ensure!(probe.head() < bytes(1024), "the ring is full");
+    Ok((probe.generated()?, probe.head(), time))
+}
+
+fn stepped() -> Result<(u64, u128)> {
+    let start = Instant::now();
+    let output = Command::new("steptrace")
+        .args(["record", "-o", "/tmp/steps.log", "--"])
+        .args(PROGRAM)
+        .output()
+        .context("cannot start steptrace")?;
+    let time = start.elapsed().as_nanos();
+    let said = String::from_utf8_lossy(&output.stderr);
+
+    ensure!(output.status.success(), "steptrace: {said}");
+    Ok((number(&said, "steptrace: ", " instructions")?, time))
+}
+
+/// From the first call to the return of the function that calls: without AVX, which gdb does not know.
+fn recorded() -> Result<(u64, u128)> {
+    let gdb = |commands: &[&str]| -> Result<(String, u128)> {
+        let start = Instant::now();
+        let mut command = Command::new(GDB);
+        command.args(["-nx", "-batch", "-ex", "set confirm off"]);
+        command.args(["-ex", "break auxe2e::workload::caller", "-ex", "run"]);
+        for text in commands {
+            command.args(["-ex", text]);
+        }
+        let output = command
+            .args(["-ex", "kill", "--args"])
+            .args(PROGRAM)
+            .output()
+            .context("cannot start gdb")?;
+        let said =
+            String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        Ok((said.into_owned(), start.elapsed().as_nanos()))
+    };
+    let (_, without) = gdb(&["finish"])?;
+    let (said, with) = gdb(&[
+        "set record full insn-number-max unlimited",
+        "record full",
+        "finish",
+        "info record",
+    ])?;
+    let count = number(&said, "Log contains ", " instructions")?;
+
+    Ok((count, with.saturating_sub(without)))
+}
+
+fn number(said: &str, before: &str, after: &str) -> Result<u64> {
+    said.split_once(before)
+        .and_then(|(_, rest)| rest.split_once(after))
+        .and_then(|(number, _)| number.parse().ok())
+        .with_context(|| format!("no number between `{before}` and `{after}`: {said}"))
+}
+
+/// Prints how much memory the kernel has while a program is traced for a long time: what it has in slabs, and what is available,
+/// in KiB, each second.
+pub fn memory(seconds: u64) -> Result<()> {
+    let mut child = Command::new(PROGRAM[0])
+        .args(["workload", "spin", "--ms", "600000"])
+        .spawn()
+        .context("cannot start a program")?;
+    let mut probe = Probe::open(
+        &soft_pt::traced()?,
+        i32::try_from(child.id())?,
+        -1,
+        64,
+        false,
+    )?;
+    probe.event.enable()?;
+
+    let start = Instant::now();
+    let mut next = Duration::from_secs(1);
+    while start.elapsed() < Duration::from_secs(seconds) {
+        probe.wait()?;
+        probe.read_records()?;
+        probe.records.clear();
+        probe.read_trace(u64::MAX)?;
+        probe.trace.clear();
+        if start.elapsed() >= next {
+            next += Duration::from_secs(1);
+            let [slab, available] = ["Slab:", "MemAvailable:"].map(meminfo);
+            println!(
+                "memory {} {} {} {}",
+                probe.generated()?,
+                probe.head(),
+                slab?,
+                available?
+            );
+        }
+    }
+    drop(probe);
+    child.kill().context("cannot end a program")?;
+    child.wait().context("cannot wait for a program")?;
+    Ok(())
+}
+
+/// A line of /proc/meminfo.
+fn meminfo(name: &str) -> Result<u64> {
+    let mut text = String::new();
+    fs::File::open("/proc/meminfo")?.read_to_string(&mut text)?;
+    text.lines()
+        .find_map(|line| {
+            line.strip_prefix(name)?
+                .split_whitespace()
+                .next()?
+                .parse()
+                .ok()
+        })
+        .with_context(|| format!("no {name} in /proc/meminfo"))
+}

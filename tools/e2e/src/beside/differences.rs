@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What sets the recorder apart from stock perf, seen of both on the same driver: the table in `Documentation/recorder-and-perf.md`.
+//!
+//! A case fails too when perf does better than the table says.
+
+mod files;
+mod loss;
+mod options;
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{ensure, Result};
+use auxview::trace::Trace;
+
+use crate::beside::Case;
+use crate::module;
+use crate::recording::{Ended, Reader, Recorder, TraceFile};
+
+use files::{aio, compressed, other_readers, several_files};
+use loss::{full_area, full_disk, killed, offline, overwritten};
+use options::{
+    answered, commands, locked_memory, meanwhile, modes, requests, targets, threads, two_events,
+    unknown_pmu, watermark,
+};
+
+/// All cases.
+pub const CASES: &[Case] = &[
+    case("a PMU that perf does not know", unknown_pmu),
+    case("a thread for each ring", threads),
+    case("an area that was full", full_area),
+    case("a CPU that goes offline", offline),
+    case("a full disk", full_disk),
+    case("an answered snapshot", answered),
+    case("twenty requests for snapshots", requests),
+    case("a killed recorder", killed),
+    case("several files", several_files),
+    case("writing behind the recorder's back", aio),
+    case("modes", modes),
+    case("targets", targets),
+    case("commands", commands),
+    case("two events that write trace", two_events),
+    case("locked memory that is not allowed", locked_memory),
+    case("compressed trace, of both", compressed),
+    case("when they wake", watermark),
+    case("what they say meanwhile", meanwhile),
+    case("records that are overwritten", overwritten),
+    case("files for other readers", other_readers),
+];
+
+const fn case(name: &'static str, run: fn() -> Result<String>) -> Case {
+    Case { name, run }
+}
+
+/// A recorder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tool {
+    /// `perf record`.
+    Perf,
+    /// `auxrec record`.
+    Auxrec,
+}
+
+use Tool::{Auxrec, Perf};
+
+impl Tool {
+    /// Its program.
+    pub fn name(self) -> &'static str {
+        match self {
+            Perf => "perf",
+            Auxrec => "auxrec",
+        }
+    }
+
+    /// Where it may record to.
+    pub fn file(self) -> TraceFile {
+        TraceFile::new(&format!("row-{}", self.name()))
+    }
+
+    /// Starts it on the driver under the name `intel_pt`.
+    fn start(self, file: &TraceFile, arguments: &[&str]) -> Result<Recorder> {
+        if !Path::new("/sys/bus/event_source/devices/intel_pt").exists() {
+            module::alias(1)?;
+        }
+        let mut all: Vec<String> = Vec::new();
+        if self == Perf {
+            // Build-ids of programs have nothing to do with it, and take long.
+            all.extend(["-N", "-B"].map(String::from));
+        }
+        all.extend(arguments.iter().map(ToString::to_string));
+        Recorder::of(self.name(), file.path(), &all)
+    }
+
+    /// Has it record to its end.
+    pub fn record(self, file: &TraceFile, arguments: &[&str]) -> Result<Ended> {
+        self.start(file, arguments)?.wait(Reader::KeepsUp)
+    }
+
+    /// The same, and it must succeed and have trace.
+    fn records(self, arguments: &[&str]) -> Result<u64> {
+        let file = self.file();
+        let ended = self.record(&file, arguments)?;
+        let bytes = trace(file.path())?;
+        ensure!(
+            ended.status == 0 && bytes != 0,
+            "{} {arguments:?}: {bytes} bytes of trace, exit status {}: {}",
+            self.name(),
+            ended.status,
+            ended.errors
+        );
+        Ok(bytes)
+    }
+}
+
+/// Bytes of trace in a file.
+fn trace(file: &Path) -> Result<u64> {
+    let bytes = std::fs::read(file)?;
+    let trace = Trace::read(&bytes)?;
+    Ok(trace.rings.values().map(|ring| ring.loss.read).sum())
+}
+
+/// How many pieces of trace perf finds in a file, unless it cannot read it; without its decoder, for which this is no trace.
+fn perf_reads(file: &Path) -> Result<Option<usize>> {
+    let output = Command::new("perf")
+        .args(["script", "-D", "--no-itrace", "-i"])
+        .arg(file)
+        .output()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let pieces = text.matches("PERF_RECORD_AUXTRACE ").count();
+    Ok(output.status.success().then_some(pieces))
+}
+
+const CPU: [&str; 6] = ["-e", "intel_pt/rate=2048/", "-C", "1", "-m", "64,64"];
+
+/// These arguments, until the file has so many bytes.
+fn until<'a>(arguments: &[&'a str], file: &'a TraceFile, bytes: &'a str) -> Vec<&'a str> {
+    let path = file.path().to_str().unwrap_or_default();
+    let workload = ["--", "auxe2e", "workload", "sleep", "--until", path, bytes];
+    [arguments, &workload].concat()
+}

@@ -1,0 +1,414 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The trace unit that QEMU has from a plugin, with the driver `trace_unit`: DMA into AUX pages through a table of regions,
+//! an interrupt for each CPU.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{bail, ensure, Context, Result};
+use auxrec::sys::{page_size, Event, Field, Mapping};
+use pattern_codec::{verify_payload, Follow, Kind, Piece, Reader, HEADER_LEN};
+use perfdata::{Attr, AuxFlags, Flags, Read};
+
+use crate::device::{without_faults, Named};
+use crate::events::probe::{bytes, Probe};
+use crate::events::sampling;
+use crate::hostile::drivers::{accounted, until, Trace};
+use crate::hostile::{attack, set, unpin, Attack, CPU_CLOCK};
+use crate::hotplug;
+use crate::ktap::Skip;
+use crate::module::{self, counter};
+use crate::workload::{pin, spin};
+
+mod asked;
+mod faults;
+mod gone;
+mod rows;
+
+/// The cases.
+pub const ALL: [Attack; 14] = [
+    attack("device, trace unit: every byte, on both CPUs", || {
+        with(every_byte)
+    }),
+    attack("device, trace unit: nobody reads", || with(full)),
+    attack("device, trace unit: the newest trace", || with(overwrite)),
+    attack("device, trace unit: AUX samples", || with(sampled)),
+    attack("device, trace unit: terms that it has, and others", || {
+        with(asked::terms)
+    }),
+    attack("device, trace unit: a user without privilege", || {
+        with(asked::nobody)
+    }),
+    attack("device, trace unit: its interrupts on another CPU", || {
+        with(forwarded)
+    }),
+    attack("device, trace unit: its CPU goes and comes back", || {
+        with(cpu_goes)
+    }),
+    attack("device, trace unit: loses the bus while it traces", || {
+        with(no_master)
+    }),
+    attack("device, trace unit: unbound while it traces", || {
+        with(gone::unbound)
+    }),
+    attack("device, trace unit: removed while it traces", || {
+        with(gone::removed)
+    }),
+    attack(
+        "device, trace unit: loses its power while it traces",
+        || with(gone::powerless),
+    ),
+    attack("device, trace unit: reset while it traces", || {
+        with(gone::reset)
+    }),
+    attack("device, trace unit: the system is suspended", || {
+        with(gone::suspended)
+    }),
+];
+
+/// All of them, and the rows of the matrix.
+pub fn all() -> Vec<Named> {
+    with_faults(faults::rows())
+}
+
+fn with_faults(faults: Vec<Named>) -> Vec<Named> {
+    let named = |case: &'static Attack| -> Named { (case.name.to_owned(), Box::new(case.run)) };
+    let cases = ALL.iter().map(named);
+    cases.chain(faults).chain(rows::rows()).collect()
+}
+
+/// The same for a guest where an IOMMU translates what the units read and write.
+pub fn translated() -> Vec<Named> {
+    let named = |(name, run): Named| -> Named {
+        let name = name.replace("trace unit:", "trace unit, IOMMU:");
+        (name, Box::new(move || without_faults(gone::found, &run)))
+    };
+    let cases = with_faults(faults::translated());
+    cases.into_iter().map(named).collect()
+}
+
+const MODULE: &str = "trace_unit";
+const DRIVER: &str = "/sys/bus/pci/drivers/trace_unit";
+const PMU: &str = "/sys/bus/event_source/devices/trace_unit";
+
+/// Of a ring.
+const PAGES: usize = 8;
+/// Bytes of a packet.
+const PACKET: u64 = 256;
+
+fn with<T>(what: impl FnOnce() -> Result<T>) -> Result<T> {
+    module::with(MODULE, || {
+        ensure!(Path::new(PMU).exists(), "the driver found no device");
+        what()
+    })
+}
+
+/// 1024 bytes in so many microseconds.
+fn attr(rate: u64) -> Result<Attr> {
+    let path = format!("{PMU}/type");
+    let kind = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+    Ok(Attr {
+        kind: kind.trim().parse().context("a PMU's type is no number")?,
+        // The pattern.
+        config1: 1 << 32 | rate,
+        read_format: Read::FORMAT,
+        flags: Flags::DISABLED,
+        ..Attr::default()
+    })
+}
+
+fn open(cpu: i32, rate: u64, overwrite: bool) -> Result<Probe> {
+    Probe::open(&attr(rate)?, -1, cpu, PAGES, overwrite)
+}
+
+/// Whole packets of the stream of `cpu`, of which each byte is right; how many bytes are missing between them.
+fn verify(trace: &[u8], cpu: u16) -> Result<u64> {
+    let streams = follow(trace)?;
+    ensure!(
+        streams.keys().all(|of| *of == cpu),
+        "packets of the CPUs {:?}",
+        streams.keys()
+    );
+    Ok(streams.values().sum())
+}
+
+/// Whole packets of the streams of CPUs, of which each byte is right; how many bytes are missing between those of each CPU.
+fn follow(trace: &[u8]) -> Result<BTreeMap<u16, u64>> {
+    let mut streams: BTreeMap<u16, (Follow, u64)> = BTreeMap::new();
+    for piece in Reader::new(trace) {
+        let Piece::Packet(header, bytes) = piece else {
+            bail!("{} bytes are no packet", piece.bytes().len());
+        };
+        ensure!(
+            header.kind == Kind::Data && header.stream == u32::from(header.cpu) + 1,
+            "a packet of another stream: {header:?}"
+        );
+        let payload = bytes.get(HEADER_LEN..).unwrap_or_default();
+        if let Err(offset) = verify_payload(&header, u16::try_from(HEADER_LEN)?, payload) {
+            bail!("byte {offset} of the packet at {} is wrong", header.pos);
+        }
+        let first = (Follow::from(header.pos), 0);
+        let (follow, missing) = streams.entry(header.cpu).or_insert(first);
+        *missing += follow
+            .packet(&header)
+            .ok()
+            .with_context(|| format!("a packet again: {header:?}"))?;
+    }
+    let missing = |(cpu, (_, missing))| (cpu, missing);
+    Ok(streams.into_iter().map(missing).collect())
+}
+
+/// All that the device has made is recorded, or reported to be lost.
+fn sum(probe: &mut Probe, cpu: u16, lost: u64) -> Result<String> {
+    probe.read_records()?;
+    while probe.read_trace(u64::MAX)? > 0 {}
+    let bytes = accounted(probe, Trace::Contiguous)?;
+    let generated = probe.generated()?;
+    ensure!(
+        generated == bytes + lost,
+        "CPU {cpu}: the device made {generated} bytes: {bytes} are there, {lost} are reported lost"
+    );
+    let missing = verify(&probe.trace, cpu)?;
+    ensure!(
+        missing <= lost,
+        "CPU {cpu}: {missing} bytes are missing, and {lost} are reported lost"
+    );
+    Ok(format!("{bytes} bytes and {lost} lost on CPU {cpu}"))
+}
+
+fn lost() -> Result<u64> {
+    Ok(counter(MODULE, "lost_no_space")? + counter(MODULE, "lost_gap")?)
+}
+
+/// Reads while the device writes. Between a look and the next one it fills a part of the ring.
+fn every_byte() -> Result<String> {
+    let mut said = Vec::new();
+    for cpu in [0, 1] {
+        let before = lost()?;
+        let mut probe = open(i32::from(cpu), 20, false)?;
+        let wanted = 10 * u64::try_from(PAGES * 4096)?;
+        probe.event.enable()?;
+        until("the ring goes round", || {
+            probe.read_records()?;
+            probe.read_trace(u64::MAX)?;
+            // A full ring has turned it off.
+            probe.event.enable()?;
+            Ok(probe.head() >= wanted)
+        })?;
+        probe.event.disable()?;
+        said.push(sum(&mut probe, cpu, lost()? - before)?);
+    }
+    Ok(said.join("; "))
+}
+
+/// The device stops at the end of the space, and says how much it dropped.
+fn full() -> Result<String> {
+    let before = lost()?;
+    let mut probe = open(0, 20, false)?;
+    probe.event.enable()?;
+    until("the ring is full", || {
+        probe.read_records()?;
+        Ok(probe.truncations() != 0)
+    })?;
+    probe.event.disable()?;
+    let lost = lost()? - before;
+    ensure!(
+        probe.head() < u64::try_from(PAGES * 4096)?,
+        "{} bytes are in a ring that was not read",
+        probe.head()
+    );
+    sum(&mut probe, 0, lost)
+}
+
+/// The ring holds the last bytes that the device wrote.
+fn overwrite() -> Result<String> {
+    let mut probe = open(1, 20, true)?;
+    let ring = u64::try_from(PAGES * 4096)?;
+    until("the ring goes round", || {
+        probe.event.enable()?;
+        spin(Duration::from_millis(20));
+        probe.event.disable()?;
+        Ok(probe.head() > 2 * ring)
+    })?;
+    probe.snapshot()?;
+    let generated = probe.generated()?;
+    ensure!(
+        probe.head() == generated,
+        "the device made {generated} bytes, aux_head is {:#x}",
+        probe.head()
+    );
+    // The oldest packet may be half overwritten.
+    let skip = usize::try_from(probe.from.next_multiple_of(PACKET) - probe.from)?;
+    let newest = probe.trace.get(skip..).unwrap_or_default();
+    ensure!(verify(newest, 1)? == 0, "bytes are missing");
+    Ok(format!("{} of {generated} bytes", newest.len()))
+}
+
+/// A sibling samples the newest trace: the unit stops for it, and goes on.
+fn sampled() -> Result<String> {
+    const RING: usize = 16;
+    const SIZE: u32 = 4096;
+    if !sampling::exported()? {
+        bail!(Skip("this kernel does not export perf_output_copy_aux()"));
+    }
+    let attr = attr(20)?;
+    let leader = Event::open(&attr, -1, 0).context("cannot open an event")?;
+    let control = Mapping::new(&leader, 0, (1 + sampling::DATA_PAGES) * page_size(), true)?;
+    set(&control, Field::AuxOffset, bytes(1 + sampling::DATA_PAGES));
+    set(&control, Field::AuxSize, bytes(RING));
+    let offset = bytes(1 + sampling::DATA_PAGES);
+    let _aux = Mapping::new(&leader, offset, RING * page_size(), false)?;
+    let attr = sampling::sampler(CPU_CLOCK, 2_000_000, SIZE);
+    let sibling = Event::open_in(&attr, -1, 0, Some(&leader)).context("cannot open the sampler")?;
+    sibling.set_output(&leader)?;
+    pin(0)?;
+    leader.enable()?;
+    let outcome = until("samples are full of trace", || {
+        spin(Duration::from_millis(5));
+        let samples = sampling::samples(&control)?;
+        let full = |sample: &&sampling::Sample| sample.trace.iter().any(|&byte| byte != 0);
+        Ok(samples.iter().filter(full).count() > 20)
+    });
+    leader.disable()?;
+    unpin()?;
+    outcome?;
+    let (mut ends, mut full) = (0, 0);
+    for sample in sampling::samples(&control)? {
+        // The first ones are of a ring that has not been written yet.
+        let packet = usize::try_from(PACKET)?;
+        let empty = sample
+            .trace
+            .chunks(packet)
+            .take_while(|packet| packet.iter().all(|&byte| byte == 0));
+        let trace = sample
+            .trace
+            .get(packet * empty.count()..)
+            .unwrap_or_default();
+        let Some(last) = trace.len().checked_sub(packet) else {
+            continue;
+        };
+        ensure!(verify(trace, 0)? == 0, "bytes are missing in a sample");
+        let Some(Piece::Packet(header, _)) =
+            Reader::new(trace.get(last..).unwrap_or_default()).next()
+        else {
+            bail!("a sample does not end with a packet");
+        };
+        ensure!(header.pos >= ends, "a sample is older than the one before");
+        ends = header.pos;
+        full += u64::from(trace.len() == sample.trace.len());
+    }
+    ensure!(full > 0, "no sample is full of trace");
+    Ok(format!("{full} samples of {SIZE} bytes"))
+}
+
+/// The lines of a CPU's vector.
+fn interrupts(cpu: usize) -> Result<(String, Vec<u64>)> {
+    let text = fs::read_to_string("/proc/interrupts").context("cannot read /proc/interrupts")?;
+    let mut lines = text.lines().filter(|line| line.ends_with(MODULE));
+    // The first one is that of errors.
+    let line = lines.nth(cpu + 1).context("there is no interrupt")?;
+    let mut words = line.split_whitespace();
+    let number = words.next().unwrap_or_default().trim_end_matches(':');
+    Ok((
+        number.to_owned(),
+        words.map_while(|word| word.parse().ok()).collect(),
+    ))
+}
+
+/// User space has CPU 0 serve the interrupt of CPU 1's unit: it is forwarded.
+fn forwarded() -> Result<String> {
+    let (number, before) = interrupts(1)?;
+    let path = format!("/proc/irq/{number}/smp_affinity_list");
+    fs::write(&path, "0").with_context(|| format!("cannot write to {path}"))?;
+    let lost_before = lost()?;
+    let mut probe = open(1, 20, false)?;
+    probe.event.enable()?;
+    let there = |counts: &[u64]| counts.first().copied().unwrap_or(0);
+    until("the interrupt comes on CPU 0", || {
+        probe.read_records()?;
+        probe.read_trace(u64::MAX)?;
+        probe.event.enable()?;
+        Ok(there(&interrupts(1)?.1) > there(&before) + 5)
+    })?;
+    probe.event.disable()?;
+    sum(&mut probe, 1, lost()? - lost_before)
+}
+
+/// The trace of CPU 1 ends when it goes. When it is back, it serves its interrupt.
+fn cpu_goes() -> Result<String> {
+    if !Path::new(hotplug::ONLINE).exists() {
+        bail!(Skip("this kernel cannot take CPU 1 offline"));
+    }
+    let before = lost()?;
+    let mut probe = open(1, 20, false)?;
+    probe.event.enable()?;
+    until("there is trace", || {
+        probe.read_records()?;
+        Ok(probe.read_trace(u64::MAX)? > 0)
+    })?;
+    hotplug::switch(false)?;
+    let seen = sum(&mut probe, 1, lost()? - before);
+    hotplug::switch(true)?;
+    let seen = seen?;
+    drop(probe);
+
+    let (number, _) = interrupts(1)?;
+    let path = format!("/proc/irq/{number}/smp_affinity_list");
+    let served = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+    ensure!(served.trim() == "1", "CPU {} serves it", served.trim());
+    pin(1)?;
+    let again = every_byte();
+    unpin()?;
+    Ok(format!("{seen}; then {}", again?))
+}
+
+/// The device in sysfs.
+fn device() -> Result<(PathBuf, String)> {
+    for entry in fs::read_dir(DRIVER).with_context(|| format!("cannot read {DRIVER}"))? {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        if name.starts_with("0000:") {
+            return Ok((Path::new("/sys/bus/pci/devices").join(&name), name));
+        }
+    }
+    bail!("the driver has no device")
+}
+
+/// Writes the command register of the device.
+fn command(value: u16) -> Result<()> {
+    use std::os::unix::fs::FileExt;
+    let path = device()?.0.join("config");
+    let file = fs::File::options()
+        .write(true)
+        .open(&path)
+        .with_context(|| format!("cannot open {}", path.display()))?;
+    file.write_all_at(&value.to_le_bytes(), 4)
+        .with_context(|| format!("cannot write to {}", path.display()))
+}
+
+/// The device may not write any more, and raises no interrupt: that is a write, too. The driver finds out when it stops the
+/// unit, and reports a gap.
+fn no_master() -> Result<String> {
+    const MEMORY: u16 = 2;
+    const MASTER: u16 = 4;
+    let before = lost()?;
+    let mut probe = open(0, 20, false)?;
+    command(MEMORY)?;
+    let gap = until("a record tells of a gap", || {
+        probe.event.enable()?;
+        spin(Duration::from_millis(5));
+        probe.event.disable()?;
+        probe.read_records()?;
+        probe.read_trace(u64::MAX)?;
+        let partial = |record: &perfdata::Aux| record.flags.contains(AuxFlags::PARTIAL);
+        Ok(probe.records.iter().any(partial))
+    });
+    command(MEMORY | MASTER)?;
+    gap?;
+    let seen = sum(&mut probe, 0, lost()? - before)?;
+    // A CPU has one event at a time.
+    drop(probe);
+    Ok(format!("{seen}; then {}", every_byte()?))
+}

@@ -1,0 +1,367 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The trace unit goes while both CPUs are traced, and comes back.
+//!
+//! The device's streams go on from one start of a unit to the next, whoever starts it. So the packets that are missing
+//! between the last trace of one driver and the first of the next are exactly what was lost.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{bail, ensure, Context, Result};
+use perfdata::AuxFlags;
+
+use super::{attr, device, every_byte, open, verify, DRIVER, MODULE, PMU};
+use crate::events::probe::Probe;
+use crate::hostile::drivers::{accounted, until, Trace};
+use crate::ktap::Skip;
+use crate::module;
+use crate::workload::spin;
+
+/// How often it goes.
+const TIMES: u64 = 3;
+/// A KiB a millisecond: the reader keeps up while it waits for the device to go.
+const RATE: u64 = 1000;
+
+/// The device in sysfs, also without a driver.
+pub fn found() -> Result<PathBuf> {
+    let devices = "/sys/bus/pci/devices";
+    for entry in fs::read_dir(devices).with_context(|| format!("cannot read {devices}"))? {
+        let path = entry?.path();
+        let is = |file: &str, value: &str| {
+            fs::read_to_string(path.join(file)).is_ok_and(|text| text.trim() == value)
+        };
+        if is("vendor", "0x1234") && is("device", "0x7472") {
+            return Ok(path);
+        }
+    }
+    bail!("there is no such device")
+}
+
+/// Whether the driver is to have recorded or counted each byte until the device went.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Notice {
+    /// The driver has stopped the units.
+    Given,
+    /// It was gone before.
+    None,
+}
+
+fn read(probe: &mut Probe) -> Result<()> {
+    probe.read_records()?;
+    while probe.read_trace(u64::MAX)? > 0 {}
+    Ok(())
+}
+
+/// Whether a record says that trace is missing.
+fn tells(probe: &Probe) -> bool {
+    let lost = AuxFlags::TRUNCATED | AuxFlags::PARTIAL;
+    probe
+        .records
+        .iter()
+        .any(|record| record.flags.intersects(lost))
+}
+
+/// Traces a few kilobytes; the ring is read.
+fn some(probe: &mut Probe) -> Result<()> {
+    let wanted = probe.head() + 8 * 1024;
+    until("there is trace", || {
+        read(probe)?;
+        probe.event.enable()?;
+        Ok(probe.head() >= wanted)
+    })
+}
+
+/// The device goes while both CPUs are traced, several times. Each time nothing of it is left, and the next driver finds
+/// it as good as new.
+fn goes(
+    notice: Notice,
+    away: impl Fn() -> Result<()>,
+    back: impl Fn() -> Result<()>,
+) -> Result<String> {
+    let (mut bytes, mut missing) = (0, 0);
+    for n in 0..TIMES {
+        let mut before = [open(0, RATE, false)?, open(1, RATE, false)?];
+        for probe in &mut before {
+            some(probe)?;
+        }
+        spin(Duration::from_millis(n));
+        away()?;
+        until("the PMU goes", || {
+            for probe in &mut before {
+                read(probe)?;
+            }
+            Ok(!Path::new(PMU).exists())
+        })?;
+        let mut heads = Vec::new();
+        for probe in &mut before {
+            read(probe)?;
+            bytes += accounted(probe, Trace::Contiguous)?;
+            heads.push(probe.head());
+        }
+        ensure!(
+            module::unload(MODULE).is_err(),
+            "the module goes with AUX areas alive"
+        );
+        back()?;
+        until("the PMU is back", || Ok(Path::new(PMU).exists()))?;
+
+        for (cpu, old) in (0..).zip(&mut before) {
+            let mut new = open(i32::from(cpu), RATE, false)?;
+            some(&mut new)?;
+            new.event.disable()?;
+            read(&mut new)?;
+            bytes += accounted(&new, Trace::Contiguous)?;
+            let whole = [&*old.trace, &*new.trace].concat();
+            let gap = verify(&whole, cpu)?;
+            ensure!(
+                gap == 0 || tells(old) || tells(&new),
+                "CPU {cpu}: {gap} bytes are missing, and no record tells"
+            );
+            ensure!(
+                notice == Notice::Given || tells(old),
+                "CPU {cpu}: the device was gone, and no record tells"
+            );
+            missing += gap;
+        }
+        let now: Vec<_> = before.iter().map(Probe::head).collect();
+        ensure!(heads == now, "trace of a device that is gone");
+    }
+    Ok(format!(
+        "{TIMES} times, {bytes} bytes, {missing} reported lost; then {}",
+        every_byte()?
+    ))
+}
+
+fn write(path: impl AsRef<Path>, text: &str) -> Result<()> {
+    let path = path.as_ref();
+    fs::write(path, text).with_context(|| format!("cannot write to {}", path.display()))
+}
+
+/// The driver gives the device up.
+pub fn unbound() -> Result<String> {
+    let name = device()?.1;
+    goes(
+        Notice::Given,
+        || write(Path::new(DRIVER).join("unbind"), &name),
+        || write(Path::new(DRIVER).join("bind"), &name),
+    )
+}
+
+/// The kernel forgets the device.
+pub fn removed() -> Result<String> {
+    goes(
+        Notice::Given,
+        || write(device()?.0.join("remove"), "1"),
+        || write("/sys/bus/pci/rescan", "1"),
+    )
+}
+
+/// Its slot loses the power, and only then the kernel is told to forget it: its registers can't be read any more, it is reset,
+/// and its mappings and interrupts are given up behind it.
+pub fn powerless() -> Result<String> {
+    let Some(slot) = Slot::of(&found()?)? else {
+        bail!(Skip("the device is in no slot"));
+    };
+    let control = slot.control()?;
+    goes(
+        Notice::None,
+        || {
+            let path = device()?.0;
+            slot.set(control | Slot::POWER_OFF)?;
+            spin(Duration::from_millis(5));
+            write(path.join("remove"), "1")
+        },
+        || {
+            slot.set(control)?;
+            write("/sys/bus/pci/rescan", "1")
+        },
+    )
+}
+
+/// Both CPUs are traced while something is done to the device that the driver is not told of. The bytes that are missing are
+/// reported to be lost, the same events go on, and so do those after them.
+fn goes_on(what: impl Fn() -> Result<()>) -> Result<String> {
+    let (mut bytes, mut missing) = (0, 0);
+    for n in 0..TIMES {
+        let mut probes = [open(0, RATE, false)?, open(1, RATE, false)?];
+        for probe in &mut probes {
+            some(probe)?;
+        }
+        spin(Duration::from_millis(n));
+        what()?;
+        for (cpu, probe) in (0..).zip(&mut probes) {
+            // Whatever the device still does, the driver stops it here.
+            probe.event.disable()?;
+            probe.event.enable()?;
+            some(probe)?;
+            probe.event.disable()?;
+            read(probe)?;
+            bytes += accounted(probe, Trace::Contiguous)?;
+            let gap = verify(&probe.trace, cpu)?;
+            ensure!(
+                gap == 0 || tells(probe),
+                "CPU {cpu}: {gap} bytes are missing, and no record tells"
+            );
+            missing += gap;
+        }
+        drop(probes);
+        every_byte()?;
+    }
+    Ok(format!(
+        "{TIMES} times, {bytes} bytes, {missing} reported lost"
+    ))
+}
+
+/// User space has the kernel reset the device: it goes to D3 and back, and its registers are lost. The bus is not reset: the
+/// emulated port does not show its link afterwards, so the kernel takes the device for gone.
+pub fn reset() -> Result<String> {
+    let path = device()?.0;
+    let method = path.join("reset_method");
+    if !method.exists() {
+        bail!(Skip("this kernel can't reset the device"));
+    }
+    write(method, "pm")?;
+    goes_on(|| write(path.join("reset"), "1"))
+}
+
+/// The system makes an image of its memory, which it can't write anywhere, and goes on: all devices are suspended meanwhile,
+/// and CPU 1 goes offline. The event of CPU 0 goes on by itself. The unit has not tried to write meanwhile.
+pub fn suspended() -> Result<String> {
+    const ENODEV: i32 = 19;
+    const MIB: usize = 256;
+    let state = "/sys/power/state";
+    if !fs::read_to_string(state).is_ok_and(|states| states.contains("disk")) {
+        bail!(Skip("this kernel doesn't hibernate"));
+    }
+    write("/sys/power/disk", "shutdown")?;
+    // Its ring lasts for seconds, and is reported by small pieces.
+    let attr = perfdata::Attr {
+        aux_watermark: 16 * 1024,
+        ..attr(5 * RATE)?
+    };
+    let (mut bytes, mut full) = (0, 0);
+    for _ in 0..TIMES {
+        let mut probe = Probe::open(&attr, -1, 0, MIB, false)?;
+        some(&mut probe)?;
+        let image = fs::write(state, "disk");
+        reopen()?;
+        let error = image.err().context("the image was written somewhere")?;
+        ensure!(
+            error.raw_os_error() == Some(ENODEV),
+            "the system was not suspended: {error}"
+        );
+        let wanted = probe.head() + 64 * 1024;
+        until("the event goes on", || {
+            read(&mut probe)?;
+            // A full ring has turned it off.
+            if probe.truncations() > 0 {
+                probe.event.enable()?;
+            }
+            Ok(probe.head() >= wanted)
+        })?;
+        probe.event.disable()?;
+        read(&mut probe)?;
+        bytes += accounted(&probe, Trace::Contiguous)?;
+        let partial = |record: &perfdata::Aux| record.flags.contains(AuxFlags::PARTIAL);
+        ensure!(
+            !probe.records.iter().any(partial),
+            "the unit ran while the device was suspended"
+        );
+        let gap = verify(&probe.trace, 0)?;
+        match probe.truncations() {
+            0 => ensure!(gap == 0, "{gap} bytes are missing, and no record tells"),
+            _ => full += 1,
+        }
+    }
+    ensure!(full < TIMES, "the ring was always full before");
+    Ok(format!(
+        "{TIMES} times, {bytes} bytes; then {}",
+        every_byte()?
+    ))
+}
+
+/// Opens the port again that results go to. The driver of these ports drops what the host says while it restores them, and
+/// so takes it for closed: a write would wait for ever. A driver that is bound anew asks again.
+fn reopen() -> Result<()> {
+    const PORT: &str = "/dev/vport0p1";
+    let driver = Path::new("/sys/bus/virtio/drivers/virtio_console");
+    let mut devices = fs::read_dir(driver)
+        .with_context(|| format!("cannot read {}", driver.display()))?
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let device = devices
+        .find(|name| name.starts_with("virtio"))
+        .context("there are no ports")?;
+    write(driver.join("unbind"), &device)?;
+    write(driver.join("bind"), &device)?;
+    let mut port = Err(std::io::ErrorKind::NotFound.into());
+    until("the port is there", || {
+        port = fs::File::options().write(true).open(PORT);
+        Ok(port.is_ok())
+    })?;
+    let port = port.with_context(|| format!("cannot open {PORT}"))?;
+    rustix::stdio::dup2_stdout(&port).context("cannot write to the port")?;
+    rustix::stdio::dup2_stderr(&port).context("cannot write to the port")
+}
+
+/// The port above the device.
+struct Slot {
+    config: fs::File,
+    /// The offset of the slot's control register.
+    at: u64,
+}
+
+impl Slot {
+    const POWER_OFF: u16 = 1 << 10;
+
+    /// [`None`] if it is no port.
+    fn of(device: &Path) -> Result<Option<Self>> {
+        let path = fs::canonicalize(device).context("the device has no place in sysfs")?;
+        let path = path
+            .parent()
+            .context("the device has no parent")?
+            .join("config");
+        if !path.exists() {
+            return Ok(None);
+        }
+        let config = fs::File::options()
+            .read(true)
+            .write(true)
+            .open(&path)
+            .with_context(|| format!("cannot open {}", path.display()))?;
+        let mut slot = Self { config, at: 0 };
+        // The list of capabilities: where one is, its number, and where the next one is.
+        let mut at = slot.read(0x34)? & 0xff;
+        while at != 0 {
+            let head = slot.read(at.into())?;
+            if head & 0xff == 0x10 {
+                slot.at = u64::from(at) + 0x18;
+                return Ok(Some(slot));
+            }
+            at = head >> 8;
+        }
+        Ok(None)
+    }
+
+    fn read(&self, at: u64) -> Result<u16> {
+        use std::os::unix::fs::FileExt;
+        let mut bytes = [0; 2];
+        self.config
+            .read_exact_at(&mut bytes, at)
+            .context("cannot read the port's registers")?;
+        Ok(u16::from_le_bytes(bytes))
+    }
+
+    fn control(&self) -> Result<u16> {
+        self.read(self.at)
+    }
+
+    fn set(&self, control: u16) -> Result<()> {
+        use std::os::unix::fs::FileExt;
+        let bytes = control.to_le_bytes();
+        self.config
+            .write_all_at(&bytes, self.at)
+            .context("cannot write the port's registers")
+    }
+}

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What perf's core demands of a driver, as far as it is to be seen from outside and no recording shows it.
+
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::{bail, ensure, Context, Result};
+use auxrec::sys::{Event, Field, Mapping};
+use perfdata::Flags;
+
+use crate::events::sampling::faults;
+use crate::hostile::{
+    attack, aux, base, beside, bytes, get, records, set, sleep, software, traced, unpin, Attack,
+    Victim, DUMMY, PATIENCE,
+};
+use crate::hotplug::{switch, ONLINE};
+use crate::ktap::Skip;
+use crate::module::{self, counter};
+use crate::workload::pin;
+
+/// All cases.
+pub const ALL: [Attack; 2] = [
+    attack("ITRACE_START once an event", itrace_start),
+    attack("failed begins, each by its cause", failed_begins),
+];
+
+/// perf tells of it whenever an event is scheduled in, until the driver says that the trace has started.
+fn itrace_start() -> Result<String> {
+    let before = of_cpu()?;
+    of_task()?;
+    Ok(format!("{before} before it started, 1 after"))
+}
+
+/// How many records tell that a trace starts.
+fn told(control: &Mapping) -> usize {
+    const ITRACE_START: u32 = 12;
+    let records = records(control);
+    records.iter().filter(|&&kind| kind == ITRACE_START).count()
+}
+
+fn of_cpu() -> Result<usize> {
+    let event = Event::open(&traced("pattern")?, -1, 0)?;
+    let control = base(&event)?;
+
+    // Without an AUX ring no trace starts.
+    for _ in 0..5 {
+        event.enable()?;
+        event.disable()?;
+    }
+    let before = told(&control);
+    ensure!(
+        before >= 5,
+        "{before} records of 5 times that the event was scheduled in without a ring"
+    );
+
+    let _aux = aux(&event, &control, 16)?;
+    for n in 1..=10 {
+        event.enable()?;
+        sleep(2);
+        event.set_period(n)?;
+        sleep(2);
+        event.disable()?;
+        set(&control, Field::AuxTail, get(&control, Field::AuxHead));
+        ensure!(
+            told(&control) == before + 1,
+            "{} records after {n} times",
+            told(&control) - before
+        );
+    }
+    Ok(before)
+}
+
+/// Children write to the ring of their parent, whose trace has started.
+fn of_task() -> Result<()> {
+    let mut attr = traced("pattern")?;
+    attr.flags |= Flags::INHERIT;
+    let task = Victim::open(&attr, 0, 1, 16)?;
+    pin(1)?;
+    task.event.enable()?;
+    for _ in 0..5 {
+        faults()?;
+    }
+    task.event.disable()?;
+    unpin()?;
+    let told = told(task.control()?);
+    ensure!(told == 1, "{told} records of a task with children");
+    Ok(())
+}
+
+/// What the framework counts when a begin fails.
+const CAUSES: [&str; 7] = [
+    "begin_no_ring",
+    "begin_not_mapped",
+    "begin_no_space",
+    "begin_foreign",
+    "begin_refused",
+    "begin_offline",
+    "add_busy",
+];
+
+/// `fault=8`: the driver refuses to start.
+const FAULT_START: u64 = 8 << 4;
+
+/// How much each of these has moved while `f` ran.
+fn moved(pmu: &str, f: impl FnOnce() -> Result<()>) -> Result<Vec<(&'static str, u64)>> {
+    let now = || {
+        CAUSES
+            .into_iter()
+            .map(|name| counter(pmu, name))
+            .collect::<Result<Vec<u64>>>()
+    };
+    let before = now()?;
+    f()?;
+    let moved = now()?.into_iter().zip(before).map(|(now, then)| now - then);
+    Ok(CAUSES
+        .into_iter()
+        .zip(moved)
+        .filter(|&(_, by)| by > 0)
+        .collect())
+}
+
+/// That this counter moves, and no other.
+fn only(pmu: &str, cause: &'static str, f: impl FnOnce() -> Result<()>) -> Result<()> {
+    let moved = moved(pmu, f).context(cause)?;
+    ensure!(
+        matches!(moved[..], [(name, _)] if name == cause),
+        "{cause} of {pmu} was provoked, and {moved:?} moved"
+    );
+    Ok(())
+}
+
+fn failed_begins() -> Result<String> {
+    let Some((second, module)) = module::load_second()? else {
+        bail!(Skip("there is no second driver"));
+    };
+    let seen = causes(second);
+    // Nothing of it is open any more.
+    module::unload(module)?;
+    seen?;
+    let tries = offline()?;
+    Ok(format!(
+        "each alone, the last after {tries} times that a CPU went"
+    ))
+}
+
+fn causes(second: &str) -> Result<()> {
+    let once = |event: &Event| -> Result<()> {
+        event.enable()?;
+        sleep(2);
+        Ok(event.disable()?)
+    };
+
+    for pmu in ["pattern", second] {
+        let attr = traced(pmu)?;
+        let event = Event::open(&attr, -1, 0)?;
+        only(pmu, "begin_no_ring", || once(&event))?;
+
+        let control = base(&event)?;
+        only(pmu, "begin_not_mapped", || once(&event))?;
+
+        let area = aux(&event, &control, 4)?;
+        let traced = || -> Result<()> {
+            let end = Instant::now() + PATIENCE;
+            while get(&control, Field::AuxHead) == 0 {
+                ensure!(Instant::now() < end, "nothing was traced");
+                once(&event)?;
+            }
+            Ok(())
+        };
+        let none = moved(pmu, traced)?;
+        ensure!(none.is_empty(), "{none:?} moved where there is a ring");
+
+        // Full, as a reader that reads nothing has it, and with a tail that makes no sense.
+        let head = get(&control, Field::AuxHead);
+        let tails = [
+            head.wrapping_sub(bytes(4) - 1),
+            head.wrapping_add(1),
+            head.wrapping_sub(bytes(4)),
+        ];
+        for tail in tails {
+            set(&control, Field::AuxTail, tail);
+            only(pmu, "begin_no_space", || once(&event))?;
+            let now = get(&control, Field::AuxHead);
+            ensure!(now == head, "{} bytes without room", now - head);
+        }
+
+        // Unmapped, it is as before.
+        drop(area);
+        only(pmu, "begin_not_mapped", || once(&event))?;
+        drop((control, event));
+    }
+
+    let mut attr = traced("pattern")?;
+    attr.config1 = FAULT_START;
+    let victim = Victim::open(&attr, -1, 0, 4)?;
+    only("pattern", "begin_refused", || once(&victim.event))?;
+    drop(victim);
+
+    for [owner, stranger] in [["pattern", second], [second, "pattern"]] {
+        let victim = Victim::open(&traced(owner)?, -1, 0, 4)?;
+        let between = Event::open(&software(DUMMY, 0), -1, 0)?;
+        between.set_output(&victim.event)?;
+        let event = Event::open(&traced(stranger)?, -1, 0)?;
+        event.set_output(&between).context("cannot redirect")?;
+        only(stranger, "begin_foreign", || once(&event))?;
+    }
+    Ok(())
+}
+
+/// Between the framework's teardown and perf's own there is little time, in which an event can only be started by an
+/// interrupt from another CPU. How often it took.
+fn offline() -> Result<u32> {
+    const TIMES: u32 = 100;
+    if !Path::new(ONLINE).exists() {
+        bail!(Skip("this kernel cannot take CPU 1 offline"));
+    }
+    pin(0)?;
+    let end = Instant::now() + 6 * PATIENCE;
+    for n in 1..=TIMES {
+        let victim = Victim::open(&traced("pattern")?, -1, 1, 16)?;
+        victim.event.enable()?;
+        let seen = moved("pattern", || {
+            let other = |k: u64| {
+                // Stops the event, and starts it.
+                let _ = victim.event.set_period(k + 1);
+                victim.release();
+            };
+            beside(other, || switch(false))
+        });
+        switch(true)?;
+        match seen?[..] {
+            [("begin_offline", _)] => {
+                unpin()?;
+                return Ok(n);
+            }
+            [] if Instant::now() < end => (),
+            ref seen => {
+                unpin()?;
+                bail!("begin_offline was provoked {n} times, and {seen:?} moved");
+            }
+        }
+    }
+    unpin()?;
+    bail!("begin_offline did not move in {TIMES} times that a CPU went")
+}

@@ -1,0 +1,494 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Hostile drivers: the module `hostile`, whose PMUs do in safe code what no driver should.
+//!
+//! Each case loads one of them, uses it as a recorder does beside a driver that behaves, and unloads it. Then the kernel has said
+//! nothing, the module could be unloaded, the records of perf are in order, and the other driver's trace is complete.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{bail, ensure, Context, Result};
+use auxrec::sys::Event;
+use perfdata::{Attr, AuxFlags, Flags};
+
+use crate::events::probe::Probe;
+use crate::events::siblings::{PAUSE, RESUME};
+use crate::hostile::failing;
+use crate::hostile::{attack, sleep, software, traced, unpin, Attack, Victim, CPU_CLOCK};
+use crate::hotplug;
+use crate::ktap::Skip;
+use crate::module::{self, counter};
+use crate::workload::{pin, spin};
+
+/// What perf's records say of the trace of a hostile driver.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Trace {
+    /// Each record begins where the one before ends.
+    Contiguous,
+    /// There is padding between records, which has none.
+    Padded,
+    /// There is none.
+    Empty,
+    /// There may be some, until the PMU is gone.
+    Gone,
+}
+
+/// A driver of the module's.
+struct Driver {
+    /// Its number: the module's parameter.
+    number: u8,
+    /// The name of its PMU.
+    pmu: &'static str,
+    trace: Trace,
+    /// A PMU that is opened on the same CPU.
+    twin: Option<&'static str>,
+}
+
+const fn driver(number: u8, pmu: &'static str, trace: Trace) -> Driver {
+    Driver {
+        number,
+        pmu,
+        trace,
+        twin: None,
+    }
+}
+
+const DRIVERS: [Driver; 26] = [
+    driver(1, "hostile_forgets", Trace::Contiguous),
+    driver(2, "hostile_interrupts_off", Trace::Contiguous),
+    driver(3, "hostile_overclaim", Trace::Contiguous),
+    driver(4, "hostile_never_commits", Trace::Empty),
+    driver(5, "hostile_flushes", Trace::Contiguous),
+    driver(6, "hostile_skips", Trace::Padded),
+    driver(7, "hostile_stale", Trace::Contiguous),
+    driver(8, "hostile_writes_in_pause", Trace::Contiguous),
+    driver(9, "hostile_reenters", Trace::Contiguous),
+    Driver {
+        twin: Some("hostile_twin_b"),
+        // All: each needs the other.
+        ..driver(0, "hostile_twin_a", Trace::Contiguous)
+    },
+    driver(12, "hostile_timers", Trace::Contiguous),
+    driver(13, "hostile_never", Trace::Contiguous),
+    driver(14, "hostile_keeps", Trace::Contiguous),
+    driver(15, "hostile_setup_fails", Trace::Contiguous),
+    driver(16, "hostile_start_fails", Trace::Contiguous),
+    driver(17, "hostile_registers", Trace::Contiguous),
+    driver(20, "hostile_drop_event_init", Trace::Gone),
+    driver(21, "hostile_drop_event", Trace::Gone),
+    driver(22, "hostile_drop_setup_aux", Trace::Gone),
+    driver(23, "hostile_drop_buffer", Trace::Gone),
+    driver(24, "hostile_drop_start", Trace::Gone),
+    driver(25, "hostile_drop_tick", Trace::Gone),
+    driver(26, "hostile_drop_quiesce", Trace::Gone),
+    driver(27, "hostile_drop_deferred", Trace::Gone),
+    driver(28, "hostile_drop_pause", Trace::Gone),
+    driver(29, "hostile_drop_failing", Trace::Gone),
+];
+
+macro_rules! cases {
+    ($($name:literal: $index:literal,)*) => {
+        [$(attack($name, || DRIVERS[$index].run()),)*
+            attack("hostile driver: counter that refuses", counting),
+            attack("hostile driver: frees its interrupt as its CPU goes", frees_interrupt),
+            attack("hostile driver: frees its interrupt in its handler", frees_in_handler)]
+    };
+}
+
+/// The cases.
+pub const ALL: [Attack; 29] = cases! {
+    "hostile driver: forgets its registration": 0,
+    "hostile driver: drops its registration with interrupts off at exit": 1,
+    "hostile driver: claims more than it wrote": 2,
+    "hostile driver: never commits": 3,
+    "hostile driver: flushes at every callback": 4,
+    "hostile driver: skips everything": 5,
+    "hostile driver: commits another transaction's bytes": 6,
+    "hostile driver: writes while paused": 7,
+    "hostile driver: re-enters from every callback": 8,
+    "hostile driver: mixes two PMUs": 9,
+    "hostile driver: timers of no time": 10,
+    "hostile driver: timer of all time": 11,
+    "hostile driver: keeps memory beyond the AUX area": 12,
+    "hostile driver: fails in setup_aux": 13,
+    "hostile driver: fails in start": 14,
+    "hostile driver: registers in callbacks": 15,
+    "hostile driver: drops its registration in event_init": 16,
+    "hostile driver: drops its registration with an event": 17,
+    "hostile driver: drops its registration in setup_aux": 18,
+    "hostile driver: drops its registration in free_aux": 19,
+    "hostile driver: drops its registration in start": 20,
+    "hostile driver: drops its registration in tick": 21,
+    "hostile driver: drops its registration in quiesce": 22,
+    "hostile driver: drops its registration in deferred": 23,
+    "hostile driver: drops its registration in pause": 24,
+    "hostile driver: drops its registration where setup_aux fails": 25,
+};
+
+const MODULE: &str = "hostile";
+
+/// Longer than a task takes to unregister a PMU.
+const SOON: Duration = Duration::from_secs(20);
+
+/// Loads the module with one driver, or all; unloads it when `what` is done.
+fn with<T>(number: u8, what: impl FnOnce() -> Result<T>) -> Result<T> {
+    let file = format!("/modules/{MODULE}.ko");
+    if !Path::new(&file).exists() {
+        bail!(Skip("the modules have no tests on this kernel"));
+    }
+    module::tool("insmod", &[&file, &format!("driver={number}")])?;
+    let seen = what();
+    let unused = until("references to the module are gone", || {
+        Ok(module::references(MODULE)? == 0)
+    });
+    let unloaded = unused.and_then(|()| module::unload(MODULE));
+    // The reason why it cannot be unloaded may be why the case failed.
+    let seen = seen?;
+    unloaded.context("something holds the hostile driver")?;
+    Ok(seen)
+}
+
+pub fn until(what: &str, mut done: impl FnMut() -> Result<bool>) -> Result<()> {
+    let end = Instant::now() + SOON;
+    while !done()? {
+        ensure!(
+            Instant::now() < end,
+            "not within {} s: {what}",
+            SOON.as_secs()
+        );
+        sleep(5);
+    }
+    Ok(())
+}
+
+fn is_registered(pmu: &str) -> bool {
+    Path::new("/sys/bus/event_source/devices")
+        .join(pmu)
+        .exists()
+}
+
+impl Driver {
+    fn run(&self) -> Result<String> {
+        // What is forgotten is leaked: kmemleak would say so.
+        if self.number == 1 && failing::debug() {
+            bail!(Skip("what a driver forgets is leaked"));
+        }
+        with(self.number, || self.attacked())
+    }
+
+    fn attacked(&self) -> Result<String> {
+        let attr = Attr {
+            // Every packet says where it belongs; 512 KiB/s.
+            config: 512,
+            ..traced("pattern")?
+        };
+        pin(0)?;
+        let lost = counter("pattern", "lost_no_space")?;
+        let mut beside = Probe::open(&attr, -1, 0, 64, false)?;
+        beside.event.enable()?;
+        let seen = self.used(&mut beside);
+        beside.event.disable()?;
+        unpin()?;
+
+        beside.read_records()?;
+        while beside.read_trace(u64::MAX)? > 0 {}
+        let bytes = accounted(&beside, Trace::Padded).context("the driver beside it")?;
+        let lost = counter("pattern", "lost_no_space")? - lost;
+        let generated = beside.generated()?;
+        ensure!(
+            generated == bytes + lost,
+            "the driver beside it generated {generated} bytes: {bytes} are there, {lost} lost"
+        );
+        ensure!(bytes > 0, "the driver beside it has no trace");
+        drop(beside);
+
+        let seen = seen?;
+        if self.trace == Trace::Gone {
+            until("the PMU is unregistered", || Ok(!is_registered(self.pmu)))?;
+        }
+        Ok(format!("{seen}; beside it {bytes} bytes"))
+    }
+
+    /// Everything that user space does.
+    fn used(&self, beside: &mut Probe) -> Result<String> {
+        let mut sum = 0;
+        for overwrite in [false, true] {
+            let seen = self.recorded(overwrite, beside);
+            match seen {
+                Ok(bytes) => sum += bytes,
+                // Its PMU goes while it is used: anything may fail.
+                Err(_) if self.trace == Trace::Gone => {}
+                Err(error) => return Err(error),
+            }
+        }
+        for step in [Self::unmapped, Self::paused, Self::forked] {
+            match step(self, beside) {
+                Err(error) if self.trace != Trace::Gone => return Err(error),
+                _ => {}
+            }
+        }
+        match self.trace {
+            Trace::Empty => ensure!(sum == 0, "{sum} bytes that nothing committed"),
+            Trace::Gone => {}
+            _ => ensure!(sum > 0, "it has no trace"),
+        }
+        Ok(format!("{sum} bytes"))
+    }
+
+    fn attr(&self) -> Result<Attr> {
+        Ok(Attr {
+            config: 0,
+            ..traced(self.pmu)?
+        })
+    }
+
+    /// Opens it where `setup_aux()` may fail every other time.
+    fn open(&self, attr: &Attr, overwrite: bool) -> Result<Probe> {
+        Probe::open(attr, -1, 0, 4, overwrite).or_else(|_| Probe::open(attr, -1, 0, 4, overwrite))
+    }
+
+    /// Records in this mode, with its twin if it has one.
+    fn recorded(&self, overwrite: bool, beside: &mut Probe) -> Result<u64> {
+        let twin = match self.twin {
+            Some(pmu) => {
+                let attr = Attr {
+                    config: 0,
+                    ..traced(pmu)?
+                };
+                Some(Probe::open(&attr, -1, 0, 4, overwrite)?)
+            }
+            None => None,
+        };
+        let attr = self.attr()?;
+        let mut probe = self.open(&attr, overwrite)?;
+        if let Some(twin) = &twin {
+            twin.event.enable()?;
+        }
+        for n in 0..12 {
+            probe.event.enable()?;
+            spin(Duration::from_millis(6));
+            probe.read_records()?;
+            if !overwrite {
+                probe.read_trace(u64::MAX)?;
+            }
+            read(beside)?;
+            // perf stops and starts it.
+            probe.event.set_period(n + 2)?;
+            if n % 3 == 0 {
+                probe.event.disable()?;
+            }
+        }
+        probe.event.disable()?;
+        if let Some(mut twin) = twin {
+            twin.event.disable()?;
+            twin.read_records()?;
+            if !overwrite {
+                while twin.read_trace(u64::MAX)? > 0 {}
+                accounted(&twin, self.trace).context("its twin")?;
+            }
+        }
+        probe.read_records()?;
+        if overwrite {
+            // The head is what the driver says.
+            return Ok(0);
+        }
+        while probe.read_trace(u64::MAX)? > 0 {}
+        accounted(&probe, self.trace)
+    }
+
+    /// Unmaps it while it runs, in each order.
+    fn unmapped(&self, beside: &mut Probe) -> Result<()> {
+        for n in 0..6 {
+            let opened = Victim::open(&self.attr()?, -1, 0, 4);
+            let mut victim = match opened {
+                Ok(victim) => victim,
+                Err(_) => Victim::open(&self.attr()?, -1, 0, 4)?,
+            };
+            victim.event.enable()?;
+            spin(Duration::from_millis(3));
+            read(beside)?;
+            if n % 3 == 0 {
+                drop(victim.unmap());
+                spin(Duration::from_millis(2));
+            } else if n % 3 == 1 {
+                let Victim { aux, base, event } = victim;
+                drop(event);
+                drop(base);
+                drop(aux);
+            }
+        }
+        Ok(())
+    }
+
+    /// Has it paused and resumed by others.
+    fn paused(&self, beside: &mut Probe) -> Result<()> {
+        let victim = Victim::open(&self.attr()?, -1, 0, 8)
+            .or_else(|_| Victim::open(&self.attr()?, -1, 0, 8))?;
+        let sibling = |period, aux_action| {
+            let attr = Attr {
+                aux_action,
+                ..software(CPU_CLOCK, period)
+            };
+            Event::open_in(&attr, -1, 0, Some(&victim.event))
+        };
+        let _siblings = [sibling(1_300_000, PAUSE)?, sibling(1_700_000, RESUME)?];
+        for _ in 0..20 {
+            victim.event.enable()?;
+            spin(Duration::from_millis(4));
+            victim.release();
+            victim.read();
+            read(beside)?;
+        }
+        victim.event.disable()?;
+        Ok(())
+    }
+
+    /// Has children inherit it.
+    fn forked(&self, beside: &mut Probe) -> Result<()> {
+        let mut attr = self.attr()?;
+        attr.flags |= Flags::INHERIT;
+        let open = || Victim::open(&attr, 0, 0, 4);
+        let victim = open().or_else(|_| open())?;
+        victim.event.enable()?;
+        for _ in 0..4 {
+            Command::new("true").status().context("cannot start true")?;
+            victim.release();
+            victim.read();
+            read(beside)?;
+        }
+        victim.event.disable()?;
+        Ok(())
+    }
+}
+
+/// Reads what there is.
+fn read(probe: &mut Probe) -> Result<()> {
+    probe.read_records()?;
+    probe.read_trace(u64::MAX)?;
+    Ok(())
+}
+
+/// That the records account for all that was read, and for no more; how many bytes they have.
+pub fn accounted(probe: &Probe, trace: Trace) -> Result<u64> {
+    ensure!(
+        probe.lost_records == 0,
+        "{} records are lost",
+        probe.lost_records
+    );
+    let mut end = 0;
+    let mut sum = 0;
+    for record in &probe.records {
+        let padded = trace == Trace::Padded && record.offset > end;
+        ensure!(
+            record.offset == end || padded,
+            "a record begins at {:#x}, and the one before ends at {end:#x}",
+            record.offset
+        );
+        ensure!(
+            !record.flags.contains(AuxFlags::OVERWRITE),
+            "a record of a ring that is read says that it was overwritten"
+        );
+        end = record.offset + record.size;
+        sum += record.size;
+    }
+    let head = probe.head();
+    ensure!(
+        head == end || trace == Trace::Padded && head > end,
+        "aux_head is {head:#x}, and the last record ends at {end:#x}"
+    );
+    ensure!(
+        u64::try_from(probe.trace.len())? == head,
+        "{} bytes were read, and aux_head is {head:#x}",
+        probe.trace.len()
+    );
+    Ok(sum)
+}
+
+/// A counter whose callbacks fail and which counts beyond all bounds.
+fn counting() -> Result<String> {
+    with(3, || {
+        let attr = Attr {
+            config: 0,
+            ..traced("hostile_counter")?
+        };
+        let events = [
+            Event::open(&attr, -1, 0)?,
+            Event::open(&attr, -1, 0)?,
+            Event::open(&attr, 0, -1)?,
+        ];
+        let mut read = 0;
+        for n in 0..40 {
+            for event in &events {
+                event.enable()?;
+            }
+            spin(Duration::from_millis(1));
+            for event in &events {
+                event.count()?;
+                read += 1;
+                if n % 3 == 0 {
+                    event.disable()?;
+                }
+            }
+        }
+        Ok(format!("read {read} times"))
+    })
+}
+
+/// A driver drops its interrupt in `cpu_offline()`, which perf's core calls with the lock of CPU hotplug held.
+fn frees_interrupt() -> Result<String> {
+    let served = || Ok::<_, anyhow::Error>(line_interrupts()?.is_some());
+    if !Path::new(hotplug::ONLINE).exists() {
+        bail!(Skip("this kernel cannot take CPU 1 offline"));
+    }
+    // The unit's events live where the PMU was registered. CPU 0 does not go.
+    pin(1)?;
+    let outcome = with(18, || {
+        unpin()?;
+        ensure!(is_registered(LINE), "the driver found no device");
+        ensure!(served()?, "there is no interrupt");
+        let attr = Attr {
+            config: 0,
+            sample_period: 0,
+            ..traced(LINE)?
+        };
+        let opened = Victim::open(&attr, -1, 1, 4)?;
+        opened.event.enable()?;
+        hotplug::switch(false)?;
+        ensure!(!served()?, "the interrupt is still there");
+        hotplug::switch(true)?;
+        drop(opened);
+        Ok("freed".to_owned())
+    });
+    unpin()?;
+    // Whatever came of it: the next case finds two CPUs.
+    hotplug::switch(true)?;
+    outcome
+}
+
+/// It stays until the device has no driver.
+fn frees_in_handler() -> Result<String> {
+    let seen = with(19, || {
+        ensure!(is_registered(LINE), "the driver found no device");
+        until("the interrupt comes", || Ok(line_interrupts()? == Some(1)))?;
+        Ok("an interrupt".to_owned())
+    })?;
+    ensure!(line_interrupts()?.is_none(), "the interrupt is still there");
+    Ok(seen)
+}
+
+/// The PMU of the hostile driver of a device, and its interrupt.
+const LINE: &str = "hostile_line";
+
+/// How often its interrupt has come; [`None`] if there is none.
+fn line_interrupts() -> Result<Option<u64>> {
+    let text =
+        std::fs::read_to_string("/proc/interrupts").context("cannot read /proc/interrupts")?;
+    let line = text.lines().find(|line| line.ends_with(LINE));
+    let counts = |line: &str| {
+        let words = line.split_whitespace().skip(1);
+        words.map_while(|word| word.parse::<u64>().ok()).sum()
+    };
+    Ok(line.map(counts))
+}

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Cases of trace that is compressed in the file.
+
+use std::process::Command;
+
+use anyhow::{ensure, Context, Result};
+
+use crate::pattern;
+use crate::recorder::{accounted, end, size, wait_for, with, Commander, Steps};
+use crate::recording::{released, Seen, PAGE};
+use crate::recording::{Recorder, TraceFile};
+
+/// The cases, by their names.
+pub const ALL: [(&str, Steps); 3] = [
+    ("compressed trace", whole),
+    ("compressed snapshots", snapshots),
+    ("compressed trace, killed", killed),
+];
+
+/// Runs auxrec; its exit status, and what it wrote.
+pub fn auxrec(arguments: &[&str]) -> Result<(Option<i32>, String)> {
+    let output = Command::new("auxrec").args(arguments).output()?;
+    let text = [output.stdout, output.stderr].concat();
+    Ok((
+        output.status.code(),
+        String::from_utf8_lossy(&text).into_owned(),
+    ))
+}
+
+/// The plain file of a compressed one: it holds the same, and it is larger.
+pub fn plain(file: &TraceFile, name: &str) -> Result<TraceFile> {
+    let plain = TraceFile::new(&format!("{name} plain"));
+    let path = |file: &TraceFile| file.path().display().to_string();
+    let (status, text) = auxrec(&["convert", &path(file), &path(&plain)])?;
+    ensure!(status == Some(0), "auxrec convert: {text}");
+    let (small, large) = (size(file.path()), size(plain.path()));
+    ensure!(small < large, "{small} bytes became {large}");
+    let content = |file: &TraceFile| -> Result<String> {
+        Ok(pattern::check(&auxview::source::open(file.path())?)?.to_string())
+    };
+    ensure!(
+        content(file)? == content(&plain)?,
+        "the compressed file holds something else"
+    );
+    for what in ["check", "dump", "report"] {
+        ensure!(
+            auxrec(&[what, &path(file)])? == auxrec(&[what, &path(&plain)])?,
+            "{what} says another thing of the compressed file"
+        );
+    }
+    let again = auxrec(&["convert", &path(file), &path(&plain)])?;
+    ensure!(again.0 == Some(1), "it wrote over a file");
+    Ok(plain)
+}
+
+fn whole(name: &str) -> Result<String> {
+    let mut out = String::new();
+    // An area of 2 MiB is one of those that are written from where they are, were it not for this.
+    for (rate, ring, more) in [
+        ("rate=1024", 16, &["-a", "-z"][..]),
+        ("rate=4096", 512, &["-C", "1", "-z9", "--threads", "1"]),
+    ] {
+        let file = TraceFile::new(name);
+        let recorder = Recorder::start(file.path(), &with(rate, ring, more))?;
+        wait_for("trace", || Ok(size(file.path()) > 2 * 16 * PAGE))?;
+        let ended = end(recorder)?;
+        let compressed = size(file.path());
+        let plain = plain(&file, name)?;
+        let seen = Seen::of(&plain)?;
+        accounted(&ended, &seen)?;
+        released()?;
+        out = format!("{seen}; {compressed} bytes for {}", size(plain.path()));
+    }
+    Ok(out)
+}
+
+fn snapshots(name: &str) -> Result<String> {
+    let file = TraceFile::new(name);
+    let mut commander = Commander::new(name)?;
+    let mut arguments = with("rate=4096", 64, &["-a", "-z", "-S", "e"]);
+    arguments.extend(commander.arguments());
+    let recorder = Recorder::start(file.path(), &arguments)?;
+    for _ in 0..3 {
+        commander.ask("snapshot")?;
+    }
+    let ended = end(recorder)?;
+    let seen = Seen::of(&plain(&file, name)?)?;
+    accounted(&ended, &seen)?;
+    released()?;
+    Ok(seen.to_string())
+}
+
+fn killed(name: &str) -> Result<String> {
+    let file = TraceFile::new(name);
+    let recorder = Recorder::start(file.path(), &with("rate=1024", 16, &["-a", "-z"]))?;
+    wait_for("trace", || Ok(size(file.path()) > 2 * 16 * PAGE))?;
+    recorder.kill()?;
+    let path = file.path().display().to_string();
+    let (status, text) = auxrec(&["recover", "--in-place", &path])?;
+    ensure!(status == Some(0), "auxrec recover: {text}");
+    let seen = Seen::of(&plain(&file, name)?).context(text)?;
+    seen.is_right()?;
+    released()?;
+    Ok(seen.to_string())
+}

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Recordings onto a disk of the guest's: one that is slow, and one whose machine loses its power.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{bail, ensure, Context, Result};
+use auxview::trace::Trace;
+use perfdata::File;
+
+use crate::module;
+use crate::recorder::{end, pieces, size, wait_for, with, Commander};
+use crate::recording::{released, Seen, PAGE};
+use crate::recording::{Recorder, TraceFile};
+
+/// The part of a test that runs in one boot of the guest.
+#[derive(clap::Subcommand, Debug)]
+pub enum Part {
+    /// Record until the power goes, and say what is safe: `safe STREAM SNAPSHOTS`.
+    Record {
+        /// One recorder whose threads have a file each: `safe FIRST SECOND`, in bytes.
+        #[arg(long)]
+        apart: bool,
+    },
+    /// See that what was said to be safe is there after it, and readable.
+    Verify {
+        /// The recorder was one whose threads have a file each.
+        #[arg(long)]
+        apart: bool,
+        /// Bytes of the stream's file, or the first thread's.
+        stream: u64,
+        /// Snapshots, or bytes of the second thread's file.
+        second: u64,
+    },
+    /// Record more than a slow disk can take.
+    Slow,
+}
+
+const DISK: &str = "/disk";
+const STREAM: &str = "/disk/stream.data";
+const SNAPSHOTS: &str = "/disk/snapshots.data";
+
+/// No record, and no header of a piece of trace, is as long: so much may be cut off at the end.
+const RECORD: u64 = 1 << 16;
+
+/// Runs a part, and says what was seen.
+pub fn run(part: &Part) -> Result<ExitCode> {
+    std::fs::create_dir_all(DISK)?;
+    let options = match part {
+        // Each write waits for the disk.
+        Part::Slow => "sync",
+        Part::Record { .. } | Part::Verify { .. } => "defaults",
+    };
+    let status = Command::new("mount")
+        .args(["-t", "ext4", "-o", options, "/dev/vda", DISK])
+        .status()?;
+    ensure!(status.success(), "cannot mount the disk: {status}");
+    module::load_all()?;
+    let seen = match part {
+        Part::Record { apart: false } => record(),
+        Part::Record { apart: true } => record_apart(),
+        Part::Verify {
+            apart,
+            stream,
+            second,
+        } => {
+            if *apart {
+                verify_apart([*stream, *second])
+            } else {
+                verify(*stream, usize::try_from(*second)?)
+            }
+        }
+        Part::Slow => slow(),
+    }?;
+    println!("{seen}");
+    let status = Command::new("umount").arg(DISK).status()?;
+    ensure!(status.success(), "cannot unmount the disk: {status}");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Starts a recorder that writes all trace, and does not end: of which files it says that so much is on the disk; one that is alone
+/// has no name there.
+fn stream(target: &[&str]) -> Result<impl Iterator<Item = (String, u64)>> {
+    let more = [target, &["-v", "-o", STREAM]].concat();
+    let mut stream = Command::new("auxrec")
+        .arg("record")
+        .args(with("rate=2048", 64, &more))
+        .stdin(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .context("cannot start auxrec")?;
+    let said = stream.stderr.take().context("no standard error")?;
+    let lines = BufReader::new(said).lines().map_while(Result::ok);
+    Ok(lines.filter_map(|line| {
+        let line = line.strip_prefix("auxrec: ")?;
+        let line = line.strip_suffix(" bytes are on the disk")?;
+        let (name, bytes) = line.rsplit_once(": ").unwrap_or(("", line));
+        Some((name.to_owned(), bytes.parse().ok()?))
+    }))
+}
+
+/// The files of two threads.
+fn parts() -> [String; 2] {
+    [0, 1].map(|thread| format!("{STREAM}.t{thread}"))
+}
+
+fn record_apart() -> Result<String> {
+    let mut safe = [0; 2];
+    for (name, bytes) in stream(&["-a", "--apart"])? {
+        if let Some(thread) = parts().iter().position(|part| *part == name) {
+            safe[thread] = bytes;
+        }
+        if !safe.contains(&0) {
+            println!("safe {} {}", safe[0], safe[1]);
+        }
+    }
+    bail!("it ended")
+}
+
+/// Each file has what was said to be on the disk, and what they are joined into has all that they have.
+fn verify_apart(safe: [u64; 2]) -> Result<String> {
+    let mut sum = 0;
+    for (part, safe) in parts().iter().zip(safe) {
+        let (seen, end) = recovered(part)?;
+        ensure!(
+            end + RECORD >= safe,
+            "{part}: records to {end:#x}, and {safe:#x} were said to be on the disk: {seen}"
+        );
+        sum += seen.content.recorded;
+    }
+    let (seen, _) = recovered(STREAM)?;
+    ensure!(
+        seen.content.recorded == sum && seen.cpus.len() == 2,
+        "{sum} bytes of both threads: {seen}"
+    );
+    let left = parts().into_iter().find(|part| Path::new(part).exists());
+    ensure!(left.is_none(), "{left:?} is still there");
+    std::fs::remove_file(STREAM)?;
+    Ok(format!("of two threads {safe:?} were safe; {seen}"))
+}
+
+/// One recorder that writes all trace, and says with `-v` how much of it is on the disk; and one that takes snapshots, and
+/// answers when they are. Neither ends.
+fn record() -> Result<String> {
+    let said = stream(&["-C", "0"])?;
+    let mut commander = Commander::new("snapshots")?;
+    let mut arguments = with("rate=2048", 16, &["-C", "1", "-S"]);
+    arguments.extend(commander.arguments());
+    let _recorder = Recorder::start(Path::new(SNAPSHOTS), &arguments)?;
+    let (to, safe) = std::sync::mpsc::channel();
+    thread::spawn(move || {
+        for (_, bytes) in said {
+            let _ = to.send(bytes);
+        }
+    });
+    let mut bytes = 0;
+    // The first ones may come before anything was traced: then they leave no trace.
+    let mut first = 0;
+    wait_for("a snapshot with trace", || {
+        commander.ask("snapshot")?;
+        first = there(Path::new(SNAPSHOTS))?;
+        Ok(first > 0)
+    })?;
+    for snapshots in first + 1.. {
+        thread::sleep(Duration::from_millis(30));
+        commander.ask("snapshot")?;
+        bytes = safe.try_iter().last().unwrap_or(bytes);
+        println!("safe {bytes} {snapshots}");
+    }
+    bail!("it ended")
+}
+
+/// The recording after `auxrec recover`, and the position behind its last record.
+fn recovered(path: &str) -> Result<(Seen, u64)> {
+    let output = Command::new("auxrec")
+        .args(["recover", "--in-place", path])
+        .output()?;
+    ensure!(output.status.success(), "auxrec recover {path}: {output:?}");
+    let bytes = std::fs::read(path)?;
+    let mut last = 0;
+    for record in File::parse(&bytes)?.records() {
+        last = record?.offset;
+    }
+    let trace = Trace::read(&bytes)?;
+    let ends = trace.rings.values().flat_map(|ring| &ring.pieces);
+    let ends = ends.map(|piece| piece.at + piece.size);
+    let seen = Seen::of_parts(&[path.into()])?;
+    seen.is_right().with_context(|| path.to_owned())?;
+    Ok((seen, ends.max().unwrap_or(0).max(last)))
+}
+
+/// How many snapshots a file has.
+fn there(file: &Path) -> Result<usize> {
+    Ok(pieces(file)?.iter().map(Vec::len).sum())
+}
+
+fn verify(stream: u64, snapshots: usize) -> Result<String> {
+    ensure!(
+        size(Path::new(STREAM)) >= stream,
+        "the file has {} bytes, and {stream} were said to be on the disk",
+        size(Path::new(STREAM))
+    );
+    let (seen, end) = recovered(STREAM)?;
+    ensure!(
+        end + RECORD >= stream,
+        "records to {end:#x}, and {stream:#x} were said to be on the disk: {seen}"
+    );
+    let (_, _) = recovered(SNAPSHOTS)?;
+    let there = there(Path::new(SNAPSHOTS))?;
+    ensure!(
+        there >= snapshots,
+        "{snapshots} snapshots were answered, and {there} are there"
+    );
+    for path in [STREAM, SNAPSHOTS] {
+        std::fs::remove_file(path)?;
+    }
+    Ok(format!(
+        "records to {end:#x}, {stream:#x} were safe; {there} snapshots, {snapshots} were; {seen}"
+    ))
+}
+
+/// The recorder waits for its disk, the rings fill, and what is lost is counted to the byte.
+fn slow() -> Result<String> {
+    let mut out = String::new();
+    for threads in ["1", "2"] {
+        let file = TraceFile::within(Path::new(DISK));
+        let arguments = with("rate=4096,packet=32", 16, &["-a", "--threads", threads]);
+        let recorder = Recorder::start(file.path(), &arguments)?;
+        wait_for("trace", || Ok(size(file.path()) > 10 * 16 * PAGE))?;
+        let ended = end(recorder)?;
+        let seen = Seen::of(&file)?;
+        seen.is_right()?;
+        ensure!(
+            ended.status == 3 && seen.content.lost > 0 && seen.truncations > 0,
+            "nothing is lost, and the disk is slow: exit status {}, {seen}",
+            ended.status
+        );
+        released()?;
+        out = seen.to_string();
+    }
+    Ok(out)
+}

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Cases of what the recorder shows while it records.
+
+use std::fs::File;
+use std::io::Read;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{ensure, Context, Result};
+use auxview::trace::Trace;
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
+use rustix::process::{kill_process, Pid, Signal};
+use rustix::pty::{grantpt, openpt, ptsname, unlockpt, OpenptFlags};
+use rustix::termios::{tcgetattr, tcsetwinsize, Winsize};
+
+use crate::recorder::{accounted, end, size, wait_for, with, Steps};
+use crate::recording::{released, Seen, PAGE};
+use crate::recording::{Ended, Recorder, TraceFile};
+
+/// The cases, by their names.
+pub const ALL: [(&str, Steps); 4] = [
+    ("live on a terminal", on_a_terminal),
+    ("live off a terminal", off_a_terminal),
+    ("live as JSON", as_json),
+    ("live of areas that are overwritten", overwritten),
+];
+
+/// Rings show on a terminal, which is left as it was.
+fn on_a_terminal(name: &str) -> Result<String> {
+    let file = TraceFile::new(name);
+    let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY)?;
+    grantpt(&terminal)?;
+    unlockpt(&terminal)?;
+    tcsetwinsize(
+        &terminal,
+        Winsize {
+            ws_row: 24,
+            ws_col: 100,
+            ws_xpixel: 0,
+            ws_ypixel: 0,
+        },
+    )?;
+    let other = ptsname(&terminal, Vec::new())?;
+    let other = File::options()
+        .read(true)
+        .write(true)
+        .open(other.to_str()?)?;
+    let before = format!("{:?}", tcgetattr(&terminal)?);
+
+    let recorder = Command::new("auxrec")
+        .args(["record", "-o"])
+        .arg(file.path())
+        .args(with("rate=512", 16, &["-a"]))
+        .env("TERM", "xterm")
+        .stdin(other.try_clone()?)
+        .stdout(Stdio::null())
+        .stderr(other)
+        .spawn();
+    let mut recorder = Child(recorder.context("cannot start auxrec")?);
+    let mut master = File::from(terminal);
+    let mut text = String::new();
+    let mut read = |until: &[&str]| -> Result<()> {
+        let mut bytes = [0; 4096];
+        // However much else comes.
+        let end = Instant::now() + Duration::from_secs(30);
+        while !until.iter().all(|says| text.contains(says)) {
+            let left = Timespec::try_from(end.saturating_duration_since(Instant::now()))?;
+            let mut wait_for = [PollFd::new(&master, PollFlags::IN)];
+            ensure!(
+                poll(&mut wait_for, Some(&left))? != 0 && Instant::now() < end,
+                "not {until:?}: {text:?}"
+            );
+            let n = master.read(&mut bytes)?;
+            text.push_str(&String::from_utf8_lossy(&bytes[..n]));
+        }
+        Ok(())
+    };
+    let shown = read(&["CPU 0", "CPU 1", "MB/s, woken in"]);
+    recorder.signal(Signal::INT)?;
+    let told = read(&["bytes of trace in", " wakeups; ", " bytes\r\n"]);
+    let status = recorder.0.wait()?.code().context("it was killed")?;
+    shown?;
+    told?;
+    ensure!(
+        before == format!("{:?}", tcgetattr(&master)?),
+        "the terminal is not as it was"
+    );
+    let seen = Seen::of(&file)?;
+    let ended = Ended {
+        status,
+        errors: text,
+    };
+    accounted(&ended, &seen)?;
+    // Its lines are gone, and what it says at the end stands for itself.
+    let mut lines = ended.errors.rsplit('\n');
+    let told = lines.find(|line| line.contains("bytes of trace in"));
+    ensure!(
+        told.is_some_and(|line| line.contains("auxrec: ") && line.trim_end().ends_with("bytes")),
+        "at the end it says {told:?}"
+    );
+    released()?;
+    Ok(seen.to_string())
+}
+
+/// Nothing of it gets into what a program reads.
+fn off_a_terminal(name: &str) -> Result<String> {
+    let file = TraceFile::new(name);
+    let arguments = with("rate=512", 16, &["-a", "--live", "terminal"]);
+    let recorder = Recorder::start(file.path(), &arguments)?;
+    wait_for("trace", || Ok(size(file.path()) > 6 * 16 * PAGE))?;
+    let ended = end(recorder)?;
+    ensure!(
+        !ended.errors.contains('\x1b') && !ended.errors.contains("MB/s"),
+        "it shows its rings to nobody: {:?}",
+        ended.errors
+    );
+    let seen = Seen::of(&file)?;
+    accounted(&ended, &seen)?;
+    released()?;
+    Ok(seen.to_string())
+}
+
+/// What the lines say came in all is never more than the file has, and grows.
+fn as_json(name: &str) -> Result<String> {
+    let file = TraceFile::new(name);
+    let mut recorder = Child::start(&file, &["-a", "--live", "json"])?;
+    let mut before = 0;
+    for _ in 0..2 {
+        let line = recorder.line()?;
+        let rings = line["rings"].as_array().context("no rings")?;
+        ensure!(rings.len() == 2, "{line}");
+        let bytes = |ring: &serde_json::Value| ring["bytes"].as_u64();
+        let sum: u64 = rings.iter().filter_map(bytes).sum();
+        ensure!(sum > before, "{sum} bytes after {before}: {line}");
+        let full = |ring: &serde_json::Value| ring["fill"].as_u64().is_none_or(|n| n > 16 * PAGE);
+        ensure!(!rings.iter().any(full), "more than an area holds: {line}");
+        before = sum;
+    }
+    recorder.signal(Signal::INT)?;
+    recorder.0.wait()?;
+    let seen = Seen::of(&file)?;
+    seen.is_right()?;
+    ensure!(
+        seen.content.recorded >= before,
+        "{before} bytes were told of: {seen}"
+    );
+    released()?;
+    Ok(seen.to_string())
+}
+
+/// How much has come is known from the heads, which a snapshot brings up to date; an area that has gone round is full.
+fn overwritten(name: &str) -> Result<String> {
+    let file = TraceFile::new(name);
+    let mut recorder = Child::start(&file, &["-a", "-S", "--live", "json"])?;
+    let mut before = vec![0; 2];
+    let end = Instant::now() + Duration::from_secs(30);
+    let shown = loop {
+        let line = recorder.line()?;
+        let rings = line["rings"].as_array().context("no rings")?;
+        ensure!(rings.len() == 2, "{line}");
+        for (ring, before) in rings.iter().zip(&mut before) {
+            let number = |key: &str| ring[key].as_u64().context("no number");
+            let (bytes, fill) = (number("bytes")?, number("fill")?);
+            ensure!(
+                bytes >= *before && fill <= bytes && fill <= 16 * PAGE,
+                "{bytes} bytes after {before}: {line}"
+            );
+            *before = bytes;
+        }
+        let full = |ring: &serde_json::Value| ring["fill"].as_u64() == Some(16 * PAGE);
+        if rings.iter().all(full) && before.iter().all(|bytes| *bytes > 2 * 16 * PAGE) {
+            break line.to_string();
+        }
+        ensure!(Instant::now() < end, "not both full: {line}");
+        recorder.signal(Signal::USR2)?;
+    };
+    recorder.signal(Signal::INT)?;
+    recorder.0.wait()?;
+    let seen = Seen::of(&file)?;
+    seen.is_right()?;
+    // The kernel shows heads when the unit is stopped, for a snapshot, and tells of each.
+    let bytes = std::fs::read(file.path())?;
+    for (told, ring) in before.iter().zip(Trace::read(&bytes)?.rings.values()) {
+        let heads: Vec<_> = ring.records.iter().map(|at| at.aux.offset).collect();
+        ensure!(
+            heads.contains(told),
+            "{told} bytes were told of, and heads are {heads:x?}"
+        );
+    }
+    released()?;
+    Ok(shown)
+}
+
+/// A recorder whose standard output is read.
+struct Child(std::process::Child);
+
+impl Child {
+    fn start(file: &TraceFile, more: &[&str]) -> Result<Self> {
+        let child = Command::new("auxrec")
+            .args(["record", "-o"])
+            .arg(file.path())
+            .args(with("rate=512", 16, more))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .context("cannot start auxrec")?;
+        Ok(Self(child))
+    }
+
+    /// The next line that it writes.
+    fn line(&mut self) -> Result<serde_json::Value> {
+        let end = Instant::now() + Duration::from_secs(30);
+        let out = self.0.stdout.as_mut().context("no standard output")?;
+        let mut line = Vec::new();
+        while line.last() != Some(&b'\n') {
+            let left = Timespec::try_from(end.saturating_duration_since(Instant::now()))?;
+            let mut wait = [PollFd::new(&*out, PollFlags::IN)];
+            ensure!(poll(&mut wait, Some(&left))? != 0, "no line in 30 s");
+            let mut byte = [0];
+            ensure!(out.read(&mut byte)? == 1, "it has said all");
+            line.extend(byte);
+        }
+        Ok(serde_json::from_slice(&line)?)
+    }
+
+    fn signal(&self, signal: Signal) -> Result<()> {
+        let pid = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw);
+        Ok(kill_process(pid.context("a pid of 0")?, signal)?)
+    }
+}
+
+impl Drop for Child {
+    /// A case that fails in the middle leaves no recorder to the next one, which would find the PMU taken.
+    fn drop(&mut self) {
+        // Where it has ended, neither does anything.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
