@@ -11,6 +11,7 @@ use crate::pmu::{Place, Pmu};
 mod control;
 mod end;
 mod full;
+mod groups;
 mod hostile;
 mod map;
 mod open;
@@ -107,6 +108,7 @@ pub fn all() -> Vec<Case> {
         pause::cases(),
         samples::cases(),
         tasks::cases(),
+        groups::cases(),
         output::cases(),
         control::cases(),
         hostile::cases(),

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{anyhow, bail, Context, Result};
+use anyhow::{anyhow, bail, ensure, Context, Result};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
@@ -58,16 +58,34 @@ pub struct Args {
 /// The most steps, and stretches of steps, of a program.
 const LONGEST: usize = 80;
 
+/// A PMU. A unit of all CPUs goes to CPU 0, which no program takes off the system: from another one it would move on the way.
+fn settled(name: &str) -> Result<Pmu> {
+    let pmu = Pmu::named(name)?;
+    let Some(home) = pmu.home.filter(|home| *home != 0) else {
+        return Ok(pmu);
+    };
+    let cpu = usize::try_from(home)?;
+    play::online_is(cpu, false).with_context(|| format!("taking CPU {cpu} off"))?;
+    play::online_is(cpu, true)?;
+    let pmu = Pmu::named(name)?;
+    ensure!(
+        pmu.home == Some(0),
+        "the events of {name} do not leave CPU {cpu}"
+    );
+    Ok(pmu)
+}
+
 /// Executes programs until one fails.
 pub fn run(args: &Args) -> Result<ExitCode> {
     crate::rig::set_patience(args.patience);
-    let pmus = match args.pmus.as_slice() {
-        [] => crate::pmu::all(),
-        named => named
-            .iter()
-            .map(|name| Pmu::named(name))
-            .collect::<Result<_>>()?,
+    let names = match args.pmus.as_slice() {
+        [] => crate::pmu::all().into_iter().map(|pmu| pmu.name).collect(),
+        named => named.to_vec(),
     };
+    let pmus: Vec<_> = names
+        .iter()
+        .map(|name| settled(name))
+        .collect::<Result<_>>()?;
     if let Some(code) = crate::none(&pmus) {
         return Ok(code);
     }
@@ -268,8 +286,13 @@ impl<'a> Fuzzer<'a> {
         let unit = |(pmu, module): (&Pmu, &Option<Module>)| Unit {
             module: module.is_some(),
             name: pmu.name.clone(),
-            cpus: pmu.places.contains(&Place::Cpu(0)),
+            cpus: pmu
+                .places
+                .iter()
+                .any(|place| matches!(place, Place::Cpu(_))),
             tasks: pmu.places.contains(&Place::Task),
+            home: pmu.home.and_then(|home| usize::try_from(home).ok()),
+            commits: pmu.commits,
             exclusive: pmu.exclusive,
             samples: pmu.attr().sample_period > 0,
             linear: pmu.linear,

@@ -14,6 +14,7 @@
 //! - [`rig`]: an event with its rings, and the work that it traces.
 //! - [`records`]: the records of a data ring, and the [ledger](records::Ledger) of the AUX area that they must add up to.
 //! - [`cases`]: what is demanded.
+//! - [`memory`]: the same while the kernel's memory runs out.
 //! - [`fuzz`]: random programs, and a model that knows what must come of them.
 //!
 //! The result is KTAP: a subtest for each PMU.
@@ -22,6 +23,7 @@ mod cases;
 mod fuzz;
 mod kernel;
 mod ktap;
+mod memory;
 mod module;
 mod part;
 mod pmu;
@@ -37,6 +39,7 @@ use clap::{Parser, Subcommand};
 use cases::{Case, Skip};
 use kernel::Watch;
 use ktap::Report;
+use memory::Memory;
 use pmu::Pmu;
 
 /// Proves that perf PMUs with AUX areas keep perf's contract, and reports in KTAP.
@@ -54,6 +57,10 @@ struct Args {
     /// Wait this long for what must come, before a case fails.
     #[arg(long, value_name = "SECONDS", default_value_t = 20)]
     patience: u64,
+    /// Run each case again and again while its first allocation of the kernel's memory fails, then the second, and so on up to this
+    /// one: that must do no harm, and in the end the case must pass. It needs a kernel with fault injection.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    no_memory: Option<u32>,
     /// Run only cases whose names contain one of these.
     filters: Vec<String>,
 }
@@ -132,13 +139,17 @@ fn run(args: &Args) -> Result<ExitCode> {
     if cases.is_empty() {
         bail!("no case has a name with one of these: \"conform list\" prints the names");
     }
+    let memory = args.no_memory.map(Memory::new).transpose()?;
     let mut report = Report::begin(chosen.len());
     let mut watch = Watch::begin();
     for pmu in &chosen {
         let mut sub = report.sub(&pmu.name, cases.len());
         sub.note(&pmu.to_string());
         for case in &cases {
-            let seen = (case.run)(pmu);
+            let seen = match &memory {
+                Some(memory) => memory.run_out(case, pmu),
+                None => (case.run)(pmu),
+            };
             // What the kernel complains of is a failure of the case that it was said in.
             match (watch.complaints(), seen) {
                 (complaints, seen) if !complaints.is_empty() => {

@@ -24,6 +24,8 @@ pub struct Pmu {
     attr: Attr,
     /// Where its events can be opened.
     pub places: Vec<Place>,
+    /// The CPU where all its events are, whichever they are opened for: there is one unit for the whole machine.
+    pub home: Option<u32>,
     /// Pages of the smallest area in linear mode.
     pub linear: usize,
     /// The same in overwrite mode, if it has that.
@@ -78,6 +80,9 @@ impl fmt::Display for Pmu {
             None => write!(f, ", not in overwrite mode")?,
         }
         let has = |what, has| if has { what } else { "" };
+        if let Some(home) = self.home {
+            write!(f, "; all its events are on CPU {home}")?;
+        }
         f.write_str(has("; exclusive", self.exclusive))?;
         f.write_str(has("; visible when it stops", !self.commits))?;
         f.write_str(has("; pauses", self.pauses))?;
@@ -119,6 +124,7 @@ impl Pmu {
             name: bare.to_owned(),
             attr,
             places: Vec::new(),
+            home: None,
             linear: 0,
             overwrite: None,
             pauses: false,
@@ -127,7 +133,7 @@ impl Pmu {
             commits: true,
             stream: Known::of(bare),
         };
-        let cpu = match found.cpus {
+        let cpu = match &found.cpus {
             Some(cpus) => cpus.first().copied().context("its cpumask has no CPU")?,
             None => 0,
         };
@@ -156,6 +162,10 @@ impl Pmu {
             let error = last.unwrap_or_else(|| anyhow::anyhow!("no place was tried"));
             return Err(error.context(format!("no AUX area of {name} can be mapped")));
         };
+        let alone = found.cpus.as_ref().is_some_and(|cpus| cpus.len() == 1);
+        if alone && pmu.open(Place::Cpu(u32::from(cpu == 0))).is_ok() {
+            pmu.home = Some(cpu);
+        }
         pmu.overwrite = pmu.smallest(place, Mode::Overwrite).ok();
         pmu.exclusive = {
             let first = pmu.open(place)?;

@@ -156,6 +156,15 @@ pub struct Rig {
     enabled: u64,
 }
 
+/// Starts a thread of a scope. The kernel may have no memory for one.
+pub fn beside<'scope, T: Send + 'scope>(
+    scope: &'scope std::thread::Scope<'scope, '_>,
+    does: impl FnOnce() -> T + Send + 'scope,
+) -> Result<std::thread::ScopedJoinHandle<'scope, T>> {
+    let started = std::thread::Builder::new().spawn_scoped(scope, does);
+    started.context("starting a thread")
+}
+
 impl Rig {
     /// Opens and maps an event that is off.
     pub fn open(pmu: &Pmu, place: Place, pages: usize, mode: Mode) -> Result<Self> {
@@ -273,7 +282,7 @@ impl Rig {
         let end = self.ledger.end.unwrap_or(self.tail);
         let trace = self.bytes(self.tail, end)?;
         if let Some(stream) = &mut self.stream {
-            stream.feed(&trace)?;
+            stream.feed(self.tail, &trace)?;
             if self.ledger.truncated > 0 {
                 stream.may_begin_anew();
             }

@@ -16,6 +16,8 @@ pub enum Known {
     Pattern,
     /// Packets of Intel PT: Intel's manual, volume 3, chapter "Intel Processor Trace".
     IntelPt,
+    /// Pages that are all alike: `samples/edu_trace`.
+    Edu,
 }
 
 impl Known {
@@ -25,6 +27,7 @@ impl Known {
             "pattern" | "c_pattern" => Some(Self::Pattern),
             "intel_pt" | "soft_pt" => Some(Self::IntelPt),
             other if other.starts_with("trace_unit") => Some(Self::IntelPt),
+            "edu" => Some(Self::Edu),
             _ => None,
         }
     }
@@ -35,6 +38,7 @@ impl fmt::Display for Known {
         f.write_str(match self {
             Self::Pattern => "packets of pattern",
             Self::IntelPt => "packets of Intel PT",
+            Self::Edu => "pages of edu",
         })
     }
 }
@@ -73,8 +77,8 @@ impl Stream {
         }
     }
 
-    /// What comes next.
-    pub fn feed(&mut self, bytes: &[u8]) -> Result<()> {
+    /// What comes next, at this index of the area.
+    pub fn feed(&mut self, index: u64, bytes: &[u8]) -> Result<()> {
         self.rest.extend_from_slice(bytes);
         let mut rest = std::mem::take(&mut self.rest);
         let mut at = 0;
@@ -82,6 +86,8 @@ impl Stream {
             let len = match self.known {
                 Known::Pattern => self.pattern(left),
                 Known::IntelPt => self.intel_pt(left),
+                // Nothing of it is ever left for later.
+                Known::Edu => self.edu(index, left),
             };
             match len.with_context(|| format!("after {} packets", self.packets))? {
                 Some(len) => at += len,
@@ -125,6 +131,19 @@ impl Stream {
             "{lost} of {counted} bytes are not in the trace, and no record has a flag that says so"
         );
         Ok(lost)
+    }
+
+    /// Each byte of `edu` says where in a page it is.
+    fn edu(&mut self, index: u64, bytes: &[u8]) -> Result<Option<usize>> {
+        for (index, &byte) in (index..).zip(bytes) {
+            let right = u8::try_from(index % 4096 % 251)?;
+            ensure!(
+                byte == right,
+                "the byte at {index:#x} is wrong: {byte:#04x} for {right:#04x}"
+            );
+        }
+        self.packets += 1;
+        Ok(Some(bytes.len()))
     }
 
     /// The length of the packet at the front, if it is whole.
@@ -279,4 +298,23 @@ fn packet_len(bytes: &[u8]) -> Result<Option<usize>> {
         tnt if tnt & 1 == 0 => 1,
         _ => bail!(wrong()),
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    /// A byte is right at its index only, and the page begins anew at 4096.
+    #[test]
+    fn pages_of_edu() {
+        let mut stream = Stream::new(Known::Edu);
+        stream.feed(4094, &[78, 79, 0, 1]).unwrap();
+        stream.feed(8192 + 250, &[250, 0]).unwrap();
+        for (index, byte) in [(4095, 78), (4096, 79), (251, 251)] {
+            let text = format!("{:#}", stream.feed(index, &[byte]).unwrap_err());
+            assert!(text.contains("is wrong"), "{text}");
+        }
+    }
 }

@@ -10,7 +10,7 @@ use auxrec::sys::Field;
 use super::{at_both, case, core, ring, skip, Case};
 use crate::pmu::{Place, Pmu};
 use crate::records::LOST;
-use crate::rig::{bytes, makes_trace, pin, software, unpin, work, Mode, Rig, CPU_CLOCK};
+use crate::rig::{beside, bytes, makes_trace, pin, software, unpin, work, Mode, Rig, CPU_CLOCK};
 
 pub fn cases() -> Vec<Case> {
     let rule = ring(
@@ -42,13 +42,13 @@ pub fn cases() -> Vec<Case> {
             let rig = Rig::open(pmu, pmu.place(), pages, Mode::Linear)?;
             let done = AtomicBool::new(false);
             std::thread::scope(|scope| -> Result<()> {
-                scope.spawn(|| {
+                beside(scope, || {
                     let mut n = 1_u64;
                     while !done.load(Ordering::Relaxed) {
                         n = n.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                         rig.set(Field::AuxTail, n);
                     }
-                });
+                })?;
                 let worked = (0..50).try_for_each(|_| -> Result<()> {
                     rig.event.enable()?;
                     work();
@@ -142,7 +142,7 @@ pub fn cases() -> Vec<Case> {
             let other = rig.event.try_clone()?;
             let done = AtomicBool::new(false);
             let toggled = std::thread::scope(|scope| {
-                let toggles = scope.spawn(|| {
+                let toggles = beside(scope, || {
                     let _ = unpin();
                     let mut times = 0_u32;
                     while !done.load(Ordering::Relaxed) {
@@ -152,7 +152,7 @@ pub fn cases() -> Vec<Case> {
                         times += 1;
                     }
                     times
-                });
+                })?;
                 let worked = (0..30).try_for_each(|_| {
                     work();
                     rig.follows()
@@ -272,10 +272,10 @@ fn two_cpus(pmu: &Pmu) -> Result<String> {
         return Err(skip(format!("no event of CPU {second}: {error}")));
     }
     let (mine, other) = std::thread::scope(|scope| {
-        let other = scope.spawn(|| each(second));
+        let other = beside(scope, || each(second))?;
         let mine = each(first);
-        (mine, other.join())
-    });
+        anyhow::Ok((mine, other.join()))
+    })?;
     let other = other.map_err(|_| anyhow::anyhow!("a thread has panicked"))?;
     Ok(format!("{} and {} bytes", mine?, other?))
 }

@@ -276,6 +276,8 @@ fn flushed(pmu: &Pmu, place: Place) -> Result<String> {
 
 fn migrates(pmu: &Pmu) -> Result<String> {
     let place = pmu.task()?;
+    // Cases before this one may have kept the thread on a CPU.
+    unpin()?;
     let cpus = std::thread::available_parallelism()?.get();
     if cpus < 2 {
         return Err(super::skip("this machine has one CPU"));

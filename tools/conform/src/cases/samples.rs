@@ -47,8 +47,9 @@ fn sampled(pmu: &Pmu, size: u32) -> Result<String> {
     let (pid, cpu) = pmu.place().args();
     let sampler = Event::open_in(&attr, pid, cpu, Some(&rig.event))?;
     let base = map_base(&sampler)?;
-    rig.event.enable()?;
+    // perf does not schedule an event of a group that is enabled behind its leader: Documentation/upstream says so.
     sampler.enable()?;
+    rig.event.enable()?;
     for _ in 0..20 {
         work();
     }

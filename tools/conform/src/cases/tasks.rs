@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use super::{case, core, refused, ring, skip, Case};
 use crate::part::command;
 use crate::pmu::{Place, Pmu};
-use crate::rig::{map_base, patience, work, Mode, Rig};
+use crate::rig::{beside, map_base, patience, work, Mode, Rig};
 
 pub fn cases() -> Vec<Case> {
     vec![
@@ -130,9 +130,9 @@ pub fn cases() -> Vec<Case> {
             |pmu| {
                 let place = pmu.task()?;
                 let name = pmu.clone();
-                let opened = std::thread::spawn(move || {
-                    Rig::open(&name, place, name.pages(4), Mode::Linear)
-                });
+                let opened = std::thread::Builder::new()
+                    .spawn(move || Rig::open(&name, place, name.pages(4), Mode::Linear))
+                    .context("starting a thread")?;
                 let rig = opened
                     .join()
                     .map_err(|_| anyhow::anyhow!("a thread has panicked"))??;
@@ -287,7 +287,7 @@ fn two(pmu: &Pmu) -> Result<String> {
         Ok(rig.ledger.bytes)
     };
     std::thread::scope(|scope| {
-        let other = scope.spawn(|| each(pmu));
+        let other = beside(scope, || each(pmu))?;
         let mine = each(pmu)?;
         let other = other
             .join()

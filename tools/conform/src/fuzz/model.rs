@@ -23,6 +23,10 @@ pub struct Unit {
     pub cpus: bool,
     /// Whether it traces threads.
     pub tasks: bool,
+    /// The CPU where all its events are.
+    pub home: Option<usize>,
+    /// Whether it makes trace visible without being stopped.
+    pub commits: bool,
     /// Whether only one event is at a place.
     pub exclusive: bool,
     /// Whether its driver is a module.
@@ -251,7 +255,13 @@ impl Model {
             Context::Child(_) => false,
         };
         let alone = event.leader.is_none() && event.state != State::Exit && event.attached;
-        is_unit.is_some_and(|unit| unit.exclusive) && area.is_some() && here && alone
+        // One that copies when it stops may do so when the last of its sources has stopped.
+        let shares = |other: usize| {
+            let unit = self.event(other).and_then(|event| event.unit);
+            other != slot && self.may_run(other) && self.pmu(unit) == self.pmu(event.unit)
+        };
+        let is_there = |unit: &Unit| unit.exclusive && (unit.commits || !(0..SLOTS).any(shares));
+        is_unit.is_some_and(is_there) && area.is_some() && here && alone
     }
 
     /// Whether it then fills the area, and a record says so.

@@ -235,7 +235,7 @@ impl<'a> Play<'a> {
         let event = event.context("the event is not open")?.try_clone()?;
         let done = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            let other = scope.spawn(|| -> Result<()> {
+            let other = rig::beside(scope, || -> Result<()> {
                 rig::unpin()?;
                 loop {
                     event.enable()?;
@@ -244,7 +244,7 @@ impl<'a> Play<'a> {
                         return Ok(());
                     }
                 }
-            });
+            })?;
             let seen = self.does(during);
             done.store(true, Ordering::Relaxed);
             let other = other.join().map_err(|_| anyhow!("a thread has panicked"))?;
@@ -498,7 +498,7 @@ fn is_one(right: &[Errno], error: &io::Error) -> bool {
 }
 
 /// Takes a CPU off the system, or brings it back.
-fn online_is(cpu: usize, online: bool) -> io::Result<()> {
+pub fn online_is(cpu: usize, online: bool) -> io::Result<()> {
     let path = format!("/sys/devices/system/cpu/cpu{cpu}/online");
     std::fs::write(path, if online { "1" } else { "0" })
 }

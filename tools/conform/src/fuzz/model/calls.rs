@@ -38,7 +38,11 @@ impl Model {
             return Outcome::fails(Errno::NODEV);
         }
         let (context, cpu) = match open.whom {
-            Whom::Cpu(cpu) => (Context::Cpu(cpu), Some(cpu)),
+            // The driver has set `event->cpu` before perf looks for a context.
+            Whom::Cpu(cpu) => {
+                let cpu = unit.and_then(|unit| unit.home).unwrap_or(cpu);
+                (Context::Cpu(cpu), Some(cpu))
+            }
             Whom::NoCpu => return Outcome::fails(Errno::INVAL),
             Whom::NoProcess => return Outcome::fails(Errno::SRCH),
             Whom::Me => (Context::Me, None),

@@ -10,6 +10,8 @@ fn model() -> Model {
         name: "unit".to_owned(),
         cpus: true,
         tasks: true,
+        home: None,
+        commits: true,
         exclusive: true,
         module: true,
         samples: true,
@@ -144,6 +146,51 @@ fn outcomes() {
         let mut model = model();
         let last = program.iter().map(|op| model.step(op)).last();
         assert_eq!(last, Some(right), "{lines:#?}");
+    }
+}
+
+/// One unit for the machine: where an event is, and which CPU that was opened for is off, is all the same.
+#[test]
+fn a_unit_of_all_cpus() {
+    let mut model = model();
+    for unit in &mut model.units {
+        (unit.home, unit.commits) = (Some(0), false);
+    }
+    let open = |slot: usize, cpu: usize| opens(slot, &format!(r#"{{"cpu":{cpu}}}"#));
+    let first = [
+        r#"{"online":{"cpu":1,"online":false}}"#.to_owned(),
+        open(0, 1),
+    ];
+    for op in parse(&first.join("\n")).unwrap() {
+        assert_eq!(model.step(&op), Outcome::Done);
+    }
+    assert_eq!(model.cpu(0), Some(0));
+    let second = parse(&open(1, 0)).unwrap();
+    assert_eq!(model.step(&second[0]), Outcome::Fails(vec![Errno::BUSY]));
+}
+
+/// What is copied when the last source stops is not promised while another one runs.
+#[test]
+fn trace_that_sources_share() {
+    let lines = [
+        opens(0, r#"{"cpu":0}"#),
+        r#"{"map":{"slot":0,"pages":8}}"#.to_owned(),
+        areas(0, 2, "behind"),
+        opens(1, r#"{"cpu":1}"#),
+        r#"{"enable":1}"#.to_owned(),
+    ];
+    let program = parse(&lines.join("\n")).unwrap();
+    for (commits, right) in [(true, true), (false, false)] {
+        let mut model = model();
+        for unit in &mut model.units {
+            unit.commits = commits;
+        }
+        for op in &program {
+            assert_eq!(model.step(op), Outcome::Done);
+        }
+        assert_eq!(model.must_trace(0), right);
+        model.step(&Op::Disable(1));
+        assert!(model.must_trace(0));
     }
 }
 

@@ -106,7 +106,7 @@ impl Play<'_> {
         };
         match (&mut ring.stream, trace) {
             (Some(stream), Some(trace)) => {
-                stream.feed(&trace)?;
+                stream.feed(from, &trace)?;
                 if truncated {
                     stream.may_begin_anew();
                 }
@@ -178,18 +178,22 @@ impl Play<'_> {
         let (before, _) = truncated(self).context("the area is not followed")?;
         self.with(slot, Event::enable)??;
         let end = Instant::now() + patience();
-        let mut stretches = 0;
+        let (mut stretches, mut off) = (0, false);
         let room = loop {
             self.drain(buffer)?;
             let (now, room) = truncated(self).context("the area is not followed")?;
             if now > before {
                 break room;
             }
+            if off {
+                self.with(slot, Event::enable)??;
+            }
             work();
             stretches += 1;
-            if !commits && stretches % 20 == 0 {
+            // What it then makes visible may fill the area: it stays off.
+            off = !commits && stretches % 20 == 0;
+            if off {
                 self.with(slot, Event::disable)??;
-                self.with(slot, Event::enable)??;
             }
             ensure!(
                 Instant::now() < end,

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Cases that run out of the kernel's memory: their first allocation fails, then the second, and so on.
+
+use anyhow::{Context, Result};
+use conform::allocations::Allocations;
+
+use crate::cases::Case;
+use crate::module::Module;
+use crate::pmu::Pmu;
+
+/// Runs cases while allocations fail.
+pub struct Memory {
+    allocations: Allocations,
+    /// How many of a case fail at most.
+    most: u32,
+}
+
+impl Memory {
+    /// The first `most` allocations of a case fail, one each time.
+    pub fn new(most: u32) -> Result<Self> {
+        let allocations = Allocations::new()?;
+        Ok(Self { allocations, most })
+    }
+
+    /// Runs a case with one allocation failing each time. It may fail then, but the driver's module must have its references
+    /// back, and in the end the case must pass.
+    pub fn run_out(&self, case: &Case, pmu: &Pmu) -> Result<String> {
+        let module = Module::of(pmu).ok();
+        let before = module.as_ref().map(Module::references).transpose()?;
+        let (mut failed, mut told) = (0, 0);
+        for nth in 1..=self.most {
+            let (outcome, left) = self.allocations.without(nth, || (case.run)(pmu))?;
+            if let (Some(module), Some(before)) = (&module, before) {
+                let returns = module.returns_to(before);
+                returns.with_context(|| format!("after allocation {nth} failed"))?;
+            }
+            if left > 0 {
+                break;
+            }
+            failed += 1;
+            told += u32::from(outcome.is_err());
+        }
+        let said = (case.run)(pmu).context("when no allocation failed any more")?;
+        Ok(format!(
+            "{failed} allocations failed, and the case {told} times\n{said}"
+        ))
+    }
+}
