@@ -4,7 +4,7 @@
 # cache (${XDG_CACHE_HOME:-~/.cache}/auxpmu).
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench figures coverage fuzz check litmus kbuild kunit e2e matrix beside disk old selftests exact break conform adversary aarch64 viewers debug modules tools install shell guest trace programs rust-analyzer kernels update clean clean-cache
+.PHONY: help demo test bench figures coverage fuzz check litmus kbuild kunit e2e matrix beside disk old selftests exact break conform adversary verify aarch64 golden viewers debug modules tools install shell guest trace programs rust-analyzer kernels update clean clean-cache
 
 ROOT := tools/vm/root.sh
 # A profile of its own: auxvm only waits for others, and the first call waits for its build.
@@ -33,10 +33,15 @@ help:
 	@echo '  make conform        perf'"'"'s contract of AUX areas, proved from user space: our units, a driver in C, and that with each of 28 defects'
 	@echo '  make adversary      random programs of perf system calls on all units at once, on the debug kernel, until one does not do what a'
 	@echo '                      model foresees; SECONDS=600, SEED=1'
+	@echo '  make verify         everything, on all kernels, with fuzzers and benchmarks: many hours. It goes on where it was interrupted, and'
+	@echo '                      writes build/verify/report.html; PART="debug-e2e bench" for some parts only; SINCE=COMMIT for a campaign'
+	@echo '                      during which things are mended: what has passed on that commit or a later one counts'
 	@echo '  make aarch64        the tools for 64-bit Arm, under an emulator of single programs'
+	@echo '  make golden         the recorder beside stock perf, on described machines with Arm SPE, CoreSight, HiSilicon PTT, Intel PT and BTS;'
+	@echo '                      CASE="name|other" for some cases'
 	@echo '  make viewers        what Perfetto and speedscope show of exports; downloads a browser'
 	@echo '  make debug          kunit and e2e on a kernel with lockdep, KASAN and kmemleak, whose allocations are made to fail; CASE="name|other"'
-	@echo '  make bench          what a session of an event and recording cost, in guest instructions; PART=driver, steps, tracing, restart, ring or recorder'
+	@echo '  make bench          what a session of an event and recording cost, in guest instructions; PART=driver, steps, tracing, restart, ring, reading or recorder'
 	@echo '                      for one of them, PART=parallel for how fast two processors are drained'
 	@echo '  make figures        Documentation/figures.md from what was measured last'
 	@echo '  make coverage       Documentation/intel-pt-coverage.md from what the tests said last'
@@ -47,7 +52,7 @@ help:
 	@echo '  make shell          a guest on this terminal, with modules, perf and auxrec; TRACE=1 gives it the trace unit'
 	@echo '  make guest CMD="…"  one command in a guest; WITH="/usr/bin/perf …" takes programs along, INTEL=1 makes the processor Intel'"'"'s'
 	@echo '                      COUNTING=1 makes its clock count instructions, a nanosecond each; TRACE=1 gives it the trace unit'
-	@echo '                      LINE="vdso=0" is for the kernel, SECONDS=600 is how long it may take'
+	@echo '                      CPUS=64 gives it as many; LINE="vdso=0" is for the kernel, SECONDS=600 is how long it may take'
 	@echo '  make trace CMD="…"  record a guest from outside, from its kernel'"'"'s first instruction on, for stock perf: build/trace/perf.data'
 	@echo '                      KERNEL=/path/bzImage is your own kernel, CPUS=2 gives it two, VM=1 shows it as a virtual machine, too;'
 	@echo '                      DRAW=do_sys_openat2 draws the first call of that function; WITH, LINE, SECONDS as above'
@@ -58,7 +63,7 @@ help:
 	@echo '  make clean          remove what this checkout built'
 	@echo '  make clean-cache    remove the build root and the kernels too'
 	@echo
-	@echo '  KERNEL=stock|lean|debug   only this kernel         KVER=7.3   another kernel version'
+	@echo '  KERNEL=stock|lean|debug|rt   only this kernel      KVER=7.3   another kernel version'
 	@echo '  make KDIR=/lib/modules/$$(uname -r)/build modules   with your own kernel and your own tools'
 
 test:
@@ -72,12 +77,17 @@ check:
 debug:
 	@KERNEL=debug $(AUXVM) test --suite kunit --suite e2e $(CASES)
 
-adversary: SECONDS ?= 600
 adversary:
-	@KERNEL=$${KERNEL:-debug} $(AUXVM) guest --trace --timeout $$(($(SECONDS) + 600)) 'auxload; conform fuzz --patience 60 --seconds $(SECONDS) \
-		$(if $(SEED),--seed $(SEED)) --pmu pattern/rate=4096/ --pmu pattern/rate=4096,sink=1/ --pmu minimal/interval=100/ --pmu soft_pt --pmu trace_unit'
+	@$(AUXVM) adversary $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))
 
-litmus kbuild kunit matrix beside disk old selftests exact break conform aarch64:
+# Some parts need a build root of their own.
+verify:
+	@$(AUXVM) verify $(PART) $(SINCE:%=--since %); good=$$?; \
+	for runner in $(filter viewers vng,$(or $(PART),viewers vng)); do \
+		RUNNER=$$runner $(AUXVM) verify $(PART) $(SINCE:%=--since %) || good=1; \
+	done; exit $$good
+
+litmus kbuild kunit matrix beside disk old selftests exact break conform aarch64 golden:
 	@$(AUXVM) test --suite $@ $(CASES)
 
 # It needs a browser, which comes with a build root of its own.
@@ -128,7 +138,7 @@ trace:
 	@$(if $(IMAGE),env -u KERNEL) $(AUXVM) trace $(if $(IMAGE),--image '$(IMAGE)') $(if $(VM),--vm) $(if $(CPUS),--cpus $(CPUS)) $(if $(DRAW),--draw '$(DRAW)') $(WITH:%=--with %) $(if $(LINE),--append '$(LINE)') $(if $(SECONDS),--timeout $(SECONDS)) '$(CMD)'
 
 guest:
-	@$(AUXVM) guest $(WITH:%=--with %) $(if $(INTEL),--intel) $(if $(COUNTING),--counting) $(if $(TRACE),--trace) $(if $(LINE),--append '$(LINE)') $(if $(SECONDS),--timeout $(SECONDS)) '$(CMD)'
+	@$(AUXVM) guest $(WITH:%=--with %) $(if $(INTEL),--intel) $(if $(COUNTING),--counting) $(if $(TRACE),--trace) $(if $(CPUS),--cpus $(CPUS)) $(if $(LINE),--append '$(LINE)') $(if $(SECONDS),--timeout $(SECONDS)) '$(CMD)'
 
 programs:
 	@$(ROOT) run make -s -C $(CURDIR)/tools/e2e/programs O=$(CURDIR)/build/programs

@@ -167,11 +167,14 @@ keep_crates() {
 	done
 	(
 		flock 9
-		rm -rf "$cache"/crates-*.tmp
-		rsync -a --exclude=incremental/ "${rules[@]}" --include='*/' --include='deps/*.*' --include='.fingerprint/**' \
-			--include='build/**' --include=.rustc_info.json --exclude='*' "$compiled/" "$crates.tmp"
-		find "$cache" -maxdepth 1 -name 'crates-*' ! -name '*.tmp' -exec rm -rf {} + # of other versions
-		mv -T "$crates.tmp" "$crates"
+		find "$cache" -maxdepth 1 -name 'crates-*' -exec rm -rf {} + # of other versions, or interrupted
+		if rsync -a --exclude=incremental/ "${rules[@]}" --include='*/' --include='deps/*.*' --include='.fingerprint/**' \
+			--include='build/**' --include=.rustc_info.json --exclude='*' "$compiled/" "$crates.tmp"; then
+			mv -T "$crates.tmp" "$crates"
+		else
+			rm -rf "$crates.tmp"
+			echo "note: the compiled crates are not kept (is there room in $cache?): the next checkout compiles them anew" >&2
+		fi
 	) 9>"$cache/crates.lock"
 }
 

@@ -20,30 +20,40 @@ pub(crate) fn mirror() -> Result<String> {
     })
 }
 
-/// One suite of the archive.
+/// Suites of the archive.
 pub(crate) struct Archive {
     dir: PathBuf,
     options: Vec<String>,
 }
 
 impl Archive {
-    /// Keeps lists and packages in `dir`.
+    /// One suite. Keeps lists and packages in `dir`.
     ///
     /// # Errors
     ///
     /// When `dir` cannot be made.
     pub fn new(dir: PathBuf, suite: &str) -> Result<Self> {
+        Self::of(dir, &[suite])
+    }
+
+    /// Several suites.
+    ///
+    /// # Errors
+    ///
+    /// When `dir` cannot be made.
+    pub fn of(dir: PathBuf, suites: &[&str]) -> Result<Self> {
         for folder in ["lists/partial", "archives/partial"] {
             let folder = dir.join(folder);
             fs::create_dir_all(&folder).on("make", &folder)?;
         }
         let sources = dir.join("sources.list");
-        let line = format!(
-            "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] {} {suite} main\n",
-            mirror()?
-        );
-        if fs::read_to_string(&sources).ok().as_deref() != Some(&line) {
-            fs::write(&sources, line).on("write", &sources)?;
+        let mirror = mirror()?;
+        let line = |suite: &&str| {
+            format!("deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] {mirror} {suite} main\n")
+        };
+        let lines: String = suites.iter().map(line).collect();
+        if fs::read_to_string(&sources).ok().as_deref() != Some(&lines) {
+            fs::write(&sources, lines).on("write", &sources)?;
         }
         let options = vec![
             format!("Dir::State::lists={}/lists", dir.display()),
@@ -65,7 +75,7 @@ impl Archive {
         self
     }
 
-    /// A program of apt's, which sees this suite alone.
+    /// A program of apt's, which sees these suites alone.
     pub fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         for option in &self.options {

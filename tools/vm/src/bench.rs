@@ -6,14 +6,24 @@
 //! instructions, which hardly differ from run to run. What has a target is said to have met or missed it, and all of it goes into
 //! [`figures`].
 
+pub mod bounce;
+pub mod reading;
+pub mod recorders;
+pub mod restarts;
+pub mod ring;
+pub mod slowdown;
+pub mod steps;
+pub mod twins;
+pub mod windows;
+
 use crate::cache::Cache;
 use crate::error::{Error, Result};
-use crate::figures::{self, Figure};
 use crate::guest::Guest;
 use crate::kernel::{Kernel, Kind};
 use crate::modules::{self, Mode};
+use crate::results::figures::{self, Figure};
 use crate::step::Progress;
-use crate::{bounce, recorders, restarts, ring, slowdown, steps, tools, twins, windows};
+use crate::tools;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -32,6 +42,8 @@ pub enum Part {
     Tracing,
     /// What an event of tracefs costs that is read.
     Ring,
+    /// How much memory it takes to read much trace.
+    Reading,
     /// What drivers execute from an interrupt until the unit runs again.
     Restart,
 }
@@ -96,6 +108,12 @@ pub fn run(cache: &Cache, part: Option<Part>) -> Result<Report> {
     if wanted(Part::Restart) {
         let progress = Progress::begin("counting instructions of restarts");
         let figures = restarts::run(cache)?;
+        progress.end("done");
+        report.add(figures.lines(), figures.figures());
+    }
+    if wanted(Part::Reading) {
+        let progress = Progress::begin("reading 1 GiB of trace");
+        let figures = reading::run(cache)?;
         progress.end("done");
         report.add(figures.lines(), figures.figures());
     }

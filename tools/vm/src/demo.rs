@@ -3,14 +3,16 @@
 //! The demonstration: a trace of a running workload, recorded on a stock kernel, checked to the byte and drawn; and one of a real
 //! program's instructions, decoded by stock perf.
 
+pub mod traced;
+
 use crate::cache::Cache;
+use crate::demo::traced::{Traced, PROGRAM};
 use crate::error::{Error, OnFile, Result};
 use crate::guest::Guest;
 use crate::kernel::{Kernel, Kind};
 use crate::modules::{self, Mode};
 use crate::step::Progress;
 use crate::tools;
-use crate::traced::{Traced, PROGRAM};
 use std::fs;
 use std::path::Path;
 use std::time::Duration;

@@ -6,13 +6,14 @@
 //! need no file system that a kernel may lack (Debian's cloud kernel has no 9p). The first serial line is the kernel's
 //! console and is kept as a log.
 
-use crate::accel::Accel;
 use crate::cache::{self, Cache};
-use crate::cpio::Archive;
 use crate::error::{Error, OnFile, Result};
+use crate::guest::accel::Accel;
+use crate::guest::cpio::Archive;
 use crate::kernel::Kernel;
 use crate::plugin;
-use crate::splat;
+use crate::results::splat;
+use rustix::process::{Pid, Resource, Rlimit};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -20,10 +21,14 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
+pub mod accel;
+pub mod cpio;
 mod machine;
 mod outcome;
 mod process;
+pub mod python;
 mod shell;
+pub mod vng;
 
 pub use machine::Devices;
 pub use outcome::Outcome;
@@ -63,6 +68,7 @@ pub struct Guest<'a> {
     devices: Devices,
     /// In MiB.
     memory: u32,
+    processors: Option<u32>,
     trace_log: Option<PathBuf>,
     interrupt_log: Option<PathBuf>,
 }
@@ -130,6 +136,7 @@ impl<'a> Guest<'a> {
             reboots: false,
             devices: Devices::Plain,
             memory: machine::memory(kernel),
+            processors: None,
             trace_log: None,
             interrupt_log: None,
         })
@@ -220,6 +227,14 @@ impl<'a> Guest<'a> {
             plugin: Some(plugin.to_owned()),
         });
         self.append("nokaslr")
+    }
+
+    /// Gives it so many processors, and memory for them.
+    #[must_use]
+    pub fn processors(mut self, processors: u32) -> Self {
+        self.processors = Some(processors);
+        self.memory += processors.saturating_mul(16);
+        self
     }
 
     /// Gives it a disk.
@@ -332,6 +347,10 @@ impl<'a> Guest<'a> {
             };
             qemu.args(["-cpu", &format!("{model}{vendor}")]);
         }
+        if let Some(processors) = self.processors {
+            // Takes the place of the one before.
+            qemu.args(["-smp", &processors.to_string()]);
+        }
         if self.reboots {
             // Takes the place of -no-reboot.
             qemu.args(["-action", "reboot=reset"]);
@@ -391,6 +410,7 @@ impl<'a> Guest<'a> {
                 program: "qemu-system-x86_64".to_owned(),
                 source,
             })?;
+        limit_files(&child);
         let (lines, received) = std::sync::mpsc::sync_channel::<String>(256);
         let reader = child.stdout.take().map(|out| {
             std::thread::spawn(move || {
@@ -418,6 +438,7 @@ impl<'a> Guest<'a> {
             said += &line;
         };
         let (mut timed_out, mut cut);
+        let mut ended = None;
         let mut peak_kib = 0;
         let mut looked = start;
         loop {
@@ -438,8 +459,12 @@ impl<'a> Guest<'a> {
             }
             looked = Instant::now();
             peak_kib = peak_kib.max(peak_memory(&child));
-            if !matches!(child.try_wait(), Ok(None)) {
-                break;
+            match child.try_wait() {
+                Ok(None) => {}
+                other => {
+                    ended = other.ok().flatten();
+                    break;
+                }
             }
         }
         received.iter().for_each(|line| take(line, &mut cut_at));
@@ -479,7 +504,7 @@ impl<'a> Guest<'a> {
             status,
             timed_out,
             cut,
-            failed: process::failed(&complaint),
+            failed: process::too_long(ended).or_else(|| process::failed(&complaint)),
             splats: splat::scan(&text),
             console,
             files,
@@ -517,8 +542,19 @@ fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
         .collect())
 }
 
-/// The most memory that the process has had, in KiB.
-fn peak_memory(child: &Child) -> u64 {
+/// The log of a guest that never ends must not fill the disk.
+fn limit_files(qemu: &Child) {
+    let limit = Rlimit {
+        current: Some(process::LONGEST),
+        maximum: Some(process::LONGEST),
+    };
+    if let Some(pid) = i32::try_from(qemu.id()).ok().and_then(Pid::from_raw) {
+        let _ = rustix::process::prlimit(Some(pid), Resource::Fsize, limit);
+    }
+}
+
+/// The most memory that the process has had until now, in KiB.
+pub(crate) fn peak_memory(child: &Child) -> u64 {
     let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
     let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"));
     line.and_then(|l| l.trim().split(' ').next()?.parse().ok())

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Prepares the kernels: `stock`, Debian's own image with its Rust metadata rebuilt, `lean`, built from the same
-//! source with KUnit, and `debug`, which is lean with the kernel's checkers.
+//! Prepares the kernels: `stock` and `rt`, Debian's own images with their Rust metadata rebuilt, `lean`, built from the
+//! same source with KUnit, and `debug`, which is lean with the kernel's checkers.
 
 mod config;
 mod maker;
+pub mod release;
+pub mod symbols;
 
 use crate::archive::{mirror, Archive};
 use crate::cache::{hash, Cache};
 use crate::error::{Error, OnFile, Result};
-use crate::release::{choose, Release};
+use crate::kernel::release::{choose, Release, FLAVOUR, RT_FLAVOUR};
 use crate::step::{Log, Progress};
 use maker::Maker;
 use std::fmt;
@@ -113,16 +115,38 @@ pub enum Kind {
     Lean,
     /// The lean one with lockdep, KASAN and whatever else looks for faults, at any price.
     Debug,
+    /// Debian's image with `PREEMPT_RT`, unmodified: ordinary spin locks sleep there.
+    Rt,
 }
 
 impl Kind {
     /// Those that suites run on if none is asked for.
     pub const USUAL: [Self; 2] = [Self::Stock, Self::Lean];
 
+    /// All that there are.
+    pub const ALL: [Self; 4] = [Self::Stock, Self::Lean, Self::Debug, Self::Rt];
+
+    /// Whether Debian has built it.
+    #[must_use]
+    pub fn debians(self) -> bool {
+        match self {
+            Self::Stock | Self::Rt => true,
+            Self::Lean | Self::Debug => false,
+        }
+    }
+
+    /// How the names of its packages end.
+    fn flavour(self) -> &'static str {
+        match self {
+            Self::Rt => RT_FLAVOUR,
+            Self::Stock | Self::Lean | Self::Debug => FLAVOUR,
+        }
+    }
+
     /// The patches of one that is built from source.
     fn patches(self) -> &'static [&'static str] {
         match self {
-            Self::Stock => &[],
+            Self::Stock | Self::Rt => &[],
             Self::Lean => &PATCHES[..3],
             Self::Debug => &PATCHES,
         }
@@ -131,7 +155,7 @@ impl Kind {
     /// The options of one that is built from source.
     fn options(self) -> String {
         match self {
-            Self::Stock => String::new(),
+            Self::Stock | Self::Rt => String::new(),
             Self::Lean => LEAN_CONFIG.to_owned(),
             Self::Debug => [LEAN_CONFIG, DEBUG_CONFIG].concat(),
         }
@@ -144,6 +168,7 @@ impl fmt::Display for Kind {
             Self::Stock => "stock",
             Self::Lean => "lean",
             Self::Debug => "debug",
+            Self::Rt => "rt",
         })
     }
 }
@@ -152,14 +177,11 @@ impl std::str::FromStr for Kind {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "stock" => Ok(Self::Stock),
-            "lean" => Ok(Self::Lean),
-            "debug" => Ok(Self::Debug),
-            other => Err(format!(
-                "there is no kernel \"{other}\": stock, lean and debug are"
-            )),
-        }
+        let kind = Self::ALL.into_iter().find(|kind| kind.to_string() == text);
+        kind.ok_or_else(|| {
+            let names = Self::ALL.map(|kind| kind.to_string()).join(", ");
+            format!("there is no kernel \"{text}\": give one of {names}")
+        })
     }
 }
 
@@ -261,16 +283,15 @@ impl Kernel {
     ///
     /// When the archive lacks it, or it cannot be built, or does not fit what Debian built.
     pub fn prepare(cache: &Cache, kind: Kind) -> Result<Self> {
-        let release = resolve(cache)?;
+        let release = resolve(cache)?.of_flavour(kind.flavour());
         let mut parts = vec![RECIPE, cache.root_hash(), &release.version, &release.abi];
         parts.extend(NOT_UNPACKED);
         let options = kind.options();
-        match kind {
-            Kind::Stock => parts.extend(GUEST_MODULES),
-            Kind::Lean | Kind::Debug => {
-                parts.push(&options);
-                parts.extend(kind.patches());
-            }
+        if kind.debians() {
+            parts.extend(GUEST_MODULES);
+        } else {
+            parts.push(&options);
+            parts.extend(kind.patches());
         }
         let name = format!("kernel-{kind}-{}", hash(parts));
         let dir = cache.entry(&name, |temporary, place| {
@@ -280,9 +301,10 @@ impl Kernel {
                 temporary,
                 place,
             };
-            match kind {
-                Kind::Stock => maker.stock(),
-                Kind::Lean | Kind::Debug => maker.built(kind),
+            if kind.debians() {
+                maker.debians(kind)
+            } else {
+                maker.built(kind)
             }
         })?;
         Ok(Self {
@@ -333,15 +355,13 @@ impl Kernel {
 }
 
 fn make_args(kind: Kind, release: &Release) -> Vec<String> {
-    match kind {
-        Kind::Stock => {
-            let mut args = STOCK_TOOLS.map(str::to_owned).to_vec();
-            args.push(format!("KERNELRELEASE={}", release.abi));
-            args
-        }
-        // The kernel runs no x32 programs where llvm-objcopy would have to convert its vDSO.
-        Kind::Lean | Kind::Debug => vec!["LLVM=1".to_owned(), "OBJCOPY=objcopy".to_owned()],
+    if kind.debians() {
+        let mut args = STOCK_TOOLS.map(str::to_owned).to_vec();
+        args.push(format!("KERNELRELEASE={}", release.abi));
+        return args;
     }
+    // The kernel runs no x32 programs where llvm-objcopy would have to convert its vDSO.
+    vec!["LLVM=1".to_owned(), "OBJCOPY=objcopy".to_owned()]
 }
 
 /// Which release this cache uses: asked of the archive once, so that a warm cache needs no network.
@@ -448,7 +468,7 @@ mod tests {
 
     #[test]
     fn kinds_have_names() {
-        for kind in [Kind::Stock, Kind::Lean, Kind::Debug] {
+        for kind in Kind::ALL {
             assert_eq!(kind.to_string().parse(), Ok(kind));
         }
         assert!("other".parse::<Kind>().is_err());

@@ -6,19 +6,20 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
-use vm::aarch64::Aarch64;
 use vm::bench;
 use vm::cache::Cache;
-use vm::coverage;
 use vm::demo;
-use vm::figures;
 use vm::fuzz;
 use vm::guest::{self, Devices, Guest};
 use vm::kernel::{self, Kernel, Kind};
 use vm::modules::{self, Mode};
-use vm::suites::{self, Plan, Suite};
+use vm::results::coverage;
+use vm::results::figures;
+use vm::suites::aarch64::Aarch64;
+use vm::suites::{self, conform, Plan, Suite};
 use vm::tools::{self, Arch};
 use vm::trace;
+use vm::verify;
 
 /// Kernels, guests and test runs for auxpmu.
 #[derive(Parser)]
@@ -32,19 +33,19 @@ struct Args {
 enum Verb {
     /// Prepare kernels, and print where they are
     Kernel {
-        /// Which: stock, lean, debug
+        /// Which: stock, lean, debug, rt
         #[arg(required = true)]
         kinds: Vec<Kind>,
     },
     /// Build the modules
     Modules {
-        /// Against which kernel: stock, lean, debug
+        /// Against which kernel: stock, lean, debug, rt
         #[arg(long, env = "KERNEL")]
         kernel: Option<Kind>,
     },
     /// Write rust-project.json for rust-analyzer
     RustAnalyzer {
-        /// Against which kernel: stock, lean, debug
+        /// Against which kernel: stock, lean, debug, rt
         #[arg(long, env = "KERNEL")]
         kernel: Option<Kind>,
     },
@@ -59,7 +60,7 @@ enum Verb {
         /// Only these layers, such as host or e2e
         #[arg(long)]
         suite: Vec<Suite>,
-        /// Only this kernel: stock, lean, debug
+        /// Only this kernel: stock, lean, debug, rt
         #[arg(long, env = "KERNEL")]
         kernel: Option<Kind>,
         /// Only cases with this in their names, or, behind a bar, with that
@@ -71,7 +72,7 @@ enum Verb {
     },
     /// Run a command in a guest with the modules in /modules (load them with auxload), and give its exit status
     Guest {
-        /// Which kernel: stock, lean, debug
+        /// Which kernel: stock, lean, debug, rt
         #[arg(long, env = "KERNEL")]
         kernel: Option<Kind>,
         /// How many seconds it may take
@@ -89,6 +90,9 @@ enum Verb {
         /// Give it the trace unit
         #[arg(long)]
         trace: bool,
+        /// How many CPUs it has, if not two
+        #[arg(long, value_parser = clap::value_parser!(u32).range(1..=255))]
+        cpus: Option<u32>,
         /// More of the kernel's command line
         #[arg(long, default_value = "")]
         append: String,
@@ -98,7 +102,7 @@ enum Verb {
     },
     /// Record a guest from outside, from its kernel's first instruction on: build/trace/perf.data
     Trace {
-        /// Which kernel: stock, lean, debug
+        /// Which kernel: stock, lean, debug, rt
         #[arg(long, env = "KERNEL")]
         kernel: Option<Kind>,
         /// Your own kernel: its bzImage
@@ -126,9 +130,29 @@ enum Verb {
         #[arg(required = true)]
         command: Vec<String>,
     },
+    /// Execute random programs on all units at once until one does not do what a model foresees
+    Adversary {
+        /// On which kernel: stock, lean, debug, rt
+        #[arg(long, env = "KERNEL", default_value = "debug")]
+        kernel: Kind,
+        /// How long
+        #[arg(long, default_value_t = 600)]
+        seconds: u64,
+        /// What the programs are made from
+        #[arg(long)]
+        seed: Option<u64>,
+    },
+    /// Run everything that has not passed on this tree yet, and write a page about it: build/verify/report.html
+    Verify {
+        /// Only these parts
+        part: Vec<String>,
+        /// What has passed on this commit or a later one counts, too
+        #[arg(long)]
+        since: Option<String>,
+    },
     /// Boot a guest on the terminal, with the modules loaded
     Shell {
-        /// Which kernel: stock, lean, debug
+        /// Which kernel: stock, lean, debug, rt
         #[arg(long, env = "KERNEL")]
         kernel: Option<Kind>,
         /// Give it the trace unit
@@ -137,7 +161,7 @@ enum Verb {
     },
     /// Record a trace in a guest, check it and draw it: build/demo/
     Demo {
-        /// In which kernel: stock, lean, debug
+        /// In which kernel: stock, lean, debug, rt
         #[arg(long, env = "KERNEL")]
         kernel: Option<Kind>,
     },
@@ -229,6 +253,7 @@ fn run(args: Args) -> Result<ExitCode> {
             intel,
             counting,
             trace,
+            cpus,
             append,
             command,
         } => {
@@ -248,6 +273,9 @@ fn run(args: Args) -> Result<ExitCode> {
             }
             if trace {
                 guest = guest.devices(Devices::TraceUnit);
+            }
+            if let Some(cpus) = cpus {
+                guest = guest.processors(cpus);
             }
             return in_guest(&cache, guest, &command.join(" "));
         }
@@ -307,6 +335,18 @@ fn run(args: Args) -> Result<ExitCode> {
                 println!("{line}");
             }
             if report.misses() {
+                return Ok(ExitCode::FAILURE);
+            }
+        }
+        Verb::Adversary {
+            kernel,
+            seconds,
+            seed,
+        } => return adversary(&cache, kernel, seconds, seed),
+        Verb::Verify { part, since } => {
+            let (page, good) = verify::run(&cache, &part, since.as_deref())?;
+            println!("{}", page.display());
+            if !good {
                 return Ok(ExitCode::FAILURE);
             }
         }
@@ -375,6 +415,18 @@ fn traced(
         true => status.unwrap_or(1),
         false => 1,
     }))
+}
+
+fn adversary(cache: &Cache, kind: Kind, seconds: u64, seed: Option<u64>) -> Result<ExitCode> {
+    let kernel = Kernel::prepare(cache, kind)?;
+    let built = modules::build(cache, &kernel, Mode::Plain)?;
+    let guest = Guest::new(&kernel, &built.files)?
+        // For boot, and for a program that failed to become shorter.
+        .timeout(Duration::from_secs(seconds.saturating_add(600)))
+        .append("kunit.enable=0")
+        .devices(Devices::TraceUnit);
+    let command = conform::adversary(seconds, seed);
+    in_guest(cache, guest, &command)
 }
 
 fn in_guest(cache: &Cache, mut guest: Guest<'_>, command: &str) -> Result<ExitCode> {

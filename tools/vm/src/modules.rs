@@ -4,7 +4,7 @@
 
 use crate::cache::{self, Cache};
 use crate::error::{Error, OnFile, Result};
-use crate::kernel::{Kernel, Kind};
+use crate::kernel::Kernel;
 use crate::step::{Log, Progress};
 use serde_json::{json, Value};
 use std::fs;
@@ -112,10 +112,39 @@ pub fn command(cache: &Cache, kernel: &Kernel) -> Command {
     // What guests load for the sake of their emulator.
     make.arg("CONFIG_AUXPMU_GUEST=y");
     // Kernels that have KUnit get the drivers' tests, too.
-    if kernel.kind != Kind::Stock {
+    if !kernel.kind.debians() {
         make.arg("CONFIG_RUST_PERF_TESTING=y");
     }
     make
+}
+
+/// The objects that compilers have made of our code, without those that make adds for the module loader.
+///
+/// # Errors
+///
+/// When a folder cannot be read.
+pub fn objects(cache: &Cache, kernel: &Kernel) -> Result<Vec<PathBuf>> {
+    let dir = output_dir(cache, kernel, Mode::Plain);
+    let mut objects = Vec::new();
+    for folder in ["rust", "samples"] {
+        find_objects(&dir.join(folder), &mut objects)?;
+    }
+    objects.sort();
+    Ok(objects)
+}
+
+fn find_objects(folder: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
+    for entry in fs::read_dir(folder).on("read", folder)? {
+        let path = entry.on("read", folder)?.path();
+        if path.is_dir() {
+            find_objects(&path, found)?;
+        } else if path.extension().is_some_and(|e| e == "o")
+            && !path.display().to_string().ends_with(".mod.o")
+        {
+            found.push(path);
+        }
+    }
+    Ok(())
 }
 
 /// Writes `rust-project.json` for editors, into the checkout, and gives its place.

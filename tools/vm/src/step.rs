@@ -8,8 +8,18 @@ use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc::{channel, RecvTimeoutError, Sender};
+use std::sync::{Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+/// What has ended, and how long it took.
+static ENDED: Mutex<Vec<(String, Duration)>> = Mutex::new(Vec::new());
+
+/// What has ended since the last call, and how long it took, in the order in which it ended.
+#[must_use]
+pub fn ended() -> Vec<(String, Duration)> {
+    std::mem::take(&mut ENDED.lock().unwrap_or_else(PoisonError::into_inner))
+}
 
 /// A line on the terminal that counts the seconds while something long runs.
 pub struct Progress {
@@ -63,6 +73,8 @@ impl Progress {
             self.start.elapsed().as_secs_f64(),
             self.what
         );
+        let mut ended = ENDED.lock().unwrap_or_else(PoisonError::into_inner);
+        ended.push((self.what.clone(), self.start.elapsed()));
     }
 
     fn halt(&mut self) {

@@ -6,20 +6,36 @@ use crate::cache::Cache;
 use crate::error::{OnFile, Result};
 use crate::guest::{Guest, Outcome};
 use crate::kernel::{Kernel, Kind};
-use crate::ktap::{self, Case, Counts};
 use crate::modules::{self, Mode};
-use crate::step::{Log, Progress};
-use crate::{aarch64, broken, conform, disk, exact, litmus, old, selftests};
+use crate::results::ktap::{self, Case, Counts};
+use crate::step::{self, Log, Progress};
 use exact::matrix::viewers;
+use std::cmp::Reverse;
 use std::fmt;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+pub mod aarch64;
+pub mod broken;
+pub mod compile_fail;
+pub mod conform;
+pub mod contract;
+pub mod disk;
+pub mod exact;
+pub mod frames;
+mod golden;
 mod guests;
 mod host;
+mod install;
 mod kbuild;
+pub mod litmus;
+pub mod old;
+pub mod panics;
+pub mod readers;
+pub mod selftests;
+pub mod template;
 
 /// A layer of tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,13 +68,15 @@ pub enum Suite {
     Conform,
     /// The tools for 64-bit Arm, emulated.
     Aarch64,
+    /// The recorder beside stock perf, on machines that are described.
+    Golden,
     /// Viewers show of exports what programs executed.
     Viewers,
 }
 
 impl Suite {
     /// All, fast first.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Host,
         Self::Litmus,
         Self::Kbuild,
@@ -73,6 +91,7 @@ impl Suite {
         Self::Break,
         Self::Conform,
         Self::Aarch64,
+        Self::Golden,
         Self::Viewers,
     ];
 
@@ -101,6 +120,7 @@ impl fmt::Display for Suite {
             Self::Break => "break",
             Self::Conform => "conform",
             Self::Aarch64 => "aarch64",
+            Self::Golden => "golden",
             Self::Viewers => "viewers",
         })
     }
@@ -142,6 +162,7 @@ pub fn run(cache: &Cache, plan: &Plan) -> Result<Counts> {
     let dir = cache.build().join("test");
     fs::create_dir_all(&dir).on("make", &dir)?;
     let mut all = Vec::new();
+    let mut times = Vec::new();
     let mut kernels = Kernels {
         cache,
         made: Vec::new(),
@@ -158,12 +179,14 @@ pub fn run(cache: &Cache, plan: &Plan) -> Result<Counts> {
                 | Suite::Exact
                 | Suite::Break
                 | Suite::Conform
+                | Suite::Golden
         ) && plan.suites.len() > 1
             && !plan.cases.is_empty()
         {
             continue;
         }
         let start = Instant::now();
+        let _ = step::ended();
         let case = match suite {
             Suite::Host => host::run(cache, &dir),
             Suite::Litmus => litmus(cache, &mut kernels, plan),
@@ -193,6 +216,7 @@ pub fn run(cache: &Cache, plan: &Plan) -> Result<Counts> {
                 .get(Kind::Stock)
                 .and_then(|kernel| viewers::run(cache, &dir, &kernel)),
             Suite::Aarch64 => aarch64::cases::run(cache, &dir, plan.suites.len() > 1),
+            Suite::Golden => golden::run(cache, &dir, &plan.cases),
         };
         // What keeps a suite from running at all is a failing case of it.
         let case = case.unwrap_or_else(|e| {
@@ -207,11 +231,15 @@ pub fn run(cache: &Cache, plan: &Plan) -> Result<Counts> {
             start.elapsed().as_secs_f64()
         );
         all.push(case);
+        times.push((suite.to_string(), start.elapsed(), step::ended()));
     }
     let path = dir.join("all.ktap");
     fs::write(&path, ktap::write(&all)).on("write", &path)?;
     let total = Case::suite("all", all);
     print_failures(&total);
+    for line in longest(times) {
+        println!("{line}");
+    }
     println!("All results: {}", path.display());
     Ok(total.counts())
 }
@@ -238,6 +266,29 @@ fn exact_programs(plan: &Plan) -> Vec<String> {
         [_] => plan.cases.clone(),
         _ => exact::FEW.map(str::to_owned).to_vec(),
     }
+}
+
+/// How long a suite took, and its steps.
+type Times = (String, Duration, Vec<(String, Duration)>);
+
+/// What took the time: the suites, the longest first, each with its longest steps.
+fn longest(mut times: Vec<Times>) -> Vec<String> {
+    times.sort_by_key(|(_, time, _)| Reverse(*time));
+    let mut lines = vec!["What took the time:".to_owned()];
+    for (suite, time, mut steps) in times {
+        steps.sort_by_key(|(_, time)| Reverse(*time));
+        let steps: Vec<String> = steps
+            .iter()
+            .take(3)
+            .map(|(what, time)| format!("{what} {}", time.as_secs()))
+            .collect();
+        lines.push(format!(
+            "{:>6} s  {suite}: {}",
+            time.as_secs(),
+            steps.join(", ")
+        ));
+    }
+    lines
 }
 
 fn print_failures(total: &Case) {
@@ -314,9 +365,9 @@ fn kunit(cache: &Cache, dir: &Path, kernels: &mut Kernels<'_>, plan: &Plan) -> R
 const KUNIT_TIME: Duration = Duration::from_secs(120);
 
 /// What takes so long at most on an ordinary kernel takes longer on one that looks at each access of memory.
-fn patience(kernel: &Kernel, time: Duration) -> Duration {
+pub(crate) fn patience(kernel: &Kernel, time: Duration) -> Duration {
     match kernel.kind {
-        Kind::Stock | Kind::Lean => time,
+        Kind::Stock | Kind::Lean | Kind::Rt => time,
         Kind::Debug => time * 5,
     }
 }
@@ -332,6 +383,22 @@ fn ended(suite: &Case, outcome: &Outcome) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_longest_come_first() {
+        let seconds = Duration::from_secs;
+        let steps = [("a", 1), ("b", 4), ("c", 2), ("d", 3)];
+        let steps = steps.map(|(what, time)| (what.to_owned(), seconds(time)));
+        let times = vec![
+            ("short".to_owned(), seconds(9), Vec::new()),
+            ("long".to_owned(), seconds(10), steps.to_vec()),
+        ];
+        let lines = longest(times);
+        assert_eq!(
+            lines[1..],
+            ["    10 s  long: b 4, d 3, c 2", "     9 s  short: "]
+        );
+    }
 
     #[test]
     fn suites_have_names() {

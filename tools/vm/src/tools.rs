@@ -2,10 +2,10 @@
 
 //! Builds the programs that go into guests and onto other machines: static, as a guest has no libraries.
 
-use crate::aarch64::Aarch64;
 use crate::cache::Cache;
 use crate::error::{Error, OnFile, Result};
 use crate::step::{Log, Progress};
+use crate::suites::aarch64::Aarch64;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 

@@ -2,9 +2,9 @@
 
 //! The emulated machine: QEMU's command line, and the kernel's.
 
-use crate::accel::Accel;
 use crate::cache::Cache;
 use crate::error::Result;
+use crate::guest::accel::Accel;
 use crate::kernel::{Kernel, Kind};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -19,7 +19,7 @@ const MEMORY_DEBUG: u32 = 2048;
 /// Memory of a guest, in MiB.
 pub(super) fn memory(kernel: &Kernel) -> u32 {
     match kernel.kind {
-        Kind::Stock | Kind::Lean => MEMORY,
+        Kind::Stock | Kind::Lean | Kind::Rt => MEMORY,
         Kind::Debug => MEMORY_DEBUG,
     }
 }
@@ -33,7 +33,7 @@ const KERNEL_LINE: &str =
 /// the processor's features for a while. An interrupt that comes then makes KASAN report good addresses.
 pub(super) fn kernel_line(kernel: &Kernel) -> String {
     match kernel.kind {
-        Kind::Stock | Kind::Lean => KERNEL_LINE.to_owned(),
+        Kind::Stock | Kind::Lean | Kind::Rt => KERNEL_LINE.to_owned(),
         Kind::Debug => format!("{KERNEL_LINE} no5lvl"),
     }
 }

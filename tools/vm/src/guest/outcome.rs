@@ -2,8 +2,8 @@
 
 //! What came of a guest.
 
-use crate::ktap::{self, Case};
-use crate::splat::Splat;
+use crate::results::ktap::{self, Case};
+use crate::results::splat::Splat;
 use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;

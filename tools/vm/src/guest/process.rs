@@ -2,6 +2,12 @@
 
 //! Why QEMU failed, in a sentence.
 
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+
+/// No file that it writes may be longer. The longest is the log of executed instructions, with less than 1 GiB in all tests.
+pub(super) const LONGEST: u64 = 8 << 30;
+
 /// What QEMU or a plugin prints, and what it means.
 const KNOWN: [(&str, &str); 9] = [
     (
@@ -57,6 +63,17 @@ pub(super) fn ended(said: &str) -> String {
     lines[lines.len().saturating_sub(LINES)..].join("; ")
 }
 
+/// Why it ended if a file became too long.
+pub(super) fn too_long(ended: Option<ExitStatus>) -> Option<String> {
+    let signal = ended?.signal();
+    (signal == Some(rustix::process::Signal::XFSZ.as_raw())).then(|| {
+        format!(
+            "a file that QEMU writes became longer than {} GiB, likely the log of executed instructions: the guest did not end",
+            LONGEST >> 30
+        )
+    })
+}
+
 /// Why the trace unit failed while the guest ran, by what QEMU printed.
 pub(super) fn failed(said: &str) -> Option<String> {
     let mut lines = said.lines();
@@ -100,6 +117,16 @@ mod tests {
     fn unknown_messages_pass() {
         assert_eq!(ended("a\nb\n\nc\nd\n"), "b; c; d");
         assert_eq!(ended(""), "");
+    }
+
+    #[test]
+    fn a_file_without_end_is_noticed() {
+        let ended = |raw| too_long(Some(ExitStatus::from_raw(raw)));
+        assert!(ended(25).is_some_and(|why| why.contains("8 GiB")));
+        assert_eq!(
+            (ended(9), ended(0), ended(25 << 8), too_long(None)),
+            (None, None, None, None)
+        );
     }
 
     #[test]

@@ -10,9 +10,9 @@ use super::{
 use crate::archive::Archive;
 use crate::cache::{hash, Cache};
 use crate::error::{Error, OnFile, Result};
-use crate::release::Release;
+use crate::kernel::release::Release;
+use crate::kernel::symbols;
 use crate::step::{Log, Progress};
-use crate::symbols;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -26,10 +26,11 @@ pub(super) struct Maker<'a> {
 }
 
 impl Maker<'_> {
-    pub(super) fn stock(&self) -> Result<()> {
-        let log = Log::create(&self.cache.log("kernel-stock.log"))?;
+    /// Unpacks one of Debian's.
+    pub(super) fn debians(&self, kind: Kind) -> Result<()> {
+        let log = Log::create(&self.cache.log(&format!("kernel-{kind}.log")))?;
         let version = &self.release.version;
-        let progress = Progress::begin(&format!("fetching Debian's kernel {version}"));
+        let progress = Progress::begin(&format!("fetching Debian's kernel {}", self.release.abi));
         let packages: Vec<&str> = self
             .release
             .packages
@@ -57,7 +58,7 @@ impl Maker<'_> {
             fs::copy(headers.join(name), build.join(name)).on("copy", &headers.join(name))?;
         }
         let shipped = read(&build.join(".config"))?;
-        self.make(&log, &source, Kind::Stock, "olddefconfig")?;
+        self.make(&log, &source, kind, "olddefconfig")?;
         let changes = config_changes(&shipped, &read(&build.join(".config"))?);
         if !changes.is_empty() {
             return Err(Error::Other(format!(
@@ -67,7 +68,7 @@ impl Maker<'_> {
                 log.path().display()
             )));
         }
-        self.make(&log, &source, Kind::Stock, "prepare modules_prepare")?;
+        self.make(&log, &source, kind, "prepare modules_prepare")?;
         let mut exports = String::new();
         for name in ["core", "helpers", "bindings", "kernel"] {
             let path = build.join(format!("rust/exports_{name}_generated.h"));

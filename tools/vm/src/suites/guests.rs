@@ -5,12 +5,14 @@
 use super::{ended, patience, Kernels, Plan};
 use crate::cache::Cache;
 use crate::error::{Error, Result};
+use crate::guest::vng;
 use crate::guest::{Devices, Guest};
 use crate::kernel::{Kernel, Kind};
-use crate::ktap::Case;
 use crate::modules::{self, Mode};
+use crate::results::ktap::Case;
 use crate::step::Progress;
-use crate::{readers, tools, vng};
+use crate::suites::readers;
+use crate::tools;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -317,7 +319,7 @@ fn on_kernel(
     let timeout = patience(kernel, what.timeout);
     // There a driver is loaded some hundred times, and its suites would run each time.
     let quiet = match kernel.kind {
-        Kind::Stock | Kind::Lean => "",
+        Kind::Stock | Kind::Lean | Kind::Rt => "",
         Kind::Debug => "kunit.enable=0",
     };
     let live = |line: &str| {

@@ -5,9 +5,13 @@
 use super::check;
 use crate::cache::Cache;
 use crate::error::Result;
-use crate::ktap::Case;
+use crate::results::coverage;
+use crate::results::ktap::Case;
+use crate::results::libtest;
 use crate::step::{Log, Progress};
-use crate::{contract, coverage, install, libtest, tools};
+use crate::suites::contract;
+use crate::suites::install;
+use crate::tools;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -6,9 +6,12 @@ use super::{Kernels, Plan};
 use crate::cache::Cache;
 use crate::error::{Error, OnFile, Result};
 use crate::kernel::{Kernel, Kind};
-use crate::ktap::Case;
 use crate::modules::{self, Mode};
-use crate::{compile_fail, panics, template};
+use crate::results::ktap::Case;
+use crate::suites::compile_fail;
+use crate::suites::frames;
+use crate::suites::panics;
+use crate::suites::template;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -33,6 +36,14 @@ pub(super) fn run(
             .and_then(|kernel| panics::run(cache, &kernel));
         cases.extend(
             case.unwrap_or_else(|e| Some(Case::fail("no callback can panic", &e.to_string()))),
+        );
+    }
+    for kind in &plan.kernels {
+        let case = kernels
+            .get(*kind)
+            .and_then(|kernel| frames::run(cache, &kernel));
+        cases.push(
+            case.unwrap_or_else(|e| Case::fail("no function takes too much stack", &e.to_string())),
         );
     }
     cases.push(preflight(cache, dir)?);

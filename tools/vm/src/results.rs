@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What runs come to: cases in KTAP, figures, and the documents that are made of them.
+
+pub mod coverage;
+pub mod figures;
+pub mod ktap;
+pub mod libtest;
+pub mod splat;

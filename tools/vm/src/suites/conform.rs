@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! `conform` on all our units and on a driver in C; its random programs on all of them at once; and `conform` on that driver with
+//! defects, which it must name.
+//!
+//! The defects are in `tools/bench/pmu/c_pattern.c`, one at a time, by a parameter of `c_broken.ko`.
+
+mod defects;
+mod rules;
+
+use crate::bench::twins;
+use crate::cache::Cache;
+use crate::error::{Error, Result};
+use crate::guest::{Devices, Guest};
+use crate::kernel::{Kernel, Kind};
+use crate::modules::{self, Mode};
+use crate::results::ktap::{self, Case};
+use crate::step::Progress;
+use crate::suites::patience;
+use crate::tools;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use defects::{found, Defect, DEFECTS, FOUND_BY_PROGRAMS, LASTING};
+
+/// The units, as `conform` takes them, and what a subtest is called.
+const UNITS: [(&str, &str); 7] = [
+    ("pattern/rate=4096/", "pattern, direct"),
+    ("c_pattern/rate=4096/", "the driver in C"),
+    ("minimal/interval=100/", "minimal"),
+    ("pattern/rate=4096,sink=1/", "pattern, sg"),
+    ("pattern/rate=4096,sink=2/", "pattern, flat"),
+    ("soft_pt", "soft_pt"),
+    ("trace_unit", "trace_unit"),
+];
+
+/// Units whose events are of CPUs only, for random programs.
+const DEVICES: [&str; 2] = ["edu", "shared_sink/burst=8/"];
+
+/// How many of them run beside other layers.
+const FEW: usize = 2;
+
+/// Units whose cases run out of memory on a kernel that can do that, and these cases.
+const STARVED: [(&str, &str); 3] = [
+    ("pattern/rate=4096/", "pattern without memory"),
+    ("soft_pt", "soft_pt without memory"),
+    ("trace_unit", "trace_unit without memory"),
+];
+const STARVE: &str = "open: map: groups: output: tasks: end: --no-memory 40";
+
+/// Steps of random programs, and the first program.
+const STEPS: u32 = 10_000;
+const STEPS_OF_DEVICES: u32 = 400;
+const SEED: u32 = 1;
+
+/// The command that executes random programs on our drivers at once, until one does not do what is foreseen.
+#[must_use]
+pub fn adversary(seconds: u64, seed: Option<u64>) -> String {
+    let mut command = format!("auxload; conform fuzz --patience 60 --seconds {seconds}");
+    if let Some(seed) = seed {
+        command.push_str(&format!(" --seed {seed}"));
+    }
+    let units = UNITS.iter().map(|(unit, _)| *unit);
+    for unit in units.filter(|unit| !unit.starts_with("c_")).chain(DEVICES) {
+        command.push_str(&format!(" --pmu {unit}"));
+    }
+    command
+}
+
+/// Runs `conform` on the units, on `few` or all, and on each defect.
+///
+/// # Errors
+///
+/// When there is no kernel, or something does not compile.
+pub fn run(cache: &Cache, dir: &Path, kernel: &Kernel, few: bool) -> Result<Case> {
+    let built = modules::build(cache, kernel, Mode::Plain)?;
+    let programs = tools::build(cache)?;
+    let mut drivers = twins::build(cache, kernel)?;
+    let broken = drivers
+        .first()
+        .map(|driver| driver.with_file_name("c_broken.ko"));
+    drivers.extend(broken);
+    let bench = Bench {
+        cache,
+        kernel,
+        ours: built.files,
+        drivers,
+        programs,
+    };
+    let mut suites = vec![rules::check(kernel, bench.conform()?)?];
+    let count = if few { FEW } else { UNITS.len() };
+    let units = UNITS.get(..count).unwrap_or(&UNITS);
+    suites.extend(bench.units(&dir.join("conform"), units, "")?);
+    if kernel.kind == Kind::Debug && !few {
+        suites.extend(bench.units(&dir.join("conform-no-memory"), &STARVED, STARVE)?);
+    }
+    suites.push(bench.programs(&dir.join("conform-programs"), units)?);
+    suites.push(Case::suite(
+        "defects",
+        bench.defects(&dir.join("conform-defects"), &DEFECTS)?,
+    ));
+    if !few {
+        suites.push(bench.found_by_programs(&dir.join("conform-found"))?);
+        for defect in LASTING {
+            let name = format!("defect {}", defect.name);
+            let dir = dir.join(format!("conform-{}", defect.name));
+            suites.push(Case::suite(&name, bench.defects(&dir, &[defect])?));
+        }
+    }
+    Ok(Case::suite("conform", suites))
+}
+
+struct Bench<'a> {
+    cache: &'a Cache,
+    kernel: &'a Kernel,
+    ours: Vec<PathBuf>,
+    drivers: Vec<PathBuf>,
+    programs: Vec<(String, PathBuf)>,
+}
+
+impl Bench<'_> {
+    fn guest(&self) -> Result<Guest<'_>> {
+        let mut guest = Guest::new(self.kernel, &self.ours)?
+            .append("kunit.enable=0")
+            .devices(Devices::TraceUnit)
+            .timeout(patience(self.kernel, Duration::from_secs(1800)));
+        for (name, path) in &self.programs {
+            guest = guest.program(name, path)?;
+        }
+        for path in &self.drivers {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            guest = guest.program(&name, path)?;
+        }
+        Ok(guest)
+    }
+
+    /// Runs `conform` with these options on units, a suite each.
+    fn units(&self, dir: &Path, units: &[(&str, &str)], options: &str) -> Result<Vec<Case>> {
+        let mut suites = Vec::new();
+        // Other kernels than the stock one do more for each byte.
+        let program = match self.kernel.kind {
+            Kind::Stock => format!("conform {options}"),
+            Kind::Lean | Kind::Debug | Kind::Rt => format!("conform --patience 60 {options}"),
+        };
+        let progress = Progress::begin(&format!("{} on our units", program.trim_end()));
+        let mut command = "auxload && insmod /bin/c_pattern.ko".to_owned();
+        for (number, (unit, _)) in units.iter().enumerate() {
+            let line = format!("; {program} --pmu {unit} >/out/{number} 2>&1");
+            command.push_str(&line);
+        }
+        let outcome = self.guest()?.run(self.cache, dir, &command, |_| {})?;
+        for (number, (_, name)) in units.iter().enumerate() {
+            let said =
+                fs::read_to_string(outcome.files.join(number.to_string())).unwrap_or_default();
+            let cases = match ktap::parse(&said).pop() {
+                Some(unit) if !unit.children.is_empty() => unit.children,
+                _ => vec![Case::fail("start", &format!("conform says: {said}"))],
+            };
+            suites.push(Case::suite(name, cases));
+        }
+        suites.extend(outcome.faults());
+        progress.end(&Case::suite("", suites.clone()).counts().summary());
+        Ok(suites)
+    }
+
+    /// The program itself, which is static.
+    fn conform(&self) -> Result<&Path> {
+        let found = self.programs.iter().find(|(name, _)| name == "conform");
+        let found = found.ok_or_else(|| Error::Other("conform is not built".to_owned()))?;
+        Ok(&found.1)
+    }
+
+    /// Random programs on all units at once.
+    fn programs(&self, dir: &Path, units: &[(&str, &str)]) -> Result<Case> {
+        let progress = Progress::begin("random programs on our units");
+        let mut command = "auxload && insmod /bin/c_pattern.ko".to_owned();
+        let units: Vec<&str> = units.iter().map(|(unit, _)| *unit).collect();
+        let runs = [(units.as_slice(), STEPS), (&DEVICES, STEPS_OF_DEVICES)];
+        for (units, steps) in runs {
+            command.push_str(" && conform fuzz");
+            for unit in units {
+                command.push_str(&format!(" --pmu {unit}"));
+            }
+            command.push_str(&format!(" --seed {SEED} --steps {steps} 2>&1"));
+        }
+        let outcome = self.guest()?.run(self.cache, dir, &command, |_| {})?;
+        let passed = outcome.said.matches(": as foreseen").count();
+        let mut cases = Vec::new();
+        for (run, (units, steps)) in runs.iter().enumerate() {
+            cases.push(Case::judged(
+                &format!("{steps} steps on {} units, as foreseen", units.len()),
+                match run < passed {
+                    true => Ok(String::new()),
+                    false => Err(outcome.said.clone()),
+                },
+            ));
+        }
+        cases.extend(outcome.faults());
+        let suite = Case::suite("programs", cases);
+        progress.end(&suite.counts().summary());
+        Ok(suite)
+    }
+
+    /// Random programs on the driver with defects, each of which one of them must find.
+    fn found_by_programs(&self, dir: &Path) -> Result<Case> {
+        let progress = Progress::begin("random programs on a driver with defects");
+        let fuzz = "conform fuzz --pmu c_pattern/rate=4096/ --seed 1 --steps 1500 --attempts 0";
+        let mut command = format!("insmod /bin/c_broken.ko; {fuzz} >/out/none 2>&1");
+        for defect in FOUND_BY_PROGRAMS {
+            command.push_str(&format!(
+                "; rmmod c_broken; insmod /bin/c_broken.ko defect={defect}; {fuzz} --patience 6 >/out/{defect} 2>&1"
+            ));
+        }
+        let outcome = self.guest()?.run(self.cache, dir, &command, |_| {})?;
+        let said = |file: &str| fs::read_to_string(outcome.files.join(file)).unwrap_or_default();
+        let judge = |name: &str, right: &str| {
+            let said = said(name);
+            match said.contains(right) {
+                true => Case::judged(name, Ok(String::new())),
+                false => Case::fail(name, &said),
+            }
+        };
+        let mut cases = vec![judge("none", ": as foreseen")];
+        cases.extend(FOUND_BY_PROGRAMS.map(|name| judge(name, "does not do what is foreseen")));
+        let suite = Case::suite("found by programs", cases);
+        progress.end(&suite.counts().summary());
+        Ok(suite)
+    }
+
+    /// For each defect, whether its case finds it; and the same cases find none in the driver without a defect.
+    fn defects(&self, dir: &Path, defects: &[Defect]) -> Result<Vec<Case>> {
+        let progress = Progress::begin("conform on a driver with defects");
+        let mut command = "true".to_owned();
+        for (number, defect) in defects.iter().enumerate() {
+            let conform = format!(
+                "conform --pmu c_pattern/rate=4096/ '{}' >/out/{number}",
+                defect.case.replace('\'', "'\\''")
+            );
+            let line = format!(
+                "; insmod /bin/c_broken.ko; {conform}.good 2>&1; rmmod c_broken\
+                 ; insmod /bin/c_broken.ko defect={}; {conform} --patience 6 2>&1; rmmod c_broken",
+                defect.name
+            );
+            command.push_str(&line);
+        }
+        let outcome = self.guest()?.run(self.cache, dir, &command, |_| {})?;
+        let said = |file: String| fs::read_to_string(outcome.files.join(file)).unwrap_or_default();
+        let mut cases = Vec::new();
+        for (number, defect) in defects.iter().enumerate() {
+            let good = said(format!("{number}.good"));
+            let verdict = found(defect, &good, &said(number.to_string()));
+            cases.push(Case::judged(defect.name, verdict));
+        }
+        progress.end(&Case::suite("", cases.clone()).counts().summary());
+        Ok(cases)
+    }
+}

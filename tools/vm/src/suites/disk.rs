@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Recordings onto a disk of a guest's that is slow, or whose guest loses its power.
+//!
+//! QEMU is killed while recorders run. What the guest's kernel had not handed to the disk is gone then, as after a power cut;
+//! what it had is there, so that a disk loses what it has in a cache of its own is not shown. The guest says meanwhile what
+//! the recorders say is safe, and the next boot sees that it is.
+
+use crate::cache::Cache;
+use crate::error::Result;
+use crate::guest::{Disk, Guest, Outcome, PowerCut};
+use crate::kernel::Kernel;
+use crate::modules::{self, Mode};
+use crate::results::ktap::Case;
+use crate::step::{Log, Progress};
+use crate::tools;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+/// How often the power goes.
+const CUTS: u32 = 4;
+/// Before which of the cuts threads have a file each.
+const APART: u32 = 1;
+
+/// What a slow disk takes, bytes a second: a sixteenth of what the units write.
+const SLOW: u64 = 1024 * 1024;
+
+/// Runs all cases, in a guest of this kernel, which must have ext4.
+///
+/// # Errors
+///
+/// When there is no kernel or no tools, or the disk cannot be made.
+pub fn run(cache: &Cache, dir: &Path, kernel: &Kernel) -> Result<Case> {
+    let built = modules::build(cache, kernel, Mode::Plain)?;
+    let programs = tools::build(cache)?;
+    let log = Log::create(&dir.join("disk.log"))?;
+    let image = dir.join("disk.img");
+    let disk = |slow| Disk {
+        image: image.clone(),
+        bytes_per_second: slow,
+    };
+    let boot = |name: &str, command: &str, disk, cut| -> Result<Outcome> {
+        let mut guest = Guest::new(kernel, &built.files)?
+            .append("kunit.enable=0")
+            .disk(disk)
+            .timeout(Duration::from_secs(180));
+        for (program, path) in &programs {
+            guest = guest.program(program, path)?;
+        }
+        if let Some(cut) = cut {
+            guest = guest.power_cut(cut);
+        }
+        guest.run(cache, &dir.join(name), command, |_| {})
+    };
+    let format = || {
+        log.run(
+            "making a disk",
+            Command::new("mke2fs")
+                .args(["-q", "-F", "-t", "ext4"])
+                .arg(&image)
+                .arg("128M"),
+        )
+    };
+    let progress = Progress::begin("recording onto disks");
+
+    format()?;
+    let mut cases = vec![case(
+        "slow disk",
+        &boot("disk-slow", "auxe2e disk slow", disk(Some(SLOW)), None)?,
+    )];
+    format()?;
+    let mut verify = String::new();
+    // Always the same moments, of no pattern.
+    let mut seed: u32 = 1;
+    for time in 0..=CUTS {
+        seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        let last = time == CUTS;
+        let apart = if time == APART { " --apart" } else { "" };
+        let command = if last {
+            format!("{verify}true")
+        } else {
+            format!("{verify}auxe2e disk record{apart}")
+        };
+        let cut = (!last).then(|| PowerCut {
+            // After the stream was brought to the disk some times, and then at any moment of its next way there.
+            line: |line| {
+                line.strip_prefix("safe ")
+                    .is_some_and(|l| !l.starts_with("0 "))
+            },
+            after: Duration::from_millis(u64::from(seed >> 8) % 2500),
+        });
+        let outcome = boot(&format!("disk-power-{time}"), &command, disk(None), cut)?;
+        if time != 0 {
+            cases.push(case(&format!("power cut {time}"), &outcome));
+        }
+        let safe = outcome
+            .said
+            .lines()
+            .rev()
+            .find_map(|l| l.strip_prefix("safe "));
+        verify = match (safe, last) {
+            (Some(safe), false) => format!("auxe2e disk verify{apart} {} && ", safe.trim()),
+            (_, true) => break,
+            (None, false) => {
+                cases.push(
+                    Case::fail("recording", "nothing was said to be safe")
+                        .with_log(outcome.said.lines().map(str::to_owned).collect()),
+                );
+                break;
+            }
+        };
+    }
+    let suite = Case::suite("disk", cases);
+    progress.end(&suite.counts().summary());
+    Ok(suite)
+}
+
+/// Whether the guest lived until its power went or its command ended well.
+fn case(name: &str, outcome: &Outcome) -> Case {
+    let said: Vec<String> = outcome
+        .said
+        .lines()
+        .filter(|line| !line.starts_with("safe "))
+        .map(str::to_owned)
+        .collect();
+    if let Some(fault) = outcome.faults().into_iter().next() {
+        return Case::fail(name, &format!("{}: {}", fault.name, fault.reason)).with_log(said);
+    }
+    match outcome.status {
+        None | Some(0) => Case::pass(name).with_log(said),
+        Some(status) => Case::fail(name, &format!("status {status}")).with_log(said),
+    }
+}

@@ -1,0 +1,402 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Whether decoders show of a trace what was executed: recorded in a guest, decoded outside.
+//!
+//! - This file: programs, traced by `soft_pt`.
+//! - [`kernel`]: a kernel, traced by the trace unit in QEMU from outside.
+//! - [`outside`]: a whole guest, traced by that unit from its kernel's first instruction on, for stock perf.
+//! - [`device`]: kernel and programs, traced by that unit and its driver.
+//! - [`matrix`]: what else perf offers for such traces.
+//! - [`consumers`]: gdb, and core dumps.
+//! - [`theirs`]: perf's own tests.
+
+use crate::cache::Cache;
+use crate::error::{Error, OnFile, Result};
+use crate::guest::python;
+use crate::guest::Guest;
+use crate::kernel::Kernel;
+use crate::modules::{self, Mode};
+use crate::results::ktap::{self, Case, Status};
+use crate::step::{Log, Progress};
+use crate::tools;
+use std::fs;
+use std::io::{self, BufRead, BufReader, Lines};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+mod consumers;
+mod device;
+mod kernel;
+pub(crate) mod matrix;
+mod outside;
+mod theirs;
+
+/// Programs that are unlike each other, and soon done: stepping them by ptrace takes a minute each in a guest that is emulated.
+/// `device::NAME` is left out for its longest part, the guest with one CPU: the others are named.
+pub const FEW: [&str; 22] = [
+    "again",
+    consumers::NAME,
+    "debugged",
+    "dispatched",
+    "faults",
+    "generated",
+    "jumps",
+    device::STEPS,
+    device::TWO_CPUS,
+    kernel::NAME,
+    matrix::NAME,
+    outside::NAME,
+    "losses",
+    "probed",
+    "sequences",
+    "stress",
+    "strings",
+    "threads",
+    "unreadable",
+    "vsyscalls",
+    "writes",
+    "x32",
+];
+
+/// A program for PyPy.
+const PYPY: &str = "compiled.py";
+
+/// Programs that are skipped where the kernel lacks what they need, and the option that gives it.
+const NEEDS: [(&str, &str); 2] = [
+    ("dispatched", "CONFIG_SYSCALL_USER_DISPATCH"),
+    ("x32", "CONFIG_X86_X32_ABI"),
+];
+
+/// Records and compares the programs whose names contain one of `filters`, and the kernels. `stock`: the kernel that the trace unit's
+/// driver runs on, as perf needs its `/proc/kcore`.
+///
+/// # Errors
+///
+/// When something does not build, or a file cannot be read or written.
+pub fn run(
+    cache: &Cache,
+    dir: &Path,
+    kernel: &Kernel,
+    stock: &Kernel,
+    filters: &[String],
+) -> Result<Case> {
+    let asked = |case: &str| {
+        let has = |filter: &String| case.contains(filter.as_str());
+        filters.is_empty() || filters.iter().any(has)
+    };
+    let of_programs: Vec<_> = filters
+        .iter()
+        .filter(|filter| {
+            let mut others = [
+                kernel::NAME,
+                outside::NAME,
+                matrix::NAME,
+                consumers::NAME,
+                matrix::pairs::NAME,
+                matrix::samples::NAME,
+                device::NAME,
+                theirs::NAME,
+            ]
+            .into_iter()
+            .chain(device::parts());
+            !others.any(|name| name.contains(filter.as_str()))
+        })
+        .cloned()
+        .collect();
+    let mut suites = Vec::new();
+    if filters.is_empty() || !of_programs.is_empty() {
+        suites.push(programs_on(cache, dir, kernel, &of_programs)?);
+    }
+    if asked(kernel::NAME) {
+        suites.push(kernel::run(cache, dir, kernel)?);
+    }
+    if asked(outside::NAME) {
+        suites.push(outside::run(cache, dir, kernel)?);
+    }
+    if asked(matrix::NAME) {
+        suites.push(matrix::run(cache, dir, stock)?);
+    }
+    if asked(consumers::NAME) {
+        suites.push(consumers::run(cache, dir, stock)?);
+    }
+    if asked(matrix::pairs::NAME) {
+        suites.push(matrix::pairs::run(cache, dir, kernel)?);
+    }
+    if asked(matrix::samples::NAME) {
+        suites.push(matrix::samples::run(cache, dir, kernel)?);
+    }
+    if asked(theirs::NAME) {
+        suites.push(theirs::run(cache, dir, stock)?);
+    }
+    let part = |name: &str| asked(device::NAME) || asked(name);
+    if device::parts().any(part) {
+        suites.push(device::run(cache, dir, stock, part)?);
+    }
+    Ok(Case::suite("exact", suites))
+}
+
+/// The lines that a decoder prints. It is ended when they are not read any more.
+struct Decoder {
+    child: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Decoder {
+    fn start(command: &mut Command) -> Result<Self> {
+        let program = command.get_program().to_string_lossy().into_owned();
+        let spawned = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .and_then(|mut child| match child.stdout.take() {
+                Some(out) => Ok((child, out)),
+                None => Err(io::ErrorKind::BrokenPipe.into()),
+            });
+        let (child, out) = spawned.map_err(|source| Error::Spawn { program, source })?;
+        let lines = BufReader::new(out).lines();
+        Ok(Self { child, lines })
+    }
+}
+
+impl Iterator for Decoder {
+    type Item = io::Result<String>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.lines.next()
+    }
+}
+
+impl Drop for Decoder {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Does both at once.
+fn both<A, B: Send>(
+    one: impl FnOnce() -> Result<A>,
+    other: impl FnOnce() -> Result<B> + Send,
+) -> Result<(A, B)> {
+    thread::scope(|scope| {
+        let other = scope.spawn(other);
+        let one = one();
+        let died = |_| Error::Other("a thread died".to_owned());
+        let other = other.join().map_err(died)?;
+        Ok((one?, other?))
+    })
+}
+
+/// What `each` makes of the items and their numbers, in their order; two at a time.
+fn by_two<T: Sync, R: Send>(
+    items: &[T],
+    each: impl Fn(usize, &T) -> Result<R> + Sync,
+) -> Result<Vec<R>> {
+    let next = AtomicUsize::new(0);
+    let worker = || -> Result<Vec<(usize, R)>> {
+        let mut made = Vec::new();
+        loop {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            let Some(item) = items.get(number) else {
+                return Ok(made);
+            };
+            made.push((number, each(number, item)?));
+        }
+    };
+    let (mut made, others) = both(worker, worker)?;
+    made.extend(others);
+    made.sort_by_key(|(number, _)| *number);
+    Ok(made.into_iter().map(|(_, made)| made).collect())
+}
+
+/// Takes as much of what was executed as is shown, which must be the same: how many instructions.
+fn follow(
+    shown: impl Iterator<Item = io::Result<String>>,
+    executed: &mut impl Iterator<Item = io::Result<String>>,
+) -> std::result::Result<u64, String> {
+    let mut count = 0;
+    for shown in shown {
+        let shown = shown.map_err(unreadable)?;
+        let executed = executed.next().transpose().map_err(unreadable)?;
+        if executed.as_deref() != Some(shown.trim_start()) {
+            return Err(format!(
+                "after {count} instructions {} was executed, and {shown} is shown",
+                executed.as_deref().unwrap_or("the end")
+            ));
+        }
+        count += 1;
+    }
+    Ok(count)
+}
+
+/// Nothing else was executed after `count` instructions.
+fn end(
+    executed: &mut impl Iterator<Item = io::Result<String>>,
+    count: u64,
+) -> std::result::Result<(), String> {
+    match executed.next().transpose().map_err(unreadable)? {
+        None => Ok(()),
+        Some(more) => Err(format!(
+            "after {count} instructions {more} was executed, and the end is shown"
+        )),
+    }
+}
+
+#[allow(clippy::needless_pass_by_value)] // As `map_err()` wants it.
+fn unreadable(error: io::Error) -> String {
+    format!("cannot read: {error}")
+}
+
+fn programs_on(cache: &Cache, dir: &Path, kernel: &Kernel, filters: &[String]) -> Result<Case> {
+    let tools = tools::build(cache)?;
+    let Some((_, judge)) = tools.iter().find(|(name, _)| name == "auxe2e") else {
+        let reason = "tools/e2e is not in this checkout";
+        return Ok(Case::suite("programs", vec![Case::skip("all", reason)]));
+    };
+    let built = modules::build(cache, kernel, Mode::Plain)?;
+    let programs = programs(cache)?;
+    let progress = Progress::begin(&format!("exact on {}", kernel.kind));
+    let mut guest = Guest::new(kernel, &built.files)?
+        // perf has no text of another kernel's vDSO.
+        .append("vdso=0 vdso32=0 vsyscall=xonly kunit.enable=0")
+        .timeout(Duration::from_secs(5400))
+        .intel()
+        .installed(Path::new("/usr/bin/perf"))?
+        .installed(Path::new("/usr/bin/env"))?
+        .installed(Path::new("/usr/bin/chrt"))?
+        .installed(Path::new("/usr/bin/luajit"))?;
+    // It is large.
+    if filters.is_empty() || filters.iter().any(|filter| PYPY.contains(filter.as_str())) {
+        for file in python::pypy()? {
+            guest = guest.installed(&file)?;
+        }
+    }
+    for (name, path) in &tools {
+        guest = guest.program(name, path)?;
+    }
+    for program in &programs {
+        guest = guest.installed(program)?;
+    }
+    let place = cache.build().join("programs");
+    let words = filters
+        .iter()
+        .map(|f| format!(" '{}'", f.replace('\'', "'\\''")));
+    let words: String = words.collect();
+    let words = format!("{}{words}", place.display());
+    let command = format!(
+        "auxe2e exact record {words}; ended=$?; auxe2e exact record --again steps {words} && exit $ended"
+    );
+    let dir = dir.join("exact");
+    // Each as it ends: it takes minutes.
+    let live = |line: &str| println!("{line}");
+    let outcome = guest.run(cache, &dir, &command, live)?;
+    let config = kernel.build_dir().join(".config");
+    let config = fs::read_to_string(&config).on("read", &config)?;
+    let runs = refuse_skips(outcome.suite("runs"), &config);
+
+    let words: Vec<_> = filters.iter().map(String::as_str).collect();
+    let judged = |name, options: &[&str]| {
+        let cases = judged(cache, judge, &dir, &outcome.files, options, &words)?;
+        Ok(Case::suite(name, cases))
+    };
+    let again = ["--again", "steps", "--packets"];
+    let suite = vec![
+        runs,
+        judged("traces", &[])?,
+        judged("traces by steps alone", &again[..2])?,
+        judged("packets by steps alone", &again)?,
+    ];
+    let suite = Case::suite("programs", suite);
+    progress.end(&suite.counts().summary());
+    Ok(suite)
+}
+
+/// Has `auxe2e` decode and compare what was recorded of programs.
+fn judged(
+    cache: &Cache,
+    judge: &Path,
+    dir: &Path,
+    files: &Path,
+    options: &[&str],
+    filters: &[&str],
+) -> Result<Vec<Case>> {
+    let ptwalk = cache.checkout().join("tools/steptrace/ptwalk.c");
+    let mut command = Command::new(judge);
+    command.args(["exact", "judge"]).args(options);
+    command.arg(files).arg(ptwalk).args(filters);
+    let log = dir.join("judge.log");
+    let said = command.output().map_err(|source| Error::Spawn {
+        program: judge.display().to_string(),
+        source,
+    })?;
+    fs::write(&log, [said.stdout.clone(), said.stderr].concat()).on("write", &log)?;
+    Ok(ktap::parse(&String::from_utf8_lossy(&said.stdout)))
+}
+
+/// The same, with each skipped program failed unless the kernel's configuration is the reason.
+fn refuse_skips(runs: Case, config: &str) -> Case {
+    let lacks = |name: &str| {
+        let need = NEEDS.iter().find(|(program, _)| *program == name);
+        need.is_some_and(|(_, option)| !config.lines().any(|line| line == format!("{option}=y")))
+    };
+    let cases = runs.children.into_iter().map(|case| {
+        // Where nothing that was asked for is compared with a log, nothing is recorded again.
+        if case.status != Status::Skip || case.name == "none" || lacks(&case.name) {
+            return case;
+        }
+        let reason = format!(
+            "skipped, but the kernel is configured for it: {}",
+            case.reason
+        );
+        Case::fail(&case.name, &reason).with_log(case.log)
+    });
+    Case::suite(&runs.name, cases.collect())
+}
+
+/// Builds the programs that are traced.
+fn programs(cache: &Cache) -> Result<Vec<PathBuf>> {
+    let place = cache.build().join("programs");
+    let log = Log::create(&cache.build().join("programs.log"))?;
+    let mut make = Command::new("make");
+    make.args(["-s", "-C"])
+        .arg(cache.checkout().join("tools/e2e/programs"))
+        .arg(format!("O={}", place.display()));
+    log.run("building the programs to trace", &mut make)?;
+    let mut programs = Vec::new();
+    for entry in fs::read_dir(&place).on("read", &place)? {
+        let path = entry.on("read", &place)?.path();
+        if path.is_file() {
+            programs.push(path);
+        }
+    }
+    programs.sort();
+    Ok(programs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn skips_need_a_reason() {
+        let with = "CONFIG_SYSCALL_USER_DISPATCH=y\n# CONFIG_X86_X32_ABI is not set\n";
+        let without = "# CONFIG_SYSCALL_USER_DISPATCH is not set\nCONFIG_X86_X32_ABI=y\n";
+        let table = [
+            (Case::pass("dispatched"), with, Status::Pass),
+            (Case::skip("dispatched", "none"), with, Status::Fail),
+            (Case::skip("dispatched", "none"), without, Status::Skip),
+            (Case::skip("dispatched", "none"), "", Status::Skip),
+            (Case::skip("x32", "none"), with, Status::Skip),
+            (Case::skip("x32", "none"), without, Status::Fail),
+            (Case::skip("calls", "none"), "", Status::Fail),
+        ];
+        for (case, config, want) in table {
+            let said = format!("{case:?} with {config}");
+            let runs = refuse_skips(Case::suite("runs", vec![case]), config);
+            assert_eq!(runs.children[0].status, want, "{said}");
+        }
+    }
+}

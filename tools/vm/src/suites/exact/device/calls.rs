@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Whether the call trace that perf shows of a recording has calls that the kernel is known to make, and whether `auxview` follows it.
+
+use super::super::Decoder;
+use super::perf_script;
+use crate::cache::Cache;
+use crate::error::{Error, Result};
+use crate::results::ktap::Case;
+use crate::tools;
+use std::collections::HashMap;
+use std::io;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// A call that must be in the call trace.
+pub(super) struct Call {
+    /// The case's name.
+    pub name: &'static str,
+    /// Functions, each called by the one before or by what that has called; or a file and a function that is called from its code. `*`
+    /// is any text.
+    pub chain: &'static [&'static str],
+}
+
+/// Looks for the calls in a recording.
+pub(super) fn found(recording: &Path, calls: &[Call]) -> Result<Vec<Case>> {
+    if calls.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut perf = perf_script(recording);
+    perf.args(["--call-trace", "-F", "-comm,-cpu,-time"]);
+    let counts = count(Decoder::start(&mut perf)?, calls);
+    let case = |(call, count): (&Call, &u64)| match count {
+        0 => Case::fail(
+            call.name,
+            &format!("no call trace has {}", call.chain.join(" > ")),
+        ),
+        _ => Case::pass(call.name).with_log(vec![format!("{count} times")]),
+    };
+    Ok(match counts {
+        Ok(counts) => calls.iter().zip(&counts).map(case).collect(),
+        Err(error) => {
+            let why = format!("perf: {error}");
+            calls
+                .iter()
+                .map(|call| Case::fail(call.name, &why))
+                .collect()
+        }
+    })
+}
+
+/// Recordings in which not all can be followed, and why.
+const EXCEPTIONS: [(&str, &str); 1] = [
+    // The unit has no `MODE.Exec` for 32-bit programs. perf goes by the file.
+    ("programs", "packets that do not fit the code"),
+];
+
+/// Whether `auxview` follows each instruction of a recording: as many as perf shows, which are those of the log.
+pub(super) fn followed(cache: &Cache, name: &str, recording: &Path, count: u64) -> Result<Case> {
+    let case = format!("{name}, by auxview");
+    let tools = tools::build(cache)?;
+    let Some((_, auxrec)) = tools.iter().find(|(tool, _)| tool == "auxrec") else {
+        return Ok(Case::skip(&case, "tools/auxrec is not in this checkout"));
+    };
+    let mut script = Command::new(auxrec);
+    script.args(["script", "--no-lines", "--clock", "instructions"]);
+    script.arg(recording).stdout(Stdio::null());
+    let output = script.output().map_err(|source| Error::Spawn {
+        program: "auxrec".to_owned(),
+        source,
+    })?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    let found = said.lines().find_map(|line| {
+        let (found, _) = line.strip_prefix("# ")?.split_once(" instructions of ")?;
+        found.parse::<u64>().ok()
+    });
+    let mut exceptions = EXCEPTIONS.iter().filter(|(one, _)| *one == name);
+    let mut reasons = said
+        .lines()
+        .filter(|line| line.starts_with("# not followed"));
+    let right = match exceptions.next() {
+        Some((_, why)) => {
+            let most = count / 10 * 9..=count;
+            found.is_some_and(|found| most.contains(&found))
+                && reasons.all(|line| line.contains(why))
+        }
+        None => found == Some(count) && reasons.next().is_none(),
+    };
+    Ok(match right {
+        true => Case::pass(&case).with_log(vec![said.into_owned()]),
+        false => Case::fail(&case, &format!("of {count} instructions: {said}")),
+    })
+}
+
+/// How often the last function of each chain was called in that chain.
+fn count(lines: impl Iterator<Item = io::Result<String>>, calls: &[Call]) -> io::Result<Vec<u64>> {
+    let mut counts = vec![0; calls.len()];
+    // Of each thread the calls that have not returned, with their indentation.
+    let mut stacks: HashMap<String, Vec<(usize, String, String)>> = HashMap::new();
+    for line in lines {
+        let line = line?;
+        // A thread, the file that calls in parentheses, a tab, and the function.
+        let parts = line.split_once('\t').and_then(|(head, shown)| {
+            let (thread, file) = head.split_once('(')?;
+            Some((thread, file.trim_end_matches(')').trim_end(), shown))
+        });
+        let Some((thread, file, shown)) = parts else {
+            continue;
+        };
+        let function = shown.trim();
+        let indentation = shown.len() - shown.trim_start().len();
+        let stack = stacks.entry(thread.trim().to_owned()).or_default();
+        while stack.last().is_some_and(|(of, ..)| *of >= indentation) {
+            stack.pop();
+        }
+        stack.push((indentation, file.to_owned(), function.to_owned()));
+        for (call, count) in calls.iter().zip(&mut counts) {
+            if ends(stack, call.chain) {
+                *count += 1;
+            }
+        }
+    }
+    Ok(counts)
+}
+
+/// Whether a stack ends with the chain's last function, and has the others before it in their order.
+fn ends(stack: &[(usize, String, String)], chain: &[&str]) -> bool {
+    let (Some((top, below)), Some((last, before))) = (stack.split_last(), chain.split_last())
+    else {
+        return false;
+    };
+    let is_call = |(_, file, function): &(usize, String, String), wanted: &str| {
+        let (from, called) = wanted.split_once(' ').unwrap_or(("*", wanted));
+        is(file, from) && is(function, called)
+    };
+    let mut below = below.iter();
+    is_call(top, last)
+        && before
+            .iter()
+            .all(|wanted| below.any(|call| is_call(call, wanted)))
+}
+
+/// Whether a name is as wanted.
+fn is(name: &str, wanted: &str) -> bool {
+    match wanted.split_once('*') {
+        None => name == wanted,
+        Some((head, tail)) => name
+            .strip_prefix(head)
+            .is_some_and(|rest| rest.ends_with(tail)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TRACE: &str = "  7 ([k]  )\t  a  \n  7 ([k] )\t    b.isra.0  \n  8 (p)\t    c  \n  7 ([k])\t        c  \n  7  psb offs: 0\n  7 (p)\t    c  \n";
+
+    #[test]
+    fn calls_are_counted() {
+        let table: [(&'static [&'static str], u64); 12] = [
+            (&["a"], 1),
+            (&["a", "c"], 2),
+            (&["b*", "c"], 1),
+            (&["a", "b*0", "c"], 1),
+            (&["b", "c"], 0),
+            (&["c"], 3),
+            (&["b*", "a"], 0),
+            (&["c", "c"], 0),
+            (&["d"], 0),
+            (&["p c"], 2),
+            (&["a", "p c"], 1),
+            (&["p a"], 0),
+        ];
+        for (chain, want) in table {
+            let lines = TRACE.lines().map(|line| Ok(line.to_owned()));
+            let found = count(lines, &[Call { name: "", chain }]).unwrap();
+            assert_eq!(found, [want], "{chain:?}");
+        }
+    }
+}

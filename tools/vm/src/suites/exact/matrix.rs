@@ -1,0 +1,313 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Whether what stock perf offers for Intel PT is right on our units: a table of uses of perf, each on a recording, and each with what is
+//! right by an independent log.
+//!
+//! In a guest programs are recorded by `soft_pt`; outside they are stepped by `steptrace`. In another one, whose clock counts instructions,
+//! the trace unit records the kernel, and logs what it traces. Each row runs perf on one of the recordings.
+//!
+//! - [`recordings`]: what is recorded.
+//! - [`rows`]: the table.
+//! - [`executed`]: what was executed, by the log.
+//! - [`trail`]: the packets, along the log.
+//! - [`spans`]: what `auxview export` writes of it.
+//! - [`viewers`]: what viewers show of that.
+//! - The others: what is right, by that.
+
+use super::device::shown;
+use super::{both, by_two, programs};
+use crate::cache::Cache;
+use crate::error::{Error, OnFile, Result};
+use crate::guest::{Devices, Guest, Outcome};
+use crate::kernel::Kernel;
+use crate::modules::{self, Mode};
+use crate::results::ktap::Case;
+use crate::step::Progress;
+use crate::tools;
+use executed::{Code, Ends, Executed};
+use recordings::Recording;
+use rows::{Row, Said};
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+mod branches;
+mod calls;
+mod events;
+pub(super) mod executed;
+mod instructions;
+mod kernel;
+mod packets;
+pub(super) mod pairs;
+mod recordings;
+mod rows;
+mod sampled;
+pub(super) mod samples;
+mod spans;
+mod trail;
+pub(crate) mod viewers;
+
+/// The case's name.
+pub(super) const NAME: &str = "decoder matrix";
+
+/// A row that takes longer has perf in an endless loop, in seconds.
+const LONGEST: &str = "120";
+
+/// What was recorded.
+struct Recorded {
+    files: PathBuf,
+    files_of_unit: PathBuf,
+    programs: PathBuf,
+    /// What else commands may name: the recorder, what QEMU has logged of interrupts and exceptions, scripts.
+    environment: Vec<(&'static str, PathBuf)>,
+    /// By program.
+    executed: HashMap<&'static str, Executed>,
+}
+
+pub(super) fn run(cache: &Cache, dir: &Path, kernel: &Kernel) -> Result<Case> {
+    let tools = tools::build(cache)?;
+    let tool = |name: &str| tools.iter().find(|(tool, _)| tool == name);
+    let (Some((_, steptrace)), Some((_, auxrec))) = (tool("steptrace"), tool("auxrec")) else {
+        return Ok(Case::skip(
+            NAME,
+            "tools/steptrace or tools/auxrec is not in this checkout",
+        ));
+    };
+    let progress = Progress::begin(&format!("exact: {NAME} on {}", kernel.kind));
+    let dir = dir.join("exact-matrix");
+    let prefix = dir.join("unit");
+    // Both guests need them, and are not to make them at the same time.
+    let built = modules::build(cache, kernel, Mode::Plain)?;
+    programs(cache)?;
+    let (unit, outcome) = both(
+        || record_by_unit(cache, &dir, kernel, &built.files, &prefix),
+        || record(cache, &dir, kernel, &built.files, &tools, &recordings::ALL),
+    )?;
+    if let Some(fault) = [unit.faults(), outcome.faults()].concat().first() {
+        let why = format!("{}: {}", fault.name, fault.reason);
+        return Ok(Case::fail(NAME, &why));
+    }
+    let mut executed = steps(cache, &dir, steptrace, &recordings::STEPPED)?;
+    let log = by_unit(&unit.files, &prefix, &mut executed)?;
+    let recorded = Recorded {
+        files: outcome.files,
+        files_of_unit: unit.files,
+        programs: cache.build().join("programs"),
+        environment: vec![
+            ("AUXREC", auxrec.clone()),
+            ("INTERRUPTS", interrupts(&prefix)),
+            (
+                "PYTHONPATH",
+                cache
+                    .checkout()
+                    .join("tools/vm/src/suites/exact/matrix/scripts"),
+            ),
+        ],
+        executed,
+    };
+    let mut cases = judged(&dir, &recorded, &rows::all())?;
+    cases.push(log);
+    let suite = Case::suite(NAME, cases);
+    progress.end(&suite.counts().summary());
+    Ok(suite)
+}
+
+/// What each program executes, by steps.
+fn steps(
+    cache: &Cache,
+    dir: &Path,
+    steptrace: &Path,
+    all: &[&'static str],
+) -> Result<HashMap<&'static str, Executed>> {
+    let step = |&program: &&'static str| {
+        let path = cache.build().join("programs").join(program);
+        let executed = Executed::stepped(dir, steptrace, &path, Ends::Itself)?;
+        Ok((program, executed))
+    };
+    all.iter().map(step).collect()
+}
+
+/// Records programs in a guest.
+fn record(
+    cache: &Cache,
+    dir: &Path,
+    kernel: &Kernel,
+    modules: &[PathBuf],
+    tools: &[(String, PathBuf)],
+    all: &[&Recording],
+) -> Result<Outcome> {
+    let mut guest = Guest::new(kernel, modules)?
+        // perf has no text of another kernel's vDSO.
+        .append("vdso=0 vdso32=0")
+        .timeout(Duration::from_secs(900))
+        .intel()
+        .devices(Devices::TraceUnit)
+        .installed(Path::new("/usr/bin/perf"))?
+        .installed(Path::new("/usr/bin/env"))?
+        .installed(Path::new("/usr/bin/chrt"))?;
+    for (name, path) in tools {
+        guest = guest.program(name, path)?;
+    }
+    for program in recorded(programs(cache)?, all) {
+        guest = guest.installed(&program)?;
+    }
+    let place = cache.build().join("programs");
+    let command = format!("PROGRAMS={}\n{}", place.display(), recordings::command(all));
+    guest.run(cache, &dir.join("guest"), &command, |_| {})
+}
+
+/// Records by the trace unit, in a guest whose clock counts instructions.
+fn record_by_unit(
+    cache: &Cache,
+    dir: &Path,
+    kernel: &Kernel,
+    modules: &[PathBuf],
+    prefix: &Path,
+) -> Result<Outcome> {
+    let mut guest = Guest::new(kernel, modules)?
+        .append("vdso=0 vdso32=0")
+        .timeout(Duration::from_secs(900))
+        .counting()
+        .more_memory(512)
+        .intel()
+        .devices(Devices::TraceUnit)
+        .logged(prefix)
+        .interrupts_logged(&interrupts(prefix))
+        .installed(Path::new("/usr/bin/perf"))?
+        .installed(Path::new("/usr/bin/env"))?;
+    for program in recorded(programs(cache)?, &recordings::BY_UNIT) {
+        guest = guest.installed(&program)?;
+    }
+    let place = cache.build().join("programs");
+    let command = format!(
+        "PROGRAMS={}\n{}",
+        place.display(),
+        recordings::command_of_unit()
+    );
+    guest.run(cache, &dir.join("guest-unit"), &command, |_| {})
+}
+
+fn interrupts(prefix: &Path) -> PathBuf {
+    prefix.with_extension("interrupts")
+}
+
+/// The programs that are recorded.
+fn recorded(programs: Vec<PathBuf>, all: &[&Recording]) -> Vec<PathBuf> {
+    let is = |path: &PathBuf| all.iter().any(|one| path.ends_with(one.program));
+    programs.into_iter().filter(is).collect()
+}
+
+impl Recorded {
+    fn file(&self, recording: &Recording) -> PathBuf {
+        let files = match recording.is_by_unit() {
+            true => &self.files_of_unit,
+            false => &self.files,
+        };
+        files.join(recording.file())
+    }
+}
+
+/// What the unit has logged of each recording: as many instructions as perf shows of it. Whether they are the same, is for the rows. Of a
+/// program that was stepped they must be its steps.
+fn by_unit(
+    files: &Path,
+    prefix: &Path,
+    executed: &mut HashMap<&'static str, Executed>,
+) -> Result<Case> {
+    const LOG: &str = "unit, what it logs of programs";
+
+    let read = |name: &str| {
+        let path = prefix.with_extension(name);
+        fs::read_to_string(&path).on("read", &path)
+    };
+    let image = prefix.with_extension("image");
+    let image = fs::read(&image).on("read", &image)?;
+    let (log, parts) = (read("cpu0.log")?, read("list")?);
+    let mut lines = log.lines();
+    let last = recordings::BY_UNIT.len() - 1;
+    let mut same = 0;
+    for (number, recording) in recordings::BY_UNIT.iter().enumerate() {
+        let file = files.join(recording.file());
+        let count = match number == last {
+            true => usize::MAX,
+            false => shown(&file, 0)?.count(),
+        };
+        let logged = lines.by_ref().take(count);
+        if recording.is_of_program() {
+            let logged: Vec<_> = logged.collect();
+            if let Some(steps) = executed.get(recording.program) {
+                if let Err(why) = steps.are(&logged) {
+                    return Ok(Case::fail(LOG, &format!("{}: {why}", recording.name)));
+                }
+                same += 1;
+            }
+            continue;
+        }
+        let symbols = file.join("kcore_dir/kallsyms");
+        let symbols = fs::read_to_string(&symbols).on("read", &symbols)?;
+        let code = Code::of_kernel(&image, &parts, &symbols);
+        executed.insert(recording.program, Executed::by_cpu(logged, code)?);
+    }
+    Ok(Case::pass(LOG).with_log(vec![format!("{same} recordings, the steps of each")]))
+}
+
+/// Runs all rows, two at a time.
+fn judged(dir: &Path, recorded: &Recorded, rows: &[Row]) -> Result<Vec<Case>> {
+    by_two(rows, |number, row| {
+        judge(&dir.join(format!("row-{number}")), recorded, row)
+    })
+}
+
+/// Runs a row in a folder of its own.
+fn judge(place: &Path, recorded: &Recorded, row: &Row) -> Result<Case> {
+    crate::cache::remove(place)?;
+    fs::create_dir_all(place).on("make", place)?;
+    let none = Executed::default();
+    let executed = recorded
+        .executed
+        .get(row.recording.program)
+        .unwrap_or(&none);
+    let output = Command::new("timeout")
+        .args([LONGEST, "sh", "-c", row.command])
+        .current_dir(place)
+        .env("HOME", place)
+        .env("DATA", recorded.file(row.recording))
+        .envs(recorded.environment.iter().map(|(name, path)| (name, path)))
+        .env("PYTHONDONTWRITEBYTECODE", "yes")
+        .env("PROGRAM", recorded.programs.join(row.recording.program))
+        .output()
+        .map_err(|source| Error::Spawn {
+            program: "timeout".to_owned(),
+            source,
+        })?;
+    let [out, errors] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
+    for (name, text) in [("out", &output.stdout), ("errors", &output.stderr)] {
+        let file = place.join(name);
+        fs::write(&file, text).on("write", &file)?;
+    }
+    let said = Said {
+        out: &out,
+        executed,
+    };
+    let verdict = match output.status.success() {
+        true => (row.right)(&said),
+        false => Err(format!(
+            "the command ends with {}: {}",
+            output.status,
+            errors.lines().last().unwrap_or_default()
+        )),
+    };
+    Ok(match verdict {
+        Ok(note) => {
+            crate::cache::remove(place)?;
+            Case::pass(&row.name).with_log(vec![note])
+        }
+        Err(why) => Case::fail(&row.name, &why).with_log(vec![format!(
+            "$ {}, in {}",
+            row.command,
+            place.display()
+        )]),
+    })
+}

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! No function of the modules takes more of the stack than the kernel allows its own.
+//!
+//! Compilers warn of such a function in C (`CONFIG_FRAME_WARN`), rustc of none. A stack has 16 KiB. A trap or a callback has what the
+//! code that it interrupts has left of them.
+
+use crate::cache::Cache;
+use crate::error::{Error, OnFile, Result};
+use crate::kernel::Kernel;
+use crate::modules::{self, Mode};
+use crate::results::ktap::Case;
+use iced_x86::{Decoder, DecoderOptions, Mnemonic, OpKind, Register};
+use object::{File, Object, ObjectSection, ObjectSymbol, SymbolKind};
+use std::fs;
+
+/// What `CONFIG_FRAME_WARN` is on 64 bits unless somebody sets it.
+const LIMIT: u64 = 2048;
+
+/// Functions that only tests call, when nothing else is on the stack.
+const TESTS: [&str; 2] = ["::tests::", "<hostile::Module as kernel::module::Module>"];
+
+/// Looks at the objects of all modules.
+///
+/// # Errors
+///
+/// When they cannot be built or read.
+pub fn run(cache: &Cache, kernel: &Kernel) -> Result<Case> {
+    let name = format!("no function takes too much stack on {}", kernel.kind);
+    let config = kernel.build_dir().join(".config");
+    let config = fs::read_to_string(&config).on("read", &config)?;
+    let limit = limit(&config);
+    modules::build(cache, kernel, Mode::Plain)?;
+    let mut count = 0;
+    let mut large = Vec::new();
+    for path in modules::objects(cache, kernel)? {
+        let bytes = fs::read(&path).on("read", &path)?;
+        let frames = frames(&bytes).map_err(|e| {
+            Error::Other(format!(
+                "{} is not what a compiler makes: {e}",
+                path.display()
+            ))
+        })?;
+        count += frames.len();
+        large.extend(
+            frames
+                .into_iter()
+                .filter(|(name, frame)| {
+                    *frame > limit && !TESTS.iter().any(|test| name.contains(test))
+                })
+                .map(|(name, frame)| format!("{name} takes {frame} bytes")),
+        );
+    }
+    let verdict = match (count, large.len()) {
+        (0, _) => Err("no function takes any".to_owned()),
+        (_, 0) => Ok(format!("{count} functions, at most {limit} bytes")),
+        (_, many) => Err(format!("{many} functions take more than {limit} bytes")),
+    };
+    let failed = verdict.is_err();
+    let case = Case::judged(&name, verdict);
+    Ok(if failed { case.with_log(large) } else { case })
+}
+
+/// What a function may take. With KASAN stacks are twice as large, and each variable has space around it.
+fn limit(config: &str) -> u64 {
+    let kasan = config.lines().any(|line| line == "CONFIG_KASAN=y");
+    if kasan {
+        LIMIT * 2
+    } else {
+        LIMIT
+    }
+}
+
+/// The functions of an object that take space on the stack by one subtraction, as compilers do.
+fn frames(bytes: &[u8]) -> Result<Vec<(String, u64)>, object::Error> {
+    let file = File::parse(bytes)?;
+    let mut frames = Vec::new();
+    for symbol in file.symbols() {
+        let (SymbolKind::Text, Some(section)) = (symbol.kind(), symbol.section_index()) else {
+            continue;
+        };
+        let section = file.section_by_index(section)?;
+        let Some(code) = section.data_range(symbol.address(), symbol.size())? else {
+            continue;
+        };
+        let taken = Decoder::new(64, code, DecoderOptions::NONE)
+            .into_iter()
+            .filter(|i| i.mnemonic() == Mnemonic::Sub && i.op0_register() == Register::RSP)
+            .filter(|i| i.op1_kind() != OpKind::Register && i.op1_kind() != OpKind::Memory)
+            .map(|i| i.immediate(1))
+            .max();
+        let name = format!("{:#}", rustc_demangle::demangle(symbol.name()?));
+        frames.extend(taken.map(|frame| (name, frame)));
+    }
+    Ok(frames)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kasan_has_larger_stacks() {
+        assert_eq!(
+            limit("CONFIG_KASAN=y\n"),
+            2 * limit("# CONFIG_KASAN is not set\n")
+        );
+    }
+
+    /// What the compiler has made of a function here, with a variable of which each byte is used.
+    #[test]
+    fn a_large_frame_is_found() {
+        #[inline(never)]
+        fn large(seed: u8) -> u8 {
+            let bytes = std::hint::black_box([seed; 50_000]);
+            bytes
+                .iter()
+                .fold(0, |sum: u8, byte| sum.wrapping_add(*byte))
+        }
+        assert_eq!(large(0), 0);
+        let own = fs::read(std::env::current_exe().expect("it runs")).expect("it is readable");
+        let found = frames(&own).expect("it is an object");
+        let of = |(name, frame): &&(String, u64)| name.ends_with("::large") && *frame >= 4096;
+        assert!(found.iter().any(|found| of(&found)));
+    }
+}

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The recorder beside stock perf, on machines that are described: with Arm SPE, CoreSight, HiSilicon PTT, Intel PT and Intel BTS.
+//!
+//! Both are programs of the machine's architecture under QEMU's emulator, which shows them files of sysfs that are written
+//! here. `golden/events.c` lets them open events of any PMU. What both tell a decoder in their files must be the same, field by field,
+//! but for the differences in `differences.rs`, each of which has a reason. The trace in both is a few packets, which no unit wrote.
+//! perf must decode the same from both files.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::cache::{self, Cache};
+use crate::error::{OnFile, Result};
+use crate::results::ktap::Case;
+use crate::step::{Log, Progress};
+
+mod differences;
+mod machine;
+mod rows;
+mod stock;
+mod told;
+mod trace;
+
+use machine::{Arch, Machine};
+use rows::{Row, ROWS};
+use stock::Stock;
+use told::{told, Told};
+
+/// Runs all rows, or those whose names are in `wanted`.
+///
+/// # Errors
+///
+/// When perf cannot be had, the recorder cannot be built, or a file cannot be read or written.
+pub(crate) fn run(cache: &Cache, dir: &Path, wanted: &[String]) -> Result<Case> {
+    let dir = dir.join("golden");
+    cache::remove(&dir)?;
+    let log = Log::create(&dir.join("build.log"))?;
+    let stock = Stock::prepare(cache)?;
+    let progress = Progress::begin("the recorder for described machines");
+    let (mut cases, mut seen) = (Vec::new(), BTreeSet::new());
+    for arch in Arch::ALL {
+        let recorder = stock.recorder(cache, &log, arch)?;
+        let source = cache.checkout().join("tools/vm/golden/events.c");
+        let machine = Machine::new(arch, &stock, &dir.join(arch.target()), &source, &log)?;
+        let rows = ROWS.iter().filter(|row| row.arch == arch);
+        for row in rows
+            .filter(|row| wanted.is_empty() || wanted.iter().any(|name| row.name.contains(name)))
+        {
+            let both = Both {
+                machine: &machine,
+                recorder: &recorder,
+                log: Log::create(&dir.join(format!("{}.log", row.name)))?,
+                dir: dir.join(row.name),
+            };
+            cases.push(Case::judged(row.name, both.judge(row, &mut seen)?));
+        }
+    }
+    if wanted.is_empty() {
+        let stale = differences::stale(&seen);
+        cases.push(Case::judged(
+            "each intended difference is there",
+            match stale.is_empty() {
+                true => Ok(format!("{} differences", seen.len())),
+                false => Err(stale.join("; ")),
+            },
+        ));
+    }
+    let suite = Case::suite("golden", cases);
+    progress.end(&suite.counts().summary());
+    Ok(suite)
+}
+
+/// What perf prints of the records of this kind, without their places, in an order that does not depend on that of CPUs.
+fn blocks(text: &str, kind: &str) -> Vec<Vec<String>> {
+    let mut lines = text.lines();
+    let mut all = Vec::new();
+    while lines.any(|line| line.contains(kind)) {
+        let block = lines.by_ref().take_while(|line| !line.is_empty());
+        all.push(block.map(str::to_owned).collect());
+    }
+    all.sort();
+    all
+}
+
+/// Stock perf and the recorder on a machine.
+struct Both<'a> {
+    machine: &'a Machine<'a>,
+    recorder: &'a Path,
+    log: Log,
+    dir: PathBuf,
+}
+
+impl Both<'_> {
+    /// What it comes to when both record the same.
+    fn judge(
+        &self,
+        row: &Row,
+        seen: &mut BTreeSet<usize>,
+    ) -> Result<std::result::Result<String, String>> {
+        fs::create_dir_all(&self.dir).on("make", &self.dir)?;
+        self.machine.describe(row.changes)?;
+        let perf = self.record(self.machine.perf(), "perf.data", row)?;
+        if let Some(perf) = &perf {
+            self.copy_ratio(perf)?;
+        }
+        let ours = self.record(self.machine.command(self.recorder), "auxrec.data", row)?;
+        let (perf, ours) = match (perf, ours, row.is_refused) {
+            (None, None, true) => return Ok(Ok("refused by both".to_owned())),
+            (Some(perf), Some(ours), false) => (perf, ours),
+            (perf, ours, _) => {
+                let did = |file: bool| if file { "records" } else { "refuses" };
+                return Ok(Err(format!(
+                    "perf {} it, auxrec {} it: see {}",
+                    did(perf.is_some()),
+                    did(ours.is_some()),
+                    self.log.path().display()
+                )));
+            }
+        };
+        let told = |bytes: &[u8], who: &str| told(bytes).map_err(|why| format!("{who}: {why}"));
+        let mut judged = || {
+            let (perf, ours) = (told(&perf, "perf's file")?, told(&ours, "auxrec's file")?);
+            let (wrong, found) = differences::find(&perf, &ours);
+            seen.extend(found);
+            match wrong.is_empty() {
+                true => Ok(perf),
+                false => Err(wrong.join("; ")),
+            }
+        };
+        let perf = match judged() {
+            Ok(perf) => perf,
+            Err(why) => return Ok(Err(why)),
+        };
+        self.read(row, &perf)
+    }
+
+    /// Has stock perf read both files. It must print the same of AUXTRACE_INFO and of the trace, and find the same samples in that of SPE.
+    fn read(&self, row: &Row, told: &Told) -> Result<std::result::Result<String, String>> {
+        let is_traced = row.trace().is_some();
+        let mut printed = Vec::new();
+        for file in ["perf.data", "auxrec.data"] {
+            let text = self.script(&["-D"], file)?;
+            let info = blocks(&text, "PERF_RECORD_AUXTRACE_INFO ");
+            let trace = blocks(&text, "PERF_RECORD_AUXTRACE ");
+            let samples = match row.event().starts_with("arm_spe") && is_traced {
+                // In perf's file those of a thread have no times, and its decoder begins with one without an address.
+                true if row.args.contains(&"--per-thread") => {
+                    let samples = self.script(&["-F", "event,ip,addr"], file)?;
+                    let is_there = |line: &&str| !line.ends_with(" 0");
+                    samples.lines().filter(is_there).collect()
+                }
+                true => self.script(&["-F", "event,time,ip,addr"], file)?,
+                false => "none".to_owned(),
+            };
+            if info.is_empty() || trace.is_empty() == is_traced || samples.is_empty() {
+                return Ok(Err(format!(
+                    "of {file} perf prints AUXTRACE_INFO {info:?}, trace {trace:?}, samples {samples:?}"
+                )));
+            }
+            printed.push((info, trace, samples));
+        }
+        Ok(match printed.first() == printed.last() {
+            true => Ok(format!("{} fields", told.len())),
+            false => Err(format!("perf prints {printed:#?}")),
+        })
+    }
+
+    /// What `perf script` prints of a file.
+    fn script(&self, args: &[&str], file: &str) -> Result<String> {
+        let mut perf = Command::new("perf");
+        perf.env("HOME", "/nonexistent").arg("script").args(args);
+        perf.arg("-i").arg(self.dir.join(file));
+        self.log.output("reading a recording with perf", &mut perf)
+    }
+
+    /// Records, and gives the file; [`None`] if the recorder refuses it.
+    fn record(&self, mut recorder: Command, file: &str, row: &Row) -> Result<Option<Vec<u8>>> {
+        let path = self.dir.join(file);
+        recorder
+            .arg("record")
+            .args(row.args)
+            // So much may be locked by anybody.
+            .args(["-m", "32K,64K", "-o"])
+            .arg(&path)
+            .args(["--", "/bin/true"]);
+        if let Some((bytes, is_raw)) = row.trace() {
+            let trace = self.dir.join("trace");
+            fs::write(&trace, bytes).on("write", &trace)?;
+            recorder.env("EVENTS_TRACE", trace);
+            if is_raw {
+                recorder.env("EVENTS_RAW", "1");
+            }
+        }
+        Ok(match self.log.status(&mut recorder)?.success() {
+            true => Some(fs::read(&path).on("read", &path)?),
+            false => None,
+        })
+    }
+
+    /// The driver of Intel PT shows in a file what the processor says of its clocks. perf asks the processor, which is emulated: so
+    /// what it says goes into the file.
+    fn copy_ratio(&self, perf: &[u8]) -> Result<()> {
+        let Ok(told) = told(perf) else {
+            return Ok(());
+        };
+        if told
+            .get("AUXTRACE_INFO[00]")
+            .is_some_and(|kind| kind == "0x1")
+        {
+            let number = |word: &str| {
+                let text = told.get(word)?.strip_prefix("0x")?;
+                u64::from_str_radix(text, 16).ok()
+            };
+            if let (Some(ticks), Some(coarse)) =
+                (number("AUXTRACE_INFO[13]"), number("AUXTRACE_INFO[14]"))
+            {
+                let path = "sys/bus/event_source/devices/intel_pt/tsc_art_ratio";
+                self.machine.write(path, &format!("{ticks}:{coarse}"))?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Machines that are described: files of sysfs, and the emulator that shows them to a program.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::stock::Stock;
+use crate::cache;
+use crate::error::{OnFile, Result};
+use crate::step::Log;
+
+/// The architecture of a described machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Arch {
+    Arm64,
+    X86_64,
+}
+
+impl Arch {
+    pub const ALL: [Self; 2] = [Self::Arm64, Self::X86_64];
+
+    /// As the compiler names it.
+    pub fn target(self) -> &'static str {
+        match self {
+            Self::Arm64 => "aarch64-unknown-linux-gnu",
+            Self::X86_64 => "x86_64-unknown-linux-gnu",
+        }
+    }
+
+    fn description(self) -> &'static str {
+        match self {
+            Self::Arm64 => include_str!("../../../golden/arm64.txt"),
+            Self::X86_64 => include_str!("../../../golden/x86_64.txt"),
+        }
+    }
+
+    /// Of clang.
+    fn flags(self) -> &'static [&'static str] {
+        match self {
+            // The emulator's C library may be older than those functions of the compiler's.
+            Self::Arm64 => &[
+                "--target=aarch64-linux-gnu",
+                "-mno-outline-atomics",
+                "-isystem",
+                "/usr/lib/linux/uapi/arm64",
+            ],
+            Self::X86_64 => &[],
+        }
+    }
+}
+
+/// A file of the machine, and another content; [`None`]: it is missing.
+pub(super) type Change = (&'static str, Option<&'static str>);
+
+/// A described machine.
+#[derive(Debug)]
+pub(super) struct Machine<'a> {
+    arch: Arch,
+    stock: &'a Stock,
+    /// Its root directory.
+    root: PathBuf,
+    events: PathBuf,
+}
+
+impl<'a> Machine<'a> {
+    /// Writes the files of a machine below `dir`, and builds what opens its events.
+    pub fn new(arch: Arch, stock: &'a Stock, dir: &Path, source: &Path, log: &Log) -> Result<Self> {
+        let root = dir.join("root");
+        let events = dir.join("events.so");
+        let mut clang = Command::new("clang");
+        clang
+            .args(["-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"])
+            .args(["-nostdlib", "-fuse-ld=lld"])
+            .args(arch.flags());
+        if arch == Arch::Arm64 {
+            clang.arg(format!("--sysroot={}", stock.arm64.display()));
+        }
+        fs::create_dir_all(dir).on("make", dir)?;
+        log.run(
+            "building the events of described machines",
+            clang.arg("-o").args([&events, source]),
+        )?;
+        Ok(Self {
+            arch,
+            stock,
+            root,
+            events,
+        })
+    }
+
+    /// Makes it as described, but for these changes.
+    pub fn describe(&self, changes: &[Change]) -> Result<()> {
+        cache::remove(&self.root)?;
+        let lines = self.arch.description().lines();
+        for line in lines.filter(|line| !line.starts_with('#')) {
+            let (path, text) = line.split_once(' ').unwrap_or((line, ""));
+            for path in expand(path) {
+                self.write(&path, text)?;
+            }
+        }
+        for (path, text) in changes {
+            match text {
+                Some(text) => self.write(path, text)?,
+                None => {
+                    let path = self.root.join(path);
+                    fs::remove_file(&path).on("remove", &path)?;
+                }
+            }
+        }
+        if self.arch == Arch::Arm64 {
+            for name in ["usr", "lib"] {
+                let path = self.root.join(name);
+                symlink(self.stock.arm64.join(name), &path).on("make", &path)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes a file of the machine.
+    pub fn write(&self, path: &str, text: &str) -> Result<()> {
+        let path = self.root.join(path);
+        if let Some(folder) = path.parent() {
+            fs::create_dir_all(folder).on("make", folder)?;
+        }
+        fs::write(&path, format!("{text}\n")).on("write", &path)
+    }
+
+    /// The command that runs stock perf on it.
+    pub fn perf(&self) -> Command {
+        match self.arch {
+            Arch::Arm64 => self.command(&self.stock.arm64.join("usr/bin/perf")),
+            Arch::X86_64 => self.command(Path::new("/usr/bin/perf")),
+        }
+    }
+
+    /// The command that runs a program on it.
+    pub fn command(&self, program: &Path) -> Command {
+        let [arm64, x86_64] = &self.stock.emulators;
+        let mut command = match self.arch {
+            Arch::Arm64 => Command::new(arm64),
+            Arch::X86_64 => {
+                let mut command = Command::new(x86_64);
+                // perf looks for the name.
+                command.args(["-cpu", "max,vendor=GenuineIntel"]);
+                command
+            }
+        };
+        let set = |name: &str, value: &Path| format!("{name}={}", value.display());
+        command
+            .arg("-L")
+            .arg(&self.root)
+            .args(["-E", &set("LD_PRELOAD", &self.events)])
+            // The emulator opens files of the machine, but does not look there whether they exist.
+            .args(["-E", &set("SYSFS_PATH", &self.root.join("sys"))])
+            .args(["-E", "HOME=/nonexistent"])
+            .arg(program);
+        command
+    }
+}
+
+/// The paths that `{0-3}` in a path stands for.
+fn expand(path: &str) -> Vec<String> {
+    let range = path.split_once('{').and_then(|(before, rest)| {
+        let (range, after) = rest.split_once('}')?;
+        let (first, last) = range.split_once('-')?;
+        Some((
+            before,
+            first.parse::<u32>().ok()?..=last.parse().ok()?,
+            after,
+        ))
+    });
+    match range {
+        Some((before, range, after)) => range
+            .map(|number| format!("{before}{number}{after}"))
+            .collect(),
+        None => vec![path.to_owned()],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn several_names() {
+        assert_eq!(
+            expand("sys/cpu{9-11}/x"),
+            ["sys/cpu9/x", "sys/cpu10/x", "sys/cpu11/x"]
+        );
+        assert_eq!(expand("sys/type"), ["sys/type"]);
+    }
+}

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What the recorder and `tracering` do on Debian's kernel 6.1, unmodified and without a module of ours. It has no descriptors of
+//! threads, which came with 6.9, and maps no buffer of tracefs, which came with 6.10.
+
+use crate::cache::Cache;
+use crate::error::{OnFile, Result};
+use crate::guest::{Guest, Outcome};
+use crate::kernel::Kernel;
+use crate::results::ktap::Case;
+use crate::step::Progress;
+use crate::tools;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+/// Events in a buffer of tracefs.
+const EVENTS: usize = 500;
+
+type Verdict = std::result::Result<String, String>;
+
+/// Runs all cases.
+///
+/// # Errors
+///
+/// When there is no kernel or no tools.
+pub fn run(cache: &Cache, dir: &Path) -> Result<Case> {
+    let kernel = Kernel::old(cache)?;
+    let programs = tools::build(cache)?;
+    let progress = Progress::begin("an older kernel");
+    let mut guest = Guest::new(&kernel, &[])?.timeout(Duration::from_secs(180));
+    for (program, path) in &programs {
+        guest = guest.program(program, path)?;
+    }
+    let outcome = guest.run(cache, &dir.join("old"), &command(), |_| {})?;
+    let mut cases = vec![
+        Case::judged(
+            "it is an older kernel",
+            release(&read(&outcome, "release")?),
+        ),
+        Case::judged("a process", to_its_end(&outcome, "process")?),
+        Case::judged("a thread", to_its_end(&outcome, "thread")?),
+        Case::judged("a buffer of tracefs", events(&outcome)?),
+    ];
+    if let Some(fault) = outcome.faults().first() {
+        cases.push(Case::fail(fault.name.as_str(), &fault.reason));
+    }
+    let suite = Case::suite("old", cases);
+    progress.end(&suite.counts().summary());
+    Ok(suite)
+}
+
+/// A program that sleeps is recorded by its process's id and by its thread's: the recording ends when the program has.
+fn command() -> String {
+    let mut command = "uname -r >/out/release\n".to_owned();
+    for (name, option) in [("process", "-p"), ("thread", "-t")] {
+        command += &format!(
+            "sleep 3 & target=$!
+auxrec record --sideband {option} $target -o /out/{name}.data >/out/{name}.said 2>&1
+echo $? >/out/{name}.status
+[ -d /proc/$target ] && grep -v zombie /proc/$target/status | grep State >>/out/{name}.status
+wait
+"
+        );
+    }
+    command
+        + &format!(
+            "instance=/sys/kernel/tracing/instances/old
+mkdir $instance
+for i in $(seq {EVENTS}); do echo number $i >$instance/trace_marker; done
+tracering -i old cat --drain >/out/events 2>/out/events.errors; echo $? >/out/events.status
+tracering -i old stat >/out/stat 2>/out/stat.errors; echo $? >/out/stat.status
+exit 0"
+        )
+}
+
+fn read(outcome: &Outcome, name: &str) -> Result<String> {
+    let path = outcome.files.join(name);
+    fs::read_to_string(&path).on("read", &path)
+}
+
+fn release(said: &str) -> Verdict {
+    match said.strip_prefix("6.1.") {
+        Some(_) => Ok(said.trim().to_owned()),
+        None => Err(format!("it is {said}")),
+    }
+}
+
+/// The recorder ends well, and not before the program.
+fn to_its_end(outcome: &Outcome, name: &str) -> Result<Verdict> {
+    let status = read(outcome, &format!("{name}.status"))?;
+    let said = read(outcome, &format!("{name}.said"))?;
+    Ok(match status.as_str() {
+        "0\n" => Ok(said.trim().to_owned()),
+        _ => Err(format!("it ends with {status}: {said}")),
+    })
+}
+
+/// All events are read by a kernel that maps nothing, and counted.
+fn events(outcome: &Outcome) -> Result<Verdict> {
+    let read = |name| read(outcome, name);
+    let (status, said, errors) = (
+        read("events.status")?,
+        read("events")?,
+        read("events.errors")?,
+    );
+    let (stat_status, stat) = (read("stat.status")?, read("stat")?);
+    Ok(right_events(&status, &said, &errors)
+        .and_then(|note| right_stat(&stat_status, &stat).map(|()| note)))
+}
+
+/// The command says that nothing can be mapped, and why, and what `stats` of tracefs counts.
+fn right_stat(status: &str, said: &str) -> std::result::Result<(), String> {
+    let counted = |line: &str| -> Option<usize> {
+        let (_, read) = line.split_once(" overrun 0 read ")?;
+        read.split(' ').next()?.parse().ok()
+    };
+    let read: usize = said.lines().filter_map(counted).sum();
+    match status.trim() == "0" && said.contains("older than 6.10") && read == EVENTS {
+        true => Ok(()),
+        false => Err(format!("stat ends with {status}: {said}")),
+    }
+}
+
+fn right_events(status: &str, said: &str, errors: &str) -> Verdict {
+    if status.trim() != "0" {
+        return Err(format!("it ends with {status}: {errors}"));
+    }
+    let mut numbers: Vec<usize> = said
+        .lines()
+        .filter_map(|line| {
+            let (number, _) = line.split_once("number ")?.1.split_once('\\')?;
+            number.parse().ok()
+        })
+        .collect();
+    let count = numbers.len();
+    numbers.sort_unstable();
+    match numbers.into_iter().eq(1..=EVENTS) {
+        true => Ok(format!("{EVENTS} events; {}", errors.trim())),
+        false => Err(format!("{count} events of {EVENTS}: {errors}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_events_must_be_there() {
+        let line = |n: usize| format!("1 [000] ftrace:print buf=\"number {n}\\n\"\n");
+        let all: String = (1..=EVENTS).map(line).collect();
+        assert!(right_events("0\n", &all, "").is_ok());
+        assert!(right_events("1\n", &all, "").is_err());
+        let fewer: String = (2..=EVENTS).map(line).collect();
+        assert!(right_events("0\n", &fewer, "").is_err());
+        assert!(right_events("0\n", &(all.clone() + &line(1)), "").is_err());
+    }
+
+    #[test]
+    fn all_events_must_be_counted() {
+        let said = "CPU 0: not mapped: it is older than 6.10\n  entries 0 overrun 0 read 499 dropped 0\n  entries 0 overrun 0 read 1 dropped 0\n";
+        assert!(right_stat("0\n", said).is_ok());
+        assert!(right_stat("1\n", said).is_err());
+        assert!(right_stat("0\n", &said.replace("read 1 ", "read 0 ")).is_err());
+        assert!(right_stat("0\n", &said.replace("6.10", "6.1")).is_err());
+    }
+
+    #[test]
+    fn an_older_kernel_is_6_1() {
+        assert!(release("6.1.0-42-amd64\n").is_ok());
+        assert!(release("6.12.0\n").is_err());
+    }
+}

@@ -1,0 +1,344 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! A campaign: all suites on all kernels, the fuzzers and the benchmarks, part by part, and a page about what came out.
+//!
+//! Each part is a run of this program of its own. What it came to is kept in `build/verify/NAME` with the state of the tree, so that a
+//! campaign that was interrupted goes on, and one on a changed tree begins anew. A campaign is long, and what it finds is mended
+//! meanwhile. So it can be given the commit that it began with: parts that passed on that commit or a later one count, and the page
+//! names the commit of each part.
+
+mod page;
+
+use crate::cache::{hash, Cache};
+use crate::error::{Error, OnFile, Result};
+use crate::results::ktap::{self, Case, Counts};
+use serde_json::{json, Value};
+use std::fs;
+use std::io::{BufRead, BufReader, ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+/// A part: its name, the arguments of this program, and the build root that it needs (`RUNNER` of `root.sh`).
+struct Part {
+    name: &'static str,
+    args: &'static str,
+    runner: &'static str,
+}
+
+const fn part(name: &'static str, args: &'static str) -> Part {
+    Part {
+        name,
+        args,
+        runner: "",
+    }
+}
+
+/// All parts, those first that fail soonest.
+const PARTS: [Part; 34] = [
+    part("host", "test --suite host"),
+    part("litmus", "test --suite litmus"),
+    part("kbuild", "test --suite kbuild"),
+    part("kunit", "test --suite kunit"),
+    part("matrix", "test --suite matrix"),
+    part("e2e", "test --suite e2e"),
+    part("beside", "test --suite beside"),
+    part("disk", "test --suite disk"),
+    part("old", "test --suite old"),
+    part("selftests", "test --suite selftests"),
+    part("break", "test --suite break"),
+    part("aarch64", "test --suite aarch64"),
+    part("golden", "test --suite golden"),
+    part("conform", "test --suite conform"),
+    part("exact", "test --suite exact"),
+    part("rt-kbuild", "test --suite kbuild --kernel rt"),
+    part("rt-matrix", "test --suite matrix --kernel rt"),
+    part("rt-e2e", "test --suite e2e --kernel rt"),
+    part("rt-conform", "test --suite conform --kernel rt"),
+    part("rt-exact", "test --suite exact --kernel rt"),
+    part("debug-kbuild", "test --suite kbuild --kernel debug"),
+    part("debug-kunit", "test --suite kunit --kernel debug"),
+    part("debug-matrix", "test --suite matrix --kernel debug"),
+    part("debug-e2e", "test --suite e2e --kernel debug"),
+    part("debug-conform", "test --suite conform --kernel debug"),
+    part("debug-exact", "test --suite exact --kernel debug"),
+    part("adversary", "adversary --kernel debug --seconds 3600"),
+    part("adversary-rt", "adversary --kernel rt --seconds 3600"),
+    part("adversary-stock", "adversary --kernel stock --seconds 3600"),
+    part("fuzz", "fuzz --seconds 300"),
+    part("demo", "demo"),
+    part("bench", "bench"),
+    Part {
+        name: "viewers",
+        args: "test --suite viewers",
+        runner: "viewers",
+    },
+    Part {
+        name: "vng",
+        args: "test --suite e2e --kernel lean --runner vng",
+        runner: "vng",
+    },
+];
+
+/// What a part came to.
+struct Outcome {
+    name: String,
+    /// The state of the tree that it ran on.
+    tree: String,
+    good: bool,
+    seconds: u64,
+    /// The last line that it printed.
+    said: String,
+    /// Its cases, if it is a suite.
+    cases: Vec<Case>,
+}
+
+impl Outcome {
+    fn counts(&self) -> Option<Counts> {
+        let suite = Case::suite(&self.name, self.cases.clone());
+        (!self.cases.is_empty()).then(|| suite.counts())
+    }
+}
+
+/// Runs the parts of this build root that have not passed on this tree yet, nor on a commit after `since`: those named, or all. Gives
+/// the page, and whether all parts that were asked for have passed.
+///
+/// # Errors
+///
+/// When there is no such part or commit, or what came out cannot be written.
+pub fn run(cache: &Cache, names: &[String], since: Option<&str>) -> Result<(PathBuf, bool)> {
+    let runner = std::env::var("RUNNER").unwrap_or_default();
+    let dir = cache.build().join("verify");
+    fs::create_dir_all(&dir).on("make", &dir)?;
+    if let Some(unknown) = names
+        .iter()
+        .find(|name| !PARTS.iter().any(|part| part.name == **name))
+    {
+        let known: Vec<&str> = PARTS.iter().map(|part| part.name).collect();
+        return Err(Error::Other(format!(
+            "there is no part \"{unknown}\": give some of {}",
+            known.join(", ")
+        )));
+    }
+    let trees = Trees::of(cache, since)?;
+    let mut good = true;
+    for part in &PARTS {
+        let wanted = names.is_empty() || names.iter().any(|name| name == part.name);
+        if !wanted || part.runner != runner {
+            continue;
+        }
+        let folder = dir.join(part.name);
+        let before = read(&folder, part.name, &trees);
+        let outcome = match before.filter(|outcome| outcome.good) {
+            Some(outcome) => outcome,
+            None => part.run(cache, &folder, &trees)?,
+        };
+        println!(
+            "verify: {}: {}, {} s: {}",
+            part.name,
+            if outcome.good { "passed" } else { "FAILED" },
+            outcome.seconds,
+            outcome.said
+        );
+        good &= outcome.good;
+        write_page(cache, &dir, &trees)?;
+    }
+    Ok((write_page(cache, &dir, &trees)?, good))
+}
+
+impl Part {
+    fn run(&self, cache: &Cache, folder: &Path, trees: &Trees) -> Result<Outcome> {
+        fs::create_dir_all(folder).on("make", folder)?;
+        let results = cache.build().join("test/all.ktap");
+        let kept = folder.join("all.ktap");
+        for old in [&results, &kept] {
+            match fs::remove_file(old) {
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                removed => removed.on("remove", old)?,
+            }
+        }
+        let program = std::env::current_exe().map_err(|source| Error::Spawn {
+            program: "this program".to_owned(),
+            source,
+        })?;
+        let start = Instant::now();
+        let mut command = Command::new(&program);
+        command.args(self.args.split(' ')).env_remove("KERNEL");
+        let (good, said) = logged(command, &folder.join("log"))?;
+        if results.exists() {
+            fs::copy(&results, &kept).on("copy", &results)?;
+        }
+        let seconds = start.elapsed().as_secs();
+        let state = json!({ "tree": trees.this, "good": good, "seconds": seconds, "said": said });
+        let path = folder.join("state.json");
+        fs::write(&path, state.to_string()).on("write", &path)?;
+        let name = self.name;
+        read(folder, name, trees).ok_or_else(|| {
+            Error::Other(format!(
+                "what part {name} came to cannot be read from {}",
+                path.display()
+            ))
+        })
+    }
+}
+
+/// Runs a command, whose output goes on to ours and into a log. Whether it ended well, and the last line of the log.
+fn logged(mut command: Command, log: &Path) -> Result<(bool, String)> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let spawned = |source| Error::Spawn { program, source };
+    let mut file = fs::File::create(log).on("write", log)?;
+    let errors = file.try_clone().on("write", log)?;
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(errors)
+        .spawn()
+        .map_err(spawned)?;
+    if let Some(out) = child.stdout.take() {
+        for line in BufReader::new(out).split(b'\n') {
+            let line = line.on("read", log)?;
+            let line = String::from_utf8_lossy(&line);
+            println!("{line}");
+            writeln!(file, "{line}").on("write", log)?;
+        }
+    }
+    let status = child.wait().on("wait for", log)?;
+    let text = fs::read_to_string(log).unwrap_or_default();
+    let said = text.lines().rev().find(|line| !line.trim().is_empty());
+    Ok((status.success(), said.unwrap_or_default().trim().to_owned()))
+}
+
+/// What a part came to on one of these trees, if it ran to its end.
+fn read(folder: &Path, name: &str, trees: &Trees) -> Option<Outcome> {
+    let state = fs::read_to_string(folder.join("state.json")).ok()?;
+    let state: Value = serde_json::from_str(&state).ok()?;
+    let tree = state.get("tree")?.as_str()?;
+    if !trees.count(tree) {
+        return None;
+    }
+    let cases = fs::read_to_string(folder.join("all.ktap"));
+    Some(Outcome {
+        name: name.to_owned(),
+        tree: tree.to_owned(),
+        good: state.get("good")?.as_bool()?,
+        seconds: state.get("seconds")?.as_u64()?,
+        said: state.get("said")?.as_str()?.to_owned(),
+        cases: cases.map(|text| ktap::parse(&text)).unwrap_or_default(),
+    })
+}
+
+fn write_page(cache: &Cache, dir: &Path, trees: &Trees) -> Result<PathBuf> {
+    let outcomes = PARTS.map(|part| {
+        let outcome = read(&dir.join(part.name), part.name, trees);
+        (part.name, part.args, outcome)
+    });
+    let figures = fs::read_to_string(cache.build().join("bench/figures.tsv")).unwrap_or_default();
+    let picture = fs::read_to_string(cache.build().join("demo/timeline.svg")).ok();
+    let path = dir.join("report.html");
+    let page = page::page(&trees.this, &outcomes, &figures, picture.as_deref());
+    fs::write(&path, page).on("write", &path)?;
+    Ok(path)
+}
+
+/// States of the tree whose outcomes count.
+struct Trees {
+    /// The commit, and what was changed since.
+    this: String,
+    /// Commits before it.
+    earlier: Vec<String>,
+}
+
+impl Trees {
+    fn of(cache: &Cache, since: Option<&str>) -> Result<Self> {
+        let git = |args: &[&str]| git(cache, args);
+        let commit = git(&["rev-parse", "--short=12", "HEAD"])?;
+        let changes = git(&["diff", "HEAD"])?;
+        let this = match changes.as_str() {
+            "" => commit.trim().to_owned(),
+            changes => format!("{} and changes {}", commit.trim(), hash([changes])),
+        };
+        let Some(since) = since else {
+            let earlier = Vec::new();
+            return Ok(Self { this, earlier });
+        };
+        let first = format!("{since}^{{commit}}");
+        let mut earlier = git(&["rev-parse", "--verify", "--short=12", &first])?;
+        let after = format!("{}..HEAD", earlier.trim());
+        earlier += &git(&["rev-list", "--abbrev-commit", "--abbrev=12", &after])?;
+        let earlier = earlier.lines().map(str::to_owned).collect();
+        Ok(Self { this, earlier })
+    }
+
+    fn count(&self, tree: &str) -> bool {
+        self.this == tree || self.earlier.iter().any(|earlier| earlier == tree)
+    }
+}
+
+fn git(cache: &Cache, args: &[&str]) -> Result<String> {
+    let mut command = Command::new("git");
+    command.args(["-c", "safe.directory=*", "-C"]);
+    let output = command.arg(cache.checkout()).args(args).output();
+    let output = output.map_err(|source| Error::Spawn {
+        program: "git".to_owned(),
+        source,
+    })?;
+    match output.status.success() {
+        true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+        false => Err(Error::Other(format!(
+            "git {} failed in {}: {}; a campaign needs a checkout with its history",
+            args.join(" "),
+            cache.checkout().display(),
+            String::from_utf8_lossy(&output.stderr).trim()
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::suites::Suite;
+
+    #[test]
+    fn each_suite_has_a_part_and_names_differ() {
+        for suite in Suite::ALL {
+            let wanted = format!("test --suite {suite}");
+            let has = |part: &Part| part.args == wanted;
+            assert!(PARTS.iter().any(has), "no part runs {suite}");
+        }
+        let names: std::collections::BTreeSet<_> = PARTS.iter().map(|part| part.name).collect();
+        assert_eq!(names.len(), PARTS.len());
+    }
+
+    #[test]
+    fn what_a_part_came_to_is_of_a_tree() {
+        let dir = tempfile::tempdir().unwrap();
+        let state =
+            r#"{ "tree": "abc", "good": true, "seconds": 7, "said": "2 passed, 0 failed" }"#;
+        fs::write(dir.path().join("state.json"), state).unwrap();
+        let trees = |this: &str, earlier: &[&str]| Trees {
+            this: this.to_owned(),
+            earlier: earlier.iter().copied().map(str::to_owned).collect(),
+        };
+        let outcome = read(dir.path(), "x", &trees("abc", &[])).unwrap();
+        assert!(outcome.good && outcome.seconds == 7 && outcome.counts().is_none());
+        assert!(read(dir.path(), "x", &trees("abd", &[])).is_none());
+        let outcome = read(dir.path(), "x", &trees("abd", &["abb", "abc"])).unwrap();
+        assert_eq!(outcome.tree, "abc");
+        fs::write(dir.path().join("state.json"), "{").unwrap();
+        assert!(read(dir.path(), "x", &trees("abc", &[])).is_none());
+    }
+
+    #[test]
+    fn output_is_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("log");
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo one >&2; echo two; echo three; echo; exit 3"]);
+        let (good, said) = logged(command, &log).unwrap();
+        assert_eq!((good, said.as_str()), (false, "three"));
+        let kept = fs::read_to_string(&log).unwrap();
+        assert!(["one", "two", "three"]
+            .iter()
+            .all(|word| kept.contains(word)));
+    }
+}
