@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * Two defects of perf's core: see README.md. As root:
+ * Three defects of perf's core: see README.md. As root:
  *
- *	gcc -Wall -o perf-event-core perf-event-core.c && ./perf-event-core [PMU]
+ *	gcc -Wall -o perf-event-core perf-event-core.c && ./perf-event-core [PMU [GROUP]]
  *
  * A line for each ends with "as documented" or with "DEFECT". The second needs a PMU with an AUX area, as intel_pt; on a kernel
- * with the defect it leaves a warning in the log, and a ring buffer that is never released.
+ * with the defect it leaves a warning in the log, and a ring buffer that is never released. The third needs a control group of
+ * perf's that has no task, as /sys/fs/cgroup/NAME; on a kernel with the defect it leaves two warnings. "-" is no PMU.
  */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/perf_event.h>
+#include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -98,10 +101,68 @@ static void redirected(const char *pmu)
 	       area == MAP_FAILED ? "as documented" : "DEFECT");
 }
 
+/* Moves this process. */
+static void enter(const char *group)
+{
+	char path[256];
+	FILE *file;
+
+	snprintf(path, sizeof(path), "%s/cgroup.procs", group);
+	file = fopen(path, "w");
+	if (!file || fprintf(file, "%d", getpid()) < 0 || fclose(file))
+		die(path);
+}
+
+/*
+ * An event of a control group that is disabled from within, at the context switch that leaves the group: it counts context
+ * switches, and the first one is its last. An event of the CPU beside it goes on counting.
+ */
+static void group(const char *path)
+{
+	struct perf_event_attr attr = {
+		.size = sizeof(attr),
+		.type = PERF_TYPE_SOFTWARE,
+		.config = PERF_COUNT_SW_CONTEXT_SWITCHES,
+		.disabled = 1,
+		.sample_period = 1,
+	};
+	int dir = open(path, O_RDONLY | O_DIRECTORY);
+	uint64_t before;
+	char parent[256];
+	cpu_set_t cpus;
+	int i, of_group, of_cpu;
+
+	CPU_ZERO(&cpus);
+	CPU_SET(0, &cpus);
+	if (dir < 0 || sched_setaffinity(0, sizeof(cpus), &cpus))
+		die(path);
+	of_group = syscall(SYS_perf_event_open, &attr, dir, 0, -1, PERF_FLAG_PID_CGROUP);
+	attr.sample_period = 0;
+	attr.disabled = 0;
+	of_cpu = syscall(SYS_perf_event_open, &attr, -1, 0, -1, 0);
+	if (of_group < 0 || of_cpu < 0)
+		die("perf_event_open");
+	enter(path);
+	if (ioctl(of_group, PERF_EVENT_IOC_REFRESH, 1))
+		die("PERF_EVENT_IOC_REFRESH");
+	usleep(1000);
+	before = count(of_cpu);
+	for (i = 0; i < 10; i++)
+		usleep(1000);
+	printf("an event of a CPU counts beside one of a group: %s\n",
+	       count(of_cpu) > before ? "as documented" : "DEFECT");
+	close(of_group);
+	close(of_cpu);
+	snprintf(parent, sizeof(parent), "%s/..", path);
+	enter(parent);
+}
+
 int main(int argc, char **argv)
 {
 	sibling();
-	if (argc > 1)
+	if (argc > 1 && strcmp(argv[1], "-"))
 		redirected(argv[1]);
+	if (argc > 2)
+		group(argv[2]);
 	return 0;
 }
