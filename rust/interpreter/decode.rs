@@ -88,6 +88,15 @@ const SHIFTS: [Native; 8] = [
     Native::Sar,
 ];
 
+/// By an immediate.
+const SHIFTS_BY: [Native; 8] = {
+    let mut shifts = SHIFTS;
+
+    shifts[0] = Native::RolBy;
+    shifts[1] = Native::RorBy;
+    shifts
+};
+
 const BITS: [Native; 4] = [Native::Bt, Native::Bts, Native::Btr, Native::Btc];
 
 /// Decodes what is behind an opcode.

@@ -68,6 +68,10 @@ pub enum Native {
     Rol,
     /// ROR.
     Ror,
+    /// ROL of a register by an immediate, whose flags some processors have otherwise than those of ROL by `cl`.
+    RolBy,
+    /// ROR of a register by an immediate.
+    RorBy,
     /// RCL.
     Rcl,
     /// RCR.

@@ -303,10 +303,18 @@ impl<M: Machine, O: Observer> Task<'_, M, O> {
     }
 
     fn native(&mut self, op: &Op, native: Native) -> Done {
+        // Of memory processors do the same with an immediate as with `cl`.
+        let native = match native {
+            Native::RolBy if op.target.is_memory() => Native::Rol,
+            Native::RorBy if op.target.is_memory() => Native::Ror,
+            native => native,
+        };
         // The count of a shift is a byte.
         let b = match native {
             Native::Rol
             | Native::Ror
+            | Native::RolBy
+            | Native::RorBy
             | Native::Rcl
             | Native::Rcr
             | Native::Shl

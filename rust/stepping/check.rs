@@ -226,8 +226,8 @@ pub(crate) enum Outcome {
     Left,
 }
 
-/// Compares the instruction of a case.
-fn outcome(case: &Case, processor: &impl Processor) -> Outcome {
+/// Compares the instruction of a case, but for these flags.
+fn outcome(case: &Case, processor: &impl Processor, ignored: u64) -> Outcome {
     let text = (case.text)();
     let words = words(text);
     let mut outcome = Outcome::Left;
@@ -242,7 +242,12 @@ fn outcome(case: &Case, processor: &impl Processor) -> Outcome {
         // of `VECTORS` is executed in `with_vectors()`: by the trait's contract the vector registers are the
         // caller's.
         unsafe { (case.execute)(&mut executed) };
-        if executed != interpreted {
+        let defined = |state: State| State {
+            flags: state.flags & !ignored,
+            ..state
+        };
+
+        if defined(executed) != defined(interpreted) {
             outcome = Form::of(text).map_or(Outcome::Left, Outcome::Differs);
         } else if outcome == Outcome::Left {
             outcome = Outcome::Agrees;
@@ -254,22 +259,26 @@ fn outcome(case: &Case, processor: &impl Processor) -> Outcome {
 /// Compares each instruction, and passes its name and what came out to `each`.
 pub(crate) fn all(processor: &impl Processor, mut each: impl FnMut(&'static str, Outcome)) {
     for case in GENERAL.iter().copied().flatten() {
-        each(case.name, outcome(case, processor));
+        each(case.name, outcome(case, processor, 0));
     }
     for case in VECTORS {
-        let outcome = processor.with_vectors(|| outcome(case, processor));
+        let outcome = processor.with_vectors(|| outcome(case, processor, 0));
 
         each(case.name, outcome);
     }
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+    use iced_x86::{
+        Decoder,
+        RflagsBits, //
+    };
     use interpreter::OVERFLOW;
 
     /// The processor that runs this, but for an instruction whose flags it has otherwise.
-    struct But(Option<Native>);
+    pub(crate) struct But(pub(crate) Option<Native>);
 
     // SAFETY: The processor is asked what it knows. A test has the vector registers, which are as before
     // afterwards, with all exceptions masked.
@@ -299,6 +308,18 @@ mod tests {
         }
     }
 
+    /// The forms that are stepped on the processor that runs this.
+    pub(crate) fn distrusted() -> Vec<Form> {
+        let mut forms = Vec::new();
+
+        all(&But(None), |_, outcome| {
+            if let Outcome::Differs(form) = outcome {
+                forms.push(form);
+            }
+        });
+        forms
+    }
+
     fn differing(processor: &But) -> Vec<&'static str> {
         let mut names = Vec::new();
         let mut count = 0;
@@ -317,15 +338,45 @@ mod tests {
         names
     }
 
+    /// The arithmetic flags that the manual leaves undefined.
+    fn undefined(text: &[u8]) -> u64 {
+        let bits = Decoder::new(64, text, 0).decode().rflags_undefined();
+        let flags = [
+            (RflagsBits::CF, 1 << 0),
+            (RflagsBits::PF, 1 << 2),
+            (RflagsBits::AF, 1 << 4),
+            (RflagsBits::ZF, 1 << 6),
+            (RflagsBits::SF, 1 << 7),
+            (RflagsBits::OF, OVERFLOW),
+        ];
+        let is_undefined = flags.iter().filter(|(bit, _)| bits & bit != 0);
+
+        is_undefined.map(|(_, flag)| flag).sum()
+    }
+
+    /// Where a processor has undefined flags otherwise, such as one that is newer than this, a form is stepped.
     #[test]
     fn each_form_is_as_the_processor_has_it() {
-        assert_eq!(differing(&But(None)), [""; 0]);
+        let but = But(None);
+
+        for case in GENERAL.iter().copied().flatten().chain(VECTORS) {
+            let outcome = outcome(case, &but, undefined((case.text)()));
+
+            assert!(
+                !matches!(outcome, Outcome::Differs(_)),
+                "`{}` differs in what is defined",
+                case.name
+            );
+        }
+        println!("stepped on this processor: {:?}", differing(&but));
     }
 
     #[test]
     fn a_flag_that_differs_is_found() {
-        let names = differing(&But(Some(Native::Shrd)));
+        let here = differing(&But(None));
+        let mut names = differing(&But(Some(Native::Shrd)));
 
+        names.retain(|name| !here.contains(name));
         assert_eq!(
             names,
             ["shrd eax, edx, 5", "shrd rax, rdx, 33", "shrd rax, rdx, 1"]
@@ -341,7 +392,7 @@ mod tests {
         };
 
         let form = Form::of(&[0x21, 0xc8]).unwrap();
-        assert_eq!(outcome(&and_as_or, &But(None)), Outcome::Differs(form));
-        assert_eq!(outcome(or, &But(None)), Outcome::Agrees);
+        assert_eq!(outcome(&and_as_or, &But(None), 0), Outcome::Differs(form));
+        assert_eq!(outcome(or, &But(None), 0), Outcome::Agrees);
     }
 }

@@ -117,6 +117,39 @@ macro_rules! double {
     };
 }
 
+/// Whether a rotation of a register by an immediate other than 1 leaves OF as it was. One by `cl` does not.
+fn keeps_overflow() -> bool {
+    let after: u64;
+
+    // SAFETY: The instructions compute on a register that is an operand, and on flags. They do not fault.
+    unsafe {
+        asm!(
+            // OF is 1 then. A rotation of 0 that changes OF clears it.
+            "mov {x:e}, 0x7fffffff",
+            "add {x:e}, 1",
+            "mov {x:e}, 0",
+            "rol {x:e}, 2",
+            "seto {x:l}",
+            x = out(reg) after,
+            options(nomem, nostack),
+        );
+    }
+    after != 0
+}
+
+/// What a rotation by `cl` came to, with the flags of one by an immediate.
+fn by_immediate(values: Values, width: Width, count: u64, flags: u64) -> Values {
+    let mask = if width == Width::B8 { 63 } else { 31 };
+
+    if count & mask == 1 || !keeps_overflow() {
+        return values;
+    }
+    Values {
+        flags: values.flags & !OVERFLOW | flags & OVERFLOW,
+        ..values
+    }
+}
+
 /// What the processor makes of these operands, with these arithmetic flags before. [`None`] for a width
 /// that the instruction has not, and a source of 0 that leaves the result undefined.
 ///
@@ -136,6 +169,10 @@ pub(crate) unsafe fn compute(
     match native {
         Native::Rol => shift!(width, (a, b, c, flags), "rol"),
         Native::Ror => shift!(width, (a, b, c, flags), "ror"),
+        Native::RolBy => shift!(width, (a, b, c, flags), "rol")
+            .map(|values| by_immediate(values, width, b, flags)),
+        Native::RorBy => shift!(width, (a, b, c, flags), "ror")
+            .map(|values| by_immediate(values, width, b, flags)),
         Native::Rcl => shift!(width, (a, b, c, flags), "rcl"),
         Native::Rcr => shift!(width, (a, b, c, flags), "rcr"),
         Native::Shl => shift!(width, (a, b, c, flags), "shl"),

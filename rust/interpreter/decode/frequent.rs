@@ -5,7 +5,7 @@
 //!
 //! Others are left to [`Op::decode()`], which knows these, too.
 
-use super::{is_user, ARITHMETIC, LEN_MAX, REX_B, REX_R, REX_W, REX_X, SHIFTS};
+use super::{is_user, ARITHMETIC, LEN_MAX, REX_B, REX_R, REX_W, REX_X, SHIFTS_BY};
 use crate::op::{Native, Op, Place, Two, What, Width};
 
 /// Places for words of text: more than there are words, and a power of 2, so that an access needs no check.
@@ -318,7 +318,7 @@ const fn group_row(group: usize, middle: usize) -> Row {
     match (group, middle) {
         (0, _) => Row::new(Rm, What::Two(ARITHMETIC[middle])),
         (1, _) => Row::new(Rm, What::Two(ARITHMETIC[middle])).of_bytes(),
-        (2, _) => Row::new(Rm, What::Native(SHIFTS[middle])),
+        (2, _) => Row::new(Rm, What::Native(SHIFTS_BY[middle])),
         (3, 0) => Row::new(Rm, What::Two(Two::Test))
             .of_bytes()
             .with_immediate(1),

@@ -172,16 +172,19 @@ const fn one_byte(opcode: u8) -> Insn {
         0xc0 | 0xc1 | 0xd0..=0xd3 => |this, opcode| {
             this.byte_or_more(opcode);
             let (middle, rm) = this.modrm(this.op.width, this.op.width)?;
-            let what = What::Native(*SHIFTS.get(usize::from(middle))?);
-
-            match opcode {
-                0xc0 | 0xc1 => this.op.imm = this.number(Width::B1)?,
-                0xd0 | 0xd1 => this.op.imm = 1,
-                _ => {
-                    return this.set(what, rm, Place::Cx);
+            let (shifts, by) = match opcode {
+                0xc0 | 0xc1 => {
+                    this.op.imm = this.number(Width::B1)?;
+                    (SHIFTS_BY, Place::Immediate)
                 }
-            }
-            this.set(what, rm, Place::Immediate)
+                0xd0 | 0xd1 => {
+                    this.op.imm = 1;
+                    (SHIFTS, Place::Immediate)
+                }
+                _ => (SHIFTS, Place::Cx),
+            };
+
+            this.set(What::Native(*shifts.get(usize::from(middle))?), rm, by)
         },
         0xc2 => |this, _| {
             this.near()?;

@@ -31,7 +31,7 @@ impl Changing {
             text: slot,
             vectors: [[0; 4]; 16],
             writes: 0,
-            distrusted: None,
+            distrusted: Vec::new(),
         };
         Self {
             memory,

@@ -14,7 +14,7 @@ pub(super) struct Memory {
     pub(super) vectors: [[u64; 4]; 16],
     /// Random.
     pub(super) writes: u64,
-    pub(super) distrusted: Option<Form>,
+    pub(super) distrusted: Vec<Form>,
 }
 
 impl Memory {
@@ -138,11 +138,11 @@ impl Machine for Memory {
     }
 
     fn distrusts(&self) -> bool {
-        self.distrusted.is_some()
+        !self.distrusted.is_empty()
     }
 
     fn is_distrusted(&self, form: Form) -> bool {
-        self.distrusted == Some(form)
+        self.distrusted.contains(&form)
     }
 
     fn compute(

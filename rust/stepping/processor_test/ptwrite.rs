@@ -21,7 +21,7 @@ fn with_text(text: &[u8]) -> Memory {
         text: slot,
         vectors: [[0; 4]; 16],
         writes: 0,
-        distrusted: None,
+        distrusted: Vec::new(),
     }
 }
 
