@@ -22,6 +22,7 @@ PROGRAMS="ocaml pypy3 trace-cmd"
 # These are too old in the suite itself: QEMU before 10.1 has no vfio-user-pci, and perf goes with the kernel.
 BACKPORTS="qemu-* seabios linux-perf"
 NEED_MIB=4000
+DOWNLOAD_MIB=570
 
 cache=${AUXPMU_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/auxpmu}
 checkout=$(cd "$(dirname "$0")/../.." && pwd -P)
@@ -110,7 +111,7 @@ make_root_locked() {
 	check_host
 	as_root rm -rf "$cache"/root-*.tmp # what an interrupted run left
 	SECONDS=0
-	echo "[0 s] making the build root (about a minute; log: $log)" >&2
+	echo "[0 s] making the build root: $DOWNLOAD_MIB MiB to download, about a minute on a fast line (log: $log)" >&2
 	local tmp=$root.tmp hook proxy target tick
 	# Debian's own backports go with the suite, whatever mirror mmdebstrap has written down for it.
 	# shellcheck disable=SC2016 # mmdebstrap's shell is to expand $1

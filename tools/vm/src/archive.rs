@@ -101,6 +101,18 @@ impl Archive {
         )
     }
 
+    /// How many bytes these packages have, if the archive says it.
+    fn size<S: AsRef<OsStr>>(&self, packages: &[S]) -> Option<u64> {
+        let mut apt = self.command("apt-get");
+        let output = apt
+            .args(["download", "--print-uris"])
+            .args(packages)
+            .output()
+            .ok()?;
+
+        sizes(&String::from_utf8_lossy(&output.stdout))
+    }
+
     /// Fetches packages, each `NAME` or `NAME=VERSION`, and unpacks them into `into`.
     ///
     /// # Errors
@@ -114,6 +126,13 @@ impl Archive {
             .collect();
 
         fs::create_dir_all(&debs).on("make", &debs)?;
+        if let Some(bytes) = self.size(packages) {
+            println!(
+                "downloading {} MiB: {}",
+                bytes.div_ceil(1 << 20),
+                names.join(", ")
+            );
+        }
         log.run(
             &format!("fetching {}", names.join(", ")),
             self.command("apt-get")
@@ -171,4 +190,25 @@ fn unpack(log: &Log, debs: &Path, into: &Path, wanted: impl Fn(&str) -> bool) ->
         }
     }
     Ok(())
+}
+/// The sum of the sizes that `--print-uris` prints, a line for each package: address, file, size, digest.
+fn sizes(uris: &str) -> Option<u64> {
+    let size = |line: &str| line.split(' ').nth(2)?.parse::<u64>().ok();
+    let sizes: Vec<u64> = uris.lines().map(size).collect::<Option<_>>()?;
+
+    (!sizes.is_empty()).then(|| sizes.iter().sum())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_added() {
+        let line = "'http://mirror/a_1_all.deb' a_1_all.deb 1000 SHA256:12\n";
+
+        assert_eq!(sizes(&line.repeat(3)), Some(3000));
+        assert_eq!(sizes(&format!("{line}nonsense\n")), None);
+        assert_eq!(sizes(""), None);
+    }
 }
