@@ -2,8 +2,9 @@
 
 //! The cases.
 
-mod doctor;
+pub mod doctor;
 mod endings;
+pub mod many;
 mod traces;
 mod unload;
 mod unprivileged;

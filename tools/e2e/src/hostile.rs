@@ -344,7 +344,7 @@ pub fn random(n: u64) -> u64 {
 /// Lets this thread run anywhere again.
 pub fn unpin() -> Result<()> {
     let mut set = rustix::thread::CpuSet::new();
-    for cpu in 0..rustix::thread::CpuSet::MAX_CPU.min(8) {
+    for cpu in 0..rustix::thread::CpuSet::MAX_CPU {
         set.set(cpu);
     }
     rustix::thread::sched_setaffinity(None, &set).context("cannot use all CPUs again")

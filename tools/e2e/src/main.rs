@@ -51,6 +51,9 @@ enum What {
     /// The part of a case that an ordinary user does.
     #[command(hide = true)]
     Limits(hostile::limits::Args),
+    /// Become a program that a seccomp filter keeps from perf_event_open().
+    #[command(hide = true)]
+    Filtered(cases::doctor::Filtered),
     /// Run the rows of the matrix that have one of these in their names.
     Matrix(matrix::Args),
     /// The part of a row that is another process.
@@ -71,7 +74,7 @@ enum What {
         /// Run only cases whose names contain one of these.
         filters: Vec<String>,
     },
-    /// Run the cases of tracefs for a kernel that was booted like this.
+    /// Run the cases for a guest that was booted like this.
     Boot {
         /// Like what.
         line: ring::boot::Line,
@@ -133,6 +136,7 @@ fn main() -> ExitCode {
         Some(What::Read(args)) => matrix::read(args),
         Some(What::Attack(part)) => hostile::children::part(part),
         Some(What::Limits(part)) => hostile::limits::part(part),
+        Some(What::Filtered(asked)) => cases::doctor::filtered(asked),
         Some(What::Workload(workload)) => workload::run(workload),
         None => all(&args.filters),
     };

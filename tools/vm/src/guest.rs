@@ -35,7 +35,8 @@ pub use outcome::Outcome;
 pub use shell::shell;
 
 use machine::{
-    accel, kernel_line, monitor, qemu, shared_memory, socket, trace_unit, Counting, COUNTED,
+    accel, kernel_line, monitor, qemu, shared_memory, socket, trace_unit, Counting, Size, COUNTED,
+    PROCESSORS,
 };
 
 const INIT: &str = include_str!("../guest/init.sh");
@@ -68,7 +69,7 @@ pub struct Guest<'a> {
     devices: Devices,
     /// In MiB.
     memory: u32,
-    processors: Option<u32>,
+    processors: u32,
     trace_log: Option<PathBuf>,
     interrupt_log: Option<PathBuf>,
 }
@@ -136,7 +137,7 @@ impl<'a> Guest<'a> {
             reboots: false,
             devices: Devices::Plain,
             memory: machine::memory(kernel),
-            processors: None,
+            processors: PROCESSORS,
             trace_log: None,
             interrupt_log: None,
         })
@@ -232,7 +233,7 @@ impl<'a> Guest<'a> {
     /// Gives it so many processors, and memory for them.
     #[must_use]
     pub fn processors(mut self, processors: u32) -> Self {
-        self.processors = Some(processors);
+        self.processors = processors;
         self.memory += processors.saturating_mul(16);
         self
     }
@@ -326,7 +327,10 @@ impl<'a> Guest<'a> {
             &format!("{}{}", kernel_line(self.kernel), self.append),
             self.counting.as_ref(),
             self.devices,
-            self.memory,
+            Size {
+                memory: self.memory,
+                processors: self.processors,
+            },
         )?;
         qemu.arg("-initrd").arg(&initramfs);
         if self.intel || self.by_words {
@@ -346,10 +350,6 @@ impl<'a> Guest<'a> {
                 ""
             };
             qemu.args(["-cpu", &format!("{model}{vendor}")]);
-        }
-        if let Some(processors) = self.processors {
-            // Takes the place of the one before.
-            qemu.args(["-smp", &processors.to_string()]);
         }
         if self.reboots {
             // Takes the place of -no-reboot.

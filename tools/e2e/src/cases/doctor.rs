@@ -2,10 +2,13 @@
 
 //! `auxrec doctor` and `auxrec list` predict what recording does, whatever the limits are.
 
+use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
-use std::process::{Command, Output};
+use std::process::{Command, ExitCode, Output};
 
 use anyhow::{ensure, Context, Result};
+use rustix::io::Errno;
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
 use serde_json::Value;
 
 use super::released;
@@ -20,6 +23,8 @@ struct Who {
     mlock_kb: &'static str,
     /// Limits that a shell sets before.
     limits: &'static str,
+    /// What perf_event_open() fails with, by a seccomp filter.
+    filter: Option<Errno>,
     /// Whether it can record anything.
     works: bool,
     /// Findings that it must have.
@@ -32,12 +37,20 @@ const FREE: Who = Who {
     paranoid: "-1",
     mlock_kb: "516",
     limits: "",
+    filter: None,
     works: true,
     finds: &[],
 };
 
-/// Debian's kernel knows level 3; a kernel that does not has it as 2.
-const ALL: [Who; 9] = [
+/// As containers are.
+const FILTERED: Who = Who {
+    works: false,
+    finds: &["perf_event_open"],
+    ..FREE
+};
+
+/// Debian's kernel refuses all from level 3 on.
+const ALL: [Who; 13] = [
     Who {
         user: 0,
         paranoid: "2",
@@ -57,6 +70,25 @@ const ALL: [Who; 9] = [
         paranoid: "2",
         finds: &["perf_event_paranoid"],
         ..FREE
+    },
+    Who {
+        paranoid: "3",
+        works: false,
+        finds: &["perf_event_paranoid"],
+        ..FREE
+    },
+    Who {
+        user: 0,
+        filter: Some(Errno::PERM),
+        ..FILTERED
+    },
+    Who {
+        filter: Some(Errno::PERM),
+        ..FILTERED
+    },
+    Who {
+        filter: Some(Errno::NOSYS),
+        ..FILTERED
     },
     // The rings of all CPUs do not fit, and those of one do not either.
     Who {
@@ -95,8 +127,14 @@ impl Who {
                 format!("{};", self.limits)
             }
         );
-        Command::new("busybox")
-            .args(["sh", "-c", &script, "sh", "auxrec"])
+        let mut command = Command::new("busybox");
+
+        command.args(["sh", "-c", &script, "sh"]);
+        if let Some(errno) = self.filter {
+            command.args(["auxe2e", "filtered", &errno.raw_os_error().to_string()]);
+        }
+        command
+            .arg("auxrec")
             .args(arguments)
             .uid(self.user)
             .gid(self.user)
@@ -195,10 +233,11 @@ pub(super) fn doctor(_name: &str) -> Result<String> {
                 paranoid,
                 mlock_kb,
                 limits,
+                filter,
                 ..
             } = who;
             who.check(&mut tally).with_context(|| {
-                format!("user {user}, paranoid {paranoid}, mlock_kb {mlock_kb}, {limits:?}")
+                format!("user {user}, paranoid {paranoid}, mlock_kb {mlock_kb}, {limits:?}, filter {filter:?}")
             })?;
         }
         Ok(())
@@ -209,4 +248,29 @@ pub(super) fn doctor(_name: &str) -> Result<String> {
         "of {} predictions all are right: {works} recordings, {refused} refusals",
         works + refused
     ))
+}
+
+/// A program that finds `perf_event_open()` refused.
+#[derive(clap::Args, Debug)]
+pub struct Filtered {
+    /// What the call fails with.
+    errno: u32,
+    /// The program and its arguments.
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    command: Vec<OsString>,
+}
+
+/// Becomes that program.
+pub fn filtered(asked: &Filtered) -> Result<ExitCode> {
+    let filter = SeccompFilter::new(
+        [(libc::SYS_perf_event_open, Vec::new())].into(),
+        SeccompAction::Allow,
+        SeccompAction::Errno(asked.errno),
+        TargetArch::x86_64,
+    )?;
+    let program: BpfProgram = filter.try_into()?;
+    let (name, arguments) = asked.command.split_first().context("no program")?;
+
+    seccompiler::apply_filter(&program).context("cannot filter system calls")?;
+    Err(Command::new(name).args(arguments).exec()).context("cannot start the program")
 }

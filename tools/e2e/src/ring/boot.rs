@@ -8,13 +8,16 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{bail, ensure, Context, Result};
+use serde_json::Value;
 use tracering::format::Format;
 use tracering::{Map, Ring, Tracefs};
 
 use super::{accounted, number, Instance, Log, ROOM};
+use crate::cases::many;
+use crate::module;
 use crate::recorder::wait_for;
 
-/// What the kernel's command line has.
+/// What sets this guest apart from others: its kernel's command line, but for the last one.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 pub enum Line {
     /// `lockdown=integrity`.
@@ -24,6 +27,8 @@ pub enum Line {
     /// Instances in memory that is reserved: `kept` by `reserve_mem=`, `placed` by `memmap=`; `copied` and `recorded` are
     /// copies of `kept` that the kernel makes at boot.
     Persistent,
+    /// At least 64 CPUs.
+    ManyCpus,
 }
 
 /// A case: its name, and what it does.
@@ -48,13 +53,14 @@ impl Line {
                 ("tracefs, persistent: at a fixed address, read", placed),
                 ("tracefs, persistent: this boot's, mapped", current),
             ],
+            Self::ManyCpus => many::ALL.to_vec(),
         }
     }
 
     /// Comes back in the boot that the cases are for.
     pub fn prepare(self) -> Result<()> {
         match self {
-            Self::Integrity | Self::Confidentiality => Ok(()),
+            Self::Integrity | Self::Confidentiality | Self::ManyCpus => Ok(()),
             Self::Persistent => leave_for_the_next_boot(),
         }
     }
@@ -93,6 +99,35 @@ fn refused(commands: &[&[&str]], expected: &str) -> Result<()> {
     Ok(())
 }
 
+/// `auxrec doctor` says how far the kernel is locked down, and that this prevents `what`. It is right about modules.
+fn diagnosed(level: &str, what: &str) -> Result<()> {
+    let output = Command::new("auxrec")
+        .args(["doctor", "--json"])
+        .output()
+        .context("cannot start auxrec")?;
+    let report: Value = serde_json::from_slice(&output.stdout)
+        .with_context(|| format!("doctor writes no JSON: {output:?}"))?;
+    let findings = report["findings"].as_array();
+    let finding = findings
+        .into_iter()
+        .flatten()
+        .find(|finding| finding["name"] == "lockdown")
+        .with_context(|| {
+            format!("doctor does not find that the kernel is locked down: {report}")
+        })?;
+    let text = finding.to_string();
+    ensure!(
+        text.contains(&format!("locked down ({level})")) && text.contains(what),
+        "of lockdown={level} doctor says {text}"
+    );
+    let refused = module::load("rust_perf").err();
+    ensure!(
+        refused.is_some(),
+        "a kernel that is locked down has loaded a module that is not signed"
+    );
+    Ok(())
+}
+
 /// The commands of a user that need tracefs.
 const COMMANDS: [&[&str]; 4] = [
     &["tracering", "stat"],
@@ -115,6 +150,7 @@ fn integrity() -> Result<String> {
     mount_securityfs()?;
     let mode = fs::read_to_string(LOCKDOWN)?;
     ensure!(mode.contains("[integrity]"), "lockdown is {mode}");
+    diagnosed("integrity", "modules")?;
     let instance = Instance::new(4, ROOM)?;
     let mut map = instance.map(0)?;
     let mut log = Log::default();
@@ -137,6 +173,7 @@ fn integrity() -> Result<String> {
     );
     refused(&[&["tracering", "-i", "auxe2e", "stat"]], SENTENCE)?;
     refused(&COMMANDS, SENTENCE)?;
+    diagnosed("confidentiality", "--trace")?;
     Ok(format!(
         "{} read and {lost} lost; then {} commands refused",
         log.numbers.len(),
@@ -153,6 +190,7 @@ fn confidentiality() -> Result<String> {
     )?;
     mount_securityfs()?;
     refused(&COMMANDS, SENTENCE)?;
+    diagnosed("confidentiality", "modules")?;
     Ok(format!("{} commands refused", 2 * COMMANDS.len()))
 }
 

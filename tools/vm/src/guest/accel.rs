@@ -20,14 +20,20 @@ pub enum Accel {
     Tcg,
 }
 
+/// Guests with more processors than this have one thread for all. With threads of their own, what `tcg_int3.c` is for happens
+/// before it can be loaded.
+const MANY: u32 = 8;
+
 impl Accel {
-    /// QEMU's options.
+    /// QEMU's options for a guest with so many processors.
     #[must_use]
-    pub fn args(self) -> [&'static str; 4] {
-        match self {
-            Self::Kvm => ["-accel", "kvm", "-cpu", self.model()],
-            Self::Tcg => ["-accel", "tcg,thread=multi", "-cpu", self.model()],
-        }
+    pub fn args(self, processors: u32) -> [&'static str; 4] {
+        let accel = match self {
+            Self::Kvm => "kvm",
+            Self::Tcg if processors > MANY => "tcg,thread=single",
+            Self::Tcg => "tcg,thread=multi",
+        };
+        ["-accel", accel, "-cpu", self.model()]
     }
 
     /// The processor that a guest sees.
@@ -107,7 +113,7 @@ fn probe(image: &Path) -> bool {
             "none",
             "-no-reboot",
         ])
-        .args(Accel::Kvm.args())
+        .args(Accel::Kvm.args(1))
         .args([
             "-m",
             "256M",

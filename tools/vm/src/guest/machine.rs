@@ -101,6 +101,17 @@ pub(super) fn accel(cache: &Cache, kernel: &Kernel, devices: Devices) -> Result<
     }
 }
 
+/// Most guests have so many processors.
+pub(super) const PROCESSORS: u32 = 2;
+
+/// How large a guest is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Size {
+    /// In MiB.
+    pub(super) memory: u32,
+    pub(super) processors: u32,
+}
+
 /// The part of QEMU's command line that all guests share. The guest ends with us, whatever ends us.
 pub(super) fn qemu(
     cache: &Cache,
@@ -109,7 +120,7 @@ pub(super) fn qemu(
     line: &str,
     counting: Option<&Counting>,
     devices: Devices,
-    memory: u32,
+    size: Size,
 ) -> Result<Command> {
     let image = kernel.image();
     let mut qemu = Command::new("setpriv");
@@ -127,13 +138,13 @@ pub(super) fn qemu(
         "none",
         "-no-reboot",
         "-m",
-        &format!("{memory}M"),
+        &format!("{}M", size.memory),
     ]);
     match counting {
         Some(counting) => qemu.args(counting.args()),
         None => qemu
-            .args(["-smp", "2"])
-            .args(accel(cache, kernel, devices)?.args())
+            .args(["-smp", &size.processors.to_string()])
+            .args(accel(cache, kernel, devices)?.args(size.processors))
             .args(edu(devices)),
     };
     let firmware = Path::new("/usr/share/qemu/qboot.rom");

@@ -2,7 +2,9 @@
 
 //! A guest on the terminal.
 
-use super::machine::{self, accel, kernel_line, memory, qemu, socket, trace_unit};
+use super::machine::{
+    self, accel, kernel_line, memory, qemu, socket, trace_unit, Size, PROCESSORS,
+};
 use super::{Devices, Guest, BUSYBOX};
 use crate::cache::{self, Cache};
 use crate::error::{Error, OnFile, Result};
@@ -112,7 +114,11 @@ pub fn shell(
     };
     let line = kernel_line(kernel);
     let memory = memory(kernel);
-    let mut qemu = qemu(cache, kernel, &console, &line, None, devices, memory)?;
+    let size = Size {
+        memory,
+        processors: PROCESSORS,
+    };
+    let mut qemu = qemu(cache, kernel, &console, &line, None, devices, size)?;
     qemu.arg("-initrd").arg(&initramfs);
     qemu.args([
         "-object",

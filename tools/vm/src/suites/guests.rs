@@ -4,7 +4,7 @@
 
 use super::{ended, patience, Kernels, Plan};
 use crate::cache::Cache;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::guest::vng;
 use crate::guest::{Devices, Guest};
 use crate::kernel::{Kernel, Kind};
@@ -14,6 +14,8 @@ use crate::step::Progress;
 use crate::suites::readers;
 use crate::tools;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::Duration;
 
 /// A run of `auxe2e` in a guest of each kernel.
@@ -33,9 +35,16 @@ struct EndToEnd {
     lean: bool,
     /// Whether the guest boots again when it is rebooted.
     reboots: bool,
+    /// How many processors it has, if not as many as others.
+    processors: Option<u32>,
+    /// The kernel that it runs on beside other layers: two take twice as long.
+    usual: Kind,
+    /// The only cases that run on others then: those that need more than that kernel has.
+    elsewhere: &'static [&'static str],
 }
 
-const CASES: EndToEnd = EndToEnd {
+/// As most are.
+const GUEST: EndToEnd = EndToEnd {
     name: "e2e",
     command: "auxe2e",
     timeout: Duration::from_secs(1500),
@@ -44,6 +53,19 @@ const CASES: EndToEnd = EndToEnd {
     devices: Devices::Plain,
     lean: true,
     reboots: false,
+    processors: None,
+    usual: Kind::Stock,
+    elsewhere: &[],
+};
+
+const CASES: EndToEnd = EndToEnd {
+    elsewhere: &[
+        "hostile driver:",
+        "AUX samples",
+        "tracefs latency tracers",
+        "a file system that wants memory of its own",
+    ],
+    ..GUEST
 };
 
 /// The cases of a device behind an IOMMU, which is unplugged.
@@ -54,7 +76,7 @@ const PLUGGABLE: EndToEnd = EndToEnd {
     append: "intel_iommu=on",
     devices: Devices::Pluggable,
     lean: false,
-    ..CASES
+    ..GUEST
 };
 
 /// Those where all DMA is bounced.
@@ -64,7 +86,7 @@ const SWIOTLB: EndToEnd = EndToEnd {
     timeout: Duration::from_secs(300),
     append: "swiotlb=force",
     lean: false,
-    ..CASES
+    ..GUEST
 };
 
 /// Those of the trace unit.
@@ -73,7 +95,7 @@ const TRACE_UNIT: EndToEnd = EndToEnd {
     command: "auxe2e device trace-unit",
     timeout: Duration::from_secs(300),
     devices: Devices::TraceUnit,
-    ..CASES
+    ..GUEST
 };
 
 /// Those where the trace unit is behind an IOMMU, in a slot. Each mapping ends when the kernel gives it up, and not later:
@@ -85,7 +107,7 @@ const TRACE_UNIT_IOMMU: EndToEnd = EndToEnd {
     append: "intel_iommu=on iommu.strict=1",
     devices: Devices::TraceUnitIommu,
     lean: false,
-    ..CASES
+    ..GUEST
 };
 
 /// Those of tracefs in a kernel that is locked down, and that its case locks down further.
@@ -95,7 +117,7 @@ const INTEGRITY: EndToEnd = EndToEnd {
     timeout: Duration::from_secs(300),
     append: "lockdown=integrity",
     lean: false,
-    ..CASES
+    ..GUEST
 };
 
 /// Those where tracefs has had no file since the boot.
@@ -114,11 +136,21 @@ const PERSISTENT: EndToEnd = EndToEnd {
     append: "nokaslr reserve_mem=1M:4096:trace trace_instance=kept^traceoff@trace trace_instance=copied=kept trace_instance=recorded=kept \
              memmap=1M$0x10000000 trace_instance=placed^traceoff@0x10000000:1M",
     reboots: true,
-    ..CASES
+    ..GUEST
+};
+
+/// Those of many processors: by themselves, as the guest takes long to boot.
+const MANY: EndToEnd = EndToEnd {
+    name: "e2e-many",
+    command: "auxe2e boot many-cpus",
+    timeout: Duration::from_secs(600),
+    lean: false,
+    processors: Some(64),
+    ..GUEST
 };
 
 /// The guests with other devices or other kernel command lines, and what the names of their cases begin with.
-const OTHERS: [(&str, &EndToEnd); 7] = [
+const OTHERS: [(&str, &EndToEnd); 8] = [
     ("device, IOMMU:", &PLUGGABLE),
     ("device, swiotlb:", &SWIOTLB),
     ("device, trace unit:", &TRACE_UNIT),
@@ -126,13 +158,15 @@ const OTHERS: [(&str, &EndToEnd); 7] = [
     ("tracefs, lockdown=integrity:", &INTEGRITY),
     ("tracefs, lockdown=confidentiality:", &CONFIDENTIALITY),
     ("tracefs, persistent:", &PERSISTENT),
+    ("many CPUs:", &MANY),
 ];
 
 const MATRIX: EndToEnd = EndToEnd {
     name: "matrix",
     command: "auxe2e matrix",
     timeout: Duration::from_secs(900),
-    ..CASES
+    usual: Kind::Lean,
+    ..GUEST
 };
 
 const BESIDE: EndToEnd = EndToEnd {
@@ -140,9 +174,9 @@ const BESIDE: EndToEnd = EndToEnd {
     command: "auxe2e beside",
     timeout: Duration::from_secs(900),
     perf: true,
-    // The suites of the modules would run each time that the driver is loaded anew.
-    append: "kunit.enable=0",
-    ..CASES
+    // There what the two do differently is seen, too.
+    usual: Kind::Lean,
+    ..GUEST
 };
 
 /// The same where the kernel does not use the processor's cycle counter.
@@ -150,12 +184,107 @@ const NO_TSC: EndToEnd = EndToEnd {
     name: "beside-no-tsc",
     command: "auxe2e beside --no-tsc",
     timeout: Duration::from_secs(300),
-    append: "kunit.enable=0 tsc=unstable",
+    append: "tsc=unstable",
     ..BESIDE
 };
 
 /// What the names of its cases begin with.
 const NO_TSC_CASES: &str = "no cycle counter";
+
+/// A guest to run: on which kernel, and the only cases; all if there are none.
+struct Job {
+    what: &'static EndToEnd,
+    kind: Kind,
+    cases: Vec<String>,
+}
+
+/// The guests of a plan.
+fn jobs(plan: &Plan, what: &'static EndToEnd, cases: &[String]) -> Vec<Job> {
+    let is_part = plan.suites.len() > 1 && plan.kernels.contains(&what.usual);
+    let mut jobs = Vec::new();
+
+    for &kind in &plan.kernels {
+        let mut cases = cases.to_vec();
+
+        if kind == Kind::Lean && !what.lean {
+            continue;
+        }
+        if is_part && kind != what.usual && cases.is_empty() {
+            if what.elsewhere.is_empty() {
+                continue;
+            }
+            cases.extend(what.elsewhere.iter().copied().map(str::to_owned));
+        }
+        jobs.push(Job { what, kind, cases });
+    }
+    jobs
+}
+
+/// How many guests run side by side: each has two processors, but waits most of the time.
+const SIDE_BY_SIDE: usize = 2;
+
+/// Runs the guests, some side by side. Gives the cases of each kernel, for guests of the same name in one suite, in their order.
+fn run(
+    cache: &Cache,
+    dir: &Path,
+    kernels: &mut Kernels<'_>,
+    plan: &Plan,
+    jobs: &[Job],
+) -> Result<Vec<Case>> {
+    let programs = tools::build(cache)?;
+    let mut ready = Vec::new();
+
+    for job in jobs {
+        let kernel = kernels.get(job.kind)?;
+        let built = modules::build(cache, &kernel, Mode::Plain)?;
+        ready.push((job, kernel, built.files));
+    }
+    let waiting = Mutex::new(ready.iter().enumerate());
+    let done = Mutex::new(Vec::new());
+    let worker = || loop {
+        let next = lock(&waiting).next();
+        let Some((number, (job, kernel, files))) = next else {
+            break;
+        };
+        let case = on_kernel(cache, dir, kernel, files, &programs, plan.vng, job);
+
+        lock(&done).push((number, case));
+    };
+    thread::scope(|scope| {
+        for _ in 0..SIDE_BY_SIDE {
+            scope.spawn(worker);
+        }
+    });
+    let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let mut suites: Vec<Case> = Vec::new();
+
+    done.sort_by_key(|(number, _)| *number);
+    for ((_, case), job) in done.into_iter().zip(jobs) {
+        let kind = job.kind.to_string();
+        let case =
+            case.unwrap_or_else(|e| Case::suite(&kind, vec![Case::fail("start", &e.to_string())]));
+        match suites
+            .last_mut()
+            .filter(|suite| suite.name == job.what.name)
+        {
+            Some(suite) => suite.children.push(case),
+            None => suites.push(Case::suite(job.what.name, vec![case])),
+        }
+    }
+    Ok(suites)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What ran under the layer's own name, and then the other guests.
+fn layer(name: &str, suites: Vec<Case>) -> Case {
+    let (own, others): (Vec<_>, Vec<_>) = suites.into_iter().partition(|case| case.name == name);
+    let own = own.into_iter().flat_map(|suite| suite.children);
+
+    Case::suite(name, own.chain(others).collect())
+}
 
 /// The rows of the matrix.
 pub(super) fn matrix(
@@ -164,54 +293,12 @@ pub(super) fn matrix(
     kernels: &mut Kernels<'_>,
     plan: &Plan,
 ) -> Result<Case> {
-    end_to_end(cache, dir, kernels, plan, &MATRIX)
+    let jobs = jobs(plan, &MATRIX, &plan.cases);
+
+    Ok(layer(MATRIX.name, run(cache, dir, kernels, plan, &jobs)?))
 }
 
-fn end_to_end(
-    cache: &Cache,
-    dir: &Path,
-    kernels: &mut Kernels<'_>,
-    plan: &Plan,
-    what: &EndToEnd,
-) -> Result<Case> {
-    let programs = tools::build(cache)?;
-    if !programs.iter().any(|(name, _)| name == "auxe2e") {
-        return Ok(Case::suite(
-            what.name,
-            vec![Case::skip("all", "tools/e2e is not in this checkout")],
-        ));
-    }
-    let mut ready = Vec::new();
-    for kind in &plan.kernels {
-        let kernel = kernels.get(*kind)?;
-        let built = modules::build(cache, &kernel, Mode::Plain)?;
-        ready.push((kernel, built));
-    }
-    // The guests run side by side; each has two processors, but waits most of the time.
-    let suites = std::thread::scope(|scope| {
-        let threads: Vec<_> = ready
-            .iter()
-            .map(|(kernel, built)| {
-                scope.spawn(|| on_kernel(cache, dir, kernel, &built.files, &programs, plan, what))
-            })
-            .collect();
-        let results = threads
-            .into_iter()
-            .zip(&plan.kernels)
-            .map(|(thread, kind)| {
-                let result = thread.join().unwrap_or_else(|_| {
-                    Err(Error::Other("the guest's thread panicked".to_owned()))
-                });
-                result.unwrap_or_else(|e| {
-                    Case::suite(&kind.to_string(), vec![Case::fail("start", &e.to_string())])
-                })
-            });
-        results.collect()
-    });
-    Ok(Case::suite(what.name, suites))
-}
-
-/// The cases, then those of other guests. The lean kernel has neither an IOMMU nor swiotlb nor lockdown.
+/// The cases, and those of other guests.
 pub(super) fn cases(
     cache: &Cache,
     dir: &Path,
@@ -223,48 +310,34 @@ pub(super) fn cases(
         |name: &String, prefix: &str| name.starts_with(prefix) || prefix.starts_with(name.as_str());
     // So begin the names of other guests' cases alone.
     let elsewhere = |name: &&String| {
-        ["device, ", "tracefs, "]
+        ["device, ", "tracefs, ", "many CPUs"]
             .iter()
             .any(|of| name.starts_with(of))
     };
-    let mut suites = Vec::new();
     let here: Vec<_> = plan
         .cases
         .iter()
         .filter(|name| !elsewhere(name))
         .cloned()
         .collect();
+    let mut wanted = Vec::new();
+
     if all || !here.is_empty() {
-        let plan = Plan {
-            cases: here,
-            ..plan.clone()
-        };
-        suites.extend(end_to_end(cache, dir, kernels, &plan, &CASES)?.children);
+        wanted.extend(jobs(plan, &CASES, &here));
     }
     for (prefix, what) in OTHERS {
-        let plan = Plan {
-            cases: plan
-                .cases
-                .iter()
-                .filter(|name| of(name, prefix))
-                .cloned()
-                .collect(),
-            kernels: plan
-                .kernels
-                .iter()
-                .copied()
-                .filter(|kind| *kind != Kind::Lean || what.lean)
-                .collect(),
-            ..plan.clone()
-        };
-        if (all || !plan.cases.is_empty()) && !plan.kernels.is_empty() && !plan.vng {
-            suites.push(end_to_end(cache, dir, kernels, &plan, what)?);
+        let there = plan.cases.iter().filter(|name| of(name, prefix));
+        let there: Vec<_> = there.cloned().collect();
+        let usual = all && (what.processors.is_none() || plan.suites.len() == 1);
+
+        if (usual || !there.is_empty()) && !plan.vng {
+            wanted.extend(jobs(plan, what, &there));
         }
     }
-    Ok(Case::suite(CASES.name, suites))
+    Ok(layer(CASES.name, run(cache, dir, kernels, plan, &wanted)?))
 }
 
-/// The cases, then those for a guest without a cycle counter, and then what was recorded in other readers.
+/// The cases, those for a guest without a cycle counter, and then what was recorded in other readers.
 pub(super) fn beside(
     cache: &Cache,
     dir: &Path,
@@ -274,27 +347,22 @@ pub(super) fn beside(
     let all = plan.cases.is_empty();
     let names = plan.cases.iter().cloned();
     let (there, here): (Vec<_>, Vec<_>) = names.partition(|name| name.starts_with(NO_TSC_CASES));
-    let mut run = |cases: Vec<String>, what| {
-        let plan = Plan {
-            cases,
-            ..plan.clone()
-        };
-        end_to_end(cache, dir, kernels, &plan, what)
-    };
-    let mut suites = Vec::new();
+    let mut wanted = Vec::new();
+
     if all || !here.is_empty() {
-        suites.extend(run(here, &BESIDE)?.children);
+        wanted.extend(jobs(plan, &BESIDE, &here));
     }
     if all || !there.is_empty() {
-        suites.push(run(there, &NO_TSC)?);
+        wanted.extend(jobs(plan, &NO_TSC, &there));
     }
+    let mut suites = run(cache, dir, kernels, plan, &wanted)?;
     // That is where recordings are left.
     let kind = Kind::Lean;
     if all && plan.kernels.contains(&kind) {
         let folder = dir.join(format!("{}-{kind}/out", BESIDE.name));
         suites.push(readers::run(cache, dir, &folder)?);
     }
-    Ok(Case::suite(BESIDE.name, suites))
+    Ok(layer(BESIDE.name, suites))
 }
 
 fn on_kernel(
@@ -303,13 +371,14 @@ fn on_kernel(
     kernel: &Kernel,
     modules: &[PathBuf],
     programs: &[(String, PathBuf)],
-    plan: &Plan,
-    what: &EndToEnd,
+    vng: bool,
+    job: &Job,
 ) -> Result<Case> {
+    let what = job.what;
     let name = kernel.kind.to_string();
     let progress = Progress::begin(&format!("{} on {name}", what.name));
     let dir = dir.join(format!("{}-{name}", what.name));
-    let quoted: Vec<String> = plan
+    let quoted: Vec<String> = job
         .cases
         .iter()
         .map(|c| format!("'{}'", c.replace('\'', "'\\''")))
@@ -317,28 +386,24 @@ fn on_kernel(
     // A name may be that of a subcommand.
     let command = format!("{} -- {}", what.command, quoted.join(" "));
     let timeout = patience(kernel, what.timeout);
-    // There a driver is loaded some hundred times, and its suites would run each time.
-    let quiet = match kernel.kind {
-        Kind::Stock | Kind::Lean | Kind::Rt => "",
-        Kind::Debug => "kunit.enable=0",
-    };
     let live = |line: &str| {
         if line.trim_start().starts_with("not ok") {
             println!("{name}: {}", line.trim());
         }
     };
-    if plan.vng && !what.perf && kernel.kind == Kind::Stock {
+    if vng && !what.perf && kernel.kind == Kind::Stock {
         let reason = "virtme-ng wants overlay and 9p built in, and Debian's cloud kernel has them as modules";
         progress.end(reason);
         return Ok(Case::suite(&name, vec![Case::skip("all", reason)]));
     }
-    let outcome = if plan.vng && !what.perf {
+    let outcome = if vng && !what.perf {
         vng::run(&dir, kernel, modules, programs, &command, timeout)?
     } else {
         let mut guest = Guest::new(kernel, modules)?
             .timeout(timeout)
             .append(what.append)
-            .append(quiet)
+            // A driver is loaded some hundred times, and its KUnit suites would run each time.
+            .append("kunit.enable=0")
             .devices(what.devices)
             .installed(Path::new("/usr/bin/trace-cmd"))?
             .shared();
@@ -347,6 +412,9 @@ fn on_kernel(
         }
         if what.reboots {
             guest = guest.reboots();
+        }
+        if let Some(processors) = what.processors {
+            guest = guest.processors(processors);
         }
         if what.perf {
             guest = guest.intel().installed(Path::new("/usr/bin/perf"))?;

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Cases for a guest with many CPUs, each of which needs a file for each event.
+
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Output};
+use std::thread;
+
+use anyhow::{ensure, Context, Result};
+use auxview::trace::Trace as Recorded;
+
+use super::released;
+use super::traces::{Trace, TRACE};
+use crate::events::siblings::Setting;
+use crate::module;
+use crate::recording::TraceFile;
+
+/// A case: its name, and what it does.
+type Case = (&'static str, fn() -> Result<String>);
+
+/// The cases.
+pub const ALL: [Case; 3] = [
+    ("many CPUs: all are recorded", all),
+    ("many CPUs: a soft limit of open files is raised", raised),
+    ("many CPUs: a hard limit of open files is named", named),
+];
+
+/// CPUs of the guest, at least.
+const CPUS: usize = 64;
+/// Fewer than the events below have on all CPUs.
+const FILES: usize = 256;
+const EVENTS: &str = "{pattern/rate=64/,cpu-clock/freq=10/},context-switches,page-faults";
+
+fn all() -> Result<String> {
+    ready()?;
+    Trace {
+        terms: "rate=64",
+        target: &["-a"],
+        cpus: CPUS,
+        streams: CPUS,
+        ..TRACE
+    }
+    .run("many")
+}
+
+fn ready() -> Result<()> {
+    let cpus = thread::available_parallelism()?.get();
+
+    ensure!(cpus >= CPUS, "the guest has {cpus} CPUs");
+    module::load_all()
+}
+
+/// Records all CPUs with this limit.
+fn record(file: &TraceFile, limit: &str, user: u32) -> Result<Output> {
+    let _paranoid = Setting::change("/proc/sys/kernel/perf_event_paranoid", "-1")?;
+    let script = format!("{limit}; exec auxrec record -o $0 -a -m 4,4 -e '{EVENTS}' -- sleep 1");
+
+    Command::new("busybox")
+        .args(["sh", "-c", &script])
+        .arg(file.path())
+        .uid(user)
+        .gid(user)
+        .output()
+        .context("cannot start auxrec")
+}
+
+/// The recorder may raise it as far as the hard limit.
+fn raised() -> Result<String> {
+    ready()?;
+    let file = TraceFile::new("many");
+    let output = record(&file, &format!("ulimit -Sn {FILES}"), 0)?;
+    // 3: a small ring was full once.
+    ensure!(
+        matches!(output.status.code(), Some(0 | 3)),
+        "{}: {}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let bytes = std::fs::read(file.path())?;
+    let rings = Recorded::read(&bytes)?.rings;
+    let with_trace = rings.values().filter(|ring| ring.loss.read != 0).count();
+    ensure!(with_trace >= CPUS, "{with_trace} of {CPUS} CPUs have trace");
+    drop(file);
+    released()?;
+    Ok(format!("{with_trace} rings with trace"))
+}
+
+/// Nothing is opened before.
+fn named() -> Result<String> {
+    const USER: u32 = 65534;
+
+    ready()?;
+    let file = TraceFile::new("many-user");
+    let output = record(&file, &format!("ulimit -n {FILES}"), USER)?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    ensure!(
+        output.status.code() == Some(1)
+            && said.contains("RLIMIT_NOFILE")
+            && said.contains(&FILES.to_string()),
+        "{}: {said}",
+        output.status
+    );
+    released()?;
+    Ok(said.trim().to_owned())
+}
