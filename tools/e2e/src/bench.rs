@@ -11,6 +11,7 @@
 pub mod parallel;
 pub mod recorders;
 pub mod restarts;
+pub mod starts;
 pub mod steps;
 pub mod twins;
 
@@ -60,6 +61,8 @@ enum What {
     Cost,
     /// How much faster two CPUs are drained than one, by the clock on the wall.
     Parallel,
+    /// How soon all CPUs are recorded, by the same clock.
+    Starts,
     /// An instruction of a program that is traced by single-stepping.
     Steps,
     /// The kernel's memory, while a program is so traced for as many seconds as `--times` says.
@@ -76,7 +79,7 @@ const SINKS: [(&str, u32); 3] = [("direct", 0), ("sg", 1), ("flat", 2)];
 pub fn run(args: &Args) -> Result<ExitCode> {
     module::load_all()?;
     // These are about several CPUs.
-    if !matches!(args.what, What::Parallel | What::Windows) {
+    if !matches!(args.what, What::Parallel | What::Windows | What::Starts) {
         pin(0)?;
     }
     match args.what {
@@ -89,6 +92,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         What::Record => recorders::run()?,
         What::Cost => recorders::cost_of_all()?,
         What::Parallel => parallel::run()?,
+        What::Starts => starts::run()?,
         What::Steps => module::with("soft_pt", steps::run)?,
         What::Memory => module::with("soft_pt", || steps::memory(args.times.into()))?,
     }

@@ -36,6 +36,8 @@ pub enum Part {
     Recorder,
     /// Of that only how much faster two CPUs are drained than one.
     Parallel,
+    /// Of that only how soon many CPUs are traced.
+    Starts,
     /// What it costs to step through programs.
     Steps,
     /// What it costs to trace a guest with the trace unit.
@@ -126,6 +128,9 @@ pub fn run(cache: &Cache, part: Option<Part>) -> Result<Report> {
     if wanted(Part::Recorder) || wanted(Part::Parallel) {
         parallel(cache, &mut report)?;
     }
+    if wanted(Part::Recorder) || wanted(Part::Starts) {
+        starts(cache, &mut report)?;
+    }
     figures::save(cache, &report.figures)?;
     Ok(report)
 }
@@ -193,6 +198,30 @@ fn parallel(cache: &Cache, report: &mut Report) -> Result<()> {
         );
     }
     progress.end("done");
+    Ok(())
+}
+
+/// Processors of the guest in which recorders start.
+const MANY: u32 = 64;
+
+fn starts(cache: &Cache, report: &mut Report) -> Result<()> {
+    let kernel = Kernel::prepare(cache, Kind::Stock)?;
+    let built = modules::build(cache, &kernel, Mode::Plain)?;
+    let programs = tools::build(cache)?;
+    let dir = cache.build().join("bench/starts");
+    let progress = Progress::begin(&format!("starting recorders of {MANY} processors"));
+    let mut guest = Guest::new(&kernel, &built.files)?
+        .intel()
+        .installed(Path::new("/usr/bin/perf"))?
+        .processors(MANY)
+        .timeout(Duration::from_secs(900));
+    for (name, path) in &programs {
+        guest = guest.program(name, path)?;
+    }
+    let outcome = guest.run(cache, &dir, recorders::Starts::COMMAND, |_| {})?;
+    let starts = recorders::Starts::parse(&outcome.said).ok_or_else(|| unclear(&dir))?;
+    progress.end("done");
+    report.add(starts.lines(), starts.figures());
     Ok(())
 }
 

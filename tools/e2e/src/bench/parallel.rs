@@ -23,7 +23,7 @@ use crate::recording::Recorder;
 use crate::workload::pin;
 
 /// So often each is measured; the median counts.
-const TIMES: usize = 9;
+pub const TIMES: usize = 9;
 const MIB: u64 = 1 << 20;
 /// Of what comes this much passes before, and so much is measured.
 const BEFORE: u64 = 16 * MIB;
@@ -74,7 +74,7 @@ pub fn run() -> Result<()> {
 }
 
 /// Median, least and most.
-fn spread(mut of: [u64; TIMES]) -> String {
+pub fn spread(mut of: [u64; TIMES]) -> String {
     of.sort_unstable();
     let [least, .., most] = of;
     format!("{} {least} {most}", of[TIMES / 2])

@@ -23,9 +23,9 @@ use crate::hostile::software;
 use crate::module::{self, counter};
 
 /// The name that perf knows `pattern` by, and its number.
-const PMU: (&str, u8) = ("intel_pt", 1);
-const RECORDERS: [&str; 2] = ["perf", "auxrec"];
-const OUTPUT: &str = "/tmp/bench.data";
+pub const PMU: (&str, u8) = ("intel_pt", 1);
+pub const RECORDERS: [&str; 2] = ["perf", "auxrec"];
+pub const OUTPUT: &str = "/tmp/bench.data";
 /// Takes everything for next to nothing: what a recorder does besides is left.
 const NOWHERE: &str = "/dev/null";
 const MIB: u64 = 1 << 20;

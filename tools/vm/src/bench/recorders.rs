@@ -337,9 +337,81 @@ impl Rates {
     }
 }
 
+/// How soon the units of all CPUs run: what `auxe2e bench starts` says, in µs, and percent of perf's time; of each the median, the
+/// least and the most.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Starts {
+    cpus: u64,
+    all: [[u64; 3]; 3],
+}
+
+impl Starts {
+    /// What measures it.
+    pub const COMMAND: &str = "auxe2e bench starts";
+
+    const NAMES: [&str; 3] = ["perf", "auxrec", "part"];
+
+    /// From what the guest said; [`None`] if a figure is missing.
+    #[must_use]
+    pub fn parse(said: &str) -> Option<Self> {
+        let mut all = [[0; 3]; 3];
+        let mut cpus = 0;
+
+        for (figures, name) in all.iter_mut().zip(Self::NAMES) {
+            let line = said
+                .lines()
+                .find_map(|line| line.strip_prefix(&format!("starts {name} ")))?;
+            let words: Vec<_> = line.split(' ').collect();
+
+            [cpus] = numbers(&words, 0)?;
+            *figures = numbers(&words, 1)?;
+        }
+        Some(Self { cpus, all })
+    }
+
+    /// With the target: no slower than perf.
+    #[must_use]
+    pub fn figures(&self) -> Vec<Figure> {
+        let [perf, auxrec, [part, ..]] = self.all;
+        let name = |what: &str| format!("starts.{}-cpus.{what}", self.cpus);
+
+        vec![
+            Figure::count(name("perf"), perf[0] / 1000, "ms"),
+            Figure::count(name("auxrec"), auxrec[0] / 1000, "ms"),
+            Figure::hundredths(name("ratio"), part, "ratio").at_most(1),
+        ]
+    }
+
+    /// For people.
+    #[must_use]
+    pub fn lines(&self) -> Vec<String> {
+        let [perf, auxrec, [part, least, most]] = self.all;
+        let [perf, auxrec] = [perf, auxrec].map(|[time, ..]| time / 1000);
+
+        vec![format!(
+            "until {} CPUs are traced, perf takes {perf} ms and auxrec {auxrec} ms: {part} % of perf's time ({least} to {most})",
+            self.cpus
+        )]
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn starts_are_understood() {
+        let said = "starts perf 64 9000 8000 10000\nstarts auxrec 64 4500 4000 5000\nstarts part 64 50 40 60\n";
+        let lines = Starts::parse(said).unwrap().lines();
+
+        assert_eq!(
+            lines,
+            ["until 64 CPUs are traced, perf takes 9 ms and auxrec 4 ms: 50 % of perf's time (40 to 60)"]
+        );
+        for line in said.lines() {
+            assert_eq!(Starts::parse(&said.replace(line, "")), None, "{line}");
+        }
+    }
 
     const RATES: &str = "parallel write-one 1024000 1000000 1100000 100 100 100\nparallel write-two 2048000 2000000 2100000 200 190 210\n\
         parallel write-shared 1024000 1 2 100 1 2\nparallel drain-one 512000 400000 600000 100 100 100\n\

@@ -18,7 +18,7 @@ use std::path::PathBuf;
 const HEAD: &str = "name\tvalue\tunit\ttarget\tverdict";
 
 /// The groups: name, title, and the command that measures it.
-const GROUPS: [(&str, &str, &str); 9] = [
+const GROUPS: [(&str, &str, &str); 10] = [
     (
         "bounce",
         "Commits with data, by sink of `pattern`",
@@ -49,6 +49,11 @@ const GROUPS: [(&str, &str, &str); 9] = [
         "ring",
         "An event of tracefs that is read, by the length of its text",
         "make bench PART=ring",
+    ),
+    (
+        "starts",
+        "Time until many CPUs are recorded, beside perf record",
+        "make bench PART=starts",
     ),
     ("steps", "Single steps", "make bench PART=steps"),
     (
