@@ -4,7 +4,7 @@
 # cache (${XDG_CACHE_HOME:-~/.cache}/auxpmu).
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench figures coverage fuzz check litmus kbuild kunit e2e matrix beside disk old selftests exact break conform adversary verify aarch64 golden viewers debug modules tools install shell guest trace programs rust-analyzer kernels update clean clean-cache
+.PHONY: help demo test bench figures coverage fuzz check litmus kbuild kunit e2e matrix beside disk old selftests exact break conform adversary mutants verify aarch64 golden viewers debug modules tools install shell guest trace programs rust-analyzer kernels update clean clean-cache
 
 ROOT := tools/vm/root.sh
 # A profile of its own: auxvm only waits for others, and the first call waits for its build.
@@ -33,6 +33,7 @@ help:
 	@echo '  make conform        perf'"'"'s contract of AUX areas, proved from user space: our units, a driver in C, and that with each of 28 defects'
 	@echo '  make adversary      random programs of perf system calls on all units at once, on the debug kernel, until one does not do what a'
 	@echo '                      model foresees; SECONDS=600, SEED=1'
+	@echo '  make mutants        lines that are made wrong, one at a time: a suite must find each; CASE="name|other" for some'
 	@echo '  make verify         everything, on all kernels, with fuzzers and benchmarks: many hours. It goes on where it was interrupted, and'
 	@echo '                      writes build/verify/report.html; PART="debug-e2e bench" for some parts only; SINCE=COMMIT for a campaign'
 	@echo '                      during which things are mended: what has passed on that commit or a later one counts'
@@ -42,9 +43,9 @@ help:
 	@echo '  make viewers        what Perfetto and speedscope show of exports; downloads a browser'
 	@echo '  make debug          kunit and e2e on a kernel with lockdep, KASAN and kmemleak, whose allocations are made to fail; CASE="name|other"'
 	@echo '  make bench          what a session of an event and recording cost, in guest instructions; PART=driver, steps, tracing, restart, ring, reading or recorder'
-	@echo '                      for one of them, PART=parallel for how fast two processors are drained'
+	@echo '                      for one of them, PART=parallel for how fast two processors are drained, PART=starts for how soon 64 are recorded'
 	@echo '  make figures        Documentation/figures.md from what was measured last'
-	@echo '  make coverage       Documentation/intel-pt-coverage.md from what the tests said last'
+	@echo '  make coverage       Documentation/intel-pt-coverage.md, and the table of recorder-and-perf.md, from what the tests said last'
 	@echo '  make fuzz           the parsers of files and options, and the trace unit, under libFuzzer; SECONDS=60 for each, CASE="name" for one'
 	@echo '  make modules        build the modules for both kernels: build/modules/'
 	@echo '  make tools          build the tools: static programs, man pages, completions; ARCH=aarch64 for 64-bit Arm'
@@ -79,6 +80,9 @@ debug:
 
 adversary:
 	@$(AUXVM) adversary $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))
+
+mutants:
+	@$(AUXVM) mutants $(CASES)
 
 # Some parts need a build root of their own.
 verify:

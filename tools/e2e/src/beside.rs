@@ -342,3 +342,21 @@ impl Drop for File {
         let _ = std::fs::remove_file(&self.0);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `make coverage` has written what each case sees.
+    #[test]
+    fn the_document_has_each_case() {
+        for case in differences::CASES {
+            let row = format!("\n| {} | ", case.name);
+            assert!(
+                DOCUMENT.contains(&row),
+                "{}: run make beside and make coverage",
+                case.name
+            );
+        }
+    }
+}

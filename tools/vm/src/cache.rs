@@ -49,6 +49,15 @@ impl Cache {
         }
     }
 
+    /// The same, for another checkout.
+    #[must_use]
+    pub fn elsewhere(&self, checkout: &Path) -> Self {
+        Self {
+            checkout: checkout.to_owned(),
+            ..self.clone()
+        }
+    }
+
     /// Where it is.
     #[must_use]
     pub fn dir(&self) -> &Path {

@@ -13,13 +13,13 @@ use vm::fuzz;
 use vm::guest::{self, Devices, Guest};
 use vm::kernel::{self, Kernel, Kind};
 use vm::modules::{self, Mode};
-use vm::results::coverage;
 use vm::results::figures;
+use vm::results::{comparison, coverage};
 use vm::suites::aarch64::Aarch64;
 use vm::suites::{self, conform, Plan, Suite};
 use vm::tools::{self, Arch};
 use vm::trace;
-use vm::verify;
+use vm::verify::{self, mutants};
 
 /// Kernels, guests and test runs for auxpmu.
 #[derive(Parser)]
@@ -142,6 +142,12 @@ enum Verb {
         #[arg(long)]
         seed: Option<u64>,
     },
+    /// Make lines wrong, one at a time, and see that a suite finds each
+    Mutants {
+        /// Only those with this in their names, or, behind a bar, with that
+        #[arg(long, value_delimiter = '|')]
+        case: Vec<String>,
+    },
     /// Run everything that has not passed on this tree yet, and write a page about it: build/verify/report.html
     Verify {
         /// Only these parts
@@ -171,7 +177,7 @@ enum Verb {
         #[arg(value_enum)]
         part: Option<bench::Part>,
     },
-    /// Write Documentation/intel-pt-coverage.md from what the tests said last
+    /// Write Documentation/intel-pt-coverage.md and the table of Documentation/recorder-and-perf.md from what the tests said last
     Coverage,
     /// Write Documentation/figures.md from what was measured
     Figures,
@@ -343,6 +349,13 @@ fn run(args: Args) -> Result<ExitCode> {
             seconds,
             seed,
         } => return adversary(&cache, kernel, seconds, seed),
+        Verb::Mutants { case } => {
+            let counts = mutants::run(&cache, &case)?;
+            println!("{}", counts.summary());
+            if !counts.good() {
+                return Ok(ExitCode::FAILURE);
+            }
+        }
         Verb::Verify { part, since } => {
             let (page, good) = verify::run(&cache, &part, since.as_deref())?;
             println!("{}", page.display());
@@ -350,7 +363,10 @@ fn run(args: Args) -> Result<ExitCode> {
                 return Ok(ExitCode::FAILURE);
             }
         }
-        Verb::Coverage => println!("{}", coverage::write(&cache)?.display()),
+        Verb::Coverage => {
+            println!("{}", coverage::write(&cache)?.display());
+            println!("{}", comparison::write(&cache)?.display());
+        }
         Verb::Figures => println!("{}", figures::write(&cache)?.display()),
         Verb::Fuzz { seconds, case } => {
             for line in fuzz::run(&cache, seconds, &case)? {

@@ -2,6 +2,7 @@
 
 //! What runs come to: cases in KTAP, figures, and the documents that are made of them.
 
+pub mod comparison;
 pub mod coverage;
 pub mod figures;
 pub mod ktap;

@@ -7,6 +7,7 @@
 //! meanwhile. So it can be given the commit that it began with: parts that passed on that commit or a later one count, and the page
 //! names the commit of each part.
 
+pub mod mutants;
 mod page;
 
 use crate::cache::{hash, Cache};
@@ -35,7 +36,7 @@ const fn part(name: &'static str, args: &'static str) -> Part {
 }
 
 /// All parts, those first that fail soonest.
-const PARTS: [Part; 34] = [
+const PARTS: [Part; 35] = [
     part("host", "test --suite host"),
     part("litmus", "test --suite litmus"),
     part("kbuild", "test --suite kbuild"),
@@ -66,6 +67,7 @@ const PARTS: [Part; 34] = [
     part("adversary-rt", "adversary --kernel rt --seconds 3600"),
     part("adversary-stock", "adversary --kernel stock --seconds 3600"),
     part("fuzz", "fuzz --seconds 300"),
+    part("mutants", "mutants"),
     part("demo", "demo"),
     part("bench", "bench"),
     Part {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What sets the recorder apart from stock perf, seen of both on the same driver: the table in `Documentation/recorder-and-perf.md`.
+//! What sets the recorder apart from stock perf, seen of both on the same driver.
 //!
-//! A case fails too when perf does better than the table says.
+//! `make figures` writes what the cases say into `Documentation/recorder-and-perf.md`. A case also fails when perf does better than
+//! it expects.
 
 mod files;
 mod loss;
@@ -11,7 +12,7 @@ mod options;
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{ensure, Result};
+use anyhow::{bail, ensure, Result};
 use auxview::trace::Trace;
 
 use crate::beside::Case;
@@ -110,6 +111,19 @@ impl Tool {
             ended.errors
         );
         Ok(bytes)
+    }
+}
+
+/// What was seen of both, as the table in the document takes it.
+fn both(perf: &str, auxrec: &str) -> String {
+    format!("perf: {perf} | auxrec: {auxrec}")
+}
+
+/// The same, in the order in which they were run.
+fn of_each(seen: &[String]) -> Result<String> {
+    match seen {
+        [perf, auxrec] => Ok(both(perf, auxrec)),
+        _ => bail!("two recorders, and {} results", seen.len()),
     }
 }
 

@@ -12,6 +12,7 @@ use crate::step::{Log, Progress};
 use crate::suites::contract;
 use crate::suites::install;
 use crate::tools;
+use crate::verify::mutants;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -41,6 +42,7 @@ pub(super) fn run(cache: &Cache, dir: &Path) -> Result<Case> {
         rule("no unsafe", cache, &files, has_unsafe),
         contract::check(cache.checkout(), &files),
         coverage::check(cache.checkout()),
+        mutants::check(cache.checkout()),
     ];
     let scripts: Vec<_> = files
         .iter()

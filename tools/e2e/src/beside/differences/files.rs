@@ -9,7 +9,7 @@ use anyhow::{ensure, Context, Result};
 use rustix::process::Signal;
 
 use super::Tool::{Auxrec, Perf};
-use super::{perf_reads, trace, until, CPU};
+use super::{both, of_each, perf_reads, trace, until, CPU};
 use crate::module;
 use crate::pattern;
 use crate::recorder::{size, wait_for};
@@ -84,12 +84,11 @@ pub(super) fn several_files() -> Result<String> {
         }
         ensure!((bad != 0) == (tool == Perf), "{bad} of {}", parts.len());
         out.push(format!(
-            "{}: of {} later files {bad} with an index of another, which perf refuses",
-            tool.name(),
+            "of {} later files {bad} have the index of another, and perf refuses them",
             parts.len() - 1
         ));
     }
-    Ok(out.join("; "))
+    of_each(&out)
 }
 
 /// With --aio perf's two ways to the file overwrite each other. auxrec writes from a thread of its own.
@@ -105,10 +104,13 @@ pub(super) fn aio() -> Result<String> {
         ended.status,
         ended.errors
     );
-    Ok(format!(
-        "perf --aio: status {}, and cannot read its file of {} bytes",
-        ended.status,
-        size(file.path())
+    Ok(both(
+        &format!(
+            "with --aio status {}, and perf cannot read the file of {} bytes",
+            ended.status,
+            size(file.path())
+        ),
+        "has no such option: a thread of its own writes",
     ))
 }
 
@@ -144,12 +146,14 @@ pub(super) fn compressed() -> Result<String> {
         };
         let len = u64::try_from(bytes.len())?;
         ensure!(found <= len, "{found} bytes of trace in a file of {len}");
-        out.push(format!(
-            "{}: {len} bytes, {found} of them plain trace",
-            tool.name()
-        ));
+        out.push(match tool {
+            Perf => format!("of a file of {len} bytes {found} are trace that is not compressed"),
+            Auxrec => format!(
+                "a file of {len} bytes, all trace compressed; perf shows all but the trace, with a warning"
+            ),
+        });
     }
-    Ok(out.join("; "))
+    of_each(&out)
 }
 
 /// The crate linux-perf-data finds every byte of trace; the files stay for other versions of perf.
@@ -204,7 +208,10 @@ pub(super) fn other_readers() -> Result<String> {
     let ended = module::with("soft_pt", || Auxrec.record(&file, &arguments))?;
     ensure!(ended.status == 0, "soft_pt: {}", ended.errors);
     std::fs::copy(file.path(), "/out/soft-pt.data")?;
-    Ok(format!("bytes of {}", out.join(", ")))
+    Ok(both(
+        "not compared",
+        &format!("linux-perf-data finds all trace: {} bytes", out.join(", ")),
+    ))
 }
 
 /// Bytes of trace by linux-perf-data.

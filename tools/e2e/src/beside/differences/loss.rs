@@ -10,10 +10,18 @@ use auxview::trace::Trace;
 use rustix::process::Signal;
 
 use super::Tool::{Auxrec, Perf};
-use super::{perf_reads, until, CPU};
+use super::{both, of_each, perf_reads, until, CPU};
 use crate::hotplug::{of_cpu, switch};
 use crate::recorder::{size, wait_for};
 use crate::recording::{Reader, TraceFile};
+
+/// Of a file.
+fn of_pieces(read: Option<usize>) -> String {
+    match read {
+        Some(pieces) => format!("perf reads {pieces} pieces of trace"),
+        None => "perf cannot read the file".to_owned(),
+    }
+}
 
 /// perf tells how often, and ends well; auxrec tells for how long, and by its status.
 pub(super) fn full_area() -> Result<String> {
@@ -55,16 +63,21 @@ pub(super) fn full_area() -> Result<String> {
         let loss = loss.rings.values().find(|ring| ring.cpu == Some(1));
         let loss = loss.context("no ring of CPU 1")?.loss;
         ensure!(loss.truncated != 0, "the area was never full");
-        out.push(format!(
-            "{}: status {}, said \"{}\"; perf script: {:?}; auxrec check: {}",
-            tool.name(),
-            ended.status,
-            ended.errors.lines().last().unwrap_or_default(),
-            told.unwrap_or_default(),
-            loss.describe()
-        ));
+        out.push(match tool {
+            Perf => format!(
+                "status {}, and record does not say it; perf script says {:?}",
+                ended.status,
+                told.unwrap_or_default()
+            ),
+            Auxrec => format!(
+                "status {}, {:?}, and check says {}",
+                ended.status,
+                ended.errors.lines().last().unwrap_or_default(),
+                loss.describe()
+            ),
+        });
     }
-    Ok(out.join("; "))
+    of_each(&out)
 }
 
 pub(super) fn offline() -> Result<String> {
@@ -115,9 +128,15 @@ pub(super) fn offline() -> Result<String> {
             tool.name(),
             ended.errors
         );
-        out.push(format!("{}: status {}", tool.name(), ended.status));
+        out.push(match tool {
+            Perf => format!(
+                "status {}, and no trace of the CPU when it is back",
+                ended.status
+            ),
+            Auxrec => format!("status {}, and the CPU is traced again", ended.status),
+        });
     }
-    Ok(out.join("; "))
+    of_each(&out)
 }
 
 pub(super) fn full_disk() -> Result<String> {
@@ -144,13 +163,9 @@ pub(super) fn full_disk() -> Result<String> {
             "pieces in the file of {}: {read:?}",
             tool.name()
         );
-        out.push(format!(
-            "{}: status {}, pieces that perf reads: {read:?}",
-            tool.name(),
-            ended.status
-        ));
+        out.push(format!("status {}, {}", ended.status, of_pieces(read)));
     }
-    Ok(out.join("; "))
+    of_each(&out)
 }
 
 pub(super) fn killed() -> Result<String> {
@@ -182,11 +197,12 @@ pub(super) fn killed() -> Result<String> {
             tool.name()
         );
         out.push(format!(
-            "{}: pieces that perf reads {before:?}, after recover {after:?}",
-            tool.name()
+            "{}; after recover {}",
+            of_pieces(before),
+            of_pieces(after)
         ));
     }
-    Ok(out.join("; "))
+    of_each(&out)
 }
 
 /// perf writes into the control page of a ring that it has mapped read-only.
@@ -206,5 +222,8 @@ pub(super) fn overwritten() -> Result<String> {
     let mut arguments = arguments;
     arguments[0] = "-Se";
     let bytes = Auxrec.records(&arguments)?;
-    Ok(format!("perf crashes; auxrec: {bytes} bytes of trace"))
+    Ok(both(
+        "crashes (SIGSEGV)",
+        &format!("{bytes} bytes of trace"),
+    ))
 }

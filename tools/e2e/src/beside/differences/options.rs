@@ -11,7 +11,7 @@ use anyhow::{ensure, Context, Result};
 use rustix::process::Signal;
 
 use super::Tool::{Auxrec, Perf};
-use super::{perf_reads, trace, CPU};
+use super::{both, of_each, perf_reads, trace, Tool, CPU};
 use crate::module;
 use crate::recorder::{pieces, size, wait_for, Commander};
 use crate::recording::{Reader, Recorder};
@@ -38,7 +38,10 @@ pub(super) fn unknown_pmu() -> Result<String> {
         matches!(seen.as_slice(), [0, bytes] if *bytes != 0),
         "trace of perf and of auxrec: {seen:?}"
     );
-    Ok(format!("both succeed; bytes of perf and auxrec: {seen:?}"))
+    Ok(both(
+        "status 0, and no byte of trace",
+        &format!("status 0, and {} bytes of trace", seen.iter().sum::<u64>()),
+    ))
 }
 
 pub(super) fn threads() -> Result<String> {
@@ -103,8 +106,13 @@ pub(super) fn threads() -> Result<String> {
         matches!(read.as_slice(), [Some(1..), Some(1..)]),
         "pieces that perf finds in the file of each thread: {read:?}"
     );
-    Ok(format!(
-        "perf refuses; auxrec: {bytes} bytes; joined, perf finds all {there} pieces; killed, {read:?}"
+    let killed: usize = read.into_iter().flatten().sum();
+    Ok(both(
+        "refuses: not available in AUX area tracing mode",
+        &format!(
+            "{bytes} bytes of trace; of a file for each thread perf finds all {there} pieces when they are joined, and {killed} in \
+             those of a recorder that was killed"
+        ),
     ))
 }
 
@@ -134,11 +142,10 @@ pub(super) fn answered() -> Result<String> {
         recorder.wait(Reader::KeepsUp)?;
         ensure!(tool == Perf || short == 0, "auxrec answered too early");
         out.push(format!(
-            "{}: of 3 answers {short} came before the trace was in the file",
-            tool.name()
+            "of 3 answers {short} came before the trace was in the file"
         ));
     }
-    Ok(out.join("; "))
+    of_each(&out)
 }
 
 /// Requests that come while one is taken: auxrec takes each command, and each signal that the kernel delivers.
@@ -181,11 +188,10 @@ pub(super) fn requests() -> Result<String> {
             "auxrec took {all} snapshots for {TIMES} commands and some signals"
         );
         out.push(format!(
-            "{}: {TIMES} commands and {TIMES} signals, {all} snapshots",
-            tool.name()
+            "{TIMES} commands and {TIMES} signals, {all} snapshots"
         ));
     }
-    Ok(out.join("; "))
+    of_each(&out)
 }
 
 pub(super) fn modes() -> Result<String> {
@@ -201,11 +207,14 @@ pub(super) fn modes() -> Result<String> {
         ("paused and resumed", with(&["-e", resume])),
     ];
     let mut out = Vec::new();
-    for (name, arguments) in &table {
-        let bytes = [Perf.records(arguments)?, Auxrec.records(arguments)?];
-        out.push(format!("{name}: bytes of perf and auxrec {bytes:?}"));
+    for tool in [Perf, Auxrec] {
+        let mut seen = Vec::new();
+        for (name, arguments) in &table {
+            seen.push(format!("{name} {} bytes", tool.records(arguments)?));
+        }
+        out.push(seen.join(", "));
     }
-    Ok(out.join("; "))
+    of_each(&out)
 }
 
 pub(super) fn targets() -> Result<String> {
@@ -214,27 +223,27 @@ pub(super) fn targets() -> Result<String> {
         .args(["workload", "spin", "--ms", "60000"])
         .spawn()?;
     let pid = attached.id().to_string();
-    let table: [&[&str]; 6] = [
-        &[],
-        &["--per-thread"],
-        &["-C", "0,1"],
-        &["-a"],
-        &["-p", &pid],
-        &["-t", &pid],
+    let table: [(&str, &[&str]); 6] = [
+        ("command", &[]),
+        ("--per-thread", &["--per-thread"]),
+        ("-C", &["-C", "0,1"]),
+        ("-a", &["-a"]),
+        ("-p", &["-p", &pid]),
+        ("-t", &["-t", &pid]),
     ];
-    let mut outcome: Result<Vec<String>> = Ok(Vec::new());
-    for target in table {
-        let arguments = ["-e", "intel_pt/rate=2048/", "-m", "64,512"];
-        let arguments = [&arguments[..], target, &spin].concat();
-        outcome = outcome.and_then(|mut out| {
-            let bytes = [Perf.records(&arguments)?, Auxrec.records(&arguments)?];
-            out.push(format!("{target:?}: {bytes:?}"));
-            Ok(out)
-        });
-    }
+    let of = |tool: Tool| {
+        let mut seen = Vec::new();
+        for (name, target) in table {
+            let arguments = ["-e", "intel_pt/rate=2048/", "-m", "64,512"];
+            let arguments = [&arguments[..], target, &spin].concat();
+            seen.push(format!("{name} {} bytes", tool.records(&arguments)?));
+        }
+        Ok(seen.join(", "))
+    };
+    let out: Result<Vec<String>> = [Perf, Auxrec].map(of).into_iter().collect();
     attached.kill()?;
     attached.wait()?;
-    Ok(format!("bytes of perf and auxrec {}", outcome?.join(", ")))
+    of_each(&out?)
 }
 
 /// The same conversation with both.
@@ -258,7 +267,8 @@ pub(super) fn commands() -> Result<String> {
         ensure!(ended.status == 0, "{}: {}", tool.name(), ended.errors);
         ensure!(trace(file.path())? != 0, "{}: no trace", tool.name());
     }
-    Ok("both answer ping, enable, evlist, disable EVENT and stop".into())
+    let answered = "answers ping, enable, evlist, disable EVENT and stop";
+    Ok(both(answered, answered))
 }
 
 pub(super) fn two_events() -> Result<String> {
@@ -276,7 +286,7 @@ pub(super) fn two_events() -> Result<String> {
     );
     module::alias(1)?;
     let Some((pmu, second)) = module::load_second()? else {
-        return Ok("perf refuses; there is no second driver".into());
+        return Ok("perf refuses, and there is no second driver".into());
     };
     let event = format!("{pmu}//");
     let two = ["-e", "intel_pt/rate=2048/", "-e", &event];
@@ -290,9 +300,9 @@ pub(super) fn two_events() -> Result<String> {
     module::unload(second)?;
     let ended = ended?;
     ensure!(ended.status == 0, "auxrec: {}", ended.errors);
-    Ok(format!(
-        "perf refuses two of one PMU; auxrec with {pmu}: {} bytes",
-        trace(file.path())?
+    Ok(both(
+        "refuses: only one intel_pt event",
+        &format!("with {pmu} {} bytes of trace", trace(file.path())?),
     ))
 }
 
@@ -324,15 +334,11 @@ pub(super) fn locked_memory() -> Result<String> {
                 output.status
             ));
         }
-        out.push(format!(
-            "{}: {}",
-            tool.name(),
-            said.trim().replace('\n', " ")
-        ));
+        out.push(said.trim().replace('\n', " "));
     }
     std::fs::write(PARANOID, before.trim())?;
     outcome?;
-    Ok(out.join("; "))
+    of_each(&out)
 }
 
 /// perf at a quarter of the area, auxrec at seven sixteenths in whole pages, whatever comes.
@@ -364,7 +370,10 @@ pub(super) fn watermark() -> Result<String> {
             "auxrec, {pages} pages: {watermark:?}"
         );
     }
-    Ok("at 4, 16, 256 pages and 7, 28, 448, of areas of 16, 64 and 1024".to_owned())
+    Ok(both(
+        "at 4, 16 and 256 pages of areas of 16, 64 and 1024",
+        "at 7, 28 and 448 pages",
+    ))
 }
 
 /// perf says nothing of how it goes.
@@ -406,5 +415,8 @@ pub(super) fn meanwhile() -> Result<String> {
         "perf top: {}: {errors}",
         top.status
     );
-    Ok("perf record says nothing, perf top does not open the event".to_owned())
+    Ok(both(
+        "record says nothing with -v, and top does not open the event",
+        "what \"live on a terminal\" and \"live as JSON\" of make e2e show",
+    ))
 }
