@@ -95,10 +95,10 @@ impl Suite {
         Self::Viewers,
     ];
 
-    /// Those of `make test`. The last one needs a build root of its own.
+    /// Those of `make test`: without those that build for another processor, or need a build root of their own.
     #[must_use]
     pub fn usual() -> Vec<Self> {
-        let usual = |suite: &Self| *suite != Self::Viewers;
+        let usual = |suite: &Self| !matches!(suite, Self::Aarch64 | Self::Viewers);
         Self::ALL.into_iter().filter(usual).collect()
     }
 }
@@ -167,6 +167,8 @@ pub fn run(cache: &Cache, plan: &Plan) -> Result<Counts> {
         cache,
         made: Vec::new(),
     };
+    // Beside others a layer runs a part of its cases.
+    let few = plan.suites.len() > 1;
     for suite in &plan.suites {
         // Beside other layers, names of cases are those of `e2e`.
         if matches!(
@@ -188,7 +190,7 @@ pub fn run(cache: &Cache, plan: &Plan) -> Result<Counts> {
         let start = Instant::now();
         let _ = step::ended();
         let case = match suite {
-            Suite::Host => host::run(cache, &dir),
+            Suite::Host => host::run(cache, &dir, few),
             Suite::Litmus => litmus(cache, &mut kernels, plan),
             Suite::Kbuild => kbuild::run(cache, &dir, &mut kernels, plan),
             Suite::Kunit => kunit(cache, &dir, &mut kernels, plan),
@@ -211,12 +213,12 @@ pub fn run(cache: &Cache, plan: &Plan) -> Result<Counts> {
                 .and_then(|kernel| broken::run(cache, &dir, &kernel)),
             Suite::Conform => kernels
                 .get(chosen(plan, Kind::Stock))
-                .and_then(|kernel| conform::run(cache, &dir, &kernel, plan.suites.len() > 1)),
+                .and_then(|kernel| conform::run(cache, &dir, &kernel, few)),
             Suite::Viewers => kernels
                 .get(Kind::Stock)
                 .and_then(|kernel| viewers::run(cache, &dir, &kernel)),
-            Suite::Aarch64 => aarch64::cases::run(cache, &dir, plan.suites.len() > 1),
-            Suite::Golden => golden::run(cache, &dir, &plan.cases),
+            Suite::Aarch64 => aarch64::cases::run(cache, &dir),
+            Suite::Golden => golden::run(cache, &dir, &plan.cases, few),
         };
         // What keeps a suite from running at all is a failing case of it.
         let case = case.unwrap_or_else(|e| {

@@ -72,12 +72,12 @@ const TESTS: [&str; 12] = [
     "--test=roundtrip",
 ];
 
-/// Runs all cases; `few`: only those of programs.
+/// Runs all cases.
 ///
 /// # Errors
 ///
 /// When the tools cannot be built, or a file cannot be read or written.
-pub(crate) fn run(cache: &Cache, dir: &Path, few: bool) -> Result<Case> {
+pub(crate) fn run(cache: &Cache, dir: &Path) -> Result<Case> {
     let dir = dir.join("aarch64");
     let machine = Aarch64::prepare(cache)?;
     let here = tools::build(cache)?;
@@ -101,9 +101,7 @@ pub(crate) fn run(cache: &Cache, dir: &Path, few: bool) -> Result<Case> {
     cases.push(install::check(cache, &dir, "aarch64", emulated)?);
     cases.extend(without_perf(&both, &dir)?);
     progress.end(&Case::suite("", cases.clone()).counts().summary());
-    if !few {
-        cases.push(unit_tests(cache, &machine, &dir)?);
-    }
+    cases.push(unit_tests(cache, &machine, &dir)?);
     Ok(Case::suite("aarch64", cases))
 }
 

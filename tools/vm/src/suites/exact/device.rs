@@ -31,9 +31,7 @@ mod steps;
 /// The case's name.
 pub(super) const NAME: &str = "kernel and programs";
 /// The part that two CPUs record. The name of the part in which code changes contains it.
-pub(super) const TWO_CPUS: &str = "two CPUs";
-/// The part that `soft_pt` records, too.
-pub(super) const STEPS: &str = steps::NAME;
+const TWO_CPUS: &str = "two CPUs";
 
 /// What a CPU executed, an instruction a line.
 struct Executed {
