@@ -37,6 +37,8 @@ struct EndToEnd {
     reboots: bool,
     /// How many processors it has, if not as many as others.
     processors: Option<u32>,
+    /// In how many guests its cases run, each a part of them: they wait most of the time.
+    parts: usize,
     /// The kernel that it runs on beside other layers: two take twice as long.
     usual: Kind,
     /// The only cases that run on others then: those that need more than that kernel has.
@@ -54,11 +56,13 @@ const GUEST: EndToEnd = EndToEnd {
     lean: true,
     reboots: false,
     processors: None,
+    parts: 1,
     usual: Kind::Stock,
     elsewhere: &[],
 };
 
 const CASES: EndToEnd = EndToEnd {
+    parts: 2,
     elsewhere: &[
         "hostile driver:",
         "AUX samples",
@@ -196,6 +200,8 @@ struct Job {
     what: &'static EndToEnd,
     kind: Kind,
     cases: Vec<String>,
+    /// The only part: which, and of how many.
+    part: Option<(usize, usize)>,
 }
 
 /// The guests of a plan.
@@ -215,7 +221,15 @@ fn jobs(plan: &Plan, what: &'static EndToEnd, cases: &[String]) -> Vec<Job> {
             }
             cases.extend(what.elsewhere.iter().copied().map(str::to_owned));
         }
-        jobs.push(Job { what, kind, cases });
+        let parts = if cases.is_empty() { what.parts } else { 1 };
+        for part in 1..=parts {
+            jobs.push(Job {
+                what,
+                kind,
+                cases: cases.clone(),
+                part: (parts > 1).then_some((part, parts)),
+            });
+        }
     }
     jobs
 }
@@ -267,11 +281,26 @@ fn run(
             .last_mut()
             .filter(|suite| suite.name == job.what.name)
         {
-            Some(suite) => suite.children.push(case),
+            Some(suite) => add(suite, case),
             None => suites.push(Case::suite(job.what.name, vec![case])),
         }
     }
     Ok(suites)
+}
+
+/// Adds the cases of a kernel to a suite, to those of another part if there is one.
+fn add(suite: &mut Case, kernel: Case) {
+    let mut kernels = std::mem::take(&mut suite.children);
+
+    match kernels.last_mut().filter(|part| part.name == kernel.name) {
+        Some(part) => {
+            let cases = std::mem::take(&mut part.children);
+            let both = cases.into_iter().chain(kernel.children).collect();
+            *part = Case::suite(&kernel.name, both);
+        }
+        None => kernels.push(kernel),
+    }
+    *suite = Case::suite(&suite.name, kernels);
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -376,15 +405,22 @@ fn on_kernel(
 ) -> Result<Case> {
     let what = job.what;
     let name = kernel.kind.to_string();
-    let progress = Progress::begin(&format!("{} on {name}", what.name));
-    let dir = dir.join(format!("{}-{name}", what.name));
+    let (part, place) = match job.part {
+        Some((part, parts)) => (format!(", part {part} of {parts}"), format!("-{part}")),
+        None => (String::new(), String::new()),
+    };
+    let progress = Progress::begin(&format!("{} on {name}{part}", what.name));
+    let dir = dir.join(format!("{}-{name}{place}", what.name));
     let quoted: Vec<String> = job
         .cases
         .iter()
         .map(|c| format!("'{}'", c.replace('\'', "'\\''")))
         .collect();
     // A name may be that of a subcommand.
-    let command = format!("{} -- {}", what.command, quoted.join(" "));
+    let part = job.part.map_or(String::new(), |(part, parts)| {
+        format!(" --part {part}/{parts}")
+    });
+    let command = format!("{}{part} -- {}", what.command, quoted.join(" "));
     let timeout = patience(kernel, what.timeout);
     let live = |line: &str| {
         if line.trim_start().starts_with("not ok") {

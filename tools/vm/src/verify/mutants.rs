@@ -126,7 +126,8 @@ fn renew(cache: &Cache, copy: &Cache) -> Result<()> {
     let from = format!("{}/", cache.checkout().display());
     let mut rsync = Command::new("rsync");
 
-    rsync.args(["-a", "--delete", "--checksum", "--exclude=/build"]);
+    // Without times: a line that is right again has to be newer than what was built of the wrong one.
+    rsync.args(["-rlp", "--delete", "--checksum", "--exclude=/build"]);
     log.run("copying the checkout", rsync.arg(from).arg(copy.checkout()))
 }
 
