@@ -243,7 +243,7 @@ pub(crate) fn by_perf() -> Result<String> {
         line.contains("workload::call") && !is_hit
     });
     ensure!(
-        one.len() == 1 && shown.contains("workload::run") && beyond.is_none(),
+        one.len() == 1 && shown.contains("auxe2e::main") && beyond.is_none(),
         "perf shows hits at {one:?}, and of the trace, {} instructions, {beyond:?}",
         shown.lines().count()
     );

@@ -59,6 +59,33 @@ impl Row {
     }
 }
 
+/// A unit of the CPUs that have none otherwise, with other capabilities.
+const SECOND_SPE: &[Change] = {
+    macro_rules! unit {
+        ($($file:literal: $text:literal,)*) => {
+            &[$((concat!("sys/bus/event_source/devices/arm_spe_1/", $file), Some($text)),)*]
+        };
+    }
+    unit! {
+        "type": "19",
+        "cpumask": "2-3",
+        "format/ts_enable": "config:0",
+        "format/pa_enable": "config:1",
+        "format/pct_enable": "config:2",
+        "format/jitter": "config:16",
+        "format/branch_filter": "config:32",
+        "format/load_filter": "config:33",
+        "format/store_filter": "config:34",
+        "format/event_filter": "config1:0-63",
+        "format/min_latency": "config2:0-11",
+        "caps/arch_inst": "1",
+        "caps/ernd": "0",
+        "caps/count_size": "16",
+        "caps/min_interval": "4096",
+        "caps/event_filter": "0x2a",
+    }
+};
+
 /// All of them.
 pub(super) const ROWS: &[Row] = &[
     Row::arm64("SPE, a command", &["-e", "arm_spe_0//"]),
@@ -93,6 +120,7 @@ pub(super) const ROWS: &[Row] = &[
             None,
         ),
     ]),
+    Row::arm64("SPE, the second of two units", &["-e", "arm_spe_1//", "-a"]).changed(SECOND_SPE),
     Row::arm64("CoreSight, a command", &["-e", "cs_etm//u"]),
     Row::arm64("CoreSight, all CPUs", &["-e", "cs_etm//", "-a"]),
     Row::arm64(
