@@ -226,7 +226,7 @@ pub(crate) enum Outcome {
     Left,
 }
 
-/// Compares the instruction of a case, but for these flags.
+/// Compares what the instruction of a case does. Flags in `ignored` may differ.
 fn outcome(case: &Case, processor: &impl Processor, ignored: u64) -> Outcome {
     let text = (case.text)();
     let words = words(text);

@@ -121,7 +121,8 @@ macro_rules! double {
 fn keeps_overflow() -> bool {
     let after: u64;
 
-    // SAFETY: The instructions compute on a register that is an operand, and on flags. They do not fault.
+    // SAFETY: The instructions change a register that is an operand, and flags, which assembly may change. They
+    // touch neither memory nor the stack, and do not fault.
     unsafe {
         asm!(
             // OF is 1 then. A rotation of 0 that changes OF clears it.

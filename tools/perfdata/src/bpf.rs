@@ -58,7 +58,7 @@ impl<'a> Program<'a> {
         self.data.get(usize::try_from(place).ok()?..)?.get(..len)
     }
 
-    /// Its functions. The kernel gives code and addresses only to whoever may read the addresses of its symbols.
+    /// Its functions. The kernel shows code and addresses only to a process that may read the addresses of its symbols.
     fn functions(&self) -> Option<impl Iterator<Item = BpfFunction<'a>>> {
         let mut code = self.array(&CODE, 1)?;
         let addresses = self.array(&ADDRESSES, 8)?.chunks_exact(8);
