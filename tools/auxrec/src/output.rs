@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
-use auxview::file::{create_new, options, to_disk};
+use auxview::file::{aside, create_new, options, to_disk};
 use auxview::join::{part_of, Apart};
 use auxview::pack::Pack;
 use perfdata::{AuxtraceInfo, Features, FinishedInit, IdIndex, IdIndexEntry, Writer};
@@ -454,6 +454,7 @@ fn open(
         .collect();
     // For `recover`, if the recorder is killed.
     let spare = features(what, limits, part, "killed", &[]);
-    let file = Writer::with_spare(file, &events, &spare).map_err(|e| cannot(&e))?;
+    let mut file = Writer::with_spare(file, &events, &spare).map_err(|e| cannot(&e))?;
+    file.keep_index_aside(aside(path));
     Ok((file, sync))
 }

@@ -6,10 +6,10 @@ use std::fs;
 use std::io::{Seek, Write};
 use std::path::Path;
 
-use perfdata::Writer;
+use perfdata::{MakeAside, Writer};
 
 use crate::error::{Error, Result};
-use crate::file::create_new;
+use crate::file::{aside, create_new};
 use crate::source::{self, Source};
 use crate::unpack::{begin, plain, Next, Plain};
 
@@ -21,7 +21,7 @@ pub fn convert_file(from: &Path, to: &Path) -> Result<()> {
     let file = source::open(from)?;
     let out = create_new(to)
         .map_err(|e| Error::failed(format!("cannot create {}: {e}", to.display())))?;
-    let converted = convert(&file, out);
+    let converted = convert(&file, out, Some(aside(to)));
     if converted.is_err() {
         // What is there of it is no recording.
         let _ = fs::remove_file(to);
@@ -33,13 +33,20 @@ pub fn convert_file(from: &Path, to: &Path) -> Result<()> {
 /// their payload in the place of the parts, an index of these, and the same features. A file that is not compressed comes out as
 /// it is, and one that was not ended, not ended.
 ///
-/// No more memory is taken than that of a part, and the index, whatever the file says.
+/// No more memory is taken than that of a part, whatever the file says, if a long index can go `aside`.
 ///
 /// # Errors
 /// If this is no perf.data file, or a part is damaged, or it cannot be read, or the output fails.
-pub fn convert<S: Source + ?Sized, W: Write + Seek>(file: &S, out: W) -> Result<W> {
+pub fn convert<S: Source + ?Sized, W: Write + Seek>(
+    file: &S,
+    out: W,
+    aside: Option<MakeAside>,
+) -> Result<W> {
     let mut file = Plain::open(file)?;
     let mut out: Writer<W> = begin(&file.stream, out)?;
+    if let Some(make) = aside {
+        out.keep_index_aside(make);
+    }
     let finished = file.stream.is_finished();
     loop {
         match file.next() {
@@ -156,7 +163,7 @@ mod tests {
     }
 
     fn back(bytes: &[u8]) -> Result<Vec<u8>> {
-        convert(bytes, Cursor::new(Vec::new())).map(Cursor::into_inner)
+        convert(bytes, Cursor::new(Vec::new()), None).map(Cursor::into_inner)
     }
 
     /// What the commands say of a file, and the bytes of its pieces.
@@ -219,7 +226,7 @@ mod tests {
                 file.get_mut().truncate(usize::try_from(len).unwrap());
                 Ok(())
             };
-            if recover(&mut cut, |_, _| {}, cut_to).is_err() {
+            if recover(&mut cut, |_, _| {}, cut_to, None).is_err() {
                 continue;
             }
             let got = trace(&back(cut.get_ref()).unwrap());

@@ -7,6 +7,7 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use perfdata::MakeAside;
 use rustix::io::Errno;
 
 use crate::error::{Error, Result};
@@ -26,6 +27,14 @@ pub fn options() -> OpenOptions {
 /// If it is there, or cannot be created.
 pub fn create_new(path: &Path) -> io::Result<File> {
     options().create_new(true).open(path)
+}
+
+/// Makes a file without a name in the directory of `path`, for the index of a long recording.
+#[must_use]
+pub fn aside(path: &Path) -> MakeAside {
+    let directory = path.parent().filter(|dir| !dir.as_os_str().is_empty());
+    let directory = directory.unwrap_or(Path::new(".")).to_owned();
+    Box::new(move || Ok(Box::new(tempfile::tempfile_in(directory)?)))
 }
 
 /// Waits until all of a file is on its disk. A pipe or a device has none: that is no error.

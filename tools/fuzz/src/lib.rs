@@ -184,7 +184,7 @@ pub fn recover(input: &[u8]) {
     let note = |features: &mut Features, _: &perfdata::Recovered| {
         features.notes(&[("ended", "recovered")]);
     };
-    let Ok(found) = perfdata::recover(&mut bytes, note, cut) else {
+    let Ok(found) = perfdata::recover(&mut bytes, note, cut, None) else {
         return;
     };
     if found.was_finished {
@@ -236,7 +236,7 @@ pub fn check(input: &[u8]) {
 /// # Panics
 /// If it is not.
 pub fn convert(input: &[u8]) {
-    let Ok(out) = convert::convert(input, Cursor::new(Vec::new())) else {
+    let Ok(out) = convert::convert(input, Cursor::new(Vec::new()), None) else {
         return;
     };
     let out = out.into_inner();

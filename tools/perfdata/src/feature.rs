@@ -246,17 +246,28 @@ impl Features {
         })
     }
 
-    /// Table and sections as they stand from file offset `at` on, and the bits of the header.
-    pub(crate) fn encode(&self, at: u64) -> (Vec<u8>, [u8; 32]) {
+    /// Table and sections as they stand from file offset `at` on, and the bits of the header. An index of trace of `index` bytes
+    /// is to stand behind them.
+    pub(crate) fn encode(&self, at: u64, index: Option<u64>) -> (Vec<u8>, [u8; 32]) {
         let (notes, mut others): (Vec<_>, Vec<_>) = self
             .iter()
+            .filter(|&(number, _)| Feature(number) != Feature::AUXTRACE)
             .partition(|(number, _)| Feature(*number) == Feature::NOTES);
         // The file was ended if it has a feature of the header.
-        if others.is_empty() && !notes.is_empty() {
-            others.push((Feature::AUXTRACE.0, &EMPTY_INDEX));
+        let empty = others.is_empty() && !notes.is_empty() && index.is_none();
+        let trace: Option<&[u8]> = if empty {
+            Some(&EMPTY_INDEX)
+        } else {
+            index.map(|_| [].as_slice())
+        };
+        if let Some(trace) = trace {
+            let place = others.partition_point(|&(number, _)| number < Feature::AUXTRACE.0);
+            others.insert(place, (Feature::AUXTRACE.0, trace));
         }
         let mut bits = [0_u8; 32];
         let mut at = at + to_u64(others.len() * 16 + notes.len() * NOTES_ENTRY);
+        let all = others.iter().chain(&notes);
+        let behind = at + to_u64(all.map(|(_, bytes)| bytes.len()).sum());
         let mut table = Vec::new();
         let mut sections: Vec<u8> = Vec::new();
         for (number, bytes) in others.into_iter().chain(notes) {
@@ -265,22 +276,18 @@ impl Features {
             } else {
                 bits[usize::from(number / 8)] |= 1 << (number % 8);
             }
-            table.extend(at.to_le_bytes());
-            table.extend(to_u64(bytes.len()).to_le_bytes());
+            let len = to_u64(bytes.len());
+            let (place, len) = match index {
+                Some(index) if Feature(number) == Feature::AUXTRACE => (behind, index),
+                _ => (at, len),
+            };
+            table.extend(place.to_le_bytes());
+            table.extend(len.to_le_bytes());
             sections.extend(bytes);
             at += to_u64(bytes.len());
         }
         table.extend(sections);
         (table, bits)
-    }
-
-    pub(crate) fn index(&mut self, entries: &[IndexEntry]) -> &mut Self {
-        let mut out = to_u64(entries.len()).to_le_bytes().to_vec();
-        for entry in entries {
-            out.extend(entry.offset.to_le_bytes());
-            out.extend(entry.size.to_le_bytes());
-        }
-        self.raw(Feature::AUXTRACE, out)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u8, &[u8])> {

@@ -29,7 +29,7 @@
 //!
 //! # The file
 //! Header, id arrays, attributes, spare features, data section, table of features, features: in this order, so that the data
-//! section can grow and everything before it is final but for two words of the header. A file whose recorder was killed has
+//! section can grow and everything before it is final but for two words of the header. The index of trace is the last feature. A file whose recorder was killed has
 //! all its records, and [`recover`] finishes it.
 //! Numbers are little endian; files of the other byte order, and streams for a pipe, are refused with an error that says so.
 
@@ -61,7 +61,7 @@ pub use record::{
 };
 pub use recover::{recover, Recovered};
 pub use stream::Stream;
-pub use write::{append, Writer};
+pub use write::{append, Aside, MakeAside, Writer};
 
 /// What a file begins with.
 pub const MAGIC: [u8; 8] = *b"PERFILE2";

@@ -8,7 +8,7 @@ use crate::bytes::{to_u64, Cursor};
 use crate::feature::{Feature, Features, IndexEntry};
 use crate::record::{Event, RecordType};
 use crate::stream::{Front, Stream};
-use crate::write::{patch_at, DATA_SIZE_AT, FEATURES_AT};
+use crate::write::{patch_at, Index, MakeAside, DATA_SIZE_AT, FEATURES_AT};
 use crate::{Error, Result};
 
 /// What was found in a file.
@@ -32,6 +32,7 @@ pub struct Recovered {
 /// counts by its header: its type need not be known, so files of other recorders can be finished, too. A piece of trace of
 /// which only the front is there keeps that. The features are those that the recorder left in the file at its
 /// beginning ([`Writer::with_spare`](crate::Writer::with_spare)), as `edit` changes them; `truncate` cuts the file.
+/// `aside` is for a long index: see [`Writer::keep_index_aside`](crate::Writer::keep_index_aside).
 ///
 /// After a power cut a file can be longer than what was written to it, and end with zeros, as a file system may write its
 /// length before its last blocks. So zeros at the end, from a multiple of [`BLOCK`] on, are cut off too.
@@ -44,6 +45,7 @@ pub fn recover<F: Read + Write + Seek>(
     file: &mut F,
     edit: impl FnOnce(&mut Features, &Recovered),
     truncate: impl FnOnce(&mut F, u64) -> io::Result<()>,
+    aside: Option<MakeAside>,
 ) -> Result<Recovered> {
     let mut front = Front::found(file)?;
     let (len, data) = (front.len, front.data);
@@ -65,10 +67,13 @@ pub fn recover<F: Read + Write + Seek>(
     }
 
     let mut out = Recovered::default();
-    let mut index = Vec::new();
+    let mut index = Index::default();
+    if let Some(make) = aside {
+        index.keep_aside(make);
+    }
     let good = scan(file, &front, &mut index, &mut out)?;
     let failed = |offset| move |reason| Error::Output { offset, reason };
-    if let (Some(&IndexEntry { offset, size }), true) = (index.last(), good.shortened) {
+    if let (Some(IndexEntry { offset, size }), true) = (index.last(), good.shortened) {
         let payload = good.end - (offset + size);
         patch_at(file, offset + 8, &payload.to_le_bytes(), 0).map_err(failed(offset))?;
     }
@@ -77,13 +82,11 @@ pub fn recover<F: Read + Write + Seek>(
     if let Some((first, last)) = out.times {
         features.sample_time(first, last);
     }
-    if !index.is_empty() {
-        features.index(&index);
-    }
     edit(&mut features, &out);
-    let (tail, bits) = features.encode(good.end);
+    let (head, bits) = features.encode(good.end, index.len());
     file.seek(SeekFrom::Start(good.end))
-        .and_then(|_| file.write_all(&tail))
+        .and_then(|_| file.write_all(&head))
+        .and_then(|()| index.section(|e| e, |bytes| file.write_all(bytes)))
         .map_err(failed(good.end))?;
     let size = (good.end - data).to_le_bytes();
     patch_at(file, DATA_SIZE_AT, &size, 0).map_err(failed(DATA_SIZE_AT))?;
@@ -129,7 +132,7 @@ struct Good {
 fn scan<F: Read + Seek>(
     file: &mut F,
     front: &Front,
-    index: &mut Vec<IndexEntry>,
+    index: &mut Index,
     out: &mut Recovered,
 ) -> Result<Good> {
     let mut end = front.data;

@@ -12,6 +12,12 @@ use crate::recover::spare_bytes;
 use crate::stream::read_error;
 use crate::{Error, Result, HEADER_LEN, MAGIC};
 
+mod index;
+
+pub(crate) use index::Index;
+use index::Parts;
+pub use index::{Aside, MakeAside};
+
 /// Where the header says how long the data section is.
 pub(crate) const DATA_SIZE_AT: u64 = 48;
 /// Where the header says which features there are.
@@ -36,9 +42,8 @@ pub struct Writer<W> {
     good: u64,
     /// How much of an AUXTRACE payload is still to come.
     owed: u64,
-    index: Vec<IndexEntry>,
-    /// Where compressed parts of trace begin.
-    parts: Vec<u64>,
+    index: Index,
+    parts: Parts,
     /// Where the features begin that [`try_finish`](Self::try_finish) has written.
     features: Option<u64>,
     failed: bool,
@@ -167,11 +172,17 @@ impl<W: Write + Seek> Writer<W> {
             written: at,
             good: at,
             owed: 0,
-            index: Vec::new(),
-            parts: Vec::new(),
+            index: Index::default(),
+            parts: Parts::default(),
             features: None,
             failed: false,
         }
+    }
+
+    /// Keeps the older part of the index of trace in a file that `make` makes, instead of in memory: 16 bytes for each
+    /// AUXTRACE record. If that file cannot be made or written, the index stays in memory.
+    pub fn keep_index_aside(&mut self, make: MakeAside) {
+        self.index.keep_aside(make);
     }
 
     /// File offset of what is written next.
@@ -307,7 +318,7 @@ impl<W: Write + Seek> Writer<W> {
     /// If the output fails.
     pub fn flush(&mut self) -> Result<()> {
         if let Some(at) = self.features {
-            self.go_back(at);
+            self.go_back(at)?;
             self.patch(FEATURES_AT, &[0; 32])?;
         }
         self.write_stage(0, |out, front, _| out.write(front))?;
@@ -418,7 +429,7 @@ impl<W: Write + Seek> Writer<W> {
         truncate: impl FnOnce(&mut W, u64) -> io::Result<()>,
     ) -> Result<u64> {
         let good = self.good.min(most).max(self.data);
-        self.go_back(good);
+        self.go_back(good)?;
         self.patch(FEATURES_AT, &[0; 32])?;
         truncate(&mut self.out, self.base + good).map_err(|reason| Error::Output {
             offset: good,
@@ -430,21 +441,21 @@ impl<W: Write + Seek> Writer<W> {
     }
 
     /// Goes on at `good`; gives the index of what is behind it.
-    fn go_back(&mut self, good: u64) -> Vec<IndexEntry> {
+    fn go_back(&mut self, good: u64) -> Result<Vec<IndexEntry>> {
+        let behind = self.index.cut(good).map_err(|e| read_error(good, e))?;
         self.stage.clear();
         self.owed = 0;
         self.written = good;
         self.good = good;
         self.features = None;
-        self.parts.retain(|&part| part < good);
-        let kept = self.index.partition_point(|entry| entry.offset < good);
-        self.index.split_off(kept)
+        self.parts.cut(good);
+        Ok(behind)
     }
 
-    /// Where records of trace begin.
-    fn trace(&self) -> impl Iterator<Item = u64> + '_ {
-        let pieces = self.index.iter().map(|piece| piece.offset);
-        pieces.chain(self.parts.iter().copied())
+    /// Where a record of trace begins at `at` or before it: the last AUXTRACE record, or a part behind it.
+    fn trace_before(&mut self, at: u64) -> Result<Option<u64>> {
+        let piece = self.index.before(at).map_err(|e| read_error(at, e))?;
+        Ok(piece.max(self.parts.before(at)))
     }
 
     /// Ends the data section and writes the features, the index of AUXTRACE records among them. The output is given back.
@@ -467,19 +478,15 @@ impl<W: Write + Seek> Writer<W> {
     /// If the output fails.
     pub fn try_finish(&mut self, features: &Features) -> Result<()> {
         self.checkpoint()?;
-        let (tail, bits) = self.tail(features);
-        self.write_all(&tail)?;
+        let (head, bits) = features.encode(self.written, self.index.len());
+        self.write_all(&head)?;
+        let mut index = std::mem::take(&mut self.index);
+        let at = self.written;
+        let written = index.section(|e| read_error(at, e), |bytes| self.write_all(bytes));
+        self.index = index;
+        written?;
         self.features = Some(self.good);
         self.patch(FEATURES_AT, &bits)
-    }
-
-    /// The features with the index, as they stand behind what is written.
-    fn tail(&self, features: &Features) -> (Vec<u8>, [u8; 32]) {
-        let mut features = features.clone();
-        if !self.index.is_empty() {
-            features.index(&self.index);
-        }
-        features.encode(self.written)
     }
 }
 
@@ -499,10 +506,11 @@ impl<W: Read + Write + Seek> Writer<W> {
         truncate: impl FnOnce(&mut W, u64) -> io::Result<()>,
     ) -> Result<u64> {
         // The index only gets shorter.
-        let room = to_u64(last.len() + self.tail(features).0.len());
+        let (head, _) = features.encode(self.written, self.index.len());
+        let room = to_u64(last.len() + head.len()) + self.index.len().unwrap_or(0);
         let at = self.record_end(most.min(self.written.saturating_sub(room)))?;
-        let traced = self.trace().next().is_some();
-        if at == self.data || traced && !self.trace().any(|piece| piece < at) {
+        let traced = self.index.len().is_some() || !self.parts.is_empty();
+        if at == self.data || traced && self.trace_before(at - 1)?.is_none() {
             return Err(Error::Unwritable {
                 what: "the end of a file",
                 why: "what makes room for it is all there is",
@@ -517,7 +525,8 @@ impl<W: Read + Write + Seek> Writer<W> {
             .and_then(|_| self.out.read_exact(&mut old))
             .and_then(|_| self.out.seek(SeekFrom::Start(self.base + at)))
             .map_err(|reason| read_error(at, reason))?;
-        let index = self.go_back(at);
+        let parts = self.parts.clone();
+        let index = self.go_back(at)?;
         self.failed = false;
         let result = self.raw(last).and_then(|()| self.try_finish(features));
         if let Err(error) = result {
@@ -525,6 +534,7 @@ impl<W: Read + Write + Seek> Writer<W> {
             if patch_at(&mut self.out, self.base + at, &old, self.base + good).is_ok() {
                 self.good = good;
                 self.index.extend(index);
+                self.parts = parts;
             }
             self.features = None;
             return Err(error);
@@ -537,8 +547,7 @@ impl<W: Read + Write + Seek> Writer<W> {
     /// Where the last record ends that ends at `most` or before.
     fn record_end(&mut self, most: u64) -> Result<u64> {
         let most = most.min(self.good);
-        let begin = self.trace().filter(|&piece| piece <= most).max();
-        let mut at = begin.unwrap_or(self.data);
+        let mut at = self.trace_before(most)?.unwrap_or(self.data);
         let mut input = BufReader::with_capacity(STAGE, &mut self.out);
         input
             .seek(SeekFrom::Start(self.base + at))

@@ -134,7 +134,37 @@ pub fn run() -> Result<()> {
             println!("record {recorder} blind {size} {area} {blind}");
         }
     }
+    let [pieces, early, late] = growth()?;
+    println!("record memory {pieces} {early} {late}");
     Ok(())
+}
+
+/// Pieces that `auxrec` has recorded at least, and its own memory in KiB when it had a tenth of them, and all.
+fn growth() -> Result<[u64; 3]> {
+    /// The area holds two packets of 4 KiB, and the recorder is woken for each.
+    const PACKET: u64 = 4096;
+    const PACKETS: u64 = 400_000;
+    let begin = counter(PMU.0, "bytes")?;
+    let packets = || -> Result<u64> { Ok((counter(PMU.0, "bytes")? - begin) / PACKET) };
+    let seconds = (PACKETS * PACKET / MIB / EASY + 5).to_string();
+    let mut child = start("auxrec", NOWHERE, &terms(EASY, 1), "128,2", &[], &seconds)?;
+    let memory = |child: &Child| -> Result<u64> {
+        let status = fs::read_to_string(format!("/proc/{}/status", child.id()))?;
+        let own = status.lines().find_map(|l| l.strip_prefix("RssAnon:"));
+        let own = own.and_then(|l| l.trim().split(' ').next()?.parse().ok());
+        own.context("a process does not say how much memory it has")
+    };
+    let mut at = |count| -> Result<u64> {
+        while packets()? < count {
+            ensure!(child.try_wait()?.is_none(), "auxrec has ended too early");
+            sleep(Duration::from_millis(10));
+        }
+        memory(&child)
+    };
+    let (early, late) = (at(PACKETS / 10)?, at(PACKETS)?);
+    let pieces = packets()? / 2;
+    end(child)?;
+    Ok([pieces, early, late])
 }
 
 /// Instructions of the kernel's copy of a MiB from memory to a file, in pieces of 256 KiB: what no recorder can do without.

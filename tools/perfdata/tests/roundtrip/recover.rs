@@ -20,6 +20,7 @@ pub(super) fn recovered(bytes: &[u8]) -> perfdata::Result<(perfdata::Recovered, 
             file.get_mut().truncate(usize::try_from(len).unwrap());
             Ok(())
         },
+        None,
     )?;
     Ok((found, file.into_inner()))
 }

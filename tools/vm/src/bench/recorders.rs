@@ -42,6 +42,8 @@ pub struct Figures {
     /// Of watermarks: sixteenths of the area, instructions for a MiB, and at how many MiB per 2^30 instructions it first loses,
     /// alone and beside a program that is always busy.
     watermarks: Vec<[u64; 4]>,
+    /// Pieces of trace that auxrec has recorded, and KiB of its own memory when it had a tenth of them, and all.
+    memory: [u64; 3],
 }
 
 impl Figures {
@@ -85,6 +87,7 @@ impl Figures {
                 .map(|w| numbers(&w, 1))
                 .collect::<Option<Vec<_>>>()
                 .filter(|all| !all.is_empty())?,
+            memory: numbers(&lines().find(|w| w.starts_with(&["memory"]))?, 1)?,
         })
     }
 
@@ -175,6 +178,13 @@ impl Figures {
             figures.push(Figure::count(name("first-loss"), *loss, RATE));
             figures.push(Figure::count(name("first-loss-beside-busy"), *beside, RATE));
         }
+        let [pieces, early, late] = self.memory;
+        let name = |what: &str| format!("recorder.auxrec.memory.{what}");
+        figures.push(Figure::count(name("pieces"), pieces, "pieces of trace"));
+        figures.push(Figure::count(name("early"), early, "KiB"));
+        figures.push(Figure::count(name("late"), late, "KiB"));
+        let grown = late.saturating_sub(early);
+        figures.push(Figure::count(name("growth"), grown, "KiB").at_most(64));
         figures
     }
 
@@ -250,6 +260,10 @@ impl Figures {
                 percent(*ours, *theirs),
             ));
         }
+        let [pieces, early, late] = self.memory;
+        lines.push(format!(
+            "memory of auxrec: {early} KiB after a tenth of {pieces} pieces of trace, {late} KiB after all"
+        ));
         lines
     }
 }
@@ -441,7 +455,8 @@ mod tests {
     }
 
     const SAID: &str = "record copy 1000 990 1010\nrecord perf cost 3000 2900 3100 2500\nrecord auxrec cost 1500 1400 1600 1250\nrecord perf beyond 400 390 410 2500\nrecord auxrec beyond 100 90 110 1250\nrecord auxrec quarter 200 1900\n\
-        record threads 1 1500 20\nrecord threads 2 1000 100 90 20\nrecord threads apart 750 740 10\nrecord perf loss 100 50\nrecord auxrec loss 200 75\nrecord watermark 7 1500 200 75\nrecord perf blind 1024 1024 9000\nrecord auxrec blind 1024 2048 900\n";
+        record threads 1 1500 20\nrecord threads 2 1000 100 90 20\nrecord threads apart 750 740 10\nrecord perf loss 100 50\nrecord auxrec loss 200 75\nrecord watermark 7 1500 200 75\nrecord perf blind 1024 1024 9000\nrecord auxrec blind 1024 2048 900\n\
+        record memory 1000 500 510\n";
 
     #[test]
     fn figures_are_understood() {
@@ -456,6 +471,7 @@ mod tests {
             (6, "with a file for each: 750 in the busiest thread, 1500 in all, and no file that both wait for: so at most 200 %"),
             (7, "7/16 of an area of 1 MiB: 1500 instructions a MiB; first loss at 200 MiB per 1024^3 instructions, at 75 beside"),
             (8, "1024 KiB of 2048: nothing is traced for 9000 instructions with perf, 900 with auxrec, 10 %"),
+            (9, "500 KiB after a tenth of 1000 pieces of trace, 510 KiB after all"),
         ] {
             assert!(lines[line].contains(says), "{}", lines[line]);
         }

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! A long recording takes as much memory as a short one. This is a program of its own because it counts what all of it allocates.
+
+#![allow(clippy::unwrap_used)]
+
+use std::fs::File;
+use std::io::{BufReader, BufWriter};
+
+use peak_alloc::PeakAlloc;
+use perfdata::{recover, Attr, Auxtrace, Features, FinishedRound, MakeAside, Stream, Writer};
+
+#[global_allocator]
+static MEMORY: PeakAlloc = PeakAlloc;
+
+/// Pieces of trace in two hours, at 60 a second. Their index has 16 bytes for each.
+const PIECES: u64 = 2 * 60 * 60 * 60;
+/// Less than a third of that.
+const MOST: usize = 2 << 20;
+
+/// Allocated at the same time while this is done.
+fn peak<T>(what: impl FnOnce() -> T) -> (T, usize) {
+    MEMORY.reset_peak_usage();
+    let before = MEMORY.current_usage();
+    let done = what();
+    (done, MEMORY.peak_usage() - before)
+}
+
+fn aside() -> MakeAside {
+    Box::new(|| Ok(Box::new(tempfile::tempfile()?)))
+}
+
+/// Writes all pieces into a file.
+fn write(file: &File, aside: Option<MakeAside>) -> Writer<BufWriter<&File>> {
+    let events = [(Attr::default(), vec![1])];
+    let mut writer = Writer::new(BufWriter::new(file), &events).unwrap();
+    if let Some(make) = aside {
+        writer.keep_index_aside(make);
+    }
+    for n in 0..PIECES {
+        let aux = Auxtrace {
+            size: 8,
+            offset: n * 8,
+            ..Auxtrace::default()
+        };
+        writer.auxtrace(&aux).unwrap();
+        writer.payload(&n.to_le_bytes()).unwrap();
+        writer.record(&FinishedRound, None).unwrap();
+    }
+    writer
+}
+
+/// Reads the index and the pieces that it tells of.
+fn read(file: &File) {
+    let mut index = Vec::new();
+    let mut stream = Stream::found(BufReader::new(file)).unwrap();
+    stream.index(|entry| index.push(entry.offset)).unwrap();
+    assert_eq!(u64::try_from(index.len()).unwrap(), PIECES);
+    for (n, at) in (0..PIECES).zip(index).step_by(997) {
+        stream.go_to(at).unwrap();
+        stream.record().unwrap().unwrap();
+        let mut trace = [0; 8];
+        assert_eq!(stream.payload(&mut trace).unwrap(), 8);
+        assert_eq!(u64::from_le_bytes(trace), n);
+    }
+}
+
+#[test]
+fn a_long_recording_takes_no_more_memory_than_a_short_one() {
+    let file = tempfile::tempfile().unwrap();
+    let (_, most) = peak(|| {
+        let mut writer = write(&file, Some(aside()));
+        writer.try_finish(&Features::new()).unwrap();
+    });
+    assert!(most < MOST, "recording has taken {most} bytes");
+    read(&file);
+
+    // Nor does its recovery.
+    let mut killed = tempfile::tempfile().unwrap();
+    let mut writer = write(&killed, Some(aside()));
+    writer.checkpoint().unwrap();
+    writer.into_inner().into_inner().unwrap();
+    let cut = |file: &mut File, len| file.set_len(len);
+    let (found, most) = peak(|| recover(&mut killed, |_, _| {}, cut, Some(aside())).unwrap());
+    assert!(most < MOST, "recovery has taken {most} bytes");
+    assert_eq!(found.pieces, PIECES);
+    read(&killed);
+
+    // Without a file aside the index is in memory.
+    let file = tempfile::tempfile().unwrap();
+    let (_, most) = peak(|| write(&file, None));
+    assert!(most > 2 * MOST, "only {most} bytes were counted");
+}
