@@ -10,7 +10,7 @@ mod model;
 mod op;
 mod play;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
@@ -51,6 +51,9 @@ pub struct Args {
     /// Execute a program that fails so often again, to make it shorter.
     #[arg(long, value_name = "TIMES", default_value_t = 400)]
     attempts: u32,
+    /// Load drivers that nobody uses again in the middle of a program, from this directory: DIRECTORY/MODULE.ko.
+    #[arg(long, value_name = "DIRECTORY")]
+    modules: Option<PathBuf>,
     /// Execute these programs only: a step a line, as a failure prints them.
     programs: Vec<PathBuf>,
 }
@@ -64,13 +67,11 @@ fn settled(name: &str) -> Result<Pmu> {
     let Some(home) = pmu.home.filter(|home| *home != 0) else {
         return Ok(pmu);
     };
-    let cpu = usize::try_from(home)?;
-    play::online_is(cpu, false).with_context(|| format!("taking CPU {cpu} off"))?;
-    play::online_is(cpu, true)?;
+    play::leaves(home)?;
     let pmu = Pmu::named(name)?;
     ensure!(
         pmu.home == Some(0),
-        "the events of {name} do not leave CPU {cpu}"
+        "the events of {name} do not leave CPU {home}"
     );
     Ok(pmu)
 }
@@ -92,7 +93,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     for pmu in &pmus {
         println!("# {pmu}");
     }
-    let mut fuzzer = Fuzzer::begin(&pmus);
+    let mut fuzzer = Fuzzer::begin(&pmus, args.modules.as_deref());
     if !args.programs.is_empty() {
         for path in &args.programs {
             let text = std::fs::read_to_string(path);
@@ -147,7 +148,7 @@ pub fn parse(text: &str) -> Result<Vec<Op>> {
 
 /// Executes a program on one PMU.
 pub fn replay(pmu: &Pmu, text: &str) -> Result<u64> {
-    Fuzzer::begin(std::slice::from_ref(pmu)).play(&parse(text)?)
+    Fuzzer::begin(std::slice::from_ref(pmu), None).play(&parse(text)?)
 }
 
 struct Failure {
@@ -178,10 +179,17 @@ struct Fuzzer<'a> {
 }
 
 impl<'a> Fuzzer<'a> {
-    fn begin(pmus: &'a [Pmu]) -> Self {
+    fn begin(pmus: &'a [Pmu], modules: Option<&Path>) -> Self {
+        let module = |pmu| {
+            let module = Module::of(pmu).ok()?;
+            Some(match modules {
+                Some(modules) => module.from(modules),
+                None => module,
+            })
+        };
         let fuzzer = Self {
             pmus,
-            modules: pmus.iter().map(|pmu| Module::of(pmu).ok()).collect(),
+            modules: pmus.iter().map(module).collect(),
             watch: Watch::begin(),
             seed: Arc::default(),
             count: Arc::default(),
@@ -284,7 +292,10 @@ impl<'a> Fuzzer<'a> {
         self.count.fetch_add(1, Ordering::Relaxed);
         crate::rig::pin(0)?;
         let unit = |(pmu, module): (&Pmu, &Option<Module>)| Unit {
-            module: module.is_some(),
+            module: module
+                .as_ref()
+                .map(|module| module.directory().display().to_string()),
+            reloads: module.as_ref().is_some_and(Module::reloads),
             name: pmu.name.clone(),
             cpus: pmu
                 .places

@@ -3,6 +3,8 @@
 //! The module of a driver, and who uses it.
 
 use std::ffi::CString;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -14,14 +16,19 @@ use crate::rig::patience;
 
 /// The module of a driver, found by its references: sysfs does not tell which it is.
 #[derive(Debug)]
-pub struct Module(PathBuf);
+pub struct Module {
+    /// Of its references.
+    count: PathBuf,
+    /// What it can be loaded from again.
+    file: Option<PathBuf>,
+}
 
 impl Module {
     fn all() -> Result<Vec<(PathBuf, i64)>> {
         let mut all = Vec::new();
-        for entry in std::fs::read_dir("/sys/module")? {
+        for entry in fs::read_dir("/sys/module")? {
             let path = entry?.path().join("refcnt");
-            if let Ok(text) = std::fs::read_to_string(&path) {
+            if let Ok(text) = fs::read_to_string(&path) {
                 all.push((path, text.trim().parse()?));
             }
         }
@@ -33,32 +40,79 @@ impl Module {
         let before = Self::all()?;
         let event = pmu.open(pmu.place())?;
         let found = before.into_iter().find(|(path, count)| {
-            let now = std::fs::read_to_string(path).ok();
+            let now = fs::read_to_string(path).ok();
             now.and_then(|text| text.trim().parse().ok())
                 .is_some_and(|now: i64| now > *count)
         });
         drop(event);
         match found {
-            Some((path, _)) => Ok(Self(path)),
+            Some((count, _)) => Ok(Self { count, file: None }),
             None => Err(skip("its driver is built in, or an event holds no module")),
         }
     }
 
     /// How many references it has.
     pub fn references(&self) -> Result<i64> {
-        let text = std::fs::read_to_string(&self.0);
+        let text = fs::read_to_string(&self.count);
         Ok(text
-            .with_context(|| self.0.display().to_string())?
+            .with_context(|| self.count.display().to_string())?
             .trim()
             .parse()?)
     }
 
+    /// The directory of the module in sysfs, whose name is the module's.
+    pub fn directory(&self) -> &Path {
+        self.count.parent().unwrap_or(Path::new("/"))
+    }
+
+    /// Can be loaded again from this directory of modules, if its file is there.
+    pub fn from(mut self, modules: &Path) -> Self {
+        let name = self.directory().file_name().unwrap_or_default();
+        let file = modules.join(name).with_extension("ko");
+        self.file = Some(file).filter(|file| file.exists());
+        self
+    }
+
+    /// Whether it can be loaded again.
+    pub fn reloads(&self) -> bool {
+        self.file.is_some()
+    }
+
+    /// Unloads it and loads it again with the parameters that it has. Nobody uses it; perf gives some references back a moment later.
+    pub fn reload(&self) -> io::Result<()> {
+        let file = self.file.as_ref().ok_or(ErrorKind::NotFound)?;
+        let file = File::open(file)?;
+        let mut parameters = Vec::new();
+        for entry in fs::read_dir(self.directory().join("parameters"))
+            .into_iter()
+            .flatten()
+        {
+            let path = entry?.path();
+            let value = fs::read_to_string(&path).unwrap_or_default();
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            if !value.trim().is_empty() && value.trim() != "(null)" {
+                parameters.push(format!("{name}={}", value.trim()));
+            }
+        }
+        let parameters = CString::new(parameters.join(" "))?;
+        let end = Instant::now() + patience();
+        loop {
+            match self.unload() {
+                Err(error) if error.kind() == ErrorKind::WouldBlock && Instant::now() < end => {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                unloaded => break unloaded?,
+            }
+        }
+        Ok(rustix::system::finit_module(&file, &parameters, 0)?)
+    }
+
     /// Unloads it, which is refused while it is used.
-    pub fn unload(&self) -> std::io::Result<()> {
-        let name = self.0.parent().and_then(Path::file_name);
+    pub fn unload(&self) -> io::Result<()> {
+        let name = self.directory().file_name();
         let name = CString::new(name.unwrap_or_default().as_encoded_bytes())?;
         let flags = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits());
-        rustix::system::delete_module(&name, flags.map_err(std::io::Error::other)?)?;
+        rustix::system::delete_module(&name, flags.map_err(io::Error::other)?)?;
         Ok(())
     }
 
@@ -70,7 +124,7 @@ impl Module {
                 Instant::now() < end,
                 "{} references of {}, and {before} before",
                 self.references()?,
-                self.0.display()
+                self.count.display()
             );
             std::thread::sleep(Duration::from_millis(5));
         }

@@ -215,6 +215,21 @@ impl Pmu {
         Err(last).with_context(|| format!("mapping an area {mode}, of 1 to {} pages", 8192))
     }
 
+    /// Its driver was loaded again: it has the number that it had. The CPU where its events are now, if they were elsewhere.
+    pub fn is_back(&self) -> Result<Option<u32>> {
+        let pmus = Pmus::default();
+        let found = pmus.get(&self.name)?;
+        let kind = self.attr.kind;
+        ensure!(
+            found.kind == kind,
+            "{} has the number {}, and had {kind}",
+            self.name,
+            found.kind
+        );
+        let home = found.cpus.as_ref().and_then(|cpus| cpus.first().copied());
+        Ok(home.filter(|_| self.home.is_some() && home != self.home))
+    }
+
     /// What its events ask for.
     pub fn attr(&self) -> Attr {
         self.attr.clone()

@@ -29,8 +29,10 @@ pub struct Unit {
     pub commits: bool,
     /// Whether only one event is at a place.
     pub exclusive: bool,
-    /// Whether its driver is a module.
-    pub module: bool,
+    /// The module of its driver.
+    pub module: Option<String>,
+    /// Whether that can be loaded again.
+    pub reloads: bool,
     /// Whether its events have a period.
     pub samples: bool,
     /// Pages of its smallest area.
@@ -180,6 +182,14 @@ impl Model {
     /// The name of a unit's PMU.
     fn pmu(&self, unit: Option<usize>) -> Option<&str> {
         Some(self.units.get(unit?)?.name.as_str())
+    }
+
+    /// Whether an event holds the module of a unit's driver.
+    pub fn is_used(&self, unit: usize) -> bool {
+        let module = |unit: usize| self.units.get(unit)?.module.as_ref();
+        let its = module(unit);
+        let holds = |event: &Event| event.unit.and_then(module) == its;
+        its.is_some() && self.events.iter().flatten().any(holds)
     }
 
     /// `is_sampling_event()`.
@@ -379,14 +389,11 @@ impl Model {
             Op::Freeze(child) => self.freeze(*child, true),
             Op::Thaw(child) => self.freeze(*child, false),
             // try_stop_module(): an event that a mapping keeps holds the module, too.
-            Op::Unload(unit) => {
-                let is_its = |event: &Event| self.pmu(event.unit) == self.pmu(Some(*unit));
-                let used = self.events.iter().flatten().any(is_its);
-                match self.units.get(*unit) {
-                    Some(unit) if unit.module && used => Outcome::fails(Errno::AGAIN),
-                    _ => Outcome::Nothing,
-                }
-            }
+            Op::Unload(unit) if self.is_used(*unit) => Outcome::fails(Errno::AGAIN),
+            Op::Unload(unit) => match self.units.get(*unit) {
+                Some(unit) if unit.reloads => Outcome::Done,
+                _ => Outcome::Nothing,
+            },
             Op::Online { cpu, online } => self.hotplug(*cpu, *online),
         }
     }

@@ -113,7 +113,7 @@ pub enum Op {
     Freeze(usize),
     /// Lets it go on.
     Thaw(usize),
-    /// Unloads the driver of a PMU that is used.
+    /// Unloads the driver of a PMU. One that nobody uses is loaded again, if its file is known.
     Unload(usize),
     /// Takes a CPU off the system, or brings it back.
     Online {
@@ -380,7 +380,7 @@ fn op(units: usize) -> impl Strategy<Value = Op> {
         1 => child().prop_map(Op::Kill),
         1 => child().prop_map(Op::Freeze),
         1 => child().prop_map(Op::Thaw),
-        1 => (0..units).prop_map(Op::Unload),
+        2 => (0..units).prop_map(Op::Unload),
         1 => (1..CPUS, prop::bool::weighted(0.6)).prop_map(|(cpu, online)| Op::Online { cpu, online }),
     ]
 }

@@ -204,7 +204,18 @@ impl<'a> Play<'a> {
             }
             Op::Unload(unit) => {
                 let module = self.modules.get(*unit).and_then(Option::as_ref);
-                return Ok(module.context("no module")?.unload());
+                let module = module.context("no module")?;
+                if self.model.is_used(*unit) {
+                    return Ok(module.unload());
+                }
+                if let Err(error) = module.reload() {
+                    return Ok(Err(error));
+                }
+                let pmu = self.pmus.get(*unit).context("no PMU")?;
+                if let Some(cpu) = pmu.is_back()? {
+                    leaves(cpu)?;
+                    ensure!(pmu.is_back()?.is_none(), "its events stay on CPU {cpu}");
+                }
             }
             Op::Online { cpu, online } => {
                 if *online {
@@ -495,6 +506,14 @@ impl Drop for Play<'_> {
 fn is_one(right: &[Errno], error: &io::Error) -> bool {
     let mut numbers = right.iter().map(|error| error.raw_os_error());
     numbers.any(|number| error.raw_os_error() == Some(number))
+}
+
+/// Takes a CPU off the system, so that units of all CPUs leave it, and brings it back.
+pub fn leaves(cpu: u32) -> Result<()> {
+    let number = usize::try_from(cpu)?;
+    online_is(number, false).with_context(|| format!("taking CPU {cpu} off"))?;
+    online_is(number, true)?;
+    Ok(())
 }
 
 /// Takes a CPU off the system, or brings it back.

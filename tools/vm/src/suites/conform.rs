@@ -57,7 +57,8 @@ const SEED: u32 = 1;
 /// The command that executes random programs on our drivers at once, until one does not do what is foreseen.
 #[must_use]
 pub fn adversary(seconds: u64, seed: Option<u64>) -> String {
-    let mut command = format!("auxload; conform fuzz --patience 60 --seconds {seconds}");
+    let mut command =
+        format!("auxload; conform fuzz --modules /modules --patience 60 --seconds {seconds}");
     if let Some(seed) = seed {
         command.push_str(&format!(" --seed {seed}"));
     }
@@ -178,7 +179,7 @@ impl Bench<'_> {
         let units: Vec<&str> = units.iter().map(|(unit, _)| *unit).collect();
         let runs = [(units.as_slice(), STEPS), (&DEVICES, STEPS_OF_DEVICES)];
         for (units, steps) in runs {
-            command.push_str(" && conform fuzz");
+            command.push_str(" && conform fuzz --modules /modules");
             for unit in units {
                 command.push_str(&format!(" --pmu {unit}"));
             }

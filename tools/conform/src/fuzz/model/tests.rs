@@ -13,7 +13,8 @@ fn model() -> Model {
         home: None,
         commits: true,
         exclusive: true,
-        module: true,
+        module: Some("driver".to_owned()),
+        reloads: true,
         samples: true,
         linear: 2,
         overwrite: None,
@@ -122,7 +123,7 @@ fn outcomes() {
             ],
             Outcome::Done,
         ),
-        (vec![r#"{"unload":0}"#.to_owned()], Outcome::Nothing),
+        (vec![r#"{"unload":0}"#.to_owned()], Outcome::Done),
         (
             vec![opens(0, cpu), r#"{"unload":0}"#.to_owned()],
             fails(Errno::AGAIN),
