@@ -443,13 +443,16 @@ mod tests {
     #[test]
     fn a_reader_beside_a_writer_gets_every_byte_in_order() {
         const TOTAL: u64 = 200_000;
-        let fake = Fake::new(256, 0);
+        let fake = &Fake::new(256, 0);
         let size = Size::new(256).unwrap();
         let mut ring = Reader::new(256).unwrap();
         std::thread::scope(|scope| {
-            scope.spawn(|| {
+            // A reader that panics drops it. Nobody makes room for the writer then.
+            let reads = std::sync::Arc::new(());
+            let read = std::sync::Arc::downgrade(&reads);
+            scope.spawn(move || {
                 let mut written = 0;
-                while written < TOTAL {
+                while written < TOTAL && read.strong_count() != 0 {
                     let n = fake.write(size, (written % 97 + 1).min(TOTAL - written));
                     written += n;
                     if n == 0 {
@@ -460,12 +463,13 @@ mod tests {
             let mut out = Vec::new();
             let mut at = 0;
             while at < TOTAL {
-                ring.drain(&fake, &mut out).unwrap();
+                ring.drain(fake, &mut out).unwrap();
                 for &got in &out {
                     assert_eq!(got, byte(at));
                     at += 1;
                 }
             }
+            drop(reads);
         });
     }
 
