@@ -124,7 +124,6 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         match fuzzer.program(seed, args.attempts) {
             Ok(steps) => done += steps,
             Err(failure) => {
-                println!("# the program of seed {seed}:");
                 failure.print();
                 bail!("the program of seed {seed} does not do what is foreseen");
             }
@@ -238,6 +237,8 @@ impl<'a> Fuzzer<'a> {
             Ok(steps) => return Ok(steps),
             Err(error) => error,
         };
+        // To make it shorter takes long, if it fails by waiting.
+        println!("# the program of seed {seed} fails: {error:#}");
         let cause = cause(&error);
         let (mut shorter, mut attempts) = (0, 0);
         let mut more = tree.simplify();

@@ -62,7 +62,7 @@ const GUEST: EndToEnd = EndToEnd {
 };
 
 const CASES: EndToEnd = EndToEnd {
-    parts: 2,
+    parts: 3,
     elsewhere: &[
         "hostile driver:",
         "AUX samples",
@@ -235,7 +235,7 @@ fn jobs(plan: &Plan, what: &'static EndToEnd, cases: &[String]) -> Vec<Job> {
 }
 
 /// How many guests run side by side: each has two processors, but waits most of the time.
-const SIDE_BY_SIDE: usize = 2;
+const SIDE_BY_SIDE: usize = 3;
 
 /// Runs the guests, some side by side. Gives the cases of each kernel, for guests of the same name in one suite, in their order.
 fn run(
