@@ -67,11 +67,13 @@ fn settled(name: &str) -> Result<Pmu> {
     let Some(home) = pmu.home.filter(|home| *home != 0) else {
         return Ok(pmu);
     };
-    play::leaves(home)?;
+    let cpu = usize::try_from(home)?;
+    play::online_is(cpu, false).with_context(|| format!("taking CPU {cpu} off"))?;
+    play::online_is(cpu, true)?;
     let pmu = Pmu::named(name)?;
     ensure!(
         pmu.home == Some(0),
-        "the events of {name} do not leave CPU {home}"
+        "the events of {name} do not leave CPU {cpu}"
     );
     Ok(pmu)
 }

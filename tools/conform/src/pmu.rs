@@ -215,8 +215,8 @@ impl Pmu {
         Err(last).with_context(|| format!("mapping an area {mode}, of 1 to {} pages", 8192))
     }
 
-    /// Its driver was loaded again: it has the number that it had. The CPU where its events are now, if they were elsewhere.
-    pub fn is_back(&self) -> Result<Option<u32>> {
+    /// Its driver was loaded again: it has the number that it had, and its events are where they were.
+    pub fn is_back(&self) -> Result<()> {
         let pmus = Pmus::default();
         let found = pmus.get(&self.name)?;
         let kind = self.attr.kind;
@@ -227,7 +227,12 @@ impl Pmu {
             found.kind
         );
         let home = found.cpus.as_ref().and_then(|cpus| cpus.first().copied());
-        Ok(home.filter(|_| self.home.is_some() && home != self.home))
+        ensure!(
+            self.home.is_none() || home == self.home,
+            "the events of {} are on CPU {home:?} now",
+            self.name
+        );
+        Ok(())
     }
 
     /// What its events ask for.

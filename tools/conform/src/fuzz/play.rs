@@ -22,6 +22,7 @@ use perfdata::{Attr, Flags};
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::process::{kill_process, waitpid, Signal, WaitOptions};
+use rustix::thread::{sched_getaffinity, sched_setaffinity};
 
 use super::child::Child;
 use super::model::{Model, Outcome};
@@ -208,14 +209,15 @@ impl<'a> Play<'a> {
                 if self.model.is_used(*unit) {
                     return Ok(module.unload());
                 }
-                if let Err(error) = module.reload() {
+                // The events of a unit of all CPUs are where its driver was loaded.
+                let here = sched_getaffinity(None)?;
+                pin(0)?;
+                let reloaded = module.reload();
+                sched_setaffinity(None, &here)?;
+                if let Err(error) = reloaded {
                     return Ok(Err(error));
                 }
-                let pmu = self.pmus.get(*unit).context("no PMU")?;
-                if let Some(cpu) = pmu.is_back()? {
-                    leaves(cpu)?;
-                    ensure!(pmu.is_back()?.is_none(), "its events stay on CPU {cpu}");
-                }
+                self.pmus.get(*unit).context("no PMU")?.is_back()?;
             }
             Op::Online { cpu, online } => {
                 if *online {
@@ -506,14 +508,6 @@ impl Drop for Play<'_> {
 fn is_one(right: &[Errno], error: &io::Error) -> bool {
     let mut numbers = right.iter().map(|error| error.raw_os_error());
     numbers.any(|number| error.raw_os_error() == Some(number))
-}
-
-/// Takes a CPU off the system, so that units of all CPUs leave it, and brings it back.
-pub fn leaves(cpu: u32) -> Result<()> {
-    let number = usize::try_from(cpu)?;
-    online_is(number, false).with_context(|| format!("taking CPU {cpu} off"))?;
-    online_is(number, true)?;
-    Ok(())
 }
 
 /// Takes a CPU off the system, or brings it back.
