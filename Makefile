@@ -25,7 +25,7 @@ help:
 	@echo '  make e2e            recorder and drivers in guests, and the matrix; CASE="name|other" for some cases only, RUNNER=vng for virtme-ng'
 	@echo '  make matrix         each sink of pattern in each mode, with rings and readers of each kind; CASE="name|other" for some rows'
 	@echo '  make beside         the recorder beside stock perf, on the same driver; CASE="name|other" for some cases'
-	@echo '  make disk           recordings onto a disk that is slow, and one whose machine loses its power'
+	@echo '  make disk           recordings onto a disk that is slow, one that fails, and one whose machine loses its power'
 	@echo '  make old            recorder and tracering on Debian'"'"'s kernel 6.1, which lacks what later ones have'
 	@echo '  make selftests      the kernel'"'"'s own tests of mapped tracefs and of perf, on Debian'"'"'s kernel and with our units'
 	@echo '  make exact          what decoders show of a trace is what was executed, by programs and the kernel; CASE="name|other" for some'

@@ -37,13 +37,15 @@ pub fn aside(path: &Path) -> MakeAside {
     Box::new(move || Ok(Box::new(tempfile::tempfile_in(directory)?)))
 }
 
-/// Waits until all of a file is on its disk. A pipe or a device has none: that is no error.
+/// Waits until all of a file is on its disk. A pipe or a device has none: that is no error. A file system that has become read-only,
+/// as one does whose disk fails, answers with the same number, and there it is an error.
 ///
 /// # Errors
 /// If the disk reports one.
 pub fn bring(file: &File) -> io::Result<()> {
     match rustix::fs::fdatasync(file) {
-        Ok(()) | Err(Errno::INVAL | Errno::ROFS) => Ok(()),
+        Ok(()) => Ok(()),
+        Err(Errno::INVAL | Errno::ROFS) if !file.metadata()?.is_file() => Ok(()),
         Err(e) => Err(e.into()),
     }
 }

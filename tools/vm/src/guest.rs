@@ -81,6 +81,8 @@ pub struct Disk {
     pub image: PathBuf,
     /// What it takes at most, if not as much as comes.
     pub bytes_per_second: Option<u64>,
+    /// How often what is in its cache can be brought to the medium, before each attempt fails with `EIO`.
+    pub flushes: Option<u32>,
 }
 
 /// When a guest loses its power: some time after it has first said such a line.
@@ -356,7 +358,14 @@ impl<'a> Guest<'a> {
             qemu.args(["-action", "reboot=reset"]);
         }
         if let Some(disk) = &self.disk {
-            let mut drive = format!("if=virtio,format=raw,file={}", disk.image.display());
+            let image = disk.image.display();
+            let mut drive = match disk.flushes {
+                None => format!("if=virtio,format=raw,file={image}"),
+                Some(flushes) => {
+                    let fails = failing(flushes);
+                    format!("if=virtio,format=raw,file.driver=blkdebug,file.image.driver=file,file.image.filename={image}{fails}")
+                }
+            };
             if let Some(bytes) = disk.bytes_per_second {
                 drive += &format!(",throttling.bps-write={bytes}");
             }
@@ -551,6 +560,20 @@ fn limit_files(qemu: &Child) {
     if let Some(pid) = i32::try_from(qemu.id()).ok().and_then(Pid::from_raw) {
         let _ = rustix::process::prlimit(Some(pid), Resource::Fsize, limit);
     }
+}
+
+/// QEMU's options for a disk whose flushes fail after so many.
+fn failing(flushes: u32) -> String {
+    let mut options = String::new();
+    for flush in 0..flushes {
+        let (state, next) = (flush + 1, flush + 2);
+        let rule = format!("file.set-state.{flush}");
+        options +=
+            &format!(",{rule}.event=flush_to_disk,{rule}.state={state},{rule}.new_state={next}");
+    }
+    let last = flushes + 1;
+    options
+        + &format!(",file.inject-error.0.event=flush_to_disk,file.inject-error.0.iotype=flush,file.inject-error.0.state={last},file.inject-error.0.errno=5")
 }
 
 /// The most memory that the process has had until now, in KiB.

@@ -403,6 +403,12 @@ impl Recording {
         let is_disk = |result: &Result<()>| matches!(result, Err(Error::Disk(_)));
         let mut synced = Ok(());
         for (file, rings) in self.files() {
+            // A file system whose disk fails becomes read-only: what the disk reported is why.
+            if is_output(&result) && !result.as_ref().is_err_and(Error::is_full) {
+                if let Err(error) = file.synced() {
+                    result = Err(error);
+                }
+            }
             if !is_output(&result) && !is_disk(&result) {
                 let features = file.features("whole");
                 match file.file.try_finish(&features) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Recordings onto a disk of the guest's: one that is slow, and one whose machine loses its power.
+//! Recordings onto a disk of the guest's: one that is slow, one that fails, and one whose machine loses its power.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -14,8 +14,7 @@ use perfdata::File;
 
 use crate::module;
 use crate::recorder::{end, pieces, size, wait_for, with, Commander};
-use crate::recording::{released, Seen, PAGE};
-use crate::recording::{Recorder, TraceFile};
+use crate::recording::{released, Reader, Recorder, Seen, TraceFile, PAGE};
 
 /// The part of a test that runs in one boot of the guest.
 #[derive(clap::Subcommand, Debug)]
@@ -38,6 +37,8 @@ pub enum Part {
     },
     /// Record more than a slow disk can take.
     Slow,
+    /// Record until the disk fails.
+    Failing,
 }
 
 const DISK: &str = "/disk";
@@ -53,7 +54,7 @@ pub fn run(part: &Part) -> Result<ExitCode> {
     let options = match part {
         // Each write waits for the disk.
         Part::Slow => "sync",
-        Part::Record { .. } | Part::Verify { .. } => "defaults",
+        Part::Record { .. } | Part::Verify { .. } | Part::Failing => "defaults",
     };
     let status = Command::new("mount")
         .args(["-t", "ext4", "-o", options, "/dev/vda", DISK])
@@ -75,6 +76,7 @@ pub fn run(part: &Part) -> Result<ExitCode> {
             }
         }
         Part::Slow => slow(),
+        Part::Failing => failing(),
     }?;
     println!("{seen}");
     let status = Command::new("umount").arg(DISK).status()?;
@@ -243,4 +245,33 @@ fn slow() -> Result<String> {
         out = seen.to_string();
     }
     Ok(out)
+}
+
+/// The recordings end by themselves, and each says which file the disk has not taken. The kernel reports the failure to one of them;
+/// then it makes the file system read-only.
+fn failing() -> Result<String> {
+    let paths = [STREAM, SNAPSHOTS];
+    let mut recorders = Vec::new();
+    for (cpu, path) in ["0", "1"].into_iter().zip(paths) {
+        let arguments = with("rate=1024", 64, &["-C", cpu]);
+        recorders.push(Recorder::start(Path::new(path), &arguments)?);
+    }
+    let mut out = Vec::new();
+    for (recorder, path) in recorders.into_iter().zip(paths) {
+        let ended = recorder.wait(Reader::KeepsUp)?;
+        let said = ended.errors.trim();
+        ensure!(
+            ended.status == 1 && said.contains(&format!("cannot write {path}")),
+            "exit status {}: {said}",
+            ended.status
+        );
+        out.push(said.to_owned());
+    }
+    let cause = "to its disk: Input/output error";
+    ensure!(
+        out.iter().any(|said| said.contains(cause)),
+        "nobody says \"{cause}\": {out:?}"
+    );
+    released()?;
+    Ok(out.join("\n"))
 }

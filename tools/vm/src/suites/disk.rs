@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Recordings onto a disk of a guest's that is slow, or whose guest loses its power.
+//! Recordings onto a disk of a guest's that is slow, that fails, or whose guest loses its power.
 //!
 //! QEMU is killed while recorders run. What the guest's kernel had not handed to the disk is gone then, as after a power cut;
 //! what it had is there, so that a disk loses what it has in a cache of its own is not shown. The guest says meanwhile what
@@ -26,6 +26,9 @@ const APART: u32 = 1;
 /// What a slow disk takes, bytes a second: a sixteenth of what the units write.
 const SLOW: u64 = 1024 * 1024;
 
+/// Flushes before a disk fails: those of mounting it, and some of recorders'.
+const FLUSHES: u32 = 12;
+
 /// Runs all cases, in a guest of this kernel, which must have ext4.
 ///
 /// # Errors
@@ -39,6 +42,7 @@ pub fn run(cache: &Cache, dir: &Path, kernel: &Kernel) -> Result<Case> {
     let disk = |slow| Disk {
         image: image.clone(),
         bytes_per_second: slow,
+        flushes: None,
     };
     let boot = |name: &str, command: &str, disk, cut| -> Result<Outcome> {
         let mut guest = Guest::new(kernel, &built.files)?
@@ -69,6 +73,15 @@ pub fn run(cache: &Cache, dir: &Path, kernel: &Kernel) -> Result<Case> {
         "slow disk",
         &boot("disk-slow", "auxe2e disk slow", disk(Some(SLOW)), None)?,
     )];
+    format()?;
+    let failing = Disk {
+        flushes: Some(FLUSHES),
+        ..disk(None)
+    };
+    cases.push(case(
+        "failing disk",
+        &boot("disk-failing", "auxe2e disk failing", failing, None)?,
+    ));
     format()?;
     let mut verify = String::new();
     // Always the same moments, of no pattern.

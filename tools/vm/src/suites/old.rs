@@ -50,13 +50,14 @@ pub fn run(cache: &Cache, dir: &Path) -> Result<Case> {
     Ok(suite)
 }
 
-/// A program that sleeps is recorded by its process's id and by its thread's: the recording ends when the program has.
+/// A program that sleeps is recorded by its process's id and by its thread's: the recording ends when the program has. One that does not
+/// is killed, so that the other cases run.
 fn command() -> String {
     let mut command = "uname -r >/out/release\n".to_owned();
     for (name, option) in [("process", "-p"), ("thread", "-t")] {
         command += &format!(
             "sleep 3 & target=$!
-auxrec record --sideband {option} $target -o /out/{name}.data >/out/{name}.said 2>&1
+timeout -s KILL 60 auxrec record --sideband {option} $target -o /out/{name}.data >/out/{name}.said 2>&1
 echo $? >/out/{name}.status
 [ -d /proc/$target ] && grep -v zombie /proc/$target/status | grep State >>/out/{name}.status
 wait
