@@ -93,6 +93,8 @@ struct Event {
     /// Whether it is in the list of its context.
     attached: bool,
     leader: Option<usize>,
+    /// Of a leader, the unit in whose context its group is, if that is not one of software events (`in_software_context()`).
+    hardware: Option<usize>,
     buffer: Option<usize>,
     /// Mappings through this event: of the ring, and of the area.
     bases: usize,

@@ -19,6 +19,8 @@ impl Model {
             return Outcome::Nothing;
         }
         let exclusive = unit.is_some_and(|unit| unit.exclusive);
+        // A PMU whose events can be of tasks counts them as software events, as all with AUX areas do, so that they join any group.
+        let hardware = open.unit.filter(|_| unit.is_some_and(|unit| !unit.tasks));
         let born = |child: usize| self.child(child).map(|child| child.number);
         let child = match open.whom {
             Whom::Child(child) => match born(child) {
@@ -67,7 +69,10 @@ impl Model {
         }
         if let Some(leader) = leader {
             let same = leader.cpu == cpu && leader.context == context;
-            if leader.leader.is_some() || !same {
+            // Two PMUs whose events are no software events are not in a group.
+            let others = leader.hardware.filter(|_| hardware.is_some());
+            let mixed = others.is_some() && self.pmu(others) != self.pmu(hardware);
+            if leader.leader.is_some() || !same || mixed {
                 return Outcome::fails(Errno::INVAL);
             }
         }
@@ -97,6 +102,7 @@ impl Model {
             state: if open.off { State::Off } else { State::On },
             attached: true,
             leader: open.leader,
+            hardware,
             buffer: None,
             bases: 0,
             areas: 0,
@@ -104,6 +110,10 @@ impl Model {
         };
         if let Some(slot) = self.events.get_mut(open.slot) {
             *slot = Some(event);
+        }
+        // `move_group`
+        if let Some(leader) = open.leader.and_then(|leader| self.event_mut(leader)) {
+            leader.hardware = leader.hardware.or(hardware);
         }
         Outcome::Done
     }

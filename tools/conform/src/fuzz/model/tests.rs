@@ -171,6 +171,39 @@ fn a_unit_of_all_cpus() {
 }
 
 /// What is copied when the last source stops is not promised while another one runs.
+/// Units of CPUs only are no software events: two of them are in no group, whoever leads it.
+#[test]
+fn groups_of_hardware() {
+    let mut units = Vec::new();
+    for (name, tasks) in [("one", false), ("other", false), ("soft", true)] {
+        let mut unit = model().units.remove(0);
+        unit.name = name.to_owned();
+        unit.tasks = tasks;
+        units.push(unit);
+    }
+    let open = |slot: usize, unit: usize, leader: &str| {
+        format!(
+            r#"{{"open":{{"slot":{slot},"unit":{unit},"whom":{{"cpu":0}},"off":true,"inherit":false,"on-exec":"nothing","leader":{leader}}}}}"#
+        )
+    };
+    let invalid = || Outcome::fails(Errno::INVAL);
+    for (leader, first, second, right) in [
+        (0, 2, 1, [Outcome::Done, invalid()]),
+        (2, 0, 1, [Outcome::Done, invalid()]),
+        (0, 1, 2, [invalid(), Outcome::Done]),
+    ] {
+        let mut model = Model::new(units.clone(), 2, true);
+        let program = [
+            open(0, leader, "null"),
+            open(1, first, "0"),
+            open(2, second, "0"),
+        ];
+        let steps = parse(&program.join("\n")).unwrap();
+        let seen: Vec<_> = steps.iter().map(|step| model.step(step)).collect();
+        assert_eq!(seen[1..], right, "{program:?}");
+    }
+}
+
 #[test]
 fn trace_that_sources_share() {
     let lines = [
