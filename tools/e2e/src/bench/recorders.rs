@@ -134,37 +134,48 @@ pub fn run() -> Result<()> {
             println!("record {recorder} blind {size} {area} {blind}");
         }
     }
-    let [pieces, early, late] = growth()?;
-    println!("record memory {pieces} {early} {late}");
+    let [wakeups, early, late] = growth()?;
+    println!("record memory {wakeups} {early} {late}");
     Ok(())
 }
 
-/// Pieces that `auxrec` has recorded at least, and its own memory in KiB when it had a tenth of them, and all.
+/// How often `auxrec` was woken, each time for a piece of trace, and its own memory in KiB after a tenth of the trace, and after all.
 fn growth() -> Result<[u64; 3]> {
-    /// The area holds two packets of 4 KiB, and the recorder is woken for each.
+    /// The recorder is woken for each packet of 4 KiB.
     const PACKET: u64 = 4096;
     const PACKETS: u64 = 400_000;
     let begin = counter(PMU.0, "bytes")?;
     let packets = || -> Result<u64> { Ok((counter(PMU.0, "bytes")? - begin) / PACKET) };
     let seconds = (PACKETS * PACKET / MIB / EASY + 5).to_string();
-    let mut child = start("auxrec", NOWHERE, &terms(EASY, 1), "128,2", &[], &seconds)?;
-    let memory = |child: &Child| -> Result<u64> {
+    let often = ["--aux-watermark", "4K"];
+    let mut child = start(
+        "auxrec",
+        NOWHERE,
+        &terms(EASY, 1),
+        "128,16",
+        &often,
+        &seconds,
+    )?;
+    let state = |child: &Child| -> Result<[u64; 2]> {
         let status = fs::read_to_string(format!("/proc/{}/status", child.id()))?;
-        let own = status.lines().find_map(|l| l.strip_prefix("RssAnon:"));
-        let own = own.and_then(|l| l.trim().split(' ').next()?.parse().ok());
-        own.context("a process does not say how much memory it has")
+        let number = |name: &str| -> Option<u64> {
+            let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+            line.trim().split(' ').next()?.parse().ok()
+        };
+        let own = number("RssAnon:").zip(number("voluntary_ctxt_switches:"));
+        let (own, switches) = own.context("a process does not say how much memory it has")?;
+        Ok([own, switches])
     };
-    let mut at = |count| -> Result<u64> {
+    let mut at = |count| -> Result<[u64; 2]> {
         while packets()? < count {
             ensure!(child.try_wait()?.is_none(), "auxrec has ended too early");
             sleep(Duration::from_millis(10));
         }
-        memory(&child)
+        state(&child)
     };
-    let (early, late) = (at(PACKETS / 10)?, at(PACKETS)?);
-    let pieces = packets()? / 2;
+    let ([early, _], [late, wakeups]) = (at(PACKETS / 10)?, at(PACKETS)?);
     end(child)?;
-    Ok([pieces, early, late])
+    Ok([wakeups, early, late])
 }
 
 /// Instructions of the kernel's copy of a MiB from memory to a file, in pieces of 256 KiB: what no recorder can do without.

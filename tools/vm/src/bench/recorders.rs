@@ -42,7 +42,7 @@ pub struct Figures {
     /// Of watermarks: sixteenths of the area, instructions for a MiB, and at how many MiB per 2^30 instructions it first loses,
     /// alone and beside a program that is always busy.
     watermarks: Vec<[u64; 4]>,
-    /// Pieces of trace that auxrec has recorded, and KiB of its own memory when it had a tenth of them, and all.
+    /// How often auxrec was woken, each time for a piece of trace, and KiB of its own memory after a tenth of the trace, and after all.
     memory: [u64; 3],
 }
 
@@ -178,9 +178,9 @@ impl Figures {
             figures.push(Figure::count(name("first-loss"), *loss, RATE));
             figures.push(Figure::count(name("first-loss-beside-busy"), *beside, RATE));
         }
-        let [pieces, early, late] = self.memory;
+        let [wakeups, early, late] = self.memory;
         let name = |what: &str| format!("recorder.auxrec.memory.{what}");
-        figures.push(Figure::count(name("pieces"), pieces, "pieces of trace"));
+        figures.push(Figure::count(name("wakeups"), wakeups, "wakeups"));
         figures.push(Figure::count(name("early"), early, "KiB"));
         figures.push(Figure::count(name("late"), late, "KiB"));
         let grown = late.saturating_sub(early);
@@ -260,9 +260,9 @@ impl Figures {
                 percent(*ours, *theirs),
             ));
         }
-        let [pieces, early, late] = self.memory;
+        let [wakeups, early, late] = self.memory;
         lines.push(format!(
-            "memory of auxrec: {early} KiB after a tenth of {pieces} pieces of trace, {late} KiB after all"
+            "memory of auxrec: {early} KiB after a tenth of the trace, {late} KiB after {wakeups} wakeups"
         ));
         lines
     }
@@ -471,7 +471,7 @@ mod tests {
             (6, "with a file for each: 750 in the busiest thread, 1500 in all, and no file that both wait for: so at most 200 %"),
             (7, "7/16 of an area of 1 MiB: 1500 instructions a MiB; first loss at 200 MiB per 1024^3 instructions, at 75 beside"),
             (8, "1024 KiB of 2048: nothing is traced for 9000 instructions with perf, 900 with auxrec, 10 %"),
-            (9, "500 KiB after a tenth of 1000 pieces of trace, 510 KiB after all"),
+            (9, "500 KiB after a tenth of the trace, 510 KiB after 1000 wakeups"),
         ] {
             assert!(lines[line].contains(says), "{}", lines[line]);
         }
