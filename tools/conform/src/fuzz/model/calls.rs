@@ -19,7 +19,7 @@ impl Model {
             return Outcome::Nothing;
         }
         let exclusive = unit.is_some_and(|unit| unit.exclusive);
-        // A PMU whose events can be of tasks counts them as software events, as all with AUX areas do, so that they join any group.
+        // A PMU that traces CPUs only may use `perf_invalid_context` or, as hisi_ptt, `perf_sw_context`: sysfs does not show it.
         let hardware = open.unit.filter(|_| unit.is_some_and(|unit| !unit.tasks));
         let born = |child: usize| self.child(child).map(|child| child.number);
         let child = match open.whom {
@@ -69,11 +69,13 @@ impl Model {
         }
         if let Some(leader) = leader {
             let same = leader.cpu == cpu && leader.context == context;
-            // Two PMUs whose events are no software events are not in a group.
-            let others = leader.hardware.filter(|_| hardware.is_some());
-            let mixed = others.is_some() && self.pmu(others) != self.pmu(hardware);
-            if leader.leader.is_some() || !same || mixed {
+            if leader.leader.is_some() || !same {
                 return Outcome::fails(Errno::INVAL);
+            }
+            // perf_event_open() refuses a group with events of two PMUs outside of the software context.
+            let others = leader.hardware.filter(|_| hardware.is_some());
+            if others.is_some() && self.pmu(others) != self.pmu(hardware) {
+                return Outcome::Nothing;
             }
         }
         // exclusive_event_installable().
