@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
-use auxview::file::{aside, create_new, options, to_disk};
+use auxview::file::{create_new, options, spill_file, to_disk};
 use auxview::join::{part_of, Apart};
 use auxview::pack::Pack;
 use perfdata::{AuxtraceInfo, Features, FinishedInit, IdIndex, IdIndexEntry, Writer};
@@ -455,6 +455,6 @@ fn open(
     // For `recover`, if the recorder is killed.
     let spare = features(what, limits, part, "killed", &[]);
     let mut file = Writer::with_spare(file, &events, &spare).map_err(|e| cannot(&e))?;
-    file.keep_index_aside(aside(path));
+    file.spill_index_to(spill_file(path));
     Ok((file, sync))
 }

@@ -447,7 +447,7 @@ mod tests {
         let size = Size::new(256).unwrap();
         let mut ring = Reader::new(256).unwrap();
         std::thread::scope(|scope| {
-            // A reader that panics drops it. Nobody makes room for the writer then.
+            // The writer stops when the reader drops this: a reader that panicked makes no more space.
             let reads = std::sync::Arc::new(());
             let read = std::sync::Arc::downgrade(&reads);
             scope.spawn(move || {

@@ -6,10 +6,10 @@ use std::fs;
 use std::io::{Seek, Write};
 use std::path::Path;
 
-use perfdata::{MakeAside, Writer};
+use perfdata::{OpenSpillFile, Writer};
 
 use crate::error::{Error, Result};
-use crate::file::{aside, create_new};
+use crate::file::{create_new, spill_file};
 use crate::source::{self, Source};
 use crate::unpack::{begin, plain, Next, Plain};
 
@@ -21,7 +21,7 @@ pub fn convert_file(from: &Path, to: &Path) -> Result<()> {
     let file = source::open(from)?;
     let out = create_new(to)
         .map_err(|e| Error::failed(format!("cannot create {}: {e}", to.display())))?;
-    let converted = convert(&file, out, Some(aside(to)));
+    let converted = convert(&file, out, Some(spill_file(to)));
     if converted.is_err() {
         // What is there of it is no recording.
         let _ = fs::remove_file(to);
@@ -33,19 +33,19 @@ pub fn convert_file(from: &Path, to: &Path) -> Result<()> {
 /// their payload in the place of the parts, an index of these, and the same features. A file that is not compressed comes out as
 /// it is, and one that was not ended, not ended.
 ///
-/// No more memory is taken than that of a part, whatever the file says, if a long index can go `aside`.
+/// Needs the memory of one part, whatever the file says, if a long index can go to `spill_file`.
 ///
 /// # Errors
 /// If this is no perf.data file, or a part is damaged, or it cannot be read, or the output fails.
 pub fn convert<S: Source + ?Sized, W: Write + Seek>(
     file: &S,
     out: W,
-    aside: Option<MakeAside>,
+    spill_file: Option<OpenSpillFile>,
 ) -> Result<W> {
     let mut file = Plain::open(file)?;
     let mut out: Writer<W> = begin(&file.stream, out)?;
-    if let Some(make) = aside {
-        out.keep_index_aside(make);
+    if let Some(make) = spill_file {
+        out.spill_index_to(make);
     }
     let finished = file.stream.is_finished();
     loop {

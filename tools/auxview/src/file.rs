@@ -7,7 +7,7 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use perfdata::MakeAside;
+use perfdata::OpenSpillFile;
 use rustix::io::Errno;
 
 use crate::error::{Error, Result};
@@ -29,16 +29,18 @@ pub fn create_new(path: &Path) -> io::Result<File> {
     options().create_new(true).open(path)
 }
 
-/// Makes a file without a name in the directory of `path`, for the index of a long recording.
+/// Opens a file without a name in the directory of `path`, for the index of a long recording.
 #[must_use]
-pub fn aside(path: &Path) -> MakeAside {
+pub fn spill_file(path: &Path) -> OpenSpillFile {
     let directory = path.parent().filter(|dir| !dir.as_os_str().is_empty());
     let directory = directory.unwrap_or(Path::new(".")).to_owned();
     Box::new(move || Ok(Box::new(tempfile::tempfile_in(directory)?)))
 }
 
-/// Waits until all of a file is on its disk. A pipe or a device has none: that is no error. A file system that has become read-only,
-/// as one does whose disk fails, answers with the same number, and there it is an error.
+/// Waits until all of a file is on its disk.
+///
+/// `fdatasync()` returns `EINVAL` or `EROFS` for a pipe or a device, which has no disk: that is no error. A file system that has
+/// become read-only after an error of its disk returns `EROFS` for a file: that is one.
 ///
 /// # Errors
 /// If the disk reports one.

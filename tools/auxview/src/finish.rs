@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use perfdata::{Feature, Recovered};
 
 use crate::error::{Error, Result};
-use crate::file::{aside, create_new};
+use crate::file::{create_new, spill_file};
 
 /// What a file's note `ended` says after it.
 pub(crate) const ENDED: &str = "recovered";
@@ -79,7 +79,7 @@ pub(crate) fn finish(path: &Path) -> Result<Recovered> {
             features.notes(&notes);
         },
         |file, len| file.set_len(len),
-        Some(aside(path)),
+        Some(spill_file(path)),
     )
     .map_err(cannot)?;
     file.sync_all()

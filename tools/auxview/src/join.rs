@@ -16,7 +16,7 @@ use perfdata::{
 };
 
 use crate::error::{Error, Result};
-use crate::file::{aside, to_disk};
+use crate::file::{spill_file, to_disk};
 use crate::finish::{self, Copy};
 
 #[cfg(test)]
@@ -372,7 +372,7 @@ impl Whole {
         let cannot = |offset| move |reason| perfdata::Error::Output { offset, reason };
         self.file.set_len(self.end).map_err(cannot(self.end))?;
         let mut writer = Writer::resume(&self.file, self.data, self.end)?;
-        writer.keep_index_aside(aside(&self.path));
+        writer.spill_index_to(spill_file(&self.path));
         let written = append(&mut parts, &mut writer).and_then(|found| {
             writer.checkpoint()?;
             if sync {

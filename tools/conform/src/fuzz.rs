@@ -51,7 +51,7 @@ pub struct Args {
     /// Execute a program that fails so often again, to make it shorter.
     #[arg(long, value_name = "TIMES", default_value_t = 400)]
     attempts: u32,
-    /// Load drivers that nobody uses again in the middle of a program, from this directory: DIRECTORY/MODULE.ko.
+    /// Reload unused drivers in the middle of a program: unload each and load DIRECTORY/MODULE.ko.
     #[arg(long, value_name = "DIRECTORY")]
     modules: Option<PathBuf>,
     /// Execute these programs only: a step a line, as a failure prints them.
@@ -184,7 +184,7 @@ impl<'a> Fuzzer<'a> {
         let module = |pmu| {
             let module = Module::of(pmu).ok()?;
             Some(match modules {
-                Some(modules) => module.from(modules),
+                Some(modules) => module.with_file_in(modules),
                 None => module,
             })
         };
@@ -239,7 +239,7 @@ impl<'a> Fuzzer<'a> {
             Ok(steps) => return Ok(steps),
             Err(error) => error,
         };
-        // To make it shorter takes long, if it fails by waiting.
+        // Reported before the program is made shorter: a program that fails by a time-out takes long for that.
         println!("# the program of seed {seed} fails: {error:#}");
         let cause = cause(&error);
         let (mut shorter, mut attempts) = (0, 0);

@@ -17,9 +17,9 @@ use crate::rig::patience;
 /// The module of a driver, found by its references: sysfs does not tell which it is.
 #[derive(Debug)]
 pub struct Module {
-    /// Of its references.
+    /// The file with its reference count.
     count: PathBuf,
-    /// What it can be loaded from again.
+    /// The file to load it from.
     file: Option<PathBuf>,
 }
 
@@ -65,8 +65,8 @@ impl Module {
         self.count.parent().unwrap_or(Path::new("/"))
     }
 
-    /// Can be loaded again from this directory of modules, if its file is there.
-    pub fn from(mut self, modules: &Path) -> Self {
+    /// With its file in this directory of modules, if there is one: then the module can be loaded again.
+    pub fn with_file_in(mut self, modules: &Path) -> Self {
         let name = self.directory().file_name().unwrap_or_default();
         let file = modules.join(name).with_extension("ko");
         self.file = Some(file).filter(|file| file.exists());
@@ -78,7 +78,7 @@ impl Module {
         self.file.is_some()
     }
 
-    /// Unloads it and loads it again with the parameters that it has. Nobody uses it; perf gives some references back a moment later.
+    /// Unloads it and loads it again with the same parameters. Waits for references that perf drops a moment after the event.
     pub fn reload(&self) -> io::Result<()> {
         let file = self.file.as_ref().ok_or(ErrorKind::NotFound)?;
         let file = File::open(file)?;

@@ -215,7 +215,7 @@ impl Pmu {
         Err(last).with_context(|| format!("mapping an area {mode}, of 1 to {} pages", 8192))
     }
 
-    /// Its driver was loaded again: it has the number that it had, and its events are where they were.
+    /// Checks that a reloaded driver has registered the PMU with the same type number and the same CPU.
     pub fn is_back(&self) -> Result<()> {
         let pmus = Pmus::default();
         let found = pmus.get(&self.name)?;

@@ -61,7 +61,7 @@ pub use record::{
 };
 pub use recover::{recover, Recovered};
 pub use stream::Stream;
-pub use write::{append, Aside, MakeAside, Writer};
+pub use write::{append, OpenSpillFile, SpillFile, Writer};
 
 /// What a file begins with.
 pub const MAGIC: [u8; 8] = *b"PERFILE2";

@@ -8,7 +8,7 @@ use crate::bytes::{to_u64, Cursor};
 use crate::feature::{Feature, Features, IndexEntry};
 use crate::record::{Event, RecordType};
 use crate::stream::{Front, Stream};
-use crate::write::{patch_at, Index, MakeAside, DATA_SIZE_AT, FEATURES_AT};
+use crate::write::{patch_at, Index, OpenSpillFile, DATA_SIZE_AT, FEATURES_AT};
 use crate::{Error, Result};
 
 /// What was found in a file.
@@ -32,10 +32,10 @@ pub struct Recovered {
 /// counts by its header: its type need not be known, so files of other recorders can be finished, too. A piece of trace of
 /// which only the front is there keeps that. The features are those that the recorder left in the file at its
 /// beginning ([`Writer::with_spare`](crate::Writer::with_spare)), as `edit` changes them; `truncate` cuts the file.
-/// `aside` is for a long index: see [`Writer::keep_index_aside`](crate::Writer::keep_index_aside).
+/// A long index goes to `spill_file`: see [`Writer::spill_index_to`](crate::Writer::spill_index_to).
 ///
 /// After a power cut a file can be longer than what was written to it, and end with zeros, as a file system may write its
-/// length before its last blocks. So zeros at the end, from a multiple of [`BLOCK`] on, are cut off too.
+/// length before its last blocks. So zeros at the end, from a multiple of 512 on, are cut off too.
 ///
 /// May be run again if it was itself interrupted.
 ///
@@ -45,7 +45,7 @@ pub fn recover<F: Read + Write + Seek>(
     file: &mut F,
     edit: impl FnOnce(&mut Features, &Recovered),
     truncate: impl FnOnce(&mut F, u64) -> io::Result<()>,
-    aside: Option<MakeAside>,
+    spill_file: Option<OpenSpillFile>,
 ) -> Result<Recovered> {
     let mut front = Front::found(file)?;
     let (len, data) = (front.len, front.data);
@@ -68,8 +68,8 @@ pub fn recover<F: Read + Write + Seek>(
 
     let mut out = Recovered::default();
     let mut index = Index::default();
-    if let Some(make) = aside {
-        index.keep_aside(make);
+    if let Some(make) = spill_file {
+        index.spill_to(make);
     }
     let good = scan(file, &front, &mut index, &mut out)?;
     let failed = |offset| move |reason| Error::Output { offset, reason };

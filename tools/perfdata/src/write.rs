@@ -16,7 +16,7 @@ mod index;
 
 pub(crate) use index::Index;
 use index::Parts;
-pub use index::{Aside, MakeAside};
+pub use index::{OpenSpillFile, SpillFile};
 
 /// Where the header says how long the data section is.
 pub(crate) const DATA_SIZE_AT: u64 = 48;
@@ -179,10 +179,10 @@ impl<W: Write + Seek> Writer<W> {
         }
     }
 
-    /// Keeps the older part of the index of trace in a file that `make` makes, instead of in memory: 16 bytes for each
-    /// AUXTRACE record. If that file cannot be made or written, the index stays in memory.
-    pub fn keep_index_aside(&mut self, make: MakeAside) {
-        self.index.keep_aside(make);
+    /// Moves the older entries of the index, 16 bytes for each AUXTRACE record, to the file that `make` opens. If that file cannot
+    /// be opened or written, the entries stay in memory.
+    pub fn spill_index_to(&mut self, make: OpenSpillFile) {
+        self.index.spill_to(make);
     }
 
     /// File offset of what is written next.
@@ -452,7 +452,7 @@ impl<W: Write + Seek> Writer<W> {
         Ok(behind)
     }
 
-    /// Where a record of trace begins at `at` or before it: the last AUXTRACE record, or a part behind it.
+    /// The offset of a record with trace that begins at or before `at`.
     fn trace_before(&mut self, at: u64) -> Result<Option<u64>> {
         let piece = self.index.before(at).map_err(|e| read_error(at, e))?;
         Ok(piece.max(self.parts.before(at)))

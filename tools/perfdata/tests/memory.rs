@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A long recording takes as much memory as a short one. This is a program of its own because it counts what all of it allocates.
+//! A long recording needs no more memory than a short one. The test counts what the whole process allocates, so it is alone.
 
 #![allow(clippy::unwrap_used)]
 
@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::{BufReader, BufWriter};
 
 use peak_alloc::PeakAlloc;
-use perfdata::{recover, Attr, Auxtrace, Features, FinishedRound, MakeAside, Stream, Writer};
+use perfdata::{recover, Attr, Auxtrace, Features, FinishedRound, OpenSpillFile, Stream, Writer};
 
 #[global_allocator]
 static MEMORY: PeakAlloc = PeakAlloc;
@@ -18,7 +18,7 @@ const PIECES: u64 = 2 * 60 * 60 * 60;
 /// Less than a third of that.
 const MOST: usize = 2 << 20;
 
-/// Allocated at the same time while this is done.
+/// The most memory, in bytes, that `what` has allocated at a time.
 fn peak<T>(what: impl FnOnce() -> T) -> (T, usize) {
     MEMORY.reset_peak_usage();
     let before = MEMORY.current_usage();
@@ -26,16 +26,16 @@ fn peak<T>(what: impl FnOnce() -> T) -> (T, usize) {
     (done, MEMORY.peak_usage() - before)
 }
 
-fn aside() -> MakeAside {
+fn spill_file() -> OpenSpillFile {
     Box::new(|| Ok(Box::new(tempfile::tempfile()?)))
 }
 
 /// Writes all pieces into a file.
-fn write(file: &File, aside: Option<MakeAside>) -> Writer<BufWriter<&File>> {
+fn write(file: &File, spill_file: Option<OpenSpillFile>) -> Writer<BufWriter<&File>> {
     let events = [(Attr::default(), vec![1])];
     let mut writer = Writer::new(BufWriter::new(file), &events).unwrap();
-    if let Some(make) = aside {
-        writer.keep_index_aside(make);
+    if let Some(make) = spill_file {
+        writer.spill_index_to(make);
     }
     for n in 0..PIECES {
         let aux = Auxtrace {
@@ -69,7 +69,7 @@ fn read(file: &File) {
 fn a_long_recording_takes_no_more_memory_than_a_short_one() {
     let file = tempfile::tempfile().unwrap();
     let (_, most) = peak(|| {
-        let mut writer = write(&file, Some(aside()));
+        let mut writer = write(&file, Some(spill_file()));
         writer.try_finish(&Features::new()).unwrap();
     });
     assert!(most < MOST, "recording has taken {most} bytes");
@@ -77,16 +77,16 @@ fn a_long_recording_takes_no_more_memory_than_a_short_one() {
 
     // Nor does its recovery.
     let mut killed = tempfile::tempfile().unwrap();
-    let mut writer = write(&killed, Some(aside()));
+    let mut writer = write(&killed, Some(spill_file()));
     writer.checkpoint().unwrap();
     writer.into_inner().into_inner().unwrap();
     let cut = |file: &mut File, len| file.set_len(len);
-    let (found, most) = peak(|| recover(&mut killed, |_, _| {}, cut, Some(aside())).unwrap());
+    let (found, most) = peak(|| recover(&mut killed, |_, _| {}, cut, Some(spill_file())).unwrap());
     assert!(most < MOST, "recovery has taken {most} bytes");
     assert_eq!(found.pieces, PIECES);
     read(&killed);
 
-    // Without a file aside the index is in memory.
+    // Without a spill file the index stays in memory.
     let file = tempfile::tempfile().unwrap();
     let (_, most) = peak(|| write(&file, None));
     assert!(most > 2 * MOST, "only {most} bytes were counted");

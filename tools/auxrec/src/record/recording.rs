@@ -403,7 +403,7 @@ impl Recording {
         let is_disk = |result: &Result<()>| matches!(result, Err(Error::Disk(_)));
         let mut synced = Ok(());
         for (file, rings) in self.files() {
-            // A file system whose disk fails becomes read-only: what the disk reported is why.
+            // A file system becomes read-only after an error of its disk. Then that error is the cause of the failed write.
             if is_output(&result) && !result.as_ref().is_err_and(Error::is_full) {
                 if let Err(error) = file.synced() {
                     result = Err(error);

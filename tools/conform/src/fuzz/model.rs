@@ -31,7 +31,7 @@ pub struct Unit {
     pub exclusive: bool,
     /// The module of its driver.
     pub module: Option<String>,
-    /// Whether that can be loaded again.
+    /// Whether the program can load that module again.
     pub reloads: bool,
     /// Whether its events have a period.
     pub samples: bool,
@@ -93,7 +93,7 @@ struct Event {
     /// Whether it is in the list of its context.
     attached: bool,
     leader: Option<usize>,
-    /// Of a leader, the unit in whose context its group is, if that is not one of software events (`in_software_context()`).
+    /// The unit whose context the group of this leader may be in, if that is not the software context: `in_software_context()`.
     hardware: Option<usize>,
     buffer: Option<usize>,
     /// Mappings through this event: of the ring, and of the area.

@@ -113,7 +113,7 @@ pub enum Op {
     Freeze(usize),
     /// Lets it go on.
     Thaw(usize),
-    /// Unloads the driver of a PMU. One that nobody uses is loaded again, if its file is known.
+    /// `delete_module()` of a PMU's driver. If no event holds the driver, `finit_module()` loads it again.
     Unload(usize),
     /// Takes a CPU off the system, or brings it back.
     Online {

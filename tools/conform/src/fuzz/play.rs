@@ -209,7 +209,7 @@ impl<'a> Play<'a> {
                 if self.model.is_used(*unit) {
                     return Ok(module.unload());
                 }
-                // The events of a unit of all CPUs are where its driver was loaded.
+                // A driver of one unit for all CPUs puts its events on the CPU where it is loaded.
                 let here = sched_getaffinity(None)?;
                 pin(0)?;
                 let reloaded = module.reload();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Where a file that is written has trace.
+//! The index of the AUXTRACE records that a writer has written.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -9,40 +9,42 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use crate::bytes::to_u64;
 use crate::feature::IndexEntry;
 
-/// Entries that stay in memory, and starts of parts.
+/// The number of entries, and of starts of compressed parts, that stay in memory.
 const NEWEST: usize = 4096;
 
-/// Bytes of an entry, in the index of a file and aside.
+/// The length of an entry in bytes, in the index section and in the spill file.
 const ENTRY: usize = 16;
 
-/// A file for the older entries of an index: nobody else reads or writes it.
-pub trait Aside: Read + Write + Seek + Send {}
+/// A file to which a writer moves the older entries of the index. Only the writer uses it.
+pub trait SpillFile: Read + Write + Seek + Send {}
 
-impl<T: Read + Write + Seek + Send> Aside for T {}
+impl<T: Read + Write + Seek + Send> SpillFile for T {}
 
-/// Makes such a file. It is called once, when the index has become long.
-pub type MakeAside = Box<dyn FnOnce() -> io::Result<Box<dyn Aside>> + Send>;
+/// Opens the spill file. The writer calls it once, when the index has become long.
+pub type OpenSpillFile = Box<dyn FnOnce() -> io::Result<Box<dyn SpillFile>> + Send>;
 
 /// Where the older entries are.
 #[derive(Default)]
 enum Older {
-    /// There is no place for them: all are in memory.
+    /// The writer has no spill file.
     #[default]
-    Nowhere,
-    /// In a file that is made when it is needed.
-    Unmade(MakeAside),
+    InMemory,
+    /// The writer opens the spill file when the index has become long.
+    Unopened(OpenSpillFile),
     /// In this file, from its beginning on.
-    Aside {
-        file: Box<dyn Aside>,
+    Spilled {
+        file: Box<dyn SpillFile>,
         entries: u64,
-        /// Whether the file takes no more.
+        /// Whether a write to the file has failed: later entries stay in memory.
         full: bool,
     },
 }
 
-/// The AUXTRACE records of a file, in its order.
+/// The AUXTRACE records of a file, in file order.
 ///
-/// The newest are in memory, at least one if there is one. The older ones are in a file aside, if there is one and it takes them.
+/// # Invariants
+///
+/// The newest entries are in memory: at least one, unless the index is empty. The spill file has all older ones.
 #[derive(Default)]
 pub(crate) struct Index {
     older: Older,
@@ -50,26 +52,26 @@ pub(crate) struct Index {
 }
 
 impl Index {
-    /// Has a place for its older entries.
-    pub(crate) fn keep_aside(&mut self, make: MakeAside) {
-        if matches!(self.older, Older::Nowhere) {
-            self.older = Older::Unmade(make);
+    /// Moves older entries to a spill file from now on.
+    pub(crate) fn spill_to(&mut self, make: OpenSpillFile) {
+        if matches!(self.older, Older::InMemory) {
+            self.older = Older::Unopened(make);
         }
     }
 
     fn older(&self) -> u64 {
         match self.older {
-            Older::Aside { entries, .. } => entries,
+            Older::Spilled { entries, .. } => entries,
             _ => 0,
         }
     }
 
-    /// How many.
+    /// The number of entries.
     pub(crate) fn entries(&self) -> u64 {
         self.older() + to_u64(self.newest.len())
     }
 
-    /// How long its section is, if there are entries.
+    /// The length of the index section in bytes. [`None`] for an index without entries, which has no section.
     pub(crate) fn len(&self) -> Option<u64> {
         let entries = self.entries();
         (entries != 0).then(|| 8 + entries * to_u64(ENTRY))
@@ -92,17 +94,17 @@ impl Index {
         self.newest.last().copied()
     }
 
-    /// Copies the newest entries behind the older ones. Whether that went well.
+    /// Appends the newest entries to the spill file. Returns whether that succeeded.
     fn spill(&mut self) -> bool {
         self.older = match std::mem::take(&mut self.older) {
-            Older::Unmade(make) => make().map_or(Older::Nowhere, |file| Older::Aside {
+            Older::Unopened(make) => make().map_or(Older::InMemory, |file| Older::Spilled {
                 file,
                 entries: 0,
                 full: false,
             }),
             older => older,
         };
-        let Older::Aside {
+        let Older::Spilled {
             file,
             entries,
             full: full @ false,
@@ -122,20 +124,20 @@ impl Index {
         true
     }
 
-    /// Brings some of the older entries back into memory. Whether there were any.
-    fn bring_back(&mut self) -> io::Result<bool> {
-        let Older::Aside { file, entries, .. } = &mut self.older else {
-            return Ok(false);
+    /// Reads the last entries of the spill file back into memory.
+    fn bring_back(&mut self) -> io::Result<()> {
+        let Older::Spilled { file, entries, .. } = &mut self.older else {
+            return Ok(());
         };
         let first = entries.saturating_sub(to_u64(NEWEST));
         let mut some = read(file.as_mut(), first, *entries)?;
         *entries = first;
         some.append(&mut self.newest);
         self.newest = some;
-        Ok(true)
+        Ok(())
     }
 
-    /// Has in memory what is at `at` or before it, if there is such an entry.
+    /// Reads entries back until one at or before `at` is in memory, or the spill file is empty.
     fn reach(&mut self, at: u64) -> io::Result<()> {
         while self.older() != 0 && self.newest.first().is_none_or(|e| e.offset > at) {
             self.bring_back()?;
@@ -143,7 +145,7 @@ impl Index {
         Ok(())
     }
 
-    /// Where the last record begins that begins at `at` or before it.
+    /// The offset of the last record that begins at or before `at`.
     pub(crate) fn before(&mut self, at: u64) -> io::Result<Option<u64>> {
         self.reach(at)?;
         let count = self.newest.partition_point(|entry| entry.offset <= at);
@@ -151,7 +153,7 @@ impl Index {
         Ok(last.map(|entry| entry.offset))
     }
 
-    /// Takes what begins at `end` or behind it out.
+    /// Removes and returns the entries at or behind `end`.
     pub(crate) fn cut(&mut self, end: u64) -> io::Result<Vec<IndexEntry>> {
         if let Some(before) = end.checked_sub(1) {
             self.reach(before)?;
@@ -160,7 +162,7 @@ impl Index {
         Ok(self.newest.split_off(kept))
     }
 
-    /// Hands its section to `each`, piece by piece, if it has entries. `failed` says that the older ones cannot be read.
+    /// Passes the index section to `each`, piece by piece. `failed` converts an error of the spill file.
     pub(crate) fn section<E>(
         &mut self,
         failed: impl Fn(io::Error) -> E,
@@ -170,7 +172,7 @@ impl Index {
             return Ok(());
         }
         each(&self.entries().to_le_bytes())?;
-        if let Older::Aside { file, entries, .. } = &mut self.older {
+        if let Older::Spilled { file, entries, .. } = &mut self.older {
             let mut first = 0;
             while first < *entries {
                 let end = (first + to_u64(NEWEST)).min(*entries);
@@ -200,8 +202,8 @@ fn encode(entries: &[IndexEntry]) -> Vec<u8> {
     words.flat_map(u64::to_le_bytes).collect()
 }
 
-/// Reads entries of the file aside.
-fn read(file: &mut dyn Aside, first: u64, end: u64) -> io::Result<Vec<IndexEntry>> {
+/// Reads entries from the spill file.
+fn read(file: &mut dyn SpillFile, first: u64, end: u64) -> io::Result<Vec<IndexEntry>> {
     let count = usize::try_from(end - first).unwrap_or(0);
     let mut bytes = vec![0; count * ENTRY];
     file.seek(SeekFrom::Start(first * to_u64(ENTRY)))?;
@@ -217,7 +219,7 @@ fn read(file: &mut dyn Aside, first: u64, end: u64) -> io::Result<Vec<IndexEntry
     Ok(bytes.chunks_exact(ENTRY).map(entry).collect())
 }
 
-/// Where parts of compressed trace begin: the first one and the newest. Who looks for one between these gets the first.
+/// The offsets of the first and of the newest parts of compressed trace. A search for one between these gives the first.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Parts {
     first: Option<u64>,
@@ -237,14 +239,14 @@ impl Parts {
         self.first.is_none()
     }
 
-    /// Where one begins that begins at `at` or before it: the last, or an older one.
+    /// The offset of a part that begins at or before `at`: the last such part, or an older one.
     pub(crate) fn before(&self, at: u64) -> Option<u64> {
         let count = self.newest.partition_point(|&part| part <= at);
         let newest = count.checked_sub(1).and_then(|n| self.newest.get(n));
         newest.copied().or(self.first.filter(|&first| first <= at))
     }
 
-    /// Takes what begins at `end` or behind it out.
+    /// Removes the parts at or behind `end`.
     pub(crate) fn cut(&mut self, end: u64) {
         self.first = self.first.filter(|&first| first < end);
         let kept = self.newest.partition_point(|&part| part < end);
@@ -266,7 +268,7 @@ mod tests {
         }
     }
 
-    /// A file that takes so many bytes.
+    /// A file with space for this number of bytes.
     struct Small(Cursor<Vec<u8>>, usize);
 
     impl Read for Small {
@@ -295,9 +297,9 @@ mod tests {
         }
     }
 
-    /// Places for older entries: none, one that cannot be made, full ones, and one with room.
+    /// Indexes without a spill file, with one that cannot be opened, with full ones, and with one that has space.
     fn places() -> Vec<Index> {
-        let small = |room: usize| -> MakeAside {
+        let small = |room: usize| -> OpenSpillFile {
             Box::new(move || Ok(Box::new(Small(Cursor::default(), room))))
         };
         let mut places: Vec<_> = [0, 1000, NEWEST * ENTRY, 3 * NEWEST * ENTRY + 5, usize::MAX]
@@ -306,10 +308,10 @@ mod tests {
             .collect();
         places.push(None);
         places.push(Some(Box::new(|| Err(io::ErrorKind::NotFound.into()))));
-        let index = |make: Option<MakeAside>| {
+        let index = |make: Option<OpenSpillFile>| {
             let mut index = Index::default();
             if let Some(make) = make {
-                index.keep_aside(make);
+                index.spill_to(make);
             }
             index
         };

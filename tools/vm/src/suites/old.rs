@@ -50,8 +50,8 @@ pub fn run(cache: &Cache, dir: &Path) -> Result<Case> {
     Ok(suite)
 }
 
-/// A program that sleeps is recorded by its process's id and by its thread's: the recording ends when the program has. One that does not
-/// is killed, so that the other cases run.
+/// A program that sleeps is recorded by its process's id and by its thread's: the recording ends when the program has. A recording
+/// that does not end is killed, so that the other cases run.
 fn command() -> String {
     let mut command = "uname -r >/out/release\n".to_owned();
     for (name, option) in [("process", "-p"), ("thread", "-t")] {
