@@ -19,6 +19,7 @@ use auxview::trace::Trace;
 use pattern_codec::Header;
 
 use crate::module;
+use crate::recording::said;
 use crate::soft_pt;
 
 /// The table of differences.
@@ -310,21 +311,6 @@ fn bytes(file: &Path, thread: bool) -> Result<Vec<u8>> {
         at += len;
     }
     Ok(out)
-}
-
-/// Runs a program that must succeed; gives what it wrote to standard output.
-pub fn said(command: &mut Command) -> Result<String> {
-    let output = command
-        .env("HOME", "/tmp")
-        .output()
-        .with_context(|| format!("cannot start {command:?}"))?;
-    ensure!(
-        output.status.success(),
-        "{command:?}: {}: {}",
-        output.status,
-        String::from_utf8_lossy(&output.stderr)
-    );
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 /// A file that goes with the case.

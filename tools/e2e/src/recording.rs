@@ -4,10 +4,11 @@
 
 mod seen;
 
+use std::ffi::OsStr;
 use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -44,12 +45,69 @@ pub struct Ended {
     pub errors: String,
 }
 
+/// A command of auxrec.
+pub fn auxrec<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Command {
+    let mut command = Command::new("auxrec");
+    command.args(arguments);
+    command
+}
+
+/// Runs a command to its end.
+pub fn run(command: &mut Command) -> Result<Output> {
+    command
+        .env("HOME", "/tmp")
+        .output()
+        .with_context(|| format!("cannot start {command:?}"))
+}
+
+/// Runs a command that must succeed; gives what it wrote to standard output.
+pub fn said(command: &mut Command) -> Result<String> {
+    let output = run(command)?;
+    ensure!(
+        output.status.success(),
+        "{command:?}: {}: {}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr)
+    );
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Exit status and all output of a command of auxrec, which may fail.
+pub fn outcome(command: &mut Command) -> Result<(Option<i32>, String)> {
+    let output = run(command)?;
+    let text = [output.stdout, output.stderr].concat();
+    Ok((
+        output.status.code(),
+        String::from_utf8_lossy(&text).into_owned(),
+    ))
+}
+
+/// Runs `auxrec recover --in-place`, which must succeed; gives what it says.
+pub fn recover(path: &Path) -> Result<String> {
+    let (status, text) = outcome(auxrec(["recover", "--in-place"]).arg(path))?;
+    ensure!(
+        status == Some(0),
+        "auxrec recover {}: exit status {status:?}: {text}",
+        path.display()
+    );
+    Ok(text)
+}
+
 /// A recorder that runs.
 pub struct Recorder {
     child: Child,
 }
 
 impl Recorder {
+    /// Starts a command.
+    pub fn spawn(command: &mut Command) -> Result<Self> {
+        let child = command
+            .env("HOME", "/tmp")
+            .spawn()
+            .with_context(|| format!("cannot start {command:?}"))?;
+        Ok(Self { child })
+    }
+
     /// Starts `auxrec record` with these arguments and `-o FILE`.
     pub fn start(file: &Path, arguments: &[String]) -> Result<Self> {
         Self::of("auxrec", file, arguments)
@@ -57,18 +115,39 @@ impl Recorder {
 
     /// The same with another program, `perf`.
     pub fn of(program: &str, file: &Path, arguments: &[String]) -> Result<Self> {
-        let child = Command::new(program)
-            .arg("record")
-            .arg("-o")
-            .arg(file)
-            .args(arguments)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .env("HOME", "/tmp")
-            .spawn()
-            .with_context(|| format!("cannot start {program}"))?;
-        Ok(Self { child })
+        Self::spawn(
+            Command::new(program)
+                .arg("record")
+                .arg("-o")
+                .arg(file)
+                .args(arguments)
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .stderr(Stdio::piped()),
+        )
+    }
+
+    /// Its standard output, if it was started with a pipe.
+    pub fn output(&mut self) -> Result<&mut ChildStdout> {
+        self.child.stdout.as_mut().context("no standard output")
+    }
+
+    /// Its standard error, if it was started with a pipe.
+    pub fn errors(&mut self) -> Result<ChildStderr> {
+        self.child.stderr.take().context("no standard error")
+    }
+
+    /// Fails if it has ended.
+    pub fn runs(&mut self) -> Result<()> {
+        match self.child.try_wait().context("cannot wait for auxrec")? {
+            Some(status) => bail!("auxrec ended with {status}"),
+            None => Ok(()),
+        }
+    }
+
+    /// Waits for its end, however long that takes.
+    pub fn ended(mut self) -> Result<ExitStatus> {
+        self.child.wait().context("cannot wait for auxrec")
     }
 
     /// Its process.
@@ -83,16 +162,15 @@ impl Recorder {
     }
 
     /// Kills it, as nothing else ends a program at once.
-    pub fn kill(mut self) -> Result<()> {
-        self.child.kill().context("cannot kill auxrec")?;
-        self.child.wait().context("cannot wait for auxrec")?;
-        Ok(())
+    pub fn kill(self) -> Result<()> {
+        self.signal(Signal::KILL)?;
+        self.ended().map(drop)
     }
 
     /// Waits for its end.
     pub fn wait(mut self, reader: Reader) -> Result<Ended> {
         let end = Instant::now() + timeout();
-        let mut errors = self.child.stderr.take().context("no standard error")?;
+        let mut errors = self.errors()?;
         // Read as it comes, so that a recorder with much to say does not wait for us.
         let errors = thread::spawn(move || {
             let mut text = String::new();

@@ -26,7 +26,6 @@ use std::time::{Duration, Instant};
 use anyhow::{bail, ensure, Context, Result};
 use auxview::trace::Trace;
 use perfdata::{Attr, Flags, Read};
-use rustix::process::{kill_process, Pid, Signal};
 
 use followed::{filters, flamegraph, snapshot, times};
 pub use followed::{place, Followed, PROGRAM};
@@ -34,7 +33,7 @@ pub use runs::times as of_runs;
 
 use crate::events::probe::{Probe, PATIENCE};
 use crate::module;
-use crate::recording::TraceFile;
+use crate::recording::{self, auxrec, Recorder, TraceFile};
 
 /// A case: its name, and what is done.
 pub type Case = (&'static str, fn() -> Result<String>);
@@ -309,29 +308,15 @@ fn everybody() -> Result<String> {
 }
 
 /// A recorder at work on `child`, which has recorded something.
-fn recorder(child: &Victim, file: &str) -> Result<Child> {
-    let mut recorder = Command::new("auxrec")
-        .args([
-            "record",
-            "-q",
-            "-e",
-            "soft_pt/tsc/u",
-            "-m",
-            "16,16",
-            "-o",
-            file,
-            "-p",
-        ])
-        .arg(child.id()?.to_string())
-        .spawn()
-        .context("cannot start auxrec")?;
+fn recorder(child: i32, file: &str) -> Result<Recorder> {
+    const RECORD: [&str; 6] = ["record", "-q", "-e", "soft_pt/tsc/u", "-m", "16,16"];
+    let mut recorder =
+        Recorder::spawn(auxrec(RECORD).args(["-o", file, "-p", &child.to_string()]))?;
     let end = Instant::now() + PATIENCE;
 
     while std::fs::metadata(file).map_or(0, |file| file.len()) < 32 * 1024 {
         ensure!(Instant::now() < end, "nothing is recorded");
-        if let Some(status) = recorder.try_wait().context("cannot wait for auxrec")? {
-            bail!("auxrec ended with {status}");
-        }
+        recorder.runs()?;
         thread::sleep(Duration::from_millis(5));
     }
     Ok(recorder)
@@ -340,15 +325,13 @@ fn recorder(child: &Victim, file: &str) -> Result<Child> {
 fn killed() -> Result<String> {
     let file = "/tmp/killed.data";
     let child = Victim::new()?;
-    let mut recorder = recorder(&child, file)?;
+    let recorder = recorder(child.id()?, file)?;
 
     ensure!(
         module::unload("soft_pt").is_err(),
         "the driver can be unloaded while it traces"
     );
-    let pid = Pid::from_raw(id(&recorder)?).context("not a process")?;
-    kill_process(pid, Signal::KILL).context("cannot kill auxrec")?;
-    recorder.wait().context("cannot wait for auxrec")?;
+    recorder.kill()?;
     child.ends()?;
     std::fs::remove_file(file).with_context(|| format!("cannot remove {file}"))?;
     Ok("the program went on".to_owned())
@@ -406,14 +389,13 @@ const NOBODY: u32 = 65534;
 /// Runs the recorder as the user `nobody`. Returns the event's count, if the recording succeeded, and the recorder's messages.
 pub fn as_nobody(event: &str, arguments: &[&str]) -> Result<(Option<u64>, String)> {
     let file = TraceFile::new("nobody");
-    let output = Command::new("auxrec")
-        .args(["record", "-q", "-e", event, "-m", "16,64", "-o"])
-        .arg(file.path())
-        .args(arguments)
-        .uid(NOBODY)
-        .gid(NOBODY)
-        .output()
-        .context("cannot start auxrec")?;
+    let output = recording::run(
+        auxrec(["record", "-q", "-e", event, "-m", "16,64", "-o"])
+            .arg(file.path())
+            .args(arguments)
+            .uid(NOBODY)
+            .gid(NOBODY),
+    )?;
     let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
 
     // 3: with losses, of which there may be some here.
@@ -483,29 +465,21 @@ fn permission() -> Result<String> {
 }
 
 fn hint() -> Result<String> {
-    let run = |event: &str| {
-        Command::new("auxrec")
-            .args([
-                "record",
-                "-q",
-                "-o",
-                "/tmp/hint.data",
-                "-e",
-                event,
-                "--",
-                "true",
-            ])
-            .output()
-            .context("cannot start auxrec")
+    let file = TraceFile::new("hint");
+    let tried = |event: &str| {
+        recording::run(
+            auxrec(["record", "-q", "-e", event, "-o"])
+                .arg(file.path())
+                .args(["--", "true"]),
+        )
     };
     for event in ["soft_pt//", "soft_pt//k"] {
-        let output = run(event)?;
+        let output = tried(event)?;
         let said = String::from_utf8_lossy(&output.stderr);
         ensure!(!output.status.success(), "{event}: not refused");
         ensure!(said.contains("`soft_pt//u`"), "{event}: {said}");
     }
-    let output = run("soft_pt//u")?;
-    let _ = std::fs::remove_file("/tmp/hint.data");
+    let output = tried("soft_pt//u")?;
     ensure!(
         output.status.success(),
         "what it says to do is wrong: {}",

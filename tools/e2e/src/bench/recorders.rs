@@ -11,16 +11,18 @@
 
 use std::fs::{self, File};
 use std::io::Write;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{bail, ensure, Context, Result};
 use auxrec::sys::Event;
 use perfdata::{Attr, Flags};
+use rustix::process::Signal;
 
 use crate::hostile::software;
 use crate::module::{self, counter};
+use crate::recording::{auxrec, Recorder};
 
 /// The name that perf knows `pattern` by, and its number.
 pub const PMU: (&str, u8) = ("intel_pt", 1);
@@ -148,7 +150,7 @@ fn growth() -> Result<[u64; 3]> {
     let packets = || -> Result<u64> { Ok((counter(PMU.0, "bytes")? - begin) / PACKET) };
     let seconds = (PACKETS * PACKET / MIB / EASY + 5).to_string();
     let often = ["--aux-watermark", "4K"];
-    let mut child = start(
+    let mut recorder = start(
         "auxrec",
         NOWHERE,
         &terms(EASY, 1),
@@ -156,8 +158,8 @@ fn growth() -> Result<[u64; 3]> {
         &often,
         &seconds,
     )?;
-    let state = |child: &Child| -> Result<[u64; 2]> {
-        let status = fs::read_to_string(format!("/proc/{}/status", child.id()))?;
+    let state = |recorder: &Recorder| -> Result<[u64; 2]> {
+        let status = fs::read_to_string(format!("/proc/{}/status", recorder.id()))?;
         let number = |name: &str| -> Option<u64> {
             let line = status.lines().find_map(|line| line.strip_prefix(name))?;
             line.trim().split(' ').next()?.parse().ok()
@@ -168,13 +170,13 @@ fn growth() -> Result<[u64; 3]> {
     };
     let mut at = |count| -> Result<[u64; 2]> {
         while packets()? < count {
-            ensure!(child.try_wait()?.is_none(), "auxrec has ended too early");
+            recorder.runs()?;
             sleep(Duration::from_millis(10));
         }
-        state(&child)
+        state(&recorder)
     };
     let ([early, _], [late, wakeups]) = (at(PACKETS / 10)?, at(PACKETS)?);
-    end(child)?;
+    end(recorder)?;
     Ok([wakeups, early, late])
 }
 
@@ -247,7 +249,7 @@ fn start(
     rings: &str,
     options: &[&str],
     seconds: &str,
-) -> Result<Child> {
+) -> Result<Recorder> {
     let mut command = Command::new(recorder);
     command
         .args(["record", "-o", output, "-C", "0", "-m", rings])
@@ -257,20 +259,19 @@ fn start(
         // Build-ids of programs have nothing to do with it. auxrec always asks for switches.
         command.args(["-N", "-B", "--switch-events"]);
     }
-    command
-        // One that sleeps once: its own switches would be told of, and counted.
-        .args(["--", "sleep", seconds])
-        .env("HOME", "/tmp")
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .with_context(|| format!("cannot start {recorder}"))
+    Recorder::spawn(
+        command
+            // One that sleeps once: its own switches would be told of, and counted.
+            .args(["--", "sleep", seconds])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null()),
+    )
 }
 
 /// Waits for a recorder's end; 3 is auxrec's way to say that trace was lost.
-fn end(mut recorder: Child) -> Result<()> {
-    let status = recorder.wait()?;
+fn end(recorder: Recorder) -> Result<()> {
+    let status = recorder.ended()?;
     ensure!(
         matches!(status.code(), Some(0 | 3)),
         "the recorder ended with {status}"
@@ -349,15 +350,14 @@ fn threads(rings: usize, apart: Option<&str>) -> Result<Vec<u64>> {
     }
     let ids: Vec<_> = traced.iter().map(|p| p.id().to_string()).collect();
     let begin = committed()?;
-    let mut recorder = Command::new("auxrec")
-        .args(["record", "-o", OUTPUT, "--per-thread", "-m", "128,1024"])
-        .args(["-t", &ids.join(","), "--threads", &rings.to_string()])
-        .args(apart)
-        .args(["-e", &format!("{}/dry=1,{}/", PMU.0, terms(EASY, 16))])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .context("cannot start auxrec")?;
+    let recorder = Recorder::spawn(
+        auxrec(["record", "-o", OUTPUT, "--per-thread", "-m", "128,1024"])
+            .args(["-t", &ids.join(","), "--threads", &rings.to_string()])
+            .args(apart)
+            .args(["-e", &format!("{}/dry=1,{}/", PMU.0, terms(EASY, 16))])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null()),
+    )?;
     until(|| Ok(committed()? >= begin + 8 * MIB))?;
     let mut meters = Vec::new();
     for thread in fs::read_dir(format!("/proc/{}/task", recorder.id()))? {
@@ -376,13 +376,13 @@ fn threads(rings: usize, apart: Option<&str>) -> Result<Vec<u64>> {
     let (after, to) = (read()?, committed()?);
     if apart.is_some() {
         // What it does at its end is not looked at, and would take the memory once more.
-        recorder.kill()?;
+        recorder.signal(Signal::KILL)?;
     }
     for mut program in traced {
         program.wait()?;
     }
     if apart.is_some() {
-        recorder.wait()?;
+        recorder.ended()?;
         for thread in 0..rings {
             let part = format!("{OUTPUT}.t{thread}");
             fs::remove_file(part).context("a thread has left no file")?;
@@ -488,9 +488,7 @@ fn blind(recorder: &str, size: usize, area: usize) -> Result<u64> {
     for _ in 0..SNAPSHOTS {
         // So that the area was written from end to end before.
         sleep(Duration::from_millis(250));
-        let pid = i32::try_from(child.id())?;
-        let pid = rustix::process::Pid::from_raw(pid).context("a pid of 0")?;
-        rustix::process::kill_process(pid, rustix::process::Signal::USR2)?;
+        child.signal(Signal::USR2)?;
     }
     end(child)?;
     fs::remove_file(OUTPUT).context("the recorder has left no file")?;

@@ -19,6 +19,7 @@ use rustix::fs::{mknodat, FileType, Mode, CWD};
 use super::parallel::{spread, TIMES};
 use super::recorders::{OUTPUT, PMU, RECORDERS};
 use crate::module::{self, counter};
+use crate::recording::Recorder;
 
 /// The program that is recorded opens it first.
 const STARTED: &str = "/tmp/started";
@@ -71,19 +72,16 @@ fn start(recorder: &str, cpus: usize) -> Result<Duration> {
     }
     command
         .args(["--", "sh", "-c", "echo > $0; exec sleep 1", STARTED])
-        .env("HOME", "/tmp")
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null());
     let begin = Instant::now();
-    let mut running = command
-        .spawn()
-        .with_context(|| format!("cannot start {recorder}"))?;
+    let running = Recorder::spawn(&mut command)?;
     // Opening waits for the other side.
     let mut pipe = File::open(STARTED).context("cannot open a pipe")?;
     let time = begin.elapsed();
     pipe.read_to_end(&mut Vec::new())?;
-    let status = running.wait()?;
+    let status = running.ended()?;
     ensure!(status.success(), "{recorder} ended with {status}");
     fs::remove_file(Path::new(OUTPUT)).context("the recorder has left no file")?;
     let bytes = counter(PMU.0, "bytes")? - bytes;

@@ -6,8 +6,8 @@ use std::process::Command;
 
 use anyhow::{ensure, Context, Result};
 
-use crate::beside::said;
 use crate::module;
+use crate::recording::said;
 
 /// What `events/` and `format/` have, as `perf list` says it.
 pub fn listed() -> Result<String> {

@@ -11,7 +11,7 @@ use anyhow::{bail, ensure, Context, Result};
 use rustix::process::Signal;
 
 use super::{event, released, Seen, PAGE};
-use crate::recording::{random, Disk, Ended, Reader, Recorder, TraceFile};
+use crate::recording::{auxrec, random, said, Disk, Ended, Reader, Recorder, TraceFile};
 
 /// Starts a recorder without an end, and waits until it has recorded `bytes`.
 pub(super) fn until(file: &TraceFile, arguments: &[String], bytes: u64) -> Result<Recorder> {
@@ -151,16 +151,7 @@ pub(super) fn killed(name: &str) -> Result<String> {
         let there = std::fs::metadata(file.path())?.len();
         // The command is tried now and then; to start it takes longer than all else.
         let seen = if time % 10 == 0 {
-            let output = Command::new("auxrec")
-                .arg("recover")
-                .arg(file.path())
-                .output()
-                .context("cannot start auxrec")?;
-            ensure!(
-                output.status.success(),
-                "auxrec recover: {}",
-                String::from_utf8_lossy(&output.stderr)
-            );
+            said(auxrec(["recover"]).arg(file.path()))?;
             std::fs::rename(auxview::recover::beside(file.path()), file.path())?;
             Seen::of(&file)?
         } else {

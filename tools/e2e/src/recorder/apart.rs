@@ -8,10 +8,12 @@ use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
 
-use crate::recorder::compress::{auxrec, plain};
+use crate::recorder::compress::plain;
 use crate::recorder::{accounted, end, size, wait_for, with, Steps};
-use crate::recording::{random, released, Seen, PAGE};
-use crate::recording::{Disk, Ended, Reader, Recorder, TraceFile};
+use crate::recording::{
+    auxrec, outcome, random, recover, released, Disk, Ended, Reader, Recorder, Seen, TraceFile,
+    PAGE,
+};
 
 /// The cases, by their names.
 pub const ALL: [(&str, Steps); 6] = [
@@ -67,15 +69,6 @@ fn joined(file: &TraceFile) -> Result<Seen> {
     let seen = Seen::of(file)?;
     Parts(file).none_left()?;
     Ok(seen)
-}
-
-fn recover(file: &TraceFile) -> Result<String> {
-    let (status, text) = auxrec(&["recover", "--in-place", &file.path().display().to_string()])?;
-    ensure!(
-        status == Some(0),
-        "auxrec recover: exit status {status:?}: {text}"
-    );
-    Ok(text)
 }
 
 /// Of small areas, and of such that are written from where they are. More threads than that do nothing else.
@@ -162,11 +155,10 @@ fn killed(name: &str) -> Result<String> {
         // One by itself is a recording too.
         if time % 10 == 0 {
             let alone = part(&file, 1);
-            let (status, text) = auxrec(&["recover", "--in-place", &alone.display().to_string()])?;
-            ensure!(status == Some(0), "auxrec recover: {text}");
+            recover(&alone)?;
             Seen::of_parts(&[alone])?.is_right()?;
         }
-        recover(&file)?;
+        recover(file.path())?;
         let seen = joined(&file)?;
         seen.is_right().with_context(|| format!("kill {time}"))?;
         // Records and trace of both; what stands before these in the second file is in the first already.
@@ -195,7 +187,7 @@ fn says_and_recovers(ended: &Ended, file: &TraceFile, disk: &Disk) -> Result<See
         );
     }
     disk.grow("8m")?;
-    recover(file)?;
+    recover(file.path())?;
     let seen = joined(file)?;
     seen.is_right()?;
     released()?;
@@ -226,7 +218,7 @@ fn no_room(name: &str) -> Result<String> {
     for thread in 0..CPUS {
         Seen::of_parts(&[part(&file, thread)])?.is_right()?;
     }
-    let again = auxrec(&["recover", "--in-place", &file.path().display().to_string()])?;
+    let again = outcome(auxrec(["recover", "--in-place"]).arg(file.path()))?;
     ensure!(
         again.0 == Some(1) && again.1.contains("No space left"),
         "{again:?}"

@@ -10,9 +10,9 @@ use anyhow::{ensure, Context, Result};
 use auxview::trace::Trace;
 
 use crate::beside::differences::Tool::{self, Auxrec, Perf};
-use crate::beside::{one_cpu, said, Case};
+use crate::beside::{one_cpu, Case};
 use crate::pattern;
-use crate::recording::TraceFile;
+use crate::recording::{said, TraceFile};
 use crate::soft_pt::{self, Followed, PROGRAM};
 
 /// All cases.

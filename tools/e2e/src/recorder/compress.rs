@@ -2,14 +2,11 @@
 
 //! Cases of trace that is compressed in the file.
 
-use std::process::Command;
-
 use anyhow::{ensure, Context, Result};
 
 use crate::pattern;
 use crate::recorder::{accounted, end, size, wait_for, with, Commander, Steps};
-use crate::recording::{released, Seen, PAGE};
-use crate::recording::{Recorder, TraceFile};
+use crate::recording::{auxrec, outcome, recover, released, Recorder, Seen, TraceFile, PAGE};
 
 /// The cases, by their names.
 pub const ALL: [(&str, Steps); 3] = [
@@ -18,21 +15,11 @@ pub const ALL: [(&str, Steps); 3] = [
     ("compressed trace, killed", killed),
 ];
 
-/// Runs auxrec; its exit status, and what it wrote.
-pub fn auxrec(arguments: &[&str]) -> Result<(Option<i32>, String)> {
-    let output = Command::new("auxrec").args(arguments).output()?;
-    let text = [output.stdout, output.stderr].concat();
-    Ok((
-        output.status.code(),
-        String::from_utf8_lossy(&text).into_owned(),
-    ))
-}
-
 /// The plain file of a compressed one: it holds the same, and it is larger.
 pub fn plain(file: &TraceFile, name: &str) -> Result<TraceFile> {
     let plain = TraceFile::new(&format!("{name} plain"));
-    let path = |file: &TraceFile| file.path().display().to_string();
-    let (status, text) = auxrec(&["convert", &path(file), &path(&plain)])?;
+    let convert = || outcome(auxrec(["convert"]).args([file.path(), plain.path()]));
+    let (status, text) = convert()?;
     ensure!(status == Some(0), "auxrec convert: {text}");
     let (small, large) = (size(file.path()), size(plain.path()));
     ensure!(small < large, "{small} bytes became {large}");
@@ -45,11 +32,11 @@ pub fn plain(file: &TraceFile, name: &str) -> Result<TraceFile> {
     );
     for what in ["check", "dump", "report"] {
         ensure!(
-            auxrec(&[what, &path(file)])? == auxrec(&[what, &path(&plain)])?,
+            outcome(auxrec([what]).arg(file.path()))? == outcome(auxrec([what]).arg(plain.path()))?,
             "{what} says another thing of the compressed file"
         );
     }
-    let again = auxrec(&["convert", &path(file), &path(&plain)])?;
+    let again = convert()?;
     ensure!(again.0 == Some(1), "it wrote over a file");
     Ok(plain)
 }
@@ -96,9 +83,7 @@ fn killed(name: &str) -> Result<String> {
     let recorder = Recorder::start(file.path(), &with("rate=1024", 16, &["-a", "-z"]))?;
     wait_for("trace", || Ok(size(file.path()) > 2 * 16 * PAGE))?;
     recorder.kill()?;
-    let path = file.path().display().to_string();
-    let (status, text) = auxrec(&["recover", "--in-place", &path])?;
-    ensure!(status == Some(0), "auxrec recover: {text}");
+    let text = recover(file.path())?;
     let seen = Seen::of(&plain(&file, name)?).context(text)?;
     seen.is_right()?;
     released()?;

@@ -14,7 +14,7 @@ use perfdata::File;
 
 use crate::module;
 use crate::recorder::{end, pieces, size, wait_for, with, Commander};
-use crate::recording::{released, Reader, Recorder, Seen, TraceFile, PAGE};
+use crate::recording::{auxrec, recover, released, Reader, Recorder, Seen, TraceFile, PAGE};
 
 /// The part of a test that runs in one boot of the guest.
 #[derive(clap::Subcommand, Debug)]
@@ -88,16 +88,16 @@ pub fn run(part: &Part) -> Result<ExitCode> {
 /// has no name there.
 fn stream(target: &[&str]) -> Result<impl Iterator<Item = (String, u64)>> {
     let more = [target, &["-v", "-o", STREAM]].concat();
-    let mut stream = Command::new("auxrec")
-        .arg("record")
-        .args(with("rate=2048", 64, &more))
-        .stdin(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .context("cannot start auxrec")?;
-    let said = stream.stderr.take().context("no standard error")?;
-    let lines = BufReader::new(said).lines().map_while(Result::ok);
-    Ok(lines.filter_map(|line| {
+    let mut recorder = Recorder::spawn(
+        auxrec(["record"])
+            .args(with("rate=2048", 64, &more))
+            .stdin(Stdio::null())
+            .stderr(Stdio::piped()),
+    )?;
+    let lines = BufReader::new(recorder.errors()?).lines();
+    Ok(lines.map_while(Result::ok).filter_map(move |line| {
+        // It runs as long as its lines are read.
+        recorder.runs().ok()?;
         let line = line.strip_prefix("auxrec: ")?;
         let line = line.strip_suffix(" bytes are on the disk")?;
         let (name, bytes) = line.rsplit_once(": ").unwrap_or(("", line));
@@ -178,10 +178,7 @@ fn record() -> Result<String> {
 
 /// The recording after `auxrec recover`, and the position behind its last record.
 fn recovered(path: &str) -> Result<(Seen, u64)> {
-    let output = Command::new("auxrec")
-        .args(["recover", "--in-place", path])
-        .output()?;
-    ensure!(output.status.success(), "auxrec recover {path}: {output:?}");
+    recover(Path::new(path))?;
     let bytes = std::fs::read(path)?;
     let mut last = 0;
     for record in File::parse(&bytes)?.records() {

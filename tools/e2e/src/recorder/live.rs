@@ -4,19 +4,19 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Context, Result};
 use auxview::trace::Trace;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
-use rustix::process::{kill_process, Pid, Signal};
+use rustix::process::Signal;
 use rustix::pty::{grantpt, openpt, ptsname, unlockpt, OpenptFlags};
 use rustix::termios::{tcgetattr, tcsetwinsize, Winsize};
 
 use crate::recorder::{accounted, end, size, wait_for, with, Steps};
+use crate::recording::{auxrec, Ended, Recorder, TraceFile};
 use crate::recording::{released, Seen, PAGE};
-use crate::recording::{Ended, Recorder, TraceFile};
 
 /// The cases, by their names.
 pub const ALL: [(&str, Steps); 4] = [
@@ -48,16 +48,15 @@ fn on_a_terminal(name: &str) -> Result<String> {
         .open(other.to_str()?)?;
     let before = format!("{:?}", tcgetattr(&terminal)?);
 
-    let recorder = Command::new("auxrec")
-        .args(["record", "-o"])
-        .arg(file.path())
-        .args(with("rate=512", 16, &["-a"]))
-        .env("TERM", "xterm")
-        .stdin(other.try_clone()?)
-        .stdout(Stdio::null())
-        .stderr(other)
-        .spawn();
-    let mut recorder = Child(recorder.context("cannot start auxrec")?);
+    let recorder = Recorder::spawn(
+        auxrec(["record", "-o"])
+            .arg(file.path())
+            .args(with("rate=512", 16, &["-a"]))
+            .env("TERM", "xterm")
+            .stdin(other.try_clone()?)
+            .stdout(Stdio::null())
+            .stderr(other),
+    )?;
     let mut master = File::from(terminal);
     let mut text = String::new();
     let mut read = |until: &[&str]| -> Result<()> {
@@ -79,7 +78,7 @@ fn on_a_terminal(name: &str) -> Result<String> {
     let shown = read(&["CPU 0", "CPU 1", "MB/s, woken in"]);
     recorder.signal(Signal::INT)?;
     let told = read(&["bytes of trace in", " wakeups; ", " bytes\r\n"]);
-    let status = recorder.0.wait()?.code().context("it was killed")?;
+    let status = recorder.ended()?.code().context("it was killed")?;
     shown?;
     told?;
     ensure!(
@@ -124,10 +123,10 @@ fn off_a_terminal(name: &str) -> Result<String> {
 /// What the lines say came in all is never more than the file has, and grows.
 fn as_json(name: &str) -> Result<String> {
     let file = TraceFile::new(name);
-    let mut recorder = Child::start(&file, &["-a", "--live", "json"])?;
+    let mut recorder = started(&file, &["-a", "--live", "json"])?;
     let mut before = 0;
     for _ in 0..2 {
-        let line = recorder.line()?;
+        let line = line(&mut recorder)?;
         let rings = line["rings"].as_array().context("no rings")?;
         ensure!(rings.len() == 2, "{line}");
         let bytes = |ring: &serde_json::Value| ring["bytes"].as_u64();
@@ -138,7 +137,7 @@ fn as_json(name: &str) -> Result<String> {
         before = sum;
     }
     recorder.signal(Signal::INT)?;
-    recorder.0.wait()?;
+    recorder.ended()?;
     let seen = Seen::of(&file)?;
     seen.is_right()?;
     ensure!(
@@ -152,11 +151,11 @@ fn as_json(name: &str) -> Result<String> {
 /// How much has come is known from the heads, which a snapshot brings up to date; an area that has gone round is full.
 fn overwritten(name: &str) -> Result<String> {
     let file = TraceFile::new(name);
-    let mut recorder = Child::start(&file, &["-a", "-S", "--live", "json"])?;
+    let mut recorder = started(&file, &["-a", "-S", "--live", "json"])?;
     let mut before = vec![0; 2];
     let end = Instant::now() + Duration::from_secs(30);
     let shown = loop {
-        let line = recorder.line()?;
+        let line = line(&mut recorder)?;
         let rings = line["rings"].as_array().context("no rings")?;
         ensure!(rings.len() == 2, "{line}");
         for (ring, before) in rings.iter().zip(&mut before) {
@@ -176,7 +175,7 @@ fn overwritten(name: &str) -> Result<String> {
         recorder.signal(Signal::USR2)?;
     };
     recorder.signal(Signal::INT)?;
-    recorder.0.wait()?;
+    recorder.ended()?;
     let seen = Seen::of(&file)?;
     seen.is_right()?;
     // The kernel shows heads when the unit is stopped, for a snapshot, and tells of each.
@@ -193,48 +192,28 @@ fn overwritten(name: &str) -> Result<String> {
 }
 
 /// A recorder whose standard output is read.
-struct Child(std::process::Child);
-
-impl Child {
-    fn start(file: &TraceFile, more: &[&str]) -> Result<Self> {
-        let child = Command::new("auxrec")
-            .args(["record", "-o"])
+fn started(file: &TraceFile, more: &[&str]) -> Result<Recorder> {
+    Recorder::spawn(
+        auxrec(["record", "-o"])
             .arg(file.path())
             .args(with("rate=512", 16, more))
             .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .context("cannot start auxrec")?;
-        Ok(Self(child))
-    }
-
-    /// The next line that it writes.
-    fn line(&mut self) -> Result<serde_json::Value> {
-        let end = Instant::now() + Duration::from_secs(30);
-        let out = self.0.stdout.as_mut().context("no standard output")?;
-        let mut line = Vec::new();
-        while line.last() != Some(&b'\n') {
-            let left = Timespec::try_from(end.saturating_duration_since(Instant::now()))?;
-            let mut wait = [PollFd::new(&*out, PollFlags::IN)];
-            ensure!(poll(&mut wait, Some(&left))? != 0, "no line in 30 s");
-            let mut byte = [0];
-            ensure!(out.read(&mut byte)? == 1, "it has said all");
-            line.extend(byte);
-        }
-        Ok(serde_json::from_slice(&line)?)
-    }
-
-    fn signal(&self, signal: Signal) -> Result<()> {
-        let pid = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw);
-        Ok(kill_process(pid.context("a pid of 0")?, signal)?)
-    }
+            .stderr(Stdio::null()),
+    )
 }
 
-impl Drop for Child {
-    /// A case that fails in the middle leaves no recorder to the next one, which would find the PMU taken.
-    fn drop(&mut self) {
-        // Where it has ended, neither does anything.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+/// The next line that it writes.
+fn line(recorder: &mut Recorder) -> Result<serde_json::Value> {
+    let end = Instant::now() + Duration::from_secs(30);
+    let out = recorder.output()?;
+    let mut line = Vec::new();
+    while line.last() != Some(&b'\n') {
+        let left = Timespec::try_from(end.saturating_duration_since(Instant::now()))?;
+        let mut wait = [PollFd::new(&*out, PollFlags::IN)];
+        ensure!(poll(&mut wait, Some(&left))? != 0, "no line in 30 s");
+        let mut byte = [0];
+        ensure!(out.read(&mut byte)? == 1, "it has said all");
+        line.extend(byte);
     }
+    Ok(serde_json::from_slice(&line)?)
 }

@@ -10,8 +10,7 @@ use rustix::process::Signal;
 
 use super::{accounted, end, pieces, wait_for, with, Commander};
 use crate::module;
-use crate::recording::{released, Seen, PAGE};
-use crate::recording::{Reader, Recorder, TraceFile};
+use crate::recording::{recover, released, Reader, Recorder, Seen, TraceFile, PAGE};
 
 pub(super) fn snapshots_by_signal(name: &str) -> Result<String> {
     let file = TraceFile::new(name);
@@ -89,11 +88,7 @@ pub(super) fn snapshots_by_command(name: &str) -> Result<String> {
     commander.answers(TIMES)?;
     recorder.kill()?;
     released()?;
-    let output = std::process::Command::new("auxrec")
-        .args(["recover", "--in-place"])
-        .arg(file.path())
-        .output()?;
-    ensure!(output.status.success(), "auxrec recover: {output:?}");
+    recover(file.path())?;
     let rings = pieces(file.path())?;
     ensure!(
         rings.iter().all(|pieces| pieces.len() == TIMES + 3),

@@ -11,8 +11,7 @@ use anyhow::{bail, ensure, Context, Result};
 use perfdata::{Event, RecordType};
 
 use crate::recorder::{accounted, end, pieces, size, wait_for, with, Commander, Steps};
-use crate::recording::{released, Seen, PAGE};
-use crate::recording::{Reader, Recorder, TraceFile};
+use crate::recording::{auxrec, released, said, Reader, Recorder, Seen, TraceFile, PAGE};
 use crate::workload;
 
 /// The cases, by their names.
@@ -211,14 +210,6 @@ fn sideband(name: &str, more: &[&str]) -> Result<String> {
     );
     ensure!(switches != 0, "when it runs is missing");
     ensure!(last != 0, "no record has a time");
-    let check = Command::new("auxrec")
-        .arg("check")
-        .arg(file.path())
-        .output()?;
-    ensure!(
-        check.status.success(),
-        "auxrec check ended with {}",
-        check.status
-    );
+    said(auxrec(["check"]).arg(file.path()))?;
     Ok(format!("{switches} switches of the program"))
 }

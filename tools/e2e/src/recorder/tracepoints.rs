@@ -18,11 +18,11 @@ use anyhow::{bail, ensure, Context, Result};
 use auxview::trace::Trace;
 use rustix::process::Signal;
 
-use crate::beside::{said, Case};
+use crate::beside::Case;
 use crate::ktap::Skip;
 use crate::module::{self, counter};
 use crate::recorder::wait_for;
-use crate::recording::{Reader, Recorder, TraceFile};
+use crate::recording::{auxrec, run, said, Reader, Recorder, TraceFile};
 use crate::soft_pt;
 use crate::workload::pin;
 
@@ -262,20 +262,14 @@ fn events() -> Result<String> {
             "CPU {cpu}: commits at {times:?}, AUX records at {records:?}"
         );
     }
-    let check = said(Command::new("auxrec").arg("check").arg(file.path()))?;
+    let check = said(auxrec(["check"]).arg(file.path()))?;
     ensure!(
         check.contains("tracefs, CPU 0: ") && check.contains("tracefs, CPU 1: "),
         "{check}"
     );
     ensure!(check.contains(" 0 problems"), "{check}");
     let svg = file.path().with_extension("svg");
-    said(
-        Command::new("auxrec")
-            .arg("report")
-            .arg(file.path())
-            .arg("--svg")
-            .arg(&svg),
-    )?;
+    said(auxrec(["report"]).arg(file.path()).arg("--svg").arg(&svg))?;
     let drawn = fs::read_to_string(&svg)?;
     fs::remove_file(&svg)?;
     ensure!(
@@ -342,11 +336,7 @@ fn losses() -> Result<String> {
         lost == missing && missing > EVENTS,
         "{missing} numbers are missing, and perf reports {lost}"
     );
-    let output = Command::new("auxrec")
-        .arg("check")
-        .arg("--json")
-        .arg(file.path())
-        .output()?;
+    let output = run(auxrec(["check", "--json"]).arg(file.path()))?;
     let found: serde_json::Value = serde_json::from_slice(&output.stdout)?;
     ensure!(
         output.status.code() == Some(3) && found["lost"]["events"]["times"] == missing,
@@ -360,9 +350,8 @@ fn losses() -> Result<String> {
 fn among_instructions() -> Result<String> {
     soft_pt::run(|| {
         let file = TraceFile::new("tracepoints among instructions");
-        let command = ["auxrec", "record", "-e", "soft_pt//u", "-m", "64,4096"];
-        let mut record = Command::new(command[0]);
-        record.args(&command[1..]).arg("-o").arg(file.path());
+        let mut record = auxrec(["record", "-e", "soft_pt//u", "-m", "64,4096", "-o"]);
+        record.arg(file.path());
         record.args([
             "--trace",
             "sched:sched_process_exec,sched:sched_process_exit,sched:sched_switch",

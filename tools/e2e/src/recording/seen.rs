@@ -5,12 +5,11 @@
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::PathBuf;
-use std::process::Command;
 
 use anyhow::{ensure, Context, Result};
 use pattern_codec::{Header, PACKET_UNIT};
 
-use super::TraceFile;
+use super::{auxrec, run, TraceFile};
 use crate::pattern;
 
 /// What is in a file.
@@ -31,11 +30,7 @@ impl Seen {
     /// Of a recording that went into several files.
     pub fn of_parts(paths: &[PathBuf]) -> Result<Self> {
         let (seen, expected) = Self::read(paths)?;
-        let output = Command::new("auxrec")
-            .arg("check")
-            .args(paths)
-            .output()
-            .context("cannot start auxrec")?;
+        let output = run(auxrec(["check"]).args(paths))?;
         ensure!(
             output.status.code() == Some(expected),
             "auxrec check ended with {} and not with {expected}: {}",

@@ -16,6 +16,7 @@ use super::{accounted, number, Instance, Log, ROOM};
 use crate::cases::many;
 use crate::module;
 use crate::recorder::wait_for;
+use crate::recording::{auxrec, run};
 
 /// What sets this guest apart from others: its kernel's command line, but for the last one.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
@@ -101,10 +102,7 @@ fn refused(commands: &[&[&str]], expected: &str) -> Result<()> {
 
 /// `auxrec doctor` says how far the kernel is locked down, and that this prevents `what`. It is right about modules.
 fn diagnosed(level: &str, what: &str) -> Result<()> {
-    let output = Command::new("auxrec")
-        .args(["doctor", "--json"])
-        .output()
-        .context("cannot start auxrec")?;
+    let output = run(&mut auxrec(["doctor", "--json"]))?;
     let report: Value = serde_json::from_slice(&output.stdout)
         .with_context(|| format!("doctor writes no JSON: {output:?}"))?;
     let findings = report["findings"].as_array();

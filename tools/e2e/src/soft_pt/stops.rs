@@ -22,6 +22,7 @@ use rustix::process::{kill_process, Pid, Signal};
 use crate::events::probe::{Probe, PATIENCE};
 use crate::ktap::Skip;
 use crate::module;
+use crate::recording::{auxrec, Recorder, TraceFile};
 use crate::soft_pt::traced;
 
 /// How a program behaves while it is traced.
@@ -133,22 +134,7 @@ impl Drop for Watch {
 /// Who traces it.
 enum Tracer {
     Probes(Vec<Probe>),
-    Recorder(Recorder),
-}
-
-/// `auxrec`, and what it writes.
-struct Recorder {
-    child: Child,
-    file: String,
-}
-
-impl Drop for Recorder {
-    fn drop(&mut self) {
-        // If it has not ended. Nothing more can be done about it.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        let _ = fs::remove_file(&self.file);
-    }
+    Recorder(Recorder, TraceFile),
 }
 
 impl Tracer {
@@ -176,14 +162,13 @@ impl Tracer {
     }
 
     fn recorder(watch: &Watch) -> Result<Self> {
-        let file = "/tmp/stops.data".to_owned();
-        let _ = fs::remove_file(&file);
-        let child = Command::new("auxrec")
-            .args(["record", "-q", "-e", "soft_pt/tsc/u", "-m", "16,16", "-o"])
-            .args([&file, "-p", &watch.id()?.to_string()])
-            .spawn()
-            .context("cannot start auxrec")?;
-        Ok(Self::Recorder(Recorder { child, file }))
+        let file = TraceFile::new("stops");
+        let recorder = Recorder::spawn(
+            auxrec(["record", "-q", "-e", "soft_pt/tsc/u", "-m", "16,16", "-o"])
+                .arg(file.path())
+                .args(["-p", &watch.id()?.to_string()]),
+        )?;
+        Ok(Self::Recorder(recorder, file))
     }
 
     /// Waits until something was traced.
@@ -200,11 +185,9 @@ impl Tracer {
                     }
                     sum > 1000
                 }
-                Self::Recorder(Recorder { child, file }) => {
-                    if let Some(status) = child.try_wait().context("cannot wait for auxrec")? {
-                        bail!("auxrec ended with {status}");
-                    }
-                    fs::metadata(file).is_ok_and(|file| file.len() > 16 * 1024)
+                Self::Recorder(recorder, file) => {
+                    recorder.runs()?;
+                    fs::metadata(file.path()).is_ok_and(|file| file.len() > 16 * 1024)
                 }
             };
             if some {
@@ -217,13 +200,11 @@ impl Tracer {
 
     /// Ends the recorder by a signal.
     fn signal(self, signal: Signal) -> Result<()> {
-        let Self::Recorder(mut recorder) = self else {
+        let Self::Recorder(recorder, _file) = self else {
             bail!("no recorder");
         };
-        let id = i32::try_from(recorder.child.id()).context("not a process")?;
-        let pid = Pid::from_raw(id).context("not a process")?;
-        kill_process(pid, signal).context("cannot send a signal")?;
-        let status = recorder.child.wait().context("cannot wait for auxrec")?;
+        recorder.signal(signal)?;
+        let status = recorder.ended()?;
         // 3: with losses, of which there may be some here.
         ensure!(
             signal == Signal::KILL || matches!(status.code(), Some(0 | 3)),

@@ -14,10 +14,8 @@ use perfdata::Event;
 use serde_json::Value;
 
 use super::{place, Victim, NOBODY, PROGRAM};
-use crate::beside::said;
 use crate::recorder::{pieces, wait_for};
-use crate::recording::PAGE;
-use crate::recording::{Ended, Reader, Recorder, TraceFile};
+use crate::recording::{auxrec, said, Ended, Reader, Recorder, TraceFile, PAGE};
 use crate::workload::CALLS;
 
 const PROBES: &str = "/sys/kernel/tracing/uprobe_events";
@@ -346,8 +344,7 @@ pub(super) fn refused() -> Result<String> {
     let record = ["record", "-e", "soft_pt//u", "-o", path];
     let trigger = [&["--trigger", "main"], &workload[..]].concat();
     ends(
-        Command::new("auxrec")
-            .args(record)
+        auxrec(record)
             .arg("-S")
             .args(&trigger)
             .uid(NOBODY)

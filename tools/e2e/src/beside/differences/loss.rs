@@ -13,7 +13,7 @@ use super::Tool::{Auxrec, Perf};
 use super::{both, of_each, perf_reads, until, CPU};
 use crate::hotplug::{of_cpu, switch};
 use crate::recorder::{size, wait_for};
-use crate::recording::{Reader, TraceFile};
+use crate::recording::{auxrec, said, Reader, TraceFile};
 
 /// Of a file.
 fn of_pieces(read: Option<usize>) -> String {
@@ -178,11 +178,7 @@ pub(super) fn killed() -> Result<String> {
         waited?;
         let before = perf_reads(file.path())?;
         let there = std::fs::read(file.path())?;
-        let output = Command::new("auxrec")
-            .arg("recover")
-            .arg(file.path())
-            .output()?;
-        ensure!(output.status.success(), "auxrec recover: {output:?}");
+        said(auxrec(["recover"]).arg(file.path()))?;
         let recovered = auxview::recover::beside(file.path());
         let after = perf_reads(&recovered)?;
         ensure!(

@@ -4,17 +4,15 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::{ensure, Context, Result};
 use perfdata::Event;
 use rustix::process::Signal;
 
 use super::{instance, numbers, record, script, write, write_numbers, Line, FIELDS};
-use crate::beside::said;
 use crate::module::{self, counter};
 use crate::recorder::{wait_for, Commander};
-use crate::recording::{Reader, Recorder, TraceFile};
+use crate::recording::{recover, Reader, Recorder, TraceFile};
 
 /// The times of the AUX records of a file that have trace, ns.
 fn aux_times(file: &Path) -> Result<Vec<u64>> {
@@ -166,8 +164,7 @@ pub fn killed() -> Result<String> {
         left.exists() && files.len() == 2,
         "left: {left:?} and {files:?}"
     );
-    let mut recover = Command::new("auxrec");
-    said(recover.args(["recover", "--in-place"]).arg(file.path()))?;
+    recover(file.path())?;
     let lines = script(
         file.path(),
         &["--ns", "--no-itrace", "-F", "cpu,time,event"],
