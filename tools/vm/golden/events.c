@@ -134,10 +134,10 @@ static uint64_t append(int fd, uint64_t at, uint32_t type, const uint64_t *words
 static void trace(int fd)
 {
 	const char *path = getenv("EVENTS_TRACE");
-	const char *is_raw = getenv("EVENTS_RAW");
+	const char *coresight = getenv("EVENTS_CORESIGHT");
 	char bytes[4096];
 	struct perf_event_mmap_page *page;
-	uint64_t head = 0, id, cpu;
+	uint64_t head = 0, id, cpu, sink, flags = 0;
 	int file;
 	ssize_t len;
 
@@ -152,14 +152,19 @@ static void trace(int fd)
 		close(file);
 		if (len <= 0 || pwrite(fd, bytes, len, page->aux_offset) != len)
 			abort();
-		if (is_raw) {
-			/* Version 0.1: the sink, one of each CPU as with TRBE, and the CPU's trace ID. */
+		if (coresight) {
 			cpu = events[fd].cpu < 0 ? 0 : events[fd].cpu;
-			id = 1ull << 56 | (0x100 + cpu) << 8 | (0x10 + 2 * cpu);
+			/* One of each CPU, as with TRBE, or one for all. */
+			sink = 0x200;
+			if (!strcmp(coresight, "raw")) {
+				flags = PERF_AUX_FLAG_CORESIGHT_FORMAT_RAW;
+				sink = 0x100 + cpu;
+			}
+			/* Version 0.1: the sink, and the CPU's trace ID. */
+			id = 1ull << 56 | sink << 8 | (0x10 + 2 * cpu);
 			head = append(fd, head, PERF_RECORD_AUX_OUTPUT_HW_ID, &id, 1);
 		}
-		head = append(fd, head, PERF_RECORD_AUX,
-			      (uint64_t[]){ 0, len, is_raw ? PERF_AUX_FLAG_CORESIGHT_FORMAT_RAW : 0 }, 3);
+		head = append(fd, head, PERF_RECORD_AUX, (uint64_t[]){ 0, len, flags }, 3);
 		page->aux_head = len;
 		page->data_head = head;
 		events[fd].is_full = 1;

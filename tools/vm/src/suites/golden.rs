@@ -164,6 +164,16 @@ impl Both<'_> {
                     "of {file} perf prints AUXTRACE_INFO {info:?}, trace {trace:?}, samples {samples:?}"
                 )));
             }
+            let framed = row.trace().is_some_and(|w| w.coresight == Some("framed"));
+            let of_cpu = |id: &str| {
+                text.lines()
+                    .any(|line| line.contains(id) && line.contains("I_TRACE_ON"))
+            };
+            if framed && !trace::IDS.iter().all(|id| of_cpu(&format!("ID:{id:x}"))) {
+                return Ok(Err(format!(
+                    "perf finds no packets of each CPU in the frames of {file}"
+                )));
+            }
             printed.push((info, trace, samples));
         }
         Ok(match printed.first() == printed.last() {
@@ -190,13 +200,11 @@ impl Both<'_> {
             .args(["-m", "32K,64K", "-o"])
             .arg(&path)
             .args(["--", "/bin/true"]);
-        if let Some((bytes, is_raw)) = row.trace() {
+        if let Some(written) = row.trace() {
             let trace = self.dir.join("trace");
-            fs::write(&trace, bytes).on("write", &trace)?;
+            fs::write(&trace, written.bytes).on("write", &trace)?;
             recorder.env("EVENTS_TRACE", trace);
-            if is_raw {
-                recorder.env("EVENTS_RAW", "1");
-            }
+            recorder.envs(written.coresight.map(|how| ("EVENTS_CORESIGHT", how)));
         }
         Ok(match self.log.status(&mut recorder)?.success() {
             true => Some(fs::read(&path).on("read", &path)?),

@@ -3,7 +3,7 @@
 //! What is recorded on described machines.
 
 use super::machine::{Arch, Change};
-use super::trace;
+use super::trace::{self, Written};
 
 /// A recording.
 pub(super) struct Row {
@@ -50,7 +50,7 @@ impl Row {
     }
 
     /// What its units write, see [`trace::of`]. Without a request no snapshot is taken.
-    pub fn trace(&self) -> Option<(&'static [u8], bool)> {
+    pub fn trace(&self) -> Option<Written> {
         trace::of(self.event()).filter(|_| !self.args.contains(&"-S"))
     }
 

@@ -2,6 +2,9 @@
 
 //! A few packets of each unit, which both recordings hold. No unit wrote them.
 
+use std::borrow::Cow;
+use std::iter::repeat;
+
 /// Records of loads, with time stamps: address of the instruction, kind of operation, events, latency, address of the data, source of the
 /// data, time.
 #[rustfmt::skip]
@@ -34,6 +37,9 @@ const ETM: &[u8] = &[
     0x04, 0x04, 0x04,
 ];
 
+/// A packet of CoreSight.
+const TRACE_ON: u8 = 0x04;
+
 /// Of one transaction: eight words.
 #[rustfmt::skip]
 const PTT: &[u8] = &[
@@ -63,16 +69,72 @@ const BTS: &[u8] = &[
     0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
 ];
 
-/// What an event of this PMU writes, and whether its AUX records say that it is of one CPU's trace unit, without frames.
-pub(super) fn of(event: &str) -> Option<(&'static [u8], bool)> {
+/// The trace IDs of two CPUs whose trace goes into one sink: `events.c` gives CPU n the ID `0x10 + 2 * n`.
+pub(super) const IDS: [u8; 2] = [0x14, 0x16];
+
+/// Data bytes of a frame that begins with an ID.
+const DATA: usize = 14;
+
+/// The trace of CoreSight as a sink that several CPUs share has it: in frames of 16 bytes, here each with the trace of one CPU.
+///
+/// Reference: Arm CoreSight Architecture Specification, "Trace formats", frames.
+fn framed(trace: &[u8]) -> Vec<u8> {
+    // A trace on packet more or fewer makes no difference.
+    let padded = trace.len().next_multiple_of(DATA);
+    let bytes: Vec<u8> = trace
+        .iter()
+        .copied()
+        .chain(repeat(TRACE_ON))
+        .take(padded)
+        .collect();
+    let mut frames = Vec::new();
+
+    for id in IDS {
+        for data in bytes.chunks(DATA) {
+            let mut frame = vec![id << 1 | 1];
+            let mut lowest = 0;
+
+            frame.extend(data);
+            // In a byte at an even place the lowest bit tells an ID from data. That of data is in the last byte.
+            for (bit, byte) in frame.iter_mut().step_by(2).enumerate().skip(1) {
+                lowest |= (*byte & 1) << bit;
+                *byte &= !1;
+            }
+            frame.push(lowest);
+            frames.extend(frame);
+        }
+    }
+    frames
+}
+
+/// What an event writes.
+pub(super) struct Written {
+    pub bytes: Cow<'static, [u8]>,
+    /// What `events.c` is told of CoreSight: "raw" if each CPU has a sink, "framed" if CPUs share one.
+    pub coresight: Option<&'static str>,
+}
+
+/// What this event writes.
+pub(super) fn of(event: &str) -> Option<Written> {
     let all = [
-        ("arm_spe", SPE, false),
-        ("cs_etm", ETM, true),
-        ("hisi_ptt", PTT, false),
-        ("intel_pt", PT, false),
-        ("intel_bts", BTS, false),
+        ("arm_spe", SPE),
+        ("cs_etm", ETM),
+        ("hisi_ptt", PTT),
+        ("intel_pt", PT),
+        ("intel_bts", BTS),
     ];
-    let mut all = all.into_iter();
-    let (_, bytes, is_raw) = all.find(|(name, ..)| event.starts_with(name))?;
-    Some((bytes, is_raw))
+    let (_, bytes) = all.into_iter().find(|(name, _)| event.starts_with(name))?;
+    let is_coresight = event.starts_with("cs_etm");
+
+    Some(if is_coresight && event.contains("@tmc_etr0") {
+        Written {
+            bytes: framed(bytes).into(),
+            coresight: Some("framed"),
+        }
+    } else {
+        Written {
+            bytes: bytes.into(),
+            coresight: is_coresight.then_some("raw"),
+        }
+    })
 }
