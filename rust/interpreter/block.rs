@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Decoded instructions, kept by their address and compared with the text each time.
+//! Decoded instructions, kept by their address. Their text is compared before they are executed.
 
 use crate::{
-    decode::{Text, LEN_MAX, PLACES},
+    decode::{Next, Text, LEN_MAX, PLACES},
     execute::Task,
     op::Op,
     Machine, Observer,
 };
 use core::ops::ControlFlow;
+
+/// No pass.
+const NEVER: u64 = u64::MAX;
 
 /// Instructions in a block, at most.
 const OPS: usize = 16;
@@ -41,6 +44,10 @@ pub struct Block {
     used: usize,
     /// What belongs to it of the first word, and of the last.
     masks: [u64; 2],
+    /// The [pass](Machine::pass) in which its text was read or compared last.
+    compared: u64,
+    /// The pass in which its text was read.
+    filled: u64,
     /// Whether an observer has its text.
     told: bool,
     /// The words that were read.
@@ -58,6 +65,8 @@ impl Block {
         count: 0,
         used: 0,
         masks: [0; 2],
+        compared: NEVER,
+        filled: NEVER,
         told: false,
         read: 0,
         words: [0; PLACES],
@@ -90,13 +99,31 @@ impl Block {
         }
     }
 
+    /// Whether it was executed in this pass, and is still what the memory has at `ip`, without a look at the text.
+    #[inline]
+    pub(crate) fn is_still_at(&self, ip: u64, pass: u64, machine: &mut impl Machine) -> bool {
+        let last = ip.wrapping_add(self.len).wrapping_sub(1);
+
+        self.first == ip && self.compared == pass && machine.is_settled(ip, last)
+    }
+
     /// Whether it is what the memory has at `ip` now.
     #[inline]
-    pub(crate) fn is_at(&self, ip: u64, machine: &mut impl Machine) -> bool {
-        match self.words.get(..self.used) {
+    pub(crate) fn is_at(&mut self, ip: u64, pass: u64, machine: &mut impl Machine) -> bool {
+        self.first == ip && self.compare(pass, machine)
+    }
+
+    #[inline]
+    fn compare(&mut self, pass: u64, machine: &mut impl Machine) -> bool {
+        let is_there = match self.words.get(..self.used) {
             Some([]) | None => false,
-            Some(words) => self.first == ip && machine.has_text(ip & !7, words, self.masks),
+            Some(words) => machine.has_text(self.first & !7, words, self.masks),
+        };
+
+        if is_there {
+            self.compared = pass;
         }
+        is_there
     }
 
     /// Forgets the block if an observer has its text, so that the observer gets it again. Needed when another
@@ -140,22 +167,28 @@ impl Block {
 
     /// Becomes what the memory has at `ip`. Whether it is generated code, perhaps.
     #[cold]
-    pub(crate) fn fill(&mut self, ip: u64, machine: &mut impl Machine) -> bool {
+    pub(crate) fn fill(&mut self, ip: u64, pass: u64, machine: &mut impl Machine) -> bool {
         // INVARIANT: Nothing was decoded from the words.
         self.first = ip;
         self.len = 0;
         self.count = 0;
         self.told = false;
+        self.compared = pass;
+        self.filled = pass;
         self.read = read(ip & !7, &mut self.words, machine);
         self.decode(machine)
     }
 
     /// Decodes more of it, if the memory has it still. Whether it is generated code, perhaps.
     #[cold]
-    pub(crate) fn grow(&mut self, machine: &mut impl Machine) -> Option<bool> {
+    pub(crate) fn grow(&mut self, pass: u64, machine: &mut impl Machine) -> Option<bool> {
         let is_generated = self.decode(machine);
+        let end = self.first.wrapping_add(self.len);
 
-        if self.is_at(self.first, machine) {
+        // What was compared is less.
+        if self.filled == pass && machine.is_settled(self.first, end.wrapping_sub(1))
+            || self.compare(pass, machine)
+        {
             return Some(is_generated);
         }
         *self = Self::EMPTY;
@@ -199,21 +232,22 @@ impl Block {
         let mut end = Op::EMPTY;
 
         for place in self.ops.get_mut(self.count..).unwrap_or(&mut []) {
-            if place.decode_at(text, at).is_none() {
+            let Some(next) = place.decode_at(text, at) else {
                 break;
-            }
+            };
+
             count = count.wrapping_add(1);
             at = at.wrapping_add(place.len.into());
             place.end = small(at.wrapping_sub(start));
             place.count = count;
-            if place.what.is_branch_or_ends() {
-                if place.what.ends() {
-                    break;
-                }
-                if !at_once {
+            match next {
+                Next::Behind => {}
+                Next::Branch if at_once => {}
+                Next::Branch => {
                     end = Op::MORE;
                     break;
                 }
+                Next::End => break,
             }
         }
         self.end_at(count.into(), at.wrapping_sub(start), end);

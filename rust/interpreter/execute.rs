@@ -31,8 +31,6 @@ pub(crate) enum Stop {
     Enough,
     /// It was a branch that does not lead away, and the observer wants no more.
     Passed,
-    /// It has written over code that was decoded.
-    Rewritten,
     /// It is executed again: more of a string is left.
     Again,
     /// It is left to the processor: nothing has changed.
@@ -58,10 +56,10 @@ pub(crate) struct Task<'a, M, O> {
     pub(crate) flags: Flags,
     pub(crate) machine: &'a mut M,
     pub(crate) observer: &'a mut O,
-    /// Whether an instruction may have stored to the block.
-    rewritten: bool,
     /// Instructions that were executed before the block.
     pub(crate) executed: u64,
+    /// [`Machine::pass()`].
+    pub(crate) pass: u64,
 }
 
 impl<'a, M: Machine, O: Observer> Task<'a, M, O> {
@@ -72,12 +70,12 @@ impl<'a, M: Machine, O: Observer> Task<'a, M, O> {
             *to = from;
         }
         Self {
+            pass: machine.pass(),
             general,
             ip: registers.ip,
             flags: Flags::new(registers.flags),
             machine,
             observer,
-            rewritten: false,
             executed: 0,
         }
     }
@@ -99,12 +97,12 @@ impl<'a, M: Machine, O: Observer> Task<'a, M, O> {
     /// `left` how many. Returns why it has stopped, and the address of the last instruction.
     #[inline]
     pub(crate) fn execute(&mut self, block: &Block, left: &mut u64) -> (Stop, u64) {
-        let (op, stop) = match block.limited(0, *left) {
+        let (last, stop) = match block.limited(0, *left) {
             None => self.run(&block.ops),
             Some(count) => self.run_some(block, 0, count),
         };
 
-        self.stopped(block, op, stop, left)
+        self.stopped(block, last, stop, left)
     }
 
     /// As [`execute`](Self::execute), for a block that has become longer behind its first `start` instructions, which
@@ -115,17 +113,41 @@ impl<'a, M: Machine, O: Observer> Task<'a, M, O> {
         self.ip = block.first;
         self.executed = self.executed.wrapping_sub(before);
         *left = left.wrapping_add(before);
-        let (op, stop) = match block.limited(start, *left) {
-            None => self.run(block.ops.get(start..).unwrap_or(&[])),
+        let (last, stop) = match block.limited(start, *left) {
+            None => {
+                let (last, stop) = self.run(block.ops.get(start..).unwrap_or(&[]));
+                (last.wrapping_add(start), stop)
+            }
             Some(count) => self.run_some(block, start, count),
         };
 
-        self.stopped(block, op, stop, left)
+        self.stopped(block, last, stop, left)
     }
 
-    /// What follows `op`: see [`execute`](Self::execute).
-    #[inline]
-    fn stopped(&mut self, block: &Block, op: &Op, stop: Stop, left: &mut u64) -> (Stop, u64) {
+    /// What follows the instruction at this place in the block: see [`execute`](Self::execute).
+    #[inline(always)]
+    fn stopped(&mut self, block: &Block, last: usize, stop: Stop, left: &mut u64) -> (Stop, u64) {
+        if stop != Stop::Branched {
+            return self.stopped_otherwise(block, last, stop, left);
+        }
+        // Short.
+        let done = u64::try_from(last).unwrap_or(0).wrapping_add(1);
+
+        self.executed = self.executed.wrapping_add(done);
+        *left = left.wrapping_sub(done);
+        (stop, self.ip)
+    }
+
+    /// As [`stopped`](Self::stopped), if that has not led to another block.
+    #[inline(never)]
+    fn stopped_otherwise(
+        &mut self,
+        block: &Block,
+        last: usize,
+        stop: Stop,
+        left: &mut u64,
+    ) -> (Stop, u64) {
+        let op = block.ops.get(last).unwrap_or(&Op::EMPTY);
         let mut done = u64::from(op.count);
         let next = || block.first.wrapping_add(op.end.into());
         let from = || next().wrapping_sub(op.len.into());
@@ -143,39 +165,40 @@ impl<'a, M: Machine, O: Observer> Task<'a, M, O> {
         (stop, from())
     }
 
-    /// Executes instructions, up to the first one behind which another is next: which one, and why.
+    /// Executes instructions, up to the first one behind which another is next: its place, and why.
     #[inline]
-    fn run<'b>(&mut self, ops: &'b [Op]) -> (&'b Op, Stop) {
-        self.rewritten = false;
+    fn run(&mut self, ops: &[Op]) -> (usize, Stop) {
+        let mut at = 0_usize;
+
         // The compiler unrolls this, and no loop whose length it does not know.
         let (fours, rest) = ops.split_at(ops.len() & !3);
 
         for four in fours.chunks_exact(4) {
             for op in four {
                 if let Err(stop) = frequent::run(self, op) {
-                    return (op, stop);
+                    return (at, stop);
                 }
+                at = at.wrapping_add(1);
             }
         }
         for op in rest {
             if let Err(stop) = frequent::run(self, op) {
-                return (op, stop);
+                return (at, stop);
             }
+            at = at.wrapping_add(1);
         }
-        (ops.last().unwrap_or(&Op::EMPTY), Stop::End)
+        (at.saturating_sub(1), Stop::End)
     }
 
     /// As [`run`](Self::run), for the instructions from `start` to in front of `end`.
     #[cold]
-    fn run_some<'b>(&mut self, block: &'b Block, start: usize, end: usize) -> (&'b Op, Stop) {
+    fn run_some(&mut self, block: &Block, start: usize, end: usize) -> (usize, Stop) {
         let ops = block.ops.get(start..end).unwrap_or(&[]);
 
         match self.run(ops) {
-            (_, Stop::End) => {
-                let last = end.checked_sub(1).and_then(|last| block.ops.get(last));
-                (last.unwrap_or(&Op::EMPTY), Stop::Limit)
-            }
-            stopped => stopped,
+            // If there is no instruction, there is none at this place, either.
+            (_, Stop::End) => (end.wrapping_sub(1), Stop::Limit),
+            (last, stop) => (last.wrapping_add(start), stop),
         }
     }
 
@@ -228,16 +251,6 @@ impl<'a, M: Machine, O: Observer> Task<'a, M, O> {
             Ok(())
         } else {
             Err(Stop::Passed)
-        }
-    }
-
-    /// The end of an instruction that may have written to memory.
-    #[inline]
-    pub(crate) fn stored(&self) -> Done {
-        if self.rewritten {
-            Err(Stop::Rewritten)
-        } else {
-            Ok(())
         }
     }
 
@@ -309,60 +322,40 @@ impl<'a, M: Machine, O: Observer> Task<'a, M, O> {
         self.machine.load(address, width).ok_or(Stop::Left)
     }
 
+    /// Loads a register, of which the bits above the number become 0.
+    #[inline]
+    pub(crate) fn load_to(&mut self, place: Place, address: u64, width: Width) -> Done {
+        let Some(register) = self.general.get_mut(place.index()) else {
+            return Err(Stop::Left);
+        };
+
+        *register = self.machine.load(address, width).ok_or(Stop::Left)?;
+        Ok(())
+    }
+
     #[inline]
     pub(crate) fn store(&mut self, address: u64, width: Width, value: u64) -> Done {
-        self.stores_at(address);
+        self.store_to(address)?;
         self.machine.store(address, width, value).ok_or(Stop::Left)
     }
 
-    /// Something is written at this address.
+    /// Whether the interpreter may write to this address: the processor writes what can be in the block that is executed.
     #[inline]
-    pub(crate) fn stores_at(&mut self, address: u64) {
-        if self.reaches(address) {
-            self.rewritten = true;
-        }
-    }
-
-    /// Whether what is written at this address can be in the block.
-    #[inline]
-    fn reaches(&self, address: u64) -> bool {
-        address.wrapping_sub(self.ip).wrapping_add(STORE_MAX) < REACH
-    }
-
-    /// As [`store`](Self::store). Returns the end of an instruction that has stored nothing else.
-    #[inline]
-    pub(crate) fn store_last(
-        &mut self,
-        address: u64,
-        width: Width,
-        value: u64,
-    ) -> Result<Done, Stop> {
-        let end = self.end_of_store(address);
-
-        self.machine
-            .store(address, width, value)
-            .ok_or(Stop::Left)?;
-        Ok(end)
-    }
-
-    /// The end of an instruction that stores at this address.
-    #[inline]
-    pub(crate) fn end_of_store(&self, address: u64) -> Done {
-        if self.reaches(address) {
-            Err(Stop::Rewritten)
+    pub(crate) fn store_to(&self, address: u64) -> Done {
+        if address.wrapping_sub(self.ip).wrapping_add(STORE_MAX) < REACH {
+            Err(Stop::Left)
         } else {
             Ok(())
         }
     }
 
-    /// Returns the end of an instruction that has stored nothing else.
     #[inline]
-    pub(crate) fn push(&mut self, value: u64) -> Result<Done, Stop> {
+    pub(crate) fn push(&mut self, value: u64) -> Done {
         let sp = self.at(Place::Sp).wrapping_sub(8);
-        let end = self.store_last(sp, Width::B8, value)?;
 
+        self.store(sp, Width::B8, value)?;
         self.set(Place::Sp, sp);
-        Ok(end)
+        Ok(())
     }
 }
 

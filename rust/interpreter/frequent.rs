@@ -214,14 +214,12 @@ fn to_memory<C: Compute, W: Wide, M: Machine, O: Observer>(
         0
     };
     let result = C::result(a, b);
-    let end = if C::WRITES {
-        task.store_last(address, W::WIDTH, result)?
-    } else {
-        Ok(())
-    };
 
+    if C::WRITES {
+        task.store(address, W::WIDTH, result)?;
+    }
     C::flags(&mut task.flags, W::WIDTH, a, b, result);
-    end
+    Ok(())
 }
 
 fn reg_reg<C: Compute, W: Wide, M: Machine, O: Observer>(
@@ -272,10 +270,7 @@ fn zero_reg<F: Wide, M: Machine, O: Observer>(task: &mut Task<'_, M, O>, op: &Op
 }
 
 fn zero_mem<F: Wide, M: Machine, O: Observer>(task: &mut Task<'_, M, O>, op: &Op) -> Done {
-    let value = task.load(task.effective(op), F::WIDTH)?;
-
-    task.set(op.target, value);
-    Ok(())
+    task.load_to(op.target, task.effective(op), F::WIDTH)
 }
 
 /// MOVSXD to 8 bytes.
@@ -333,12 +328,11 @@ fn vector_load<P: Part, M: Machine, O: Observer>(task: &mut Task<'_, M, O>, op: 
 
 fn vector_store<P: Part, M: Machine, O: Observer>(task: &mut Task<'_, M, O>, op: &Op) -> Done {
     let address = vector_address(task, op)?;
-    let end = task.end_of_store(address);
 
+    task.store_to(address)?;
     task.machine
         .store_vector(op.source.number(), address, P::HOW)
-        .ok_or(Stop::Left)?;
-    end
+        .ok_or(Stop::Left)
 }
 
 /// A shift of a register by an immediate or `cl`.
@@ -437,10 +431,8 @@ fn nop<M: Machine, O: Observer>(_task: &mut Task<'_, M, O>, _op: &Op) -> Done {
 /// MOV from memory, without an index.
 fn load<W: Wide, M: Machine, O: Observer>(task: &mut Task<'_, M, O>, op: &Op) -> Done {
     let address = op.displacement.wrapping_add(task.at(op.base));
-    let value = task.load(address, W::WIDTH)?;
 
-    task.set(op.target, value);
-    Ok(())
+    task.load_to(op.target, address, W::WIDTH)
 }
 
 /// MOV to memory, without an index.
@@ -448,11 +440,11 @@ fn store<W: Wide, M: Machine, O: Observer>(task: &mut Task<'_, M, O>, op: &Op) -
     let address = op.displacement.wrapping_add(task.at(op.base));
     let value = task.at(op.source) & W::WIDTH.mask();
 
-    task.store_last(address, W::WIDTH, value)?
+    task.store(address, W::WIDTH, value)
 }
 
 fn push<M: Machine, O: Observer>(task: &mut Task<'_, M, O>, op: &Op) -> Done {
-    task.push(task.at(op.source))?
+    task.push(task.at(op.source))
 }
 
 fn pop<M: Machine, O: Observer>(task: &mut Task<'_, M, O>, op: &Op) -> Done {
@@ -482,9 +474,7 @@ fn jump_if<const CONDITION: u8, M: Machine, O: Observer>(
 }
 
 fn call<M: Machine, O: Observer>(task: &mut Task<'_, M, O>, op: &Op) -> Done {
-    // What is next is compared in any case.
-    let _ = task.push(task.next(op))?;
-
+    task.push(task.next(op))?;
     task.branch(Branch::Call, op, op.imm)
 }
 
@@ -505,18 +495,14 @@ fn jump_reg<M: Machine, O: Observer>(task: &mut Task<'_, M, O>, op: &Op) -> Done
 fn call_reg<M: Machine, O: Observer>(task: &mut Task<'_, M, O>, op: &Op) -> Done {
     let target = to(task.at(op.source))?;
 
-    // What is next is compared in any case.
-    let _ = task.push(task.next(op))?;
-
+    task.push(task.next(op))?;
     task.branch(Branch::IndirectCall, op, target)
 }
 
 fn call_mem<M: Machine, O: Observer>(task: &mut Task<'_, M, O>, op: &Op) -> Done {
     let target = to(task.load(task.effective(op), Width::B8)?)?;
 
-    // What is next is compared in any case.
-    let _ = task.push(task.next(op))?;
-
+    task.push(task.next(op))?;
     task.branch(Branch::IndirectCall, op, target)
 }
 

@@ -10,7 +10,9 @@
 //! the state of the processor.
 //!
 //! Each access to memory is one access of the instruction's width, in the order of the program. Code is
-//! compared with the memory each time before it is executed, block by block, so that code may change.
+//! compared with the memory each time before it is executed, block by block, so that code may change; but for
+//! code of which the [`Machine`] says that it has not changed. A store to the block that is executed is left
+//! to the processor.
 //!
 //! The crate is `no_std`, calls no kernel function, allocates nothing and has no `unsafe`. No function
 //! panics. It is built by kbuild into each module that uses it, and by cargo for tools.
@@ -34,7 +36,7 @@ mod place;
 mod rare;
 mod vector;
 
-use core::ops::ControlFlow;
+use core::{hint::black_box, ops::ControlFlow};
 use execute::{Stop, Task};
 use flags::Flags;
 use op::{Op, What};
@@ -87,6 +89,18 @@ pub trait Machine {
 
     /// Whether the text there is these words, but for bits that are not in the first and in the last mask.
     fn has_text(&mut self, address: u64, words: &[u64], masks: [u64; 2]) -> bool;
+
+    /// A number that this call of [`run`] has, and no call before with the same blocks.
+    fn pass(&self) -> u64 {
+        0
+    }
+
+    /// Whether the text between these addresses can be executed, and nobody can have written to it since this call of
+    /// [`run`] began: neither another CPU nor the code itself, at these addresses or at others.
+    fn is_settled(&mut self, first: u64, last: u64) -> bool {
+        let _ = (first, last);
+        false
+    }
 
     /// Whether a decoder needs the text of the code there because no file has it.
     fn is_generated(&mut self, first: u64, last: u64) -> bool {
@@ -185,7 +199,7 @@ pub enum Branch {
 /// `executed` is how many instructions this call of [`run`] has executed. It includes a branch, and not a PTWRITE.
 pub trait Observer {
     /// Instructions from `first` to in front of `end` are next. On [`ControlFlow::Break`] they are not
-    /// executed.
+    /// executed; else the observer may not be asked again when this call of [`run`] comes back to them.
     fn enters(&mut self, first: u64, end: u64) -> ControlFlow<()> {
         let _ = (first, end);
         ControlFlow::Continue(())
@@ -314,22 +328,31 @@ pub fn run(
     let mask = mask(blocks.len());
 
     let ended = loop {
-        if left == 0 {
-            break Ended::Limit;
-        }
         let ip = task.ip;
         let Some(block) = blocks.get_mut(place(ip) & mask) else {
             break Ended::Left;
         };
 
-        if !block.is_at(ip, task.machine) {
-            if let Err(ended) = decode(block, &mut task, &mut decoded) {
+        if !block.is_still_at(ip, task.pass, task.machine) {
+            if block.is_at(ip, task.pass, task.machine) {
+                if let Err(ended) = enter(block, &mut task) {
+                    break ended;
+                }
+            } else if left == 0 {
+                break Ended::Limit;
+            } else if let Err(ended) = decode(block, &mut task, &mut decoded) {
                 break ended;
             }
-        } else if let Err(ended) = enter(block, &mut task) {
-            break ended;
         }
-        let mut stopped = task.execute(block, &mut left);
+        let mut stopped = loop {
+            // Else the compiler computes the addresses of all instructions in front of this loop.
+            let stopped = task.execute(black_box(&*block), &mut left);
+
+            // Most often a loop of the program is a block.
+            if stopped.0 != Stop::Branched || !block.is_still_at(task.ip, task.pass, task.machine) {
+                break stopped;
+            }
+        };
         if stopped.0 == Stop::Branched {
             continue;
         }
@@ -337,7 +360,7 @@ pub fn run(
             stopped = more(block, &mut task, &mut left, &mut decoded);
         }
         match stopped {
-            (Stop::End | Stop::More | Stop::Branched | Stop::Rewritten, _) => {}
+            (Stop::End | Stop::More | Stop::Branched, _) => {}
             (Stop::Limit, _) => break Ended::Limit,
             (Stop::Refused, _) => break Ended::Refused,
             (Stop::Again, _) => left = left.saturating_sub(rare::STRING_MAX),
@@ -378,7 +401,7 @@ fn decode<M: Machine, O: Observer>(
     if *decoded >= DECODED_MAX {
         return Err(Ended::Limit);
     }
-    let is_generated = block.fill(task.ip, task.machine);
+    let is_generated = block.fill(task.ip, task.pass, task.machine);
 
     *decoded = decoded.wrapping_add(block.count);
     enter(block, task)?;
@@ -398,7 +421,7 @@ fn more<M: Machine, O: Observer>(
 ) -> (Stop, u64) {
     let (start, len) = (block.count, block.len);
 
-    let Some(is_generated) = block.grow(task.machine) else {
+    let Some(is_generated) = block.grow(task.pass, task.machine) else {
         return (Stop::End, task.ip);
     };
     let end = block.first.wrapping_add(block.len);

@@ -31,6 +31,7 @@ impl<M: Machine, O: Observer> Task<'_, M, O> {
         if address & width.bytes().wrapping_sub(1) != 0 {
             return Err(Stop::Left);
         }
+        self.store_to(address)?;
         for _ in 0..TRIES {
             let old = self.load(address, width)?;
             let after = self.after(op, locked, old);
@@ -41,7 +42,6 @@ impl<M: Machine, O: Observer> Task<'_, M, O> {
                 Some(false) => continue,
                 Some(true) => {}
             }
-            self.stores_at(address);
             if let Some((place, value)) = after.register {
                 self.put(place, width, value);
             }

@@ -381,23 +381,6 @@ impl What {
         )
     }
 
-    /// Whether it [is a branch](Self::is_branch) or [ends](Self::ends) a block.
-    #[inline]
-    pub(crate) const fn is_branch_or_ends(self) -> bool {
-        matches!(
-            self,
-            Self::Jump
-                | Self::JumpIf(_)
-                | Self::JumpIfCx
-                | Self::Call
-                | Self::IndirectJump
-                | Self::IndirectCall
-                | Self::Return
-                | Self::Stos(_)
-                | Self::Movs(_)
-        )
-    }
-
     /// Whether it ends a block: a branch that does not lead to the next instruction, and what can be executed
     /// again.
     pub(crate) const fn ends(self) -> bool {

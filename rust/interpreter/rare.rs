@@ -229,7 +229,7 @@ impl<M: Machine, O: Observer> Task<'_, M, O> {
             }
             What::Push => {
                 let value = self.source(op, Width::B8)?;
-                return self.push(value)?;
+                self.push(value)?;
             }
             What::Pop => {
                 let sp = self.at(Place::Sp);
@@ -247,9 +247,7 @@ impl<M: Machine, O: Observer> Task<'_, M, O> {
             }
             What::Jump => return self.branch(Branch::Jump, op, op.imm),
             What::Call => {
-                // What is next is compared in any case.
-                let _ = self.push(self.next(op))?;
-
+                self.push(self.next(op))?;
                 return self.branch(Branch::Call, op, op.imm);
             }
             What::Return => {
@@ -264,13 +262,11 @@ impl<M: Machine, O: Observer> Task<'_, M, O> {
             }
             What::IndirectCall => {
                 let target = to(self.source(op, Width::B8)?)?;
-                // What is next is compared in any case.
-                let _ = self.push(self.next(op))?;
-
+                self.push(self.next(op))?;
                 return self.branch(Branch::IndirectCall, op, target);
             }
         }
-        self.stored()
+        Ok(())
     }
 
     /// A branch that leads to its target if the condition holds.

@@ -118,7 +118,7 @@ impl<M: Machine, O: Observer> Task<'_, M, O> {
                 .ok_or(Stop::Left)
         } else if target.is_memory() {
             let address = self.vector_address(op, how, aligned)?;
-            self.stores_at(address);
+            self.store_to(address)?;
             self.machine
                 .store_vector(source.number(), address, how)
                 .ok_or(Stop::Left)

@@ -73,12 +73,38 @@ enum Shape {
     Group,
 }
 
+/// What can follow an instruction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Next {
+    /// The one behind it.
+    Behind,
+    /// That one, or another.
+    Branch,
+    /// The instruction [ends](What::ends) a block.
+    End,
+}
+
+impl Next {
+    const fn of(what: What) -> Self {
+        if what.ends() {
+            Self::End
+        } else if what.is_branch() {
+            Self::Branch
+        } else {
+            Self::Behind
+        }
+    }
+}
+
 /// What is known of an instruction by its opcode, and by whether its operands have 8 bytes.
 #[derive(Clone, Copy)]
 struct Row {
     shape: Shape,
     what: What,
     width: Width,
+    /// The instruction, as far as its opcode tells. One with ModRM lacks operands and function.
+    op: Op,
+    next: Next,
     /// The immediate, in bytes.
     immediate: u8,
     /// Whether a byte is the operand that ModRM has by its own number, and the other.
@@ -95,6 +121,8 @@ impl Row {
         shape: Shape::Other,
         what: What::Nop,
         width: Width::B4,
+        op: Op::EMPTY,
+        next: Next::Behind,
         immediate: 0,
         is_byte: false,
         rm_is_byte: false,
@@ -156,12 +184,24 @@ impl Row {
             self
         };
 
+        let run = [
+            row.function(Place::Ax, Place::Zero),
+            row.function(Place::Memory, Place::Zero),
+            row.function(Place::Memory, Place::Ax),
+        ];
+        let (target, source) = row.shape.operands(Place::Ax, Place::Ax);
+
         Self {
-            run: [
-                row.function(Place::Ax, Place::Zero),
-                row.function(Place::Memory, Place::Zero),
-                row.function(Place::Memory, Place::Ax),
-            ],
+            op: Op {
+                what: row.what,
+                width: row.width,
+                target,
+                source,
+                run: run[0],
+                ..Op::EMPTY
+            },
+            next: Next::of(row.what),
+            run,
             ..row
         }
     }
@@ -349,29 +389,31 @@ fn register(number: u8, rex: u8, bit: u8) -> Place {
 }
 
 impl Op {
-    /// Becomes the instruction at a byte of the text; [`None`] if that is left to the processor.
+    /// Becomes the instruction at a byte of the text, and says what can follow it; [`None`] if the instruction is left to
+    /// the processor.
     #[inline(always)]
-    pub(crate) fn decode_at(&mut self, text: Text<'_>, start: usize) -> Option<()> {
-        if self.frequent(text, start).is_some() {
-            return Some(());
+    pub(crate) fn decode_at(&mut self, text: Text<'_>, start: usize) -> Option<Next> {
+        if let Some(next) = self.frequent(text, start) {
+            return Some(next);
         }
         self.other(text, start)
     }
 
     /// As [`decode_at`](Self::decode_at), for any instruction.
     #[inline(never)]
-    fn other(&mut self, text: Text<'_>, start: usize) -> Option<()> {
+    fn other(&mut self, text: Text<'_>, start: usize) -> Option<Next> {
         let [first, second] = [start, start.wrapping_add(8)].map(|at| text.eight(at));
         let bytes = (u128::from(first) | u128::from(second) << 64).to_le_bytes();
         let len = text.end.saturating_sub(start).min(LEN_MAX);
         let ip = text.ip.wrapping_add(u64::try_from(start).ok()?);
 
-        self.decode(bytes.get(..len)?, ip)
+        self.decode(bytes.get(..len)?, ip)?;
+        Some(Next::of(self.what))
     }
 
-    /// Becomes the instruction if that is a frequent one. If not, it becomes anything.
+    /// As [`decode_at`](Self::decode_at), if the instruction is a frequent one. If not, it becomes anything.
     #[inline(always)]
-    fn frequent(&mut self, text: Text<'_>, start: usize) -> Option<()> {
+    fn frequent(&mut self, text: Text<'_>, start: usize) -> Option<Next> {
         let mut bytes = text.eight(start);
         let mut opcode = low(bytes);
         let mut at = start.wrapping_add(1);
@@ -394,31 +436,22 @@ impl Op {
             ROWS.get(wide)?
         };
         let row = rows.get(usize::from(opcode))?;
+        let mut next = row.next;
 
-        *self = Self::EMPTY;
-        self.width = row.width;
-        self.what = row.what;
+        *self = row.op;
         if row.shape >= Shape::Rm {
-            at = self.operands(row, rex, text, bytes, at)?;
+            (at, next) = self.operands(row, rex, text, bytes, at)?;
         } else {
-            self.reg = register(opcode & 7, rex, REX_B);
-            (self.target, self.source) = match row.shape {
+            let reg = register(opcode & 7, rex, REX_B);
+
+            match row.shape {
                 Shape::Other => return None,
-                Shape::Push => (Place::Memory, self.reg),
-                Shape::Pop => (self.reg, Place::Memory),
                 // The immediate has 8 bytes.
                 Shape::Opcode if rex & REX_W != 0 => return None,
-                Shape::Opcode => (self.reg, Place::Immediate),
-                _ => {
-                    self.reg = Place::Ax;
-                    if row.shape == Shape::Accumulator {
-                        (Place::Ax, Place::Immediate)
-                    } else {
-                        (Place::Ax, Place::Ax)
-                    }
-                }
-            };
-            [self.run, ..] = row.run;
+                Shape::Opcode | Shape::Pop => (self.reg, self.target) = (reg, reg),
+                Shape::Push => (self.reg, self.source) = (reg, reg),
+                _ => {}
+            }
             if row.immediate == 1 {
                 self.imm = Width::B1.extend(bytes);
                 at = at.wrapping_add(1);
@@ -434,11 +467,11 @@ impl Op {
             }
         }
         self.len = low(u64::try_from(at.wrapping_sub(start)).unwrap_or(0));
-        (at <= text.end).then_some(())
+        (at <= text.end).then_some(next)
     }
 
     /// Reads the operands that ModRM gives, from what is behind the opcode, and the immediate. Returns where that
-    /// ends.
+    /// ends, and what can follow the instruction.
     #[inline(always)]
     fn operands(
         &mut self,
@@ -447,7 +480,7 @@ impl Op {
         text: Text<'_>,
         bytes: u64,
         at: usize,
-    ) -> Option<usize> {
+    ) -> Option<(usize, Next)> {
         let modrm = low(bytes);
         let (form, middle, number) = (modrm >> 6, modrm >> 3 & 7, modrm & 7);
         let mut at = at.wrapping_add(1);
@@ -465,8 +498,7 @@ impl Op {
                 .get(usize::from(middle))?;
 
             immediate |= row.immediate;
-            self.what = row.what;
-            self.width = row.width;
+            *self = row.op;
             row
         } else {
             row
@@ -520,14 +552,14 @@ impl Op {
 
         self.reg = reg;
         self.run = *row.run.get(place)?;
-        (self.target, self.source) = match row.shape {
-            Shape::RegRm => (reg, rm),
-            Shape::RmReg => (rm, reg),
-            Shape::Rm => (rm, Place::Immediate),
-            Shape::RegMemory if rm.is_memory() => (reg, rm),
-            Shape::Nothing => (Place::Ax, Place::Ax),
+        match row.shape {
+            Shape::RegRm => (self.target, self.source) = (reg, rm),
+            Shape::RmReg => (self.target, self.source) = (rm, reg),
+            Shape::Rm => self.target = rm,
+            Shape::RegMemory if rm.is_memory() => (self.target, self.source) = (reg, rm),
+            Shape::Nothing => {}
             _ => return None,
-        };
+        }
         if immediate == 1 {
             self.imm = Width::B1.extend(bytes);
             at = at.wrapping_add(1);
@@ -535,7 +567,7 @@ impl Op {
             self.imm = Width::B4.extend(bytes);
             at = at.wrapping_add(4);
         }
-        Some(at)
+        Some((at, row.next))
     }
 }
 

@@ -4,7 +4,7 @@
 
 use super::{index, memory::Memory, DATA, DATA_LEN, ELSEWHERE, INSN};
 use interpreter::{
-    run, Block, Branch, Ended, Float, Machine, Native, Observer, Ran, Registers, Values, Width,
+    run, Block, Branch, Ended, Float, How, Machine, Native, Observer, Ran, Registers, Values, Width,
 };
 use std::ops::ControlFlow;
 
@@ -19,6 +19,12 @@ struct Changing {
     is_generated: bool,
     /// The byte of the text, and what it becomes.
     change: Option<(usize, u8)>,
+    is_settled: bool,
+    pass: u64,
+    /// How often text was compared.
+    compared: u32,
+    /// Where something was stored, which can be anywhere.
+    stored: Vec<u64>,
 }
 
 impl Changing {
@@ -37,6 +43,10 @@ impl Changing {
             memory,
             is_generated: false,
             change: None,
+            is_settled: false,
+            pass: 0,
+            compared: 0,
+            stored: Vec::new(),
         }
     }
 }
@@ -46,22 +56,41 @@ impl Machine for Changing {
         if let Some((at, byte)) = self.change.take() {
             self.memory.text[at] = byte;
         }
+        if address < DATA {
+            return Some(0);
+        }
         self.memory.load(address, width)
     }
 
-    fn store(&mut self, address: u64, width: Width, value: u64) -> Option<()> {
-        self.memory.store(address, width, value)
+    fn store(&mut self, address: u64, _width: Width, _value: u64) -> Option<()> {
+        self.stored.push(address);
+        Some(())
     }
 
-    fn replace(&mut self, address: u64, width: Width, old: u64, new: u64) -> Option<bool> {
-        self.memory.replace(address, width, old, new)
+    fn replace(&mut self, address: u64, _width: Width, _old: u64, _new: u64) -> Option<bool> {
+        self.stored.push(address);
+        Some(true)
+    }
+
+    fn store_vector(&mut self, _number: u8, address: u64, _how: How) -> Option<()> {
+        self.stored.push(address);
+        Some(())
     }
 
     fn text(&mut self, address: u64, words: &mut [u64]) -> bool {
         self.memory.text(address, words)
     }
 
+    fn pass(&self) -> u64 {
+        self.pass
+    }
+
+    fn is_settled(&mut self, _first: u64, _last: u64) -> bool {
+        self.is_settled
+    }
+
     fn has_text(&mut self, address: u64, words: &[u64], masks: [u64; 2]) -> bool {
+        self.compared += 1;
         self.memory.has_text(address, words, masks)
     }
 
@@ -214,6 +243,74 @@ fn text_that_changes_behind_a_branch_is_not_executed() {
         assert_eq!((ran.executed, ran.ended), (4, Ended::Left));
         let want = if change.is_some() { 0xffff_ffff } else { 1 };
         assert_eq!(registers.general[1], want);
+    }
+}
+
+#[test]
+fn settled_text_is_compared_once_in_a_call() {
+    // dec ecx; jnz -4; ud2
+    let text = [0xff, 0xc9, 0x75, 0xfc, 0x0f, 0x0b];
+    // In the first call the text is read. In others that of the loop is compared, and that behind it.
+    for (is_settled, want) in [(false, [10, 11, 11]), (true, [0, 2, 2])] {
+        let mut memory = Changing::new(&text);
+        memory.is_settled = is_settled;
+        let mut blocks = vec![Block::EMPTY; 16];
+        let mut pieces = Pieces::default();
+        let compared = want.map(|_| {
+            let mut registers = at_text();
+            registers.general[1] = 10;
+            memory.pass += 1;
+            memory.compared = 0;
+            let ran = interpret(&mut blocks, &mut registers, &mut memory, &mut pieces, 100);
+            assert_eq!((ran.executed, ran.ended), (20, Ended::Left));
+            memory.compared
+        });
+        assert_eq!(compared, want, "{is_settled}");
+    }
+}
+
+#[test]
+fn text_that_was_settled_is_compared_in_the_next_call() {
+    // inc ecx, which becomes dec ecx; ud2
+    let mut memory = Changing::new(&[0xff, 0xc1, 0x0f, 0x0b]);
+    memory.is_settled = true;
+    let mut blocks = vec![Block::EMPTY; 4];
+    let mut pieces = Pieces::default();
+    for (byte, want) in [(0xc1, 1), (0xc9, 0xffff_ffff), (0xc1, 1)] {
+        let mut registers = at_text();
+        memory.memory.text[1] = byte;
+        memory.pass += 1;
+        let ran = interpret(&mut blocks, &mut registers, &mut memory, &mut pieces, 100);
+        assert_eq!((ran.executed, ran.ended), (1, Ended::Left));
+        assert_eq!(registers.general[1], want);
+    }
+}
+
+#[test]
+fn a_store_near_the_block_is_left_to_the_processor() {
+    // nop; mov [rbx], eax; push rax; movups [rbx], xmm0; lock inc dword [rbx]; rep stosb, and ud2 behind each.
+    for text in [
+        &[0x90, 0x89, 0x03][..],
+        &[0x90, 0x50],
+        &[0x90, 0x0f, 0x11, 0x03],
+        &[0x90, 0xf0, 0xff, 0x03],
+        &[0x90, 0xf3, 0xaa],
+    ] {
+        for (near, stores) in [(INSN + 48, 0), (INSN - 16, 0), (DATA + 64, 1)] {
+            let mut memory = Changing::new(&[text, &[0x0f, 0x0b]].concat());
+            let mut registers = at_text();
+            registers.general[1] = 1;
+            registers.general[3] = near;
+            // What is pushed is below it.
+            registers.general[4] = near;
+            registers.general[7] = near;
+            let mut pieces = Pieces::default();
+            let blocks = &mut [Block::EMPTY];
+            let ran = interpret(blocks, &mut registers, &mut memory, &mut pieces, 100);
+            let executed = if stores == 0 { 1 } else { 2 };
+            assert_eq!(memory.stored.len(), stores, "{text:x?} {near:x}");
+            assert_eq!((ran.executed, ran.ended), (executed, Ended::Left));
+        }
     }
 }
 

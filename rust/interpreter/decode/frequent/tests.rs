@@ -6,7 +6,7 @@ use super::*;
 const LEN: usize = 8 * PLACES;
 
 /// What both decoders make of these bytes, in a text that has so many.
-fn decoded(bytes: &[u8], start: usize, len: usize) -> [Option<Op>; 2] {
+fn decoded(bytes: &[u8], start: usize, len: usize) -> [Option<(Op, Next)>; 2] {
     const IP: u64 = 0x7fff_0000;
 
     let mut text = [0xff; LEN];
@@ -22,8 +22,10 @@ fn decoded(bytes: &[u8], start: usize, len: usize) -> [Option<Op>; 2] {
         ip: IP,
         end,
     };
-    let by_table = frequent.decode_at(text, start).map(|()| frequent);
-    let by_function = any.decode(&bytes[..len], text.at(start)).map(|()| any);
+    let by_table = frequent.decode_at(text, start).map(|next| (frequent, next));
+    let by_function = any
+        .decode(&bytes[..len], text.at(start))
+        .map(|()| (any, Next::of(any.what)));
 
     [by_table, by_function]
 }
@@ -54,7 +56,7 @@ fn tables_and_functions_decode_alike() {
 
                 let [by_table, by_function] = decoded(&bytes, start, bytes.len());
                 assert_eq!(by_table, by_function, "{bytes:02x?} at {start}");
-                let Some(op) = by_table else {
+                let Some((op, _)) = by_table else {
                     continue;
                 };
                 frequent += 1;
