@@ -85,7 +85,7 @@ struct rust_stepping_loaded rust_stepping_replace_4(unsigned long at, u64 old,
 						    u64 new);
 struct rust_stepping_loaded rust_stepping_replace_8(unsigned long at, u64 old,
 						    u64 new);
-bool rust_stepping_can_execute(unsigned long at);
+bool rust_stepping_can_execute(unsigned long at, bool *stays, int **writers);
 bool rust_stepping_is_generated(unsigned long at);
 unsigned long long rust_stepping_space(void);
 bool rust_stepping_tells_code(void);
@@ -95,18 +95,19 @@ bool rust_stepping_reports_steps(void);
 void rust_stepping_report_step(unsigned long address, const u8 *text,
 			       unsigned int len, unsigned int reason,
 			       unsigned int instructions, u64 interpreted);
-bool rust_stepping_flushes_without_interrupt(void);
+u64 rust_stepping_generation(void);
 bool rust_stepping_text(unsigned long from, u64 *to, unsigned int words);
 bool rust_stepping_has_text(unsigned long at, const u64 *words,
 			    unsigned int count, u64 first, u64 last);
 unsigned long rust_stepping_fs_base(void);
 bool rust_stepping_has(enum rust_stepping_feature feature);
 /* Between a register, or its lower half, and user memory. */
-bool rust_stepping_vector_load_legacy(unsigned int number, unsigned long at);
-bool rust_stepping_vector_load_low(unsigned int number, unsigned long at);
-bool rust_stepping_vector_load_whole(unsigned int number, unsigned long at);
-bool rust_stepping_vector_store(unsigned int number, unsigned long at);
-bool rust_stepping_vector_store_whole(unsigned int number, unsigned long at);
+typedef bool (*rust_stepping_vector_move)(unsigned long at);
+extern const rust_stepping_vector_move rust_stepping_vector_load_legacy[16];
+extern const rust_stepping_vector_move rust_stepping_vector_load_low[16];
+extern const rust_stepping_vector_move rust_stepping_vector_load_whole[16];
+extern const rust_stepping_vector_move rust_stepping_vector_store[16];
+extern const rust_stepping_vector_move rust_stepping_vector_store_whole[16];
 bool rust_stepping_vector_get(unsigned int number, u64 words[4]);
 bool rust_stepping_vector_set_legacy(unsigned int number, const u64 words[4]);
 bool rust_stepping_vector_set_low(unsigned int number, const u64 words[4]);

@@ -18,6 +18,7 @@
 #include <asm/cpufeature.h>
 #include <asm/debugreg.h>
 #include <asm/fsgsbase.h>
+#include <asm/hypervisor.h>
 #include <asm/prctl.h>
 
 /*
@@ -176,14 +177,50 @@ found:
 }
 
 /*
- * Whether the current task may execute code in the page at this address, with
- * interrupts off.
+ * Whether another CPU can take the permission away while this one has
+ * interrupts off: else it waits for this one. Hypervisors flush for it, and do
+ * not wait for a virtual CPU that does not run.
  */
-bool rust_stepping_can_execute(unsigned long at)
+static bool flushes_without_interrupt(void)
+{
+	return cpu_feature_enabled(X86_FEATURE_INVLPGB) ||
+	       !hypervisor_is_type(X86_HYPER_NATIVE);
+}
+
+/*
+ * How often the page's file is open for writing: not positive if nobody can
+ * write to the page, as a shared mapping keeps the file open. NULL if no file
+ * has the page, or one that the kernel has opened itself, as a memfd: that is
+ * not counted.
+ */
+static int *writers_of(struct folio *folio)
+{
+	struct address_space *mapping = READ_ONCE(folio->mapping);
+
+	if (folio_test_anon(folio) || !mapping || !mapping->host)
+		return NULL;
+	if (mapping->host->i_sb->s_flags & (SB_KERNMOUNT | SB_NOUSER))
+		return NULL;
+	return &mapping->host->i_writecount.counter;
+}
+
+/*
+ * Whether the current task may execute code in the page at this address, with
+ * interrupts off. If stays is set, what is found stays until they are on:
+ * whoever changes the page tables waits for this CPU, and only then frees the
+ * page or lets go of the file. writers is then as above.
+ */
+bool rust_stepping_can_execute(unsigned long at, bool *stays, int **writers)
 {
 	unsigned long pfn;
 
-	return find_code(at, &pfn);
+	*writers = NULL;
+	*stays = !flushes_without_interrupt();
+	if (!find_code(at, &pfn))
+		return false;
+	if (*stays && pfn_valid(pfn))
+		*writers = writers_of(page_folio(pfn_to_page(pfn)));
+	return true;
 }
 
 /*
@@ -228,12 +265,12 @@ unsigned long long rust_stepping_space(void)
 }
 
 /*
- * Whether another CPU can take the permission away while this one has
- * interrupts off: else it waits for this one.
+ * How often translations of the current task's address space were taken away.
+ * Counted before the CPUs that use it are waited for: inc_mm_tlb_gen().
  */
-bool rust_stepping_flushes_without_interrupt(void)
+u64 rust_stepping_generation(void)
 {
-	return cpu_feature_enabled(X86_FEATURE_INVLPGB);
+	return current->mm ? atomic64_read(&current->mm->context.tlb_gen) : 0;
 }
 
 /* Reads so many words of text; false if that faults. */

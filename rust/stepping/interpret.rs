@@ -11,6 +11,10 @@ use crate::{
         self,
         Outcome, //
     },
+    decoded::{
+        Decoded,
+        Pages, //
+    },
     processor,
     task::{
         Code,
@@ -18,7 +22,6 @@ use crate::{
     }, //
 };
 use interpreter::{
-    Block,
     Ended,
     Float,
     Form,
@@ -47,33 +50,24 @@ const LEN_MAX: usize = 15;
 /// The resume flag in the flags register.
 const RESUME_FLAG: c_ulong = 1 << 16;
 
-/// Pages that are remembered: code goes back and forth between a few.
-const PAGES: usize = 32;
-
-/// The number of no page.
-const NO_PAGE: u64 = u64::MAX;
-
 /// The memory and the processor of the current task, while page faults are not waited for.
-struct Here {
+struct Here<'a> {
     fs_base: Option<u64>,
-    /// Pages that the task may execute, each at the place that its lowest bits give.
-    executable: [u64; PAGES],
-    /// The one of them in which code was last.
-    current: u64,
-    /// Whether that may change while interrupts are off.
-    changes: bool,
+    pages: &'a mut Pages,
+    /// Whether somebody listens to the tracepoint that tells of code that no file has.
+    tells: bool,
 }
 
-impl Here {
-    fn new() -> Self {
+impl<'a> Here<'a> {
+    /// Interrupts are off, and `pages` were renewed.
+    fn new(pages: &'a mut Pages) -> Self {
         // SAFETY: Undone when this is dropped.
         unsafe { bindings::rust_stepping_access_begin() };
         Self {
             fs_base: None,
-            executable: [NO_PAGE; PAGES],
-            current: NO_PAGE,
-            // SAFETY: Reading what the processor has has no requirements.
-            changes: unsafe { bindings::rust_stepping_flushes_without_interrupt() },
+            pages,
+            // SAFETY: Reading a static key has no requirements.
+            tells: unsafe { bindings::rust_stepping_tells_code() },
         }
     }
 
@@ -83,41 +77,27 @@ impl Here {
         let last = address
             .wrapping_add(u64::from(words).wrapping_mul(8))
             .wrapping_sub(1);
-        let (first, last) = (address >> PAGE_SHIFT, last >> PAGE_SHIFT);
 
-        first == self.current && last == first || self.can_execute_pages(first, last)
+        self.pages.can_execute(address, last)
     }
 
-    #[inline(never)]
-    fn can_execute_pages(&mut self, first: u64, last: u64) -> bool {
-        let can = self.can_execute_page(first) && (last == first || self.can_execute_page(last));
+    /// Moves a vector register from or to memory by the function for it.
+    #[inline]
+    fn move_vector(
+        &mut self,
+        moves: &[bindings::rust_stepping_vector_move; 16],
+        number: u8,
+        address: u64,
+    ) -> Option<()> {
+        let function = (*moves.get(usize::from(number & 15))?)?;
 
-        self.current = if can && !self.changes { first } else { NO_PAGE };
-        can
-    }
-
-    fn can_execute_page(&mut self, page: u64) -> bool {
-        // CAST: Less than the number of places.
-        match self.executable.get(page as usize % PAGES) {
-            Some(known) if *known == page => true,
-            _ => self.look(page),
-        }
-    }
-
-    fn look(&mut self, page: u64) -> bool {
-        let address = page << PAGE_SHIFT;
-        // SAFETY: Interrupts are off. CAST: An address has 64 bits.
-        let can = unsafe { bindings::rust_stepping_can_execute(address as c_ulong) };
-
-        // CAST: Less than the number of places.
-        if let Some(known) = self.executable.get_mut(page as usize % PAGES) {
-            *known = if can && !self.changes { page } else { NO_PAGE };
-        }
-        can
+        // SAFETY: The task's own register, with interrupts off, while it does not run user code; the function keeps to
+        // user space, and does not wait for a page, by `new()`. CAST: An address has 64 bits.
+        unsafe { function(address as c_ulong) }.then_some(())
     }
 }
 
-impl Drop for Here {
+impl Drop for Here<'_> {
     fn drop(&mut self) {
         // SAFETY: Undoes what `new()` did.
         unsafe { bindings::rust_stepping_access_end() };
@@ -143,7 +123,7 @@ fn knows(native: Native) -> bool {
     !feature.is_some_and(lacks)
 }
 
-impl Machine for Here {
+impl Machine for Here<'_> {
     #[inline]
     fn load(&mut self, address: u64, width: Width) -> Option<u64> {
         let load = match width {
@@ -189,27 +169,29 @@ impl Machine for Here {
 
     #[inline]
     fn load_vector(&mut self, number: u8, address: u64, how: How) -> Option<()> {
-        let load = match how {
-            How::Legacy => bindings::rust_stepping_vector_load_legacy,
-            How::Low => bindings::rust_stepping_vector_load_low,
-            How::Whole => bindings::rust_stepping_vector_load_whole,
+        // SAFETY: Nobody writes to them.
+        let moves = unsafe {
+            match how {
+                How::Legacy => &bindings::rust_stepping_vector_load_legacy,
+                How::Low => &bindings::rust_stepping_vector_load_low,
+                How::Whole => &bindings::rust_stepping_vector_load_whole,
+            }
         };
 
-        // SAFETY: The task's own register, with interrupts off, while it does not run user code; the function
-        // keeps to user space, and does not wait for a page, by `new()`. CAST: An address has 64 bits.
-        unsafe { load(number.into(), address as c_ulong) }.then_some(())
+        self.move_vector(moves, number, address)
     }
 
     #[inline]
     fn store_vector(&mut self, number: u8, address: u64, how: How) -> Option<()> {
-        let store = match how {
-            How::Legacy | How::Low => bindings::rust_stepping_vector_store,
-            How::Whole => bindings::rust_stepping_vector_store_whole,
+        // SAFETY: Nobody writes to them.
+        let moves = unsafe {
+            match how {
+                How::Legacy | How::Low => &bindings::rust_stepping_vector_store,
+                How::Whole => &bindings::rust_stepping_vector_store_whole,
+            }
         };
 
-        // SAFETY: The task's own register, with interrupts off; the function keeps to user space, and does not
-        // wait for a page, by `new()`. CAST: An address has 64 bits.
-        unsafe { store(number.into(), address as c_ulong) }.then_some(())
+        self.move_vector(moves, number, address)
     }
 
     fn vector(&mut self, number: u8) -> Option<[u64; 4]> {
@@ -267,8 +249,19 @@ impl Machine for Here {
         }
     }
 
+    #[inline]
+    fn pass(&self) -> u64 {
+        self.pages.pass()
+    }
+
+    #[inline]
+    fn is_settled(&mut self, first: u64, last: u64) -> bool {
+        self.pages.is_settled(first, last)
+    }
+
+    #[inline]
     fn is_generated(&mut self, first: u64, last: u64) -> bool {
-        is_generated(first, last)
+        self.tells && is_generated(first, last)
     }
 
     #[inline]
@@ -422,14 +415,14 @@ fn is_generated(first: u64, last: u64) -> bool {
 
 impl Current<'_> {
     /// Executes the task's next instructions, `limit` at most, until there is one that is left to the
-    /// processor; [`None`] if that cannot be done now. Rounds of a string instruction count too. `blocks` are
-    /// kept from one call to the next.
+    /// processor; [`None`] if that cannot be done now. Rounds of a string instruction count too. `decoded` is kept from
+    /// one call to the next, for the same task or another.
     ///
     /// Only in [`single_step`](crate::Tracer::single_step), for a trap that is claimed. Interrupts are off
     /// meanwhile.
     pub fn interpret(
         &mut self,
-        blocks: &mut [Block],
+        decoded: &mut Decoded,
         observer: &mut impl Observer,
         limit: u32,
     ) -> Option<Ran> {
@@ -439,7 +432,17 @@ impl Current<'_> {
             return None;
         }
         let mut registers = self.registers();
-        let ran = interpreter::run(blocks, &mut registers, &mut Here::new(), observer, limit);
+        decoded.begin();
+        let mut here = Here::new(&mut decoded.pages);
+        let ran = interpreter::run(
+            &mut decoded.blocks,
+            &mut registers,
+            &mut here,
+            observer,
+            limit,
+        );
+
+        drop(here);
 
         self.set_registers(&registers);
         Some(ran)
@@ -484,7 +487,12 @@ impl Current<'_> {
             ..self.registers()
         };
 
-        PtWrite::of(text.get(..len)?, &registers, &mut Here::new())
+        // The text is read already.
+        PtWrite::of(
+            text.get(..len)?,
+            &registers,
+            &mut Here::new(&mut Pages::EMPTY),
+        )
     }
 
     /// Whether the task has taken the Jcc or JRCXZ at `ip`, which it has just executed. [`None`] if another
@@ -498,12 +506,6 @@ impl Current<'_> {
         };
 
         interpreter::is_taken(text.get(..len)?, &registers)
-    }
-
-    /// A number of the task's address space, which none has again.
-    pub fn space(&self) -> u64 {
-        // SAFETY: The address space is the current task's, which keeps it.
-        unsafe { bindings::rust_stepping_space() }
     }
 
     /// Tells who listens to the tracepoint `rust_stepping_code` of `text` at `address`, which the task is about

@@ -33,6 +33,7 @@ use kernel::prelude::*;
 
 mod bindings;
 mod check;
+mod decoded;
 mod hooks;
 mod interpret;
 mod pending;
@@ -46,12 +47,12 @@ mod tracer;
 mod transit;
 mod work;
 
+pub use decoded::Decoded;
 pub use interpret::{
     tell,
     Reason, //
 };
 pub use interpreter::{
-    Block,
     Branch,
     Ended,
     Observer,

@@ -54,16 +54,21 @@ static __always_inline bool have_avx(void)
 	return are_there() && boot_cpu_has(X86_FEATURE_AVX2);
 }
 
-/* Between a register and user memory; false if that faults. */
-#define USER(name, can, moves)						\
-bool rust_stepping_vector_##name(unsigned int number, unsigned long to)	\
+/*
+ * Between a register and user memory, by one access; false if that faults. A
+ * function for each register: to choose one takes longer than the access.
+ */
+#define USER_ONE(n, name, can, before, after)				\
+static bool name##_##n(unsigned long to)				\
 {									\
 	void __user *at = (void __user *)to;				\
 									\
 	if (!can)							\
 		return false;						\
 	at = masked_user_access_begin(at);				\
-	moves								\
+	asm goto("1: " before #n after					\
+		 _ASM_EXTABLE_UA(1b, %l1)				\
+		 : : "r" (at) : "memory" : fault);			\
 	user_access_end();						\
 	return true;							\
 fault:									\
@@ -71,11 +76,19 @@ fault:									\
 	return false;							\
 }
 
-USER(load_legacy, are_there(), LOAD_LEGACY)
-USER(load_low, have_avx(), LOAD_LOW)
-USER(load_whole, have_avx(), LOAD_WHOLE)
-USER(store, are_there(), STORE)
-USER(store_whole, have_avx(), STORE_WHOLE)
+#define USER_NAME(n, name) name##_##n,
+
+#define USER(name, can, before, after)					\
+FOR_EACH_REGISTER(USER_ONE, name, can, before, after)			\
+const rust_stepping_vector_move rust_stepping_vector_##name[16] = {	\
+	FOR_EACH_REGISTER(USER_NAME, name)				\
+};
+
+USER(load_legacy, are_there(), "movdqu (%0), %%xmm", "\n")
+USER(load_low, have_avx(), "vmovdqu (%0), %%xmm", "\n")
+USER(load_whole, have_avx(), "vmovdqu (%0), %%ymm", "\n")
+USER(store, are_there(), "movdqu %%xmm", ", (%0)\n")
+USER(store_whole, have_avx(), "vmovdqu %%ymm", ", (%0)\n")
 
 /* From a register: what is above 128 bits is 0 if the processor has none. */
 bool rust_stepping_vector_get(unsigned int number, u64 words[4])

@@ -7,7 +7,7 @@
 use intel_pt::Encoder;
 use kernel::prelude::*;
 use perf::sysfs;
-use stepping::Block;
+use stepping::Decoded;
 
 /// Blocks of decoded instructions that a unit keeps: of programs that execute much code, most of what they
 /// execute often.
@@ -18,10 +18,7 @@ pub(crate) struct Unit {
     pub(crate) encoder: Encoder,
     /// Instructions that were traced: each is a cycle.
     pub(crate) cycles: u64,
-    /// Of whatever was executed last.
-    pub(crate) blocks: KVVec<Block>,
-    /// The address space in which they were executed.
-    pub(crate) space: u64,
+    pub(crate) decoded: Decoded,
     /// Instructions that were interpreted before the last transaction ended, and are yet to be reported.
     pub(crate) interpreted: u64,
 }
@@ -31,9 +28,8 @@ impl Unit {
         Ok(Self {
             encoder: Encoder::new(config),
             cycles: 0,
-            // Several MiB. If there is no memory, mapping the area fails with `ENOMEM`, without a report in the log.
-            blocks: KVVec::from_elem(Block::EMPTY, BLOCKS, GFP_KERNEL | __GFP_NOWARN)?,
-            space: 0,
+            // Several MiB. If there is no memory, mapping the area fails with `ENOMEM`.
+            decoded: Decoded::new(BLOCKS)?,
             interpreted: 0,
         })
     }

@@ -28,7 +28,6 @@ use intel_pt::{
     Payload, //
 };
 use stepping::{
-    Block,
     Branch,
     Current,
     Ended,
@@ -236,12 +235,8 @@ fn pass_of(
         // Nothing.
         known: (u64::MAX, 0),
     };
-    if task.space() != unit.space {
-        unit.space = task.space();
-        unit.blocks.iter_mut().for_each(Block::forget_told);
-    }
     let limit = u32::try_from(limit).unwrap_or(LIMIT);
-    let ran = task.interpret(&mut unit.blocks, &mut watch, limit);
+    let ran = task.interpret(&mut unit.decoded, &mut watch, limit);
     tracer.reason = Reason::after(ran.as_ref());
     let ran = ran?;
 

@@ -4,6 +4,8 @@
  */
 #include "stress.h"
 
+#include <fcntl.h>
+
 static sigjmp_buf back;
 static unsigned char *base;
 static long seen;
@@ -210,6 +212,45 @@ static long writes_itself(void)
 	return seen;
 }
 
+/*
+ * Adds up a number in its own text, and counts that number up through another
+ * mapping: `xor edx, edx; mov eax, imm32; add edx, eax; inc byte [rdi]; dec
+ * ecx; jnz -13; mov eax, edx; ret`. The loop is one run of code.
+ */
+static const char sums[] = "\x31\xd2\xb8\0\0\0\0\x01\xc2\xfe\x07\xff\xc9\x75\xf3\x89\xd0\xc3";
+
+static void sum_by(int file, int keep)
+{
+	unsigned char *written, *executed;
+	int (*sum)(unsigned char *, long, long, int);
+
+	CHECK(file >= 0 && pwrite(file, sums, sizeof(sums), 0) == sizeof(sums));
+	CHECK(!ftruncate(file, PAGE));
+	written = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+	executed = mmap(NULL, PAGE, PROT_READ | PROT_EXEC, keep ? MAP_PRIVATE : MAP_SHARED, file, 0);
+	CHECK(written != MAP_FAILED && executed != MAP_FAILED);
+	if (!keep)
+		CHECK(!close(file));
+	sum = (int (*)(unsigned char *, long, long, int))executed;
+	for (int i = 0; i < 50; i++) {
+		written[3] = 0;
+		CHECK(sum(written + 3, 0, 0, 200) == 199 * 100);
+	}
+	seen = mix(seen, written[3]);
+}
+
+/* The other mapping is of a file without a name, of one with a name, and of one that is still open. */
+static long sums_itself(void)
+{
+	static const char name[] = "/tmp/sums";
+
+	sum_by(memfd_create("code", 0), 0);
+	sum_by(open(name, O_RDWR | O_CREAT, 0700), 0);
+	sum_by(open(name, O_RDWR), 1);
+	CHECK(!unlink(name));
+	return seen;
+}
+
 static unsigned char *shared;
 static atomic_int done;
 
@@ -296,6 +337,7 @@ const struct stress code_cases[] = {
 	{ "code that unmaps itself", unmaps_itself },
 	{ "code that moves", moves },
 	{ "code that writes itself", writes_itself },
+	{ "a loop that writes itself through another mapping", sums_itself },
 	{ "code that another thread writes", changed_by_another },
 	{ "code that another thread protects", protected_by_another },
 	{ NULL, NULL },
