@@ -6,7 +6,7 @@
 //! Others are left to [`Op::decode()`], which knows these, too.
 
 use super::{is_user, ARITHMETIC, LEN_MAX, REX_B, REX_R, REX_W, REX_X, SHIFTS_BY};
-use crate::op::{Native, Op, Place, Two, What, Width};
+use crate::op::{How, Native, Op, Place, Two, Vector, What, Width};
 
 /// Places for words of text: more than there are words, and a power of 2, so that an access needs no check.
 pub(crate) const PLACES: usize = 16;
@@ -335,6 +335,44 @@ const fn two_bytes(opcode: u8) -> Row {
     }
 }
 
+/// Moves of vectors, by where they store, whether they must be aligned, and [`How`].
+static MOVES: [[[Row; 3]; 2]; 2] = {
+    const fn rows(shape: Shape, is_aligned: bool) -> [Row; 3] {
+        [
+            row(shape, is_aligned, How::Legacy),
+            row(shape, is_aligned, How::Low),
+            row(shape, is_aligned, How::Whole),
+        ]
+    }
+    const fn row(shape: Shape, is_aligned: bool, how: How) -> Row {
+        Row::new(shape, What::Vector(Vector::Move(is_aligned), how)).done(false)
+    }
+    [
+        [rows(Shape::RegRm, false), rows(Shape::RegRm, true)],
+        [rows(Shape::RmReg, false), rows(Shape::RmReg, true)],
+    ]
+};
+
+/// The row in [`MOVES`] for a prefix, numbered as in VEX, and an opcode behind 0F.
+#[inline]
+fn move_row(prefix: u8, opcode: u8, how: How) -> Option<(&'static Row, bool)> {
+    let (stores, is_aligned) = match (prefix, opcode) {
+        (0 | 1, 0x10 | 0x11) => (opcode == 0x11, false),
+        (0 | 1, 0x28 | 0x29) => (opcode == 0x29, true),
+        (1 | 2, 0x6f | 0x7f) => (opcode == 0x7f, prefix == 1),
+        _ => return None,
+    };
+    // CAST: The number of a variant.
+    #[allow(clippy::as_conversions)]
+    let place = how as usize;
+    let row = MOVES
+        .get(usize::from(stores))?
+        .get(usize::from(is_aligned))?
+        .get(place)?;
+
+    Some((row, is_aligned))
+}
+
 const GROUPS: usize = 8;
 
 /// By whether operands have 8 bytes, by the number of the group, and by that in ModRM.
@@ -402,6 +440,9 @@ impl Op {
     /// As [`decode_at`](Self::decode_at), for any instruction.
     #[inline(never)]
     fn other(&mut self, text: Text<'_>, start: usize) -> Option<Next> {
+        if self.vector_move(text, start).is_some() {
+            return Some(Next::Behind);
+        }
         let [first, second] = [start, start.wrapping_add(8)].map(|at| text.eight(at));
         let bytes = (u128::from(first) | u128::from(second) << 64).to_le_bytes();
         let len = text.end.saturating_sub(start).min(LEN_MAX);
@@ -409,6 +450,53 @@ impl Op {
 
         self.decode(bytes.get(..len)?, ip)?;
         Some(Next::of(self.what))
+    }
+
+    /// Becomes the instruction if that is one of [`MOVES`], with one prefix in front of REX and 0F at most, or with a VEX
+    /// prefix of two bytes. If not, it becomes anything.
+    #[inline]
+    fn vector_move(&mut self, text: Text<'_>, start: usize) -> Option<()> {
+        let bytes = text.eight(start);
+        let [first, second, third, fourth, ..] = bytes.to_le_bytes();
+        let prefix = if first == 0xf3 { 2 } else { 1 };
+        let (prefix, how, rex, opcode, len) = match (first, second, third) {
+            // It has room for an operand more.
+            (0xc5, ..) if second & 0x78 == 0x78 => {
+                let how = if second & 4 == 0 {
+                    How::Low
+                } else {
+                    How::Whole
+                };
+                let rex = if second & 0x80 == 0 { REX_R } else { 0 };
+
+                (second & 3, how, rex, third, 3_u8)
+            }
+            (0x66 | 0xf3, 0x0f, _) => (prefix, How::Legacy, 0, third, 3),
+            (0x66 | 0xf3, 0x40..=0x4f, 0x0f) => (prefix, How::Legacy, second, fourth, 4),
+            (0x0f, ..) => (0, How::Legacy, 0, second, 2),
+            (0x40..=0x4f, 0x0f, _) => (0, How::Legacy, first, third, 3),
+            _ => return None,
+        };
+        let (row, is_aligned) = move_row(prefix, opcode, how)?;
+        let at = start.wrapping_add(len.into());
+
+        *self = row.op;
+        let (end, _) = self.operands(row, rex, text, text.eight(at), at)?;
+
+        if rex & REX_W != 0 {
+            self.width = Width::B8;
+        }
+        self.reg = if self.target.is_memory() {
+            self.source
+        } else {
+            self.target
+        };
+        if is_aligned {
+            // Bits of the address that must be 0.
+            self.imm = how.bytes().wrapping_sub(1);
+        }
+        self.len = low(u64::try_from(end.wrapping_sub(start)).unwrap_or(0));
+        (end <= text.end).then_some(())
     }
 
     /// As [`decode_at`](Self::decode_at), if the instruction is a frequent one. If not, it becomes anything.

@@ -32,9 +32,15 @@ fn decoded(bytes: &[u8], start: usize, len: usize) -> [Option<(Op, Next)>; 2] {
 
 #[test]
 fn tables_and_functions_decode_alike() {
-    let rex: Vec<_> = (0x40..=0x4f).map(|rex| vec![rex]).collect();
+    let rex = || (0x40..=0x4f).map(|rex| vec![rex]);
     let mut prefixes = vec![Vec::new()];
-    prefixes.extend(rex);
+    prefixes.extend(rex());
+    for prefix in [0x66, 0xf2, 0xf3] {
+        prefixes.push(vec![prefix]);
+        prefixes.extend(rex().map(|rex| [vec![prefix], rex].concat()));
+    }
+    // VEX of two bytes, of which the last is as REX is for others.
+    prefixes.extend((0..=u8::MAX).map(|vex| vec![0xc5, vex]));
     let mut seed = 1_u64;
     let mut frequent = 0;
 
