@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * Three defects of perf's core: see README.md. As root:
+ * Four defects of perf's core: see README.md. As root:
  *
- *	gcc -Wall -o perf-event-core perf-event-core.c && ./perf-event-core [PMU [GROUP]]
+ *	gcc -Wall -o perf-event-core perf-event-core.c && ./perf-event-core [PMU [GROUP [CPU]]]
  *
  * A line for each ends with "as documented" or with "DEFECT". The second needs a PMU with an AUX area, as intel_pt; on a kernel
  * with the defect it leaves a warning in the log, and a ring buffer that is never released. The third needs a control group of
- * perf's that has no task, as /sys/fs/cgroup/NAME; on a kernel with the defect it leaves two warnings. "-" is no PMU.
+ * perf's that has no task, as /sys/fs/cgroup/NAME; on a kernel with the defect it leaves two warnings. The fourth takes a CPU offline
+ * and online again; on a kernel with the defect it uses memory that was freed, which KASAN reports. "-" is no PMU and no group.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -157,12 +158,53 @@ static void group(const char *path)
 	enter(parent);
 }
 
+static void switch_cpu(int cpu, const char *to)
+{
+	char path[256];
+	int fd;
+
+	snprintf(path, sizeof(path), "/sys/devices/system/cpu/cpu%d/online", cpu);
+	fd = open(path, O_WRONLY);
+	if (fd < 0 || write(fd, to, 1) != 1)
+		die(path);
+	close(fd);
+}
+
+/* A sibling for a leader whose CPU has been offline. If it can be opened, it must count, and outlive its leader. */
+static void offline(int cpu)
+{
+	struct perf_event_attr attr = {
+		.size = sizeof(attr),
+		.type = PERF_TYPE_SOFTWARE,
+		.config = PERF_COUNT_SW_CPU_CLOCK,
+	};
+	int leader = syscall(SYS_perf_event_open, &attr, -1, cpu, -1, 0);
+	int fd;
+
+	if (leader < 0)
+		die("perf_event_open");
+	switch_cpu(cpu, "0");
+	switch_cpu(cpu, "1");
+	fd = syscall(SYS_perf_event_open, &attr, -1, cpu, leader, 0);
+	usleep(100000);
+	printf("a sibling of a leader that was taken off its CPU: %s\n",
+	       fd < 0 || count(fd) ? "as documented" : "DEFECT");
+	fflush(stdout);
+	close(leader);
+	/* The leader is freed after a grace period. */
+	usleep(100000);
+	if (fd >= 0)
+		count(fd);
+}
+
 int main(int argc, char **argv)
 {
 	sibling();
 	if (argc > 1 && strcmp(argv[1], "-"))
 		redirected(argv[1]);
-	if (argc > 2)
+	if (argc > 2 && strcmp(argv[2], "-"))
 		group(argv[2]);
+	if (argc > 3)
+		offline(atoi(argv[3]));
 	return 0;
 }
