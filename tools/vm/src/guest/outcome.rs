@@ -36,6 +36,12 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    /// Whether the guest met a breakpoint that is no longer there, as guests of QEMU's TCG do, before `tcg_int3.ko` was loaded.
+    pub(super) fn met_old_breakpoint(&self) -> bool {
+        let console = fs::read(&self.console).unwrap_or_default();
+        self.status.is_none() && self.said.is_empty() && is_old_breakpoint(&console)
+    }
+
     /// What was wrong with the guest itself, apart from what its command reported.
     #[must_use]
     pub fn faults(&self) -> Vec<Case> {
@@ -89,6 +95,12 @@ impl Outcome {
             &fs::read(&self.console).unwrap_or_default(),
         ))
     }
+}
+
+/// What a console shows of a guest that a breakpoint has killed before its init has run.
+pub(super) fn is_old_breakpoint(console: &[u8]) -> bool {
+    let console = String::from_utf8_lossy(console);
+    console.contains("Oops: int3") && !console.contains("auxvm: guest is up")
 }
 
 fn tail(text: &str) -> Vec<String> {

@@ -21,6 +21,24 @@ fn outcome(said: &str, status: Option<i32>, console: &str, timed_out: bool) -> O
 }
 
 #[test]
+fn a_breakpoint_that_kills_before_init_is_told_from_others() {
+    let oops = "[    2.029244] Oops: int3: 0000 [#1] SMP PTI\n";
+    let up = "auxvm: guest is up\n";
+    for (console, is) in [
+        (oops.to_owned(), true),
+        (format!("{up}{oops}"), false),
+        ("[    2.0] Oops: Oops: 0002 [#1] SMP\n".to_owned(), false),
+        (String::new(), false),
+    ] {
+        assert_eq!(
+            outcome::is_old_breakpoint(console.as_bytes()),
+            is,
+            "{console}"
+        );
+    }
+}
+
+#[test]
 fn verdicts() {
     let good = "KTAP version 1\n1..1\nok 1 a\n";
     let bad = "KTAP version 1\n1..1\nnot ok 1 a\n";
