@@ -239,15 +239,22 @@ static void sum_by(int file, int keep)
 	seen = mix(seen, written[3]);
 }
 
-/* The other mapping is of a file without a name, of one with a name, and of one that is still open. */
-static long sums_itself(void)
+/* A file that was opened by its name, and has none any more: a decoder could not read it. */
+static int opened(void)
 {
 	static const char name[] = "/tmp/sums";
+	int file = open(name, O_RDWR | O_CREAT | O_EXCL, 0700);
 
+	CHECK(file >= 0 && !unlink(name));
+	return file;
+}
+
+/* The other mapping is of a memfd, of a file that is closed, and of one that is still open. */
+static long sums_itself(void)
+{
 	sum_by(memfd_create("code", 0), 0);
-	sum_by(open(name, O_RDWR | O_CREAT, 0700), 0);
-	sum_by(open(name, O_RDWR), 1);
-	CHECK(!unlink(name));
+	sum_by(opened(), 0);
+	sum_by(opened(), 1);
 	return seen;
 }
 
