@@ -487,12 +487,11 @@ impl Current<'_> {
             ..self.registers()
         };
 
-        // The text is read already.
-        PtWrite::of(
-            text.get(..len)?,
-            &registers,
-            &mut Here::new(&mut Pages::EMPTY),
-        )
+        // The text is read already, so that no page is asked for.
+        let mut pages = Pages::EMPTY;
+        let mut here = Here::new(&mut pages);
+
+        PtWrite::of(text.get(..len)?, &registers, &mut here)
     }
 
     /// Whether the task has taken the Jcc or JRCXZ at `ip`, which it has just executed. [`None`] if another
