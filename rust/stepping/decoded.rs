@@ -20,7 +20,8 @@ const PAGES: usize = 32;
 /// Code that was decoded, of whatever tasks have executed last: see [`Current::interpret`](crate::Current::interpret).
 pub struct Decoded {
     pub(crate) blocks: KVVec<Block>,
-    pub(crate) pages: Pages,
+    /// Not in here: whoever makes this has it on the stack.
+    pub(crate) pages: KBox<Pages>,
 }
 
 impl Decoded {
@@ -32,7 +33,7 @@ impl Decoded {
     pub fn new(blocks: usize) -> Result<Self> {
         Ok(Self {
             blocks: KVVec::from_elem(Block::EMPTY, blocks, GFP_KERNEL | __GFP_NOWARN)?,
-            pages: Pages::EMPTY,
+            pages: KBox::new(Pages::EMPTY, GFP_KERNEL)?,
         })
     }
 
