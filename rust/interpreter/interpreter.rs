@@ -95,8 +95,8 @@ pub trait Machine {
         0
     }
 
-    /// Whether the text between these addresses can be executed, and nobody can have written to it since this call of
-    /// [`run`] began: neither another CPU nor the code itself, at these addresses or at others.
+    /// Whether the text between these addresses can be executed, and cannot have changed since this call of [`run`] began,
+    /// by another CPU or by the task itself, at these addresses or at others.
     fn is_settled(&mut self, first: u64, last: u64) -> bool {
         let _ = (first, last);
         false

@@ -49,8 +49,8 @@ impl Decoded {
 #[derive(Clone, Copy)]
 struct Page {
     number: u64,
-    /// NULL, or how often the page's file is open for writing: not positive if nobody can write to the page, be it by
-    /// another mapping.
+    /// NULL, or how often the page's file is open for writing: not positive if the page cannot be written, by this mapping
+    /// or another.
     writers: *mut i32,
 }
 
@@ -134,7 +134,7 @@ impl Pages {
         has(first) && (last == first || has(last))
     }
 
-    /// Whether the current task may execute code from one byte to another, and nobody can have written to it since
+    /// Whether the current task may execute code from one byte to another, which cannot have changed since
     /// [`renew()`](Self::renew).
     #[inline]
     pub(crate) fn is_settled(&self, first: u64, last: u64) -> bool {
@@ -148,8 +148,8 @@ impl Pages {
         // there. C accesses the number as an `atomic_t`.
         let writers = unsafe { Atomic::from_ptr(page.writers) };
 
-        // Whoever writes to a file has opened it before. The processor reads in order: if the code knows of what was
-        // written, this sees the writer.
+        // A file is opened before it is written. The processor reads in order: a task that has seen what was written sees
+        // that the file is open.
         writers.load(Relaxed) <= 0
     }
 

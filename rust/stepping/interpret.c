@@ -188,10 +188,10 @@ static bool flushes_without_interrupt(void)
 }
 
 /*
- * How often the page's file is open for writing: not positive if nobody can
- * write to the page, as a shared mapping keeps the file open. NULL if no file
- * has the page, or one that the kernel has opened itself, as a memfd: that is
- * not counted.
+ * How often the page's file is open for writing: not positive if the page
+ * cannot be written, as a shared mapping keeps the file open. NULL if no file
+ * has the page, or if the kernel has opened the file itself, as a memfd: that
+ * is not counted.
  */
 static int *writers_of(struct folio *folio)
 {
