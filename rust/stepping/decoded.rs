@@ -3,15 +3,10 @@
 //! Code that was decoded, and the pages that it is in, kept from one trap to the next.
 
 use crate::bindings;
-use core::ptr;
 use interpreter::Block;
 use kernel::{
     page::PAGE_SHIFT,
-    prelude::*,
-    sync::atomic::{
-        Atomic,
-        Relaxed, //
-    }, //
+    prelude::*, //
 };
 
 /// Pages that are remembered: code goes back and forth between a few.
@@ -20,7 +15,7 @@ const PAGES: usize = 32;
 /// Code that was decoded, of whatever tasks have executed last: see [`Current::interpret`](crate::Current::interpret).
 pub struct Decoded {
     pub(crate) blocks: KVVec<Block>,
-    /// Not in here: whoever makes this has it on the stack.
+    /// Allocated by itself, as a client constructs a `Decoded` on its stack.
     pub(crate) pages: KBox<Pages>,
 }
 
@@ -49,29 +44,25 @@ impl Decoded {
 #[derive(Clone, Copy)]
 struct Page {
     number: u64,
-    /// NULL, or how often the page's file is open for writing: not positive if the page cannot be written, by this mapping
-    /// or another.
-    writers: *mut i32,
+    /// Whether it cannot be written, by this mapping or another.
+    is_settled: bool,
 }
 
 impl Page {
     /// No page has this number.
     const NONE: Self = Self {
         number: u64::MAX,
-        writers: ptr::null_mut(),
+        is_settled: false,
     };
 }
 
-/// Pages from which tasks of an address space can execute code.
+/// Pages from which tasks of an address space can execute code. Used only with interrupts off.
 ///
-/// Another CPU that changes a page table counts a change of the address space, and then waits for the CPUs that use the
-/// address space until they have interrupts on. Only then it gives the page back, and perhaps its file. So what was
-/// found when the count was as it is now holds as long as interrupts are off.
+/// A CPU that changes a page table counts that in the address space. Before it frees the page it waits for each CPU that
+/// uses the address space, until that CPU has interrupts on. So a page that was found when the count was as it is now
+/// is there as long as this CPU has interrupts off.
 ///
-/// # Invariants
-///
-/// When `generation` changes of the address space `space` had been counted, its tasks could execute code in each of the
-/// pages, and the file that `writers` belongs to was mapped there. There is no page if another CPU may not wait.
+/// A page that is settled cannot be written as long as it is there.
 pub(crate) struct Pages {
     space: u64,
     generation: u64,
@@ -80,9 +71,6 @@ pub(crate) struct Pages {
     /// Each at the place that its lowest bits give.
     pages: [Page; PAGES],
 }
-
-// SAFETY: A pointer is used only after `renew()` has found that what it points to is there, on any CPU.
-unsafe impl Send for Pages {}
 
 impl Pages {
     /// None.
@@ -104,7 +92,6 @@ impl Pages {
 
         self.passes = self.passes.wrapping_add(1);
         if is_other || self.generation != generation {
-            // INVARIANT: There is no page.
             self.pages = [Page::NONE; PAGES];
             self.space = space;
             self.generation = generation;
@@ -141,31 +128,22 @@ impl Pages {
         let number = first >> PAGE_SHIFT;
         let page = self.at(number);
 
-        if page.number != number || last >> PAGE_SHIFT != number || page.writers.is_null() {
-            return false;
-        }
-        // SAFETY: By the type invariant and `renew()` the file is mapped, or whoever has unmapped it waits: its inode is
-        // there. C accesses the number as an `atomic_t`.
-        let writers = unsafe { Atomic::from_ptr(page.writers) };
-
-        // A file is opened before it is written. The processor reads in order: a task that has seen what was written sees
-        // that the file is open.
-        writers.load(Relaxed) <= 0
+        page.number == number && last >> PAGE_SHIFT == number && page.is_settled
     }
 
     #[inline(never)]
     fn look(&mut self, number: u64) -> bool {
-        let (mut stays, mut writers) = (false, ptr::null_mut());
+        let (mut stays, mut is_settled) = (false, false);
         // CAST: An address has 64 bits.
         let address = (number << PAGE_SHIFT) as c_ulong;
-        // SAFETY: Interrupts are off; both may be written.
-        let can = unsafe { bindings::rust_stepping_can_execute(address, &mut stays, &mut writers) };
+        // SAFETY: Interrupts are off where this type is used; both may be written.
+        let can =
+            unsafe { bindings::rust_stepping_can_execute(address, &mut stays, &mut is_settled) };
 
         // CAST: Less than the number of places.
         if let Some(page) = self.pages.get_mut(number as usize % PAGES) {
-            // INVARIANT: No change was counted since `renew()`, or whoever has counted it waits.
             *page = if can && stays {
-                Page { number, writers }
+                Page { number, is_settled }
             } else {
                 Page::NONE
             };

@@ -85,7 +85,7 @@ struct rust_stepping_loaded rust_stepping_replace_4(unsigned long at, u64 old,
 						    u64 new);
 struct rust_stepping_loaded rust_stepping_replace_8(unsigned long at, u64 old,
 						    u64 new);
-bool rust_stepping_can_execute(unsigned long at, bool *stays, int **writers);
+bool rust_stepping_can_execute(unsigned long at, bool *stays, bool *settled);
 bool rust_stepping_is_generated(unsigned long at);
 unsigned long long rust_stepping_space(void);
 bool rust_stepping_tells_code(void);

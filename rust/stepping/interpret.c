@@ -188,38 +188,46 @@ static bool flushes_without_interrupt(void)
 }
 
 /*
- * How often the page's file is open for writing: not positive if the page
- * cannot be written, as a shared mapping keeps the file open. NULL if no file
- * has the page, or if the kernel has opened the file itself, as a memfd: that
- * is not counted.
+ * Whether the page is of the file that the current task executes, so that it
+ * cannot be written: the kernel refuses to open that file for writing, and to
+ * make another file the task's as long as this one is mapped. A file that was
+ * not opened by a path, as a memfd, can have been open for writing before.
  */
-static int *writers_of(struct folio *folio)
+static bool is_program(struct folio *folio)
 {
 	struct address_space *mapping = READ_ONCE(folio->mapping);
+	struct file *program;
+	bool is;
 
 	if (folio_test_anon(folio) || !mapping || !mapping->host)
-		return NULL;
+		return false;
 	if (mapping->host->i_sb->s_flags & (SB_KERNMOUNT | SB_NOUSER))
-		return NULL;
-	return &mapping->host->i_writecount.counter;
+		return false;
+	rcu_read_lock();
+	program = rcu_dereference(current->mm->exe_file);
+	is = program && !FMODE_FSNOTIFY_HSM(program->f_mode) &&
+	     file_inode(program) == mapping->host &&
+	     atomic_read(&mapping->host->i_writecount) < 0;
+	rcu_read_unlock();
+	return is;
 }
 
 /*
  * Whether the current task may execute code in the page at this address, with
- * interrupts off. If stays is set, what is found stays until they are on:
- * whoever changes the page tables waits for this CPU, and only then frees the
- * page or lets go of the file. writers is then as above.
+ * interrupts off. *stays: until they are on, that stays so, as another CPU that
+ * changes the page tables waits for this one. *settled: until then the page
+ * cannot be written either.
  */
-bool rust_stepping_can_execute(unsigned long at, bool *stays, int **writers)
+bool rust_stepping_can_execute(unsigned long at, bool *stays, bool *settled)
 {
 	unsigned long pfn;
 
-	*writers = NULL;
+	*settled = false;
 	*stays = !flushes_without_interrupt();
 	if (!find_code(at, &pfn))
 		return false;
 	if (*stays && pfn_valid(pfn))
-		*writers = writers_of(page_folio(pfn_to_page(pfn)));
+		*settled = is_program(page_folio(pfn_to_page(pfn)));
 	return true;
 }
 

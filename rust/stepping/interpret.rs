@@ -169,7 +169,7 @@ impl Machine for Here<'_> {
 
     #[inline]
     fn load_vector(&mut self, number: u8, address: u64, how: How) -> Option<()> {
-        // SAFETY: Nobody writes to them.
+        // SAFETY: C has defined the arrays `const`.
         let moves = unsafe {
             match how {
                 How::Legacy => &bindings::rust_stepping_vector_load_legacy,
@@ -183,7 +183,7 @@ impl Machine for Here<'_> {
 
     #[inline]
     fn store_vector(&mut self, number: u8, address: u64, how: How) -> Option<()> {
-        // SAFETY: Nobody writes to them.
+        // SAFETY: C has defined the arrays `const`.
         let moves = unsafe {
             match how {
                 How::Legacy | How::Low => &bindings::rust_stepping_vector_store,

@@ -261,7 +261,7 @@ fn start(
     }
     Recorder::spawn(
         command
-            // One that sleeps once: its own switches would be told of, and counted.
+            // `sleep` switches once. The records of more switches would be in the figures.
             .args(["--", "sleep", seconds])
             .stdin(Stdio::null())
             .stdout(Stdio::null())

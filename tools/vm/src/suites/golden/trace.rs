@@ -110,7 +110,7 @@ fn framed(trace: &[u8]) -> Vec<u8> {
 /// What an event writes.
 pub(super) struct Written {
     pub bytes: Cow<'static, [u8]>,
-    /// What `events.c` is told of CoreSight: "raw" if each CPU has a sink, "framed" if CPUs share one.
+    /// The format of CoreSight's trace, for `events.c`: "raw" if each CPU has its own sink, "framed" if CPUs share one.
     pub coresight: Option<&'static str>,
 }
 
