@@ -13,11 +13,10 @@ use crate::guest::cpio::Archive;
 use crate::kernel::Kernel;
 use crate::plugin;
 use crate::results::splat;
-use rustix::process::{Pid, Resource, Rlimit};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
@@ -34,9 +33,11 @@ pub use machine::Devices;
 pub use outcome::Outcome;
 pub use shell::shell;
 
+pub(crate) use process::peak_memory;
+
 use machine::{
-    accel, kernel_line, monitor, qemu, shared_memory, socket, trace_unit, Counting, Size, COUNTED,
-    PROCESSORS,
+    accel, failing, kernel_line, monitor, qemu, shared_memory, socket, trace_unit, Counting, Size,
+    COUNTED, PROCESSORS,
 };
 
 const INIT: &str = include_str!("../guest/init.sh");
@@ -444,7 +445,7 @@ impl<'a> Guest<'a> {
                 program: "qemu-system-x86_64".to_owned(),
                 source,
             })?;
-        limit_files(&child);
+        process::limit_files(&child);
         let (lines, received) = std::sync::mpsc::sync_channel::<String>(256);
         let reader = child.stdout.take().map(|out| {
             std::thread::spawn(move || {
@@ -574,39 +575,6 @@ fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
         .filter(|word| word.starts_with('/') && !word.ends_with(':'))
         .map(PathBuf::from)
         .collect())
-}
-
-/// The log of a guest that never ends must not fill the disk.
-fn limit_files(qemu: &Child) {
-    let limit = Rlimit {
-        current: Some(process::LONGEST),
-        maximum: Some(process::LONGEST),
-    };
-    if let Some(pid) = i32::try_from(qemu.id()).ok().and_then(Pid::from_raw) {
-        let _ = rustix::process::prlimit(Some(pid), Resource::Fsize, limit);
-    }
-}
-
-/// QEMU's options for a disk whose flushes fail after so many.
-fn failing(flushes: u32) -> String {
-    let mut options = String::new();
-    for flush in 0..flushes {
-        let (state, next) = (flush + 1, flush + 2);
-        let rule = format!("file.set-state.{flush}");
-        options +=
-            &format!(",{rule}.event=flush_to_disk,{rule}.state={state},{rule}.new_state={next}");
-    }
-    let last = flushes + 1;
-    options
-        + &format!(",file.inject-error.0.event=flush_to_disk,file.inject-error.0.iotype=flush,file.inject-error.0.state={last},file.inject-error.0.errno=5")
-}
-
-/// The most memory that the process has had until now, in KiB.
-pub(crate) fn peak_memory(child: &Child) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
-    let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"));
-    line.and_then(|l| l.trim().split(' ').next()?.parse().ok())
-        .unwrap_or(0)
 }
 
 #[cfg(test)]

@@ -237,3 +237,17 @@ pub(super) fn socket() -> PathBuf {
     let (process, next) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
     PathBuf::from(format!("/tmp/auxvm-{process}-{next}.sock"))
 }
+
+/// QEMU's options for a disk whose flushes fail after so many.
+pub(super) fn failing(flushes: u32) -> String {
+    let mut options = String::new();
+    for flush in 0..flushes {
+        let (state, next) = (flush + 1, flush + 2);
+        let rule = format!("file.set-state.{flush}");
+        options +=
+            &format!(",{rule}.event=flush_to_disk,{rule}.state={state},{rule}.new_state={next}");
+    }
+    let last = flushes + 1;
+    options
+        + &format!(",file.inject-error.0.event=flush_to_disk,file.inject-error.0.iotype=flush,file.inject-error.0.state={last},file.inject-error.0.errno=5")
+}

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Why QEMU failed, in a sentence.
+//! The process of QEMU: its limits, its memory, and why it failed, in a sentence.
 
+use rustix::process::{Pid, Resource, Rlimit};
+use std::fs;
 use std::os::unix::process::ExitStatusExt;
-use std::process::ExitStatus;
+use std::process::{Child, ExitStatus};
 
 /// No file that it writes may be longer. The longest is the log of executed instructions, with less than 1 GiB in all tests.
 pub(super) const LONGEST: u64 = 8 << 30;
@@ -87,6 +89,25 @@ pub(super) fn failed(said: &str) -> Option<String> {
         }
     }
     None
+}
+
+/// The log of a guest that never ends must not fill the disk.
+pub(super) fn limit_files(qemu: &Child) {
+    let limit = Rlimit {
+        current: Some(LONGEST),
+        maximum: Some(LONGEST),
+    };
+    if let Some(pid) = i32::try_from(qemu.id()).ok().and_then(Pid::from_raw) {
+        let _ = rustix::process::prlimit(Some(pid), Resource::Fsize, limit);
+    }
+}
+
+/// The most memory that the process has had until now, in KiB.
+pub(crate) fn peak_memory(child: &Child) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
+    let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"));
+    line.and_then(|l| l.trim().split(' ').next()?.parse().ok())
+        .unwrap_or(0)
 }
 
 #[cfg(test)]
