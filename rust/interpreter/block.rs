@@ -185,7 +185,7 @@ impl Block {
         let is_generated = self.decode(machine);
         let end = self.first.wrapping_add(self.len);
 
-        // What was compared is less.
+        // `compared` is about the text that was decoded before.
         if self.filled == pass && machine.is_settled(self.first, end.wrapping_sub(1))
             || self.compare(pass, machine)
         {

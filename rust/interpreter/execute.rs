@@ -94,7 +94,7 @@ impl<'a, M: Machine, O: Observer> Task<'a, M, O> {
     }
 
     /// Executes instructions of a block, `left` at most, up to the first one behind which another is next. Takes from
-    /// `left` how many. Returns why it has stopped, and the address of the last instruction.
+    /// `left` how many. Returns why it has stopped, and the address of the last instruction if that has not branched.
     #[inline]
     pub(crate) fn execute(&mut self, block: &Block, left: &mut u64) -> (Stop, u64) {
         let (last, stop) = match block.limited(0, *left) {
@@ -130,7 +130,7 @@ impl<'a, M: Machine, O: Observer> Task<'a, M, O> {
         if stop != Stop::Branched {
             return self.stopped_otherwise(block, last, stop, left);
         }
-        // Short.
+        // A block has at most 16 instructions.
         let done = u64::try_from(last).unwrap_or(0).wrapping_add(1);
 
         self.executed = self.executed.wrapping_add(done);
@@ -339,7 +339,7 @@ impl<'a, M: Machine, O: Observer> Task<'a, M, O> {
         self.machine.store(address, width, value).ok_or(Stop::Left)
     }
 
-    /// Whether the interpreter may write to this address: the processor writes what can be in the block that is executed.
+    /// [`Stop::Left`] if a store to this address may change the block that is executed.
     #[inline]
     pub(crate) fn store_to(&self, address: u64) -> Done {
         if address.wrapping_sub(self.ip).wrapping_add(STORE_MAX) < REACH {

@@ -178,8 +178,8 @@ found:
 
 /*
  * Whether another CPU can take the permission away while this one has
- * interrupts off: else it waits for this one. Hypervisors flush for it, and do
- * not wait for a virtual CPU that does not run.
+ * interrupts off: else it waits for this one. It does not wait for a virtual
+ * CPU that does not run: the hypervisor flushes that before it runs again.
  */
 static bool flushes_without_interrupt(void)
 {

@@ -85,15 +85,15 @@ impl Op {
         Some(Next::of(self.what))
     }
 
-    /// Becomes the instruction if that is one of [`MOVES`], with one prefix in front of REX and 0F at most, or with a VEX
-    /// prefix of two bytes. If not, it becomes anything.
+    /// Becomes the instruction if that has a [`move_row()`], and either a VEX prefix of two bytes, or 66 or F3 or none in
+    /// front of REX and 0F. If not, it becomes anything.
     #[inline]
     fn vector_move(&mut self, text: Text<'_>, start: usize) -> Option<()> {
         let bytes = text.eight(start);
         let [first, second, third, fourth, ..] = bytes.to_le_bytes();
         let prefix = if first == 0xf3 { 2 } else { 1 };
         let (prefix, how, rex, opcode, len) = match (first, second, third) {
-            // It has room for an operand more.
+            // VEX.vvvv has no register: all of its bits are set.
             (0xc5, ..) if second & 0x78 == 0x78 => {
                 let how = if second & 4 == 0 {
                     How::Low

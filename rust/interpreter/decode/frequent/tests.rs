@@ -39,7 +39,7 @@ fn tables_and_functions_decode_alike() {
         prefixes.push(vec![prefix]);
         prefixes.extend(rex().map(|rex| [vec![prefix], rex].concat()));
     }
-    // VEX of two bytes, of which the last is as REX is for others.
+    // VEX of two bytes; it takes the place of REX.
     prefixes.extend((0..=u8::MAX).map(|vex| vec![0xc5, vex]));
     let mut seed = 1_u64;
     let mut frequent = 0;
@@ -47,7 +47,7 @@ fn tables_and_functions_decode_alike() {
     for prefix in &prefixes {
         for opcode in 0..512_u16 {
             let [opcode, second] = opcode.to_le_bytes();
-            // There are so many of VEX.
+            // VEX alone has 256 prefixes: for each opcode a sixteenth of all ModRM bytes.
             let every = if prefix.first() == Some(&0xc5) { 16 } else { 1 };
             for modrm in (opcode % every..=u8::MAX).step_by(every.into()) {
                 let mut bytes = prefix.clone();

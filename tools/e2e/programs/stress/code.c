@@ -215,7 +215,7 @@ static long writes_itself(void)
 /*
  * Adds up a number in its own text, and counts that number up through another
  * mapping: `xor edx, edx; mov eax, imm32; add edx, eax; inc byte [rdi]; dec
- * ecx; jnz -13; mov eax, edx; ret`. The loop is one run of code.
+ * ecx; jnz -13; mov eax, edx; ret`. The loop is one block for the interpreter.
  */
 static const char sums[] = "\x31\xd2\xb8\0\0\0\0\x01\xc2\xfe\x07\xff\xc9\x75\xf3\x89\xd0\xc3";
 
@@ -240,7 +240,7 @@ static void sum_by(int file, int keep)
 	seen = mix(seen, written[3]);
 }
 
-/* A file that was opened by its name, and has none any more: a decoder could not read it. */
+/* A file on tmpfs without a name: the tracer tells of its code, as no decoder can read it. */
 static int opened(void)
 {
 	static const char name[] = "/tmp/sums";

@@ -21,7 +21,8 @@ const LIMIT: u64 = 2048;
 /// Functions that only tests call, when nothing else is on the stack.
 const TESTS: [&str; 2] = ["::tests::", "<hostile::Module as kernel::module::Module>"];
 
-/// Functions below which the stack has none of a module's: a task calls them from a system call of its own, or from a thread of the kernel.
+/// Functions of a module that the kernel calls for a system call, or from a thread of its own. No other function of a module is on the
+/// stack then.
 const FIRST: [&str; 3] = [
     "kernel::module::Module>::init",
     "kernel::pci::Driver>::probe",
@@ -79,7 +80,7 @@ struct Limits {
 }
 
 impl Limits {
-    /// With KASAN stacks are twice as large, and each variable has space around it: a function that calls much that is inlined takes
+    /// With KASAN stacks are twice as large. The compiler puts space around each variable: a function into which others are inlined takes
     /// several times as much.
     fn of(config: &str) -> Self {
         if config.lines().any(|line| line == "CONFIG_KASAN=y") {
