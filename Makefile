@@ -44,7 +44,7 @@ help:
 	@echo '  make debug          kunit and e2e on a kernel with lockdep, KASAN and kmemleak, whose allocations are made to fail; CASE="name|other"'
 	@echo '  make bench          what a session of an event and recording cost, in guest instructions; PART=driver, steps, tracing, restart, ring, reading or recorder'
 	@echo '                      for one of them, PART=parallel for how fast two processors are drained, PART=starts for how soon 64 are recorded'
-	@echo '  make figures        Documentation/figures.md from what was measured last'
+	@echo '  make figures        Documentation/figures.md from the last bench, campaign.md from the last verify'
 	@echo '  make coverage       Documentation/intel-pt-coverage.md, and the table of recorder-and-perf.md, from what the tests said last'
 	@echo '  make fuzz           the parsers of files and options, and the trace unit, under libFuzzer; SECONDS=60 for each, CASE="name" for one'
 	@echo '  make modules        build the modules for both kernels: build/modules/'

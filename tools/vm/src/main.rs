@@ -179,9 +179,9 @@ enum Verb {
     },
     /// Write Documentation/intel-pt-coverage.md and the table of Documentation/recorder-and-perf.md from what the tests said last
     Coverage,
-    /// Write Documentation/figures.md from what was measured
+    /// Write Documentation/figures.md from what was measured, and Documentation/campaign.md from what `verify` ran
     Figures,
-    /// Feed the parsers of files and options what nobody would write
+    /// Run the fuzz targets: parsers, the trace unit, the interpreter
     Fuzz {
         /// How long, for each target
         #[arg(long, default_value_t = 60)]
@@ -367,7 +367,12 @@ fn run(args: Args) -> Result<ExitCode> {
             println!("{}", coverage::write(&cache)?.display());
             println!("{}", comparison::write(&cache)?.display());
         }
-        Verb::Figures => println!("{}", figures::write(&cache)?.display()),
+        Verb::Figures => {
+            println!("{}", figures::write(&cache)?.display());
+            if let Some(path) = verify::document(&cache)? {
+                println!("{}", path.display());
+            }
+        }
         Verb::Fuzz { seconds, case } => {
             for line in fuzz::run(&cache, seconds, &case)? {
                 println!("{line}");

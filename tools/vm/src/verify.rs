@@ -229,11 +229,37 @@ fn read(folder: &Path, name: &str, trees: &Trees) -> Option<Outcome> {
     })
 }
 
-fn write_page(cache: &Cache, dir: &Path, trees: &Trees) -> Result<PathBuf> {
-    let outcomes = PARTS.map(|part| {
+/// Writes `Documentation/campaign.md`, if a part ran here on a commit of this branch; gives its place then.
+///
+/// # Errors
+///
+/// When the commits cannot be listed, or the file cannot be written.
+pub fn document(cache: &Cache) -> Result<Option<PathBuf>> {
+    let outcomes = outcomes(&cache.build().join("verify"), &Trees::all(cache)?);
+    if outcomes.iter().all(|(.., outcome)| outcome.is_none()) {
+        return Ok(None);
+    }
+    let path = cache.checkout().join("Documentation/campaign.md");
+    let old = match fs::read_to_string(&path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
+        old => old.on("read", &path)?,
+    };
+    fs::write(&path, page::document(&outcomes, &old)).on("write", &path)?;
+    Ok(Some(path))
+}
+
+/// Each part, its arguments, and what it came to on one of these trees.
+type Outcomes = [(&'static str, &'static str, Option<Outcome>); PARTS.len()];
+
+fn outcomes(dir: &Path, trees: &Trees) -> Outcomes {
+    PARTS.map(|part| {
         let outcome = read(&dir.join(part.name), part.name, trees);
         (part.name, part.args, outcome)
-    });
+    })
+}
+
+fn write_page(cache: &Cache, dir: &Path, trees: &Trees) -> Result<PathBuf> {
+    let outcomes = outcomes(dir, trees);
     let figures = fs::read_to_string(cache.build().join("bench/figures.tsv")).unwrap_or_default();
     let picture = fs::read_to_string(cache.build().join("demo/timeline.svg")).ok();
     let path = dir.join("report.html");
@@ -269,6 +295,18 @@ impl Trees {
         earlier += &git(&["rev-list", "--abbrev-commit", "--abbrev=12", &after])?;
         let earlier = earlier.lines().map(str::to_owned).collect();
         Ok(Self { this, earlier })
+    }
+
+    /// All commits of this branch.
+    fn all(cache: &Cache) -> Result<Self> {
+        let commits = git(
+            cache,
+            &["rev-list", "--abbrev-commit", "--abbrev=12", "HEAD"],
+        )?;
+        Ok(Self {
+            this: String::new(),
+            earlier: commits.lines().map(str::to_owned).collect(),
+        })
     }
 
     fn count(&self, tree: &str) -> bool {

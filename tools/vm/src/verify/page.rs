@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The page about a campaign.
+//! The pages about a campaign: one in HTML about this run of it, and `Documentation/campaign.md`.
 
 use super::Outcome;
 use crate::results::ktap::{Case, Status};
@@ -71,6 +71,40 @@ fn write_parts(out: &mut String, parts: &[(&str, &str, Option<Outcome>)]) -> std
     }
     *out += "</table>\n";
     Ok(())
+}
+
+const DOCUMENT: &str = "<!-- SPDX-License-Identifier: GPL-2.0 OR MIT -->\n\n# The last campaign\n\n\
+`make verify` runs these parts ([testing.md](testing.md#everything)); `make figures` writes this page. A row is the last run\n\
+of a part, with the commit that it ran on.\n\n\
+| part | command | passed | failed | skipped | minutes | commit | result |\n|---|---|---|---|---|---|---|---|\n";
+
+/// Writes the document. A part that has no outcome here keeps its row of the `old` one.
+pub(super) fn document(parts: &[(&str, &str, Option<Outcome>)], old: &str) -> String {
+    let mut out = DOCUMENT.to_owned();
+    for (name, args, outcome) in parts {
+        let begin = format!("| {name} |");
+        let Some(outcome) = outcome else {
+            match old.lines().find(|line| line.starts_with(&begin)) {
+                Some(row) => out += row,
+                None => out += &format!("{begin} `{args}` | | | | | | has not run |"),
+            }
+            out.push('\n');
+            continue;
+        };
+        let counts = outcome.counts().map_or_else(
+            || " | | ".to_owned(),
+            |c| format!("{} | {} | {}", c.passed, c.failed, c.skipped),
+        );
+        let minutes = outcome.seconds.div_ceil(60);
+        let word = if outcome.good { "passed" } else { "failed" };
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            out,
+            "{begin} `{args}` | {counts} | {minutes} | {} | {word} |",
+            outcome.tree
+        );
+    }
+    out
 }
 
 /// Cases that failed and that were skipped, each with the reason.
@@ -169,5 +203,27 @@ mod tests {
             assert!(page.contains(part), "no {part} in {page}");
         }
         assert!(!page.contains("<?xml"));
+    }
+
+    #[test]
+    fn parts_that_did_not_run_keep_their_rows() {
+        let outcome = |good| Outcome {
+            name: "one".to_owned(),
+            tree: "abb".to_owned(),
+            good,
+            seconds: 61,
+            said: String::new(),
+            cases: vec![Case::pass("a"), Case::skip("d", "no such thing")],
+        };
+        let parts = |one| [("one", "test", one), ("two", "bench", None)];
+        let first = document(&parts(Some(outcome(false))), "");
+        let [one, two] = ["| one |", "| two |"].map(|begin| {
+            let line = first.lines().find(|line| line.starts_with(begin));
+            line.unwrap().to_owned()
+        });
+        assert_eq!(one, "| one | `test` | 1 | 0 | 1 | 2 | abb | failed |");
+        assert!(two.ends_with("has not run |"), "{two}");
+        assert_eq!(document(&parts(None), &first), first);
+        assert_ne!(document(&parts(Some(outcome(true))), &first), first);
     }
 }
