@@ -57,8 +57,8 @@ pub trait Output {
         None
     }
 
-    /// Whether interrupts are enabled where the thread goes on, if it is known. Asked without
-    /// [`Config::event`], where `MODE.Exec` says so.
+    /// Whether interrupts are enabled at the thread's next instruction, if that is known. Asked without
+    /// [`Config::event`], for the flag in `MODE.Exec`.
     fn interrupts(&mut self) -> Option<bool> {
         None
     }

@@ -71,7 +71,7 @@ fn taken(from: u64) -> Step {
     }
 }
 
-/// Packets, and a clock that goes on by 16 each time that it is read.
+/// Packets, and a clock that advances by 16 at each read.
 struct Clock(Vec<u8>, u64);
 
 impl Output for Clock {
@@ -119,7 +119,7 @@ fn cycles_are_counted_in_front_of_packets() {
         want.extend(cyc);
         want.extend([0x3d, 0, 0x10, 0x2d, 0, 0x10]);
     }
-    // Six branches, and one that is told when the trace ends.
+    // Six branches, and one that is flushed at the end of the trace.
     for _ in 0..7 {
         pt.step(&jump, &mut clock).unwrap();
     }
@@ -149,12 +149,12 @@ fn the_coarse_clock_is_told_where_it_is_further() {
     pt.begin(false, &mut clock).unwrap();
     pt.enable(0x401000, Mode::Bits64, &mut clock).unwrap();
     let mut want = PSB.to_vec();
-    // TSC, TMA: each reads the clock, which goes on by 16.
+    // TSC, TMA: each reads the clock, which advances by 16.
     want.extend([0x19, 0x13, 2, 1, 0, 0, 0, 0, 2, 0x73, 0x21, 0x10, 0, 3, 0]);
     want.extend([2, 0x23]);
     want.extend([0x19, 0x23, 2, 1, 0, 0, 0, 0, 2, 0x73, 0x22, 0x10, 0, 3, 0]);
     want.extend([0x99, 1, 0x51, 0, 0x10, 0x40, 0]);
-    // Not further, further by one, by as many as can be told, and by one more.
+    // Distances: 0, 1, the maximum of the packet, and one more.
     for (pass, told) in [
         (0, &[][..]),
         (0xf0, &[0x59, 3]),
@@ -189,7 +189,7 @@ fn times_and_address_spaces_stand_between_addresses() {
         tsc_period: 0x20,
         ..Config::default()
     });
-    // Before the first `PSB`, where it is told.
+    // Before the first `PSB`, which reports it.
     pt.address_space(0x1_2345_6000, &mut clock).unwrap();
     pt.begin(false, &mut clock).unwrap();
     pt.enable(0x401000, Mode::Bits64, &mut clock).unwrap();

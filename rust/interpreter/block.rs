@@ -197,7 +197,7 @@ impl Block {
 
     /// Decodes the next instructions: all if it is generated code, perhaps, which is returned; else up to a branch.
     fn decode(&mut self, machine: &mut impl Machine) -> bool {
-        // Who reads a trace has the newest text of each address: blocks that overlap have to give all of theirs.
+        // A decoder keeps the newest text of each address, so blocks that overlap must report all of their text.
         let reach = self.first.wrapping_add(TEXT_MAX);
         let at_once = machine.is_generated(self.first, reach);
         let start = self.count;

@@ -368,7 +368,7 @@ impl Decoder<'_> {
         self.op.reg = self.register(number, self.op.width);
     }
 
-    /// The width of what the stack takes: 8 bytes, or 2 with a prefix, which nobody uses.
+    /// The width of what the stack takes: 8 bytes, or 2 with the prefix 66, which compilers do not use.
     fn on_stack(&mut self) -> Option<()> {
         if self.small {
             return None;

@@ -194,7 +194,7 @@ pub enum Branch {
     Return,
 }
 
-/// Who watches the code. By default it notes nothing and refuses nothing, but PTWRITE.
+/// Gets the executed instructions. By default it records nothing and refuses only PTWRITE.
 ///
 /// `executed` is how many instructions this call of [`run`] has executed. It includes a branch, and not a PTWRITE.
 pub trait Observer {
@@ -312,7 +312,7 @@ pub struct Ran {
 const DECODED_MAX: usize = 192;
 
 /// Executes from `registers` on, `limit` instructions at most; rounds of a string instruction count too. It executes
-/// fewer if it has decoded 192: the next call goes on. `blocks` are kept from one call to the next, for the same
+/// fewer if it has decoded 192: the next call continues. `blocks` are kept from one call to the next, for the same
 /// program or another; so many are used as are a power of 2.
 #[inline(never)]
 pub fn run(

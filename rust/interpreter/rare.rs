@@ -382,7 +382,7 @@ impl<M: Machine, O: Observer> Task<'_, M, O> {
             }
             match self.element(op.width, moves) {
                 Ok(()) => {}
-                // What is done is done: the processor goes on from there.
+                // The finished part stays: the processor continues from there.
                 Err(_) if done > 0 => return Err(Stop::Again),
                 Err(stop) => return Err(stop),
             }

@@ -34,7 +34,7 @@ impl Header {
     /// The header of an object whose code is in the module `M`. [`release`] calls `end`, which frees
     /// the object.
     pub(crate) fn new<M: ModuleMetadata>(end: unsafe fn(NonNull<Header>)) -> Self {
-        // INVARIANT: By the safety requirements of `release()` and of those who call it.
+        // INVARIANT: By the safety requirements of `release()` and of its callers.
         Self {
             end,
             module: this_module::<M>().as_ptr(),

@@ -110,7 +110,7 @@ pub struct Registration<T: Pmu, K: Kind<T>> {
     shared: Arc<Shared<T, K>>,
 }
 
-/// Who unregisters.
+/// What unregisters the PMU.
 enum Owner<T: Pmu, K: Kind<T>> {
     Own {
         _registered: Handle<T, K>,

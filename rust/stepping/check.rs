@@ -74,7 +74,7 @@ struct Registered<'a, P> {
 ///
 /// # Safety
 ///
-/// - The processor must know the instructions of which [`knows()`](Self::knows) says so.
+/// - The processor must have the instructions for which [`knows()`](Self::knows) returns true.
 /// - While [`with_vectors()`](Self::with_vectors) calls its argument, the vector registers must be the caller's, with
 ///   all floating-point exceptions masked.
 pub(crate) unsafe trait Processor {

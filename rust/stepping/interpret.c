@@ -234,8 +234,8 @@ bool rust_stepping_can_execute(unsigned long at, bool *stays, bool *settled)
 /*
  * Whether no file has the code in the page at this address, which the current
  * task has just read: it is in memory of its own, or of a file without a name.
- * Also true of a page that another thread has just taken away: then nobody
- * knows. As in GUP-fast, the reference counts only if the page is still mapped
+ * Also true for a page that another thread has just unmapped: then no file is
+ * known. As in GUP-fast, the reference counts only if the page is still mapped
  * after it was taken. An inode is freed after an RCU grace period, which
  * interrupts that are off delay.
  */

@@ -54,7 +54,7 @@ const RESUME_FLAG: c_ulong = 1 << 16;
 struct Here<'a> {
     fs_base: Option<u64>,
     pages: &'a mut Pages,
-    /// Whether somebody listens to the tracepoint that tells of code that no file has.
+    /// Whether the tracepoint for code that no file has is enabled.
     tells: bool,
 }
 
@@ -400,8 +400,8 @@ impl Reason {
     }
 }
 
-/// Whether no file has the code of the current task between these addresses, in one page or two, and
-/// somebody listens to the tracepoint that tells of it.
+/// Whether no file has the code of the current task between these addresses, in one page or two, and the
+/// tracepoint `rust_stepping_code` is enabled.
 fn is_generated(first: u64, last: u64) -> bool {
     // SAFETY: Reading a static key has no requirements.
     if !unsafe { bindings::rust_stepping_tells_code() } {
@@ -507,8 +507,8 @@ impl Current<'_> {
         interpreter::is_taken(text.get(..len)?, &registers)
     }
 
-    /// Tells who listens to the tracepoint `rust_stepping_code` of `text` at `address`, which the task is about
-    /// to execute, or has executed, if no file has it. Whether that is so.
+    /// Reports `text` at `address` by the tracepoint `rust_stepping_code`, if no file has this code. The task is
+    /// about to execute it, or has executed it. Returns whether no file has it.
     pub fn tell_generated(&self, address: u64, text: &[u8]) -> bool {
         let len = u64::try_from(text.len()).unwrap_or(0);
         let last = address.wrapping_add(len).wrapping_sub(1);
@@ -550,8 +550,7 @@ impl Current<'_> {
     }
 }
 
-/// Tells who listens to the tracepoint `rust_stepping_code` of the current task's code at this address, which no
-/// file has.
+/// Reports the current task's code at this address by the tracepoint `rust_stepping_code`. No file has it.
 pub fn tell(address: u64, text: &[u8]) {
     let Ok(len) = u32::try_from(text.len()) else {
         return;

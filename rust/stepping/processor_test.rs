@@ -414,7 +414,7 @@ fn one(pages: &Pages, numbers: &mut Numbers, counts: &mut Counts, distrusted: &[
         return;
     }
     assert!(!decoded.is_invalid(), "{text:x?}");
-    // A string that is not done goes on until it is.
+    // A string instruction that is not complete is stepped until it is.
     while registers.ip == before.ip && once.0.is_none() {
         let ran = run(
             &mut [Block::EMPTY],

@@ -58,7 +58,7 @@ pub(crate) fn wrap(len: u64, size: Size) -> u64 {
     }
 }
 
-/// A full ring is not told.
+/// A full ring is not reported.
 pub(crate) fn truncated(loss: Loss, mode: Mode) -> Loss {
     match (loss, mode) {
         (Loss::NoSpace { .. }, Mode::Linear) if cfg!(auxpmu_break = "truncated") => Loss::None,

@@ -62,7 +62,7 @@ const SHORTEST_TICK: u64 = 20_000;
 /// The most bounce memory, in pages: what the page allocator has in one piece.
 pub(crate) const MOST_BOUNCE: usize = 1024;
 
-/// The most bytes that a tick writes with interrupts off for a user who is not privileged.
+/// Maximum of bytes that a tick writes with interrupts off for an unprivileged user.
 const LONGEST_TICK: u64 = 64 * 1024;
 
 /// What an event asks of the unit, checked.

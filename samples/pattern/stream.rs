@@ -85,7 +85,7 @@ impl Stream {
         self.owed.store(true, Relaxed);
     }
 
-    /// A flat sink has kept all up to `end`, or has told what is missing.
+    /// A flat sink has kept all bytes up to `end`, or has reported the missing ones.
     pub(crate) fn keep(&self, end: u64) {
         self.kept.store(end, Relaxed);
         self.owed.store(false, Relaxed);

@@ -377,7 +377,7 @@ mod cases {
         Ok(())
     }
 
-    /// Padding that finds no room: what the unit generates is lost, and perf is told that the ring is
+    /// Padding that finds no room: what the unit generates is lost, and perf gets the flag that the ring is
     /// full.
     #[test]
     fn no_room_for_padding_is_a_full_ring() -> Result {
@@ -494,7 +494,7 @@ mod cases {
         assert_eq!(bench.counter(), 2 * 4096);
         assert!(!bench.is_open());
 
-        // Paused it does not, though its clock goes on.
+        // A paused unit does not, although its clock advances.
         bench.pause()?;
         assert!(bench.tick());
         assert_eq!(bench.counter(), 2 * 4096);

@@ -276,7 +276,7 @@ mod tests {
         assert_eq!(bench.head(), fits * WORD);
         assert!(bench.records().last().is_some_and(|r| r.is_truncated()));
 
-        // The reader comes, and it goes on with the number after the one that was lost.
+        // The reader makes space. The stream continues with the number after the lost one.
         bench.read()?;
         bench.tick();
         bench.del();
@@ -382,7 +382,7 @@ mod tests {
                         bench.interrupt(nmi)?;
                     }
                     f(&mut bench);
-                    // What perf has been told to stop is stopped when the callback is over.
+                    // An event that the NMI stops is stopped when the callback has returned.
                     assert!(!(i == call && nmi == Nmi::Stop && bench.is_open()));
                 }
 

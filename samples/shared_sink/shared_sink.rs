@@ -183,13 +183,13 @@ impl Sink {
         })
     }
 
-    /// Who uses it.
+    /// The session that uses it, and the session's sources.
     fn users(&self) -> Users {
         // Acquire: a source that finds the sink collecting finds its memory emptied.
         self.users.load(Acquire).into()
     }
 
-    /// Changes who uses it, if `change` returns that; what it was before, or what stayed.
+    /// Stores what `change` returns, if it returns something. Returns the old value: as [`Ok`] if it was replaced.
     ///
     /// Fully ordered: the last user sees what the others have stored, and the next ones see what it
     /// has.

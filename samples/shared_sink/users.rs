@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Who uses the sink: a state machine without side effects.
+//! The session that uses the sink, and its sources: a state machine without side effects.
 //!
 //! ```text
 //!          joined                joined, left
@@ -12,7 +12,7 @@
 //!       emptied
 //! ```
 
-/// Who uses the sink. Packed into a word, so that it changes at once.
+/// The session that uses the sink. Packed into a word, so that it changes at once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Users {
     /// Whose sources they are, if there are any.

@@ -24,7 +24,7 @@
 //! code.rs     a task's code, stack and registers
 //! ranges.rs   the addresses that are traced
 //! ring.rs     where the encoder's packets go
-//! unit.rs     what a unit of this kind says that it can
+//! unit.rs     the capabilities of the unit
 //! ```
 
 use intel_pt::Encoder;

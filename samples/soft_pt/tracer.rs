@@ -16,7 +16,7 @@
 //! Where filters leave code out, the task is `Passing` instead of `Inside`: each step is compared with
 //! the ranges, and no more, unless the next instruction can show or load the trap flag.
 //!
-//! In the trap after a step, the task's next instructions are interpreted, and told to the encoder, until
+//! In the trap after a step, the task's next instructions are interpreted, and passed to the encoder, until
 //! there is one that the processor must execute.
 
 use crate::{
@@ -361,7 +361,7 @@ impl Tracer {
         }
         let sample = registers(task, ip, self.armed);
 
-        // The instructions are in the trace all the same.
+        // The instructions are still in the trace.
         self.full |= encoder.sample(&sample, mode(task), follows, ring).is_err();
     }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the unit says that it can, in the places where Intel's has it.
+//! The unit's capabilities, in the sysfs files in which Intel's driver has them.
 //!
 //! C counterpart: `arch/x86/events/intel/pt.c`, `pt_caps` and `PMU_FORMAT_ATTR()`.
 
@@ -55,11 +55,11 @@ perf::format! {
         mtc: config[9],
         /// Time stamps.
         tsc: config[10],
-        /// Returns are told as any indirect branch, also where they go back to their call.
+        /// Returns have packets as any indirect branch, also if they return to their call.
         noretcomp: config[11],
         /// The operand of each `ptwrite`.
         ptw: config[12],
-        /// Branches, where `pt` says that they can be left out.
+        /// Branches. If `pt` is given, they can be left out.
         branch: config[13],
         /// Of the slower clock.
         mtc_period: config[14..=17],

@@ -26,7 +26,7 @@ perf::format! {
         mtc: config[9],
         /// Time stamps.
         tsc: config[10],
-        /// Returns are told as any indirect branch, also where they go back to their call.
+        /// Returns have packets as any indirect branch, also if they return to their call.
         noretcomp: config[11],
         /// Branches.
         branch: config[13],
@@ -119,7 +119,7 @@ impl Asked {
                     | config.psb_period() << unit::PSB_SHIFT
             }
             PATTERN if of_instructions == [0; 9] => {
-                // It is nobody's code.
+                // The bytes of a pattern belong neither to the kernel nor to a program.
                 if exclude.kernel || exclude.user {
                     return Err(EOPNOTSUPP);
                 }

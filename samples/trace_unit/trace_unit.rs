@@ -537,7 +537,7 @@ impl AuxPmu for Unit {
 
         if failed {
             dev_err!(self.device, "a unit has failed\n");
-            // Without the bus the device could not raise the interrupt of errors. The next one is told.
+            // Without the bus the device could not raise the interrupt of errors. The next one is reported.
             self.registers.write(1, common::IRQ_STATUS);
         }
         transaction.count(written.saturating_add(dropped));

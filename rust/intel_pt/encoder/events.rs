@@ -5,7 +5,7 @@
 //! | what | packets |
 //! |---|---|
 //! | an interrupt, an exception | `EVD` (of a page fault), `CFE`, `FUP` and `TIP` or `TIP.PGD`; only those two where its code was not traced |
-//! | INT, IRET | `CFE` that says that a `FUP` follows, `FUP` with its address, `TIP` or `TIP.PGD` |
+//! | INT, IRET | `CFE` with the flag for a `FUP` behind it, `FUP` with its address, `TIP` or `TIP.PGD` |
 //! | CLI, STI, POPF | `MODE.Exec`, `FUP` with the address from which on it is so |
 //! | what else changes that | `MODE.Exec` in front of its `TIP` or `TIP.PGE` |
 
@@ -49,7 +49,7 @@ impl Origin {
 }
 
 impl Encoder {
-    /// Interrupts are enabled, or disabled, where the thread goes on. Writes nothing: the next `MODE.Exec` says so.
+    /// Sets whether interrupts are enabled at the next instruction. Writes nothing: the next `MODE.Exec` has the flag.
     ///
     /// Without [`Config::event`](super::Config::event) [`Output::interrupts()`] overrides this.
     pub fn set_interrupts(&mut self, enabled: bool) {

@@ -320,7 +320,7 @@ fn by_hand() {
     );
 }
 
-/// A 32-bit instruction pointer goes round, and a 16-bit one sooner.
+/// A 32-bit instruction pointer wraps at 4 GiB, a 16-bit one at 64 KiB.
 #[test]
 fn targets_wrap() {
     let jump = |text: &[u8], mode, ip| Insn::decode(text, mode).unwrap().target(ip);

@@ -63,7 +63,7 @@ impl Bounce {
         let charge = Charge::new(ring, count)?;
         let mut memory = Memory::new(count, order, ring.node())?;
 
-        // INVARIANT: Nobody touches the array any more, so that it stays where it is.
+        // INVARIANT: No code changes the array any more, so its elements do not move.
         Ok(Self {
             // SAFETY: The addresses of `count` pages, which are freed together with `pages`.
             pages: unsafe { Pages::new(memory.addresses.as_mut_ptr(), count.try_into()?, true)? },
@@ -247,7 +247,7 @@ impl Pages {
     /// Bounce memory of `size` bytes, in pages that lie anywhere.
     ///
     /// It is charged to the user who maps the AUX area, as the area itself: [`EPERM`] if that exceeds
-    /// `perf_event_mlock_kb` at its default and `RLIMIT_MEMLOCK`, unless he has `CAP_IPC_LOCK`.
+    /// `perf_event_mlock_kb` at its default and `RLIMIT_MEMLOCK`, unless the user has `CAP_IPC_LOCK`.
     /// [`EINVAL`] if `size` is less than a page, [`ENOMEM`] if there is no such memory. To be called
     /// from a task that may sleep: in [`AuxPmu::setup_aux`](crate::AuxPmu::setup_aux).
     pub fn bounce_scattered(&self, size: Size) -> Result<Bounce> {
@@ -311,7 +311,7 @@ mod tests {
         u8::try_from(pos % 251).unwrap_or(0)
     }
 
-    /// A unit goes round through a table, and what it wrote last comes out in a ring.
+    /// A unit writes the memory of its table again and again. The ring gets what it wrote last.
     #[test]
     fn round_and_out() -> Result {
         for bounce in &mut bounces(4 * PAGE_SIZE)? {
@@ -468,7 +468,7 @@ mod tests {
     #[test]
     fn sizes_are_checked() -> Result {
         assert!(bounces(PAGE_SIZE / 2).err() == Some(EINVAL));
-        // More than the page allocator has in one piece, and it says so without a splat.
+        // More than the page allocator has in one piece: it fails without a warning.
         assert!(bounces(PAGE_SIZE << 11).err() == Some(ENOMEM));
         Ok(())
     }

@@ -56,7 +56,7 @@ pub struct DeviceTable {
 /// # Invariants
 ///
 /// `start` is that of `len` entries, which nothing else of the kernel's refers to, for as long as
-/// the memory is not revoked. Whoever dereferences it has made sure that it is not.
+/// the memory is not revoked. A method that dereferences it first checks that it is not.
 struct Entries {
     start: NonNull<Entry>,
     len: usize,

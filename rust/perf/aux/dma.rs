@@ -386,8 +386,8 @@ impl DmaMapping {
     }
 }
 
-/// Coherent memory of the PMU's parent device, zeroed, from its node. Whoever maps the AUX area is
-/// charged for it.
+/// Coherent memory of the PMU's parent device, zeroed, from its node. The user who maps
+/// the AUX area is charged for it.
 ///
 /// # Invariants
 ///

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The ring buffers that have an AUX area of ours, and who writes to each.
+//! The ring buffers that have an AUX area of ours, and the event that writes to each.
 //!
 //! perf passes a ring buffer's `aux_priv` to every event that writes to it, and user space can make
 //! events of several PMUs, or of several CPUs, write to one ring buffer. perf keeps transactions

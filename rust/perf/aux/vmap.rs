@@ -93,14 +93,14 @@ impl VirtualMapping {
         //   keep it.
         let address = unsafe { bindings::rust_perf_vmap(addresses.as_ptr(), count) };
 
-        // INVARIANT: As it says; nobody else has the address.
+        // INVARIANT: `rust_perf_vmap()` maps `pages`; only this value has the address, so only it unmaps.
         Ok(Self {
             address: NonNull::new(address).ok_or(ENOMEM)?.cast(),
             size: pages.size(),
         })
     }
 
-    /// Where it begins, for a unit that is told virtual addresses.
+    /// Its start, for a unit that takes virtual addresses.
     pub fn address(&self) -> NonNull<u8> {
         self.address
     }

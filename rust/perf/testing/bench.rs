@@ -250,7 +250,7 @@ impl<T: AuxPmu> Bench<T> {
     /// `event_init()`.
     fn open(&mut self, setup: &Setup) -> Result {
         let raw = self.event.get();
-        // SAFETY: The bench's own event, which nobody else refers to yet.
+        // SAFETY: The bench's own event. No other reference to it exists yet.
         let event = unsafe { &mut *raw };
         let [config, config1, config2, config3] = setup.config;
 
@@ -321,7 +321,7 @@ impl<T: AuxPmu> Bench<T> {
         unsafe { &*self.ring.get() }
     }
 
-    /// As [`Self::ring`], for tests that are perf, or somebody else.
+    /// As [`Self::ring`], for tests that act as perf, or as another event.
     pub(super) fn ring_mut(&mut self) -> &mut Ring {
         // SAFETY: As in `ring()`.
         unsafe { &mut *self.ring.get() }
@@ -387,8 +387,8 @@ impl<T: AuxPmu> Bench<T> {
         self.stop();
 
         if let Some(private) = self.ring_mut().end_unmap() {
-            // SAFETY: From `into_foreign()`, in `map()`; no transaction is open, and whoever runs
-            // the test keeps the module.
+            // SAFETY: From `into_foreign()`, in `map()`; no transaction is open, and the running test
+            // holds a reference to the module.
             unsafe { module_ref::free_aux(private.as_ptr()) };
         }
     }
@@ -457,7 +457,7 @@ impl<T: AuxPmu> Bench<T> {
 
     /// Sets `event->hw.aux_paused`.
     fn set_paused(&mut self, paused: bool) {
-        // SAFETY: The bench's own event, which nobody looks at outside of callbacks.
+        // SAFETY: The bench's own event. Only callbacks refer to it.
         unsafe { bindings::rust_perf_set_aux_paused(self.event().as_ptr(), paused) };
     }
 
@@ -720,7 +720,7 @@ fn on_cpu<F: FnOnce(&context::Cpu) -> R, R>(cpu: u32, f: F) -> Result<R> {
 
     /// # Safety
     ///
-    /// `info` must point to a `Call<F, R>` that nobody else refers to meanwhile.
+    /// `info` must point to a `Call<F, R>` to which no other reference is used during the call.
     unsafe extern "C" fn call<F: FnOnce(&context::Cpu) -> R, R>(info: *mut c_void) {
         // SAFETY: By the safety requirement.
         let call = unsafe { &mut *info.cast::<Call<F, R>>() };

@@ -98,7 +98,7 @@ impl Record {
 pub struct Padding<'a> {
     /// The position of its first byte.
     pub offset: u64,
-    /// What the ring held there when perf was told, and so the reader.
+    /// The bytes in the ring at the time of the AUX record, which a reader may expect.
     pub bytes: &'a [u8],
 }
 
@@ -115,7 +115,7 @@ pub enum Violation {
     NotOpen,
     /// A transaction was ended with more bytes than there was room for.
     TooLong,
-    /// A ring in overwrite mode was truncated: the event is off, and nobody makes room.
+    /// A ring in overwrite mode was truncated: the event is off, and no reader makes space.
     TruncatedOverwrite,
     /// The ring was freed with a transaction open.
     FreedOpen,
@@ -603,7 +603,7 @@ impl Sampling for Model {
     ) -> c_long {
         // SAFETY: The event was set by `begin()`; it is on a bench, in a callback.
         let ring = unsafe { Self::ring_of_handle(handle) };
-        // SAFETY: From `Sampled::as_record()`; whoever has called that looks at it only later.
+        // SAFETY: From `Sampled::as_record()`, whose caller looks at it only later.
         let sampled = unsafe { record.cast::<Sampled<'_>>().as_mut() };
 
         ring.and_then(|ring| match ring.copy(sampled, from, to) {

@@ -155,8 +155,8 @@ impl Bench<Aligned> {
         self.driver().answer.load(Relaxed)
     }
 
-    /// Whether records and padding together tell of all bytes from `from` to the head, once each,
-    /// and all padding was there when the reader was told.
+    /// Whether records and padding together report all bytes from `from` to the head, once each,
+    /// and all padding was written before the record that reports it.
     fn is_gapless(&self, from: u64) -> bool {
         let mut at = from;
         let mut records = self.records().iter().peekable();

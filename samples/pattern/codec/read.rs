@@ -9,7 +9,7 @@ use super::{find_sync, DecodeError, Header, Kind, HEADER_LEN};
 pub enum Piece<'a> {
     /// A complete packet. Its payload is not verified.
     Packet(Header, &'a [u8]),
-    /// The beginning of a packet that goes on behind the end of the bytes.
+    /// The beginning of a packet that the end of the bytes cuts.
     Cut(Header, &'a [u8]),
     /// Bytes up to the next header, or to the end, that are no packet, and why the first ones are
     /// not a header.

@@ -148,7 +148,7 @@ struct Trace {
     packets: Vec<(usize, u64, u64)>,
 }
 
-/// Packets of any lengths, some of them lost, some losses told by a barrier, some pads between.
+/// Packets of any lengths, some of them lost, some losses reported by a barrier packet, some pads between.
 fn traces() -> impl Strategy<Value = Trace> {
     (
         any::<u16>(),

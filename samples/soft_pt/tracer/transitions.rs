@@ -46,7 +46,7 @@ impl Tracer {
         match (transition, task) {
             (Transition::Syscall, Some(mut task)) => steps = self.called(encoder, ring, &mut task),
             (Transition::Return, Some(mut task)) => {
-                // Refused before the kernel tells of calls: by seccomp, or by a debugger.
+                // Refused before the tracepoint for system calls: by seccomp, or by a debugger.
                 if self.has_executed(&task) {
                     steps = self.called(encoder, ring, &mut task);
                 }

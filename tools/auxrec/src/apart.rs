@@ -51,10 +51,10 @@ impl Steps {
 
     /// A thread that was in step `last` begins a pass: the step that it is in now.
     fn enter(&self, last: u64) -> u64 {
-        // With the release below: who comes into a step does so after all have come into the one before.
+        // With the release below: a thread enters a step after all threads have entered the step before.
         let now = self.step.load(Ordering::Acquire);
         if now != last && self.left.fetch_sub(1, Ordering::AcqRel) == 1 {
-            // Nobody counts himself again before the step is another.
+            // No thread counts itself twice in one step.
             self.left.store(self.threads, Ordering::Relaxed);
             self.step.store(now + 1, Ordering::Release);
         }
@@ -283,7 +283,7 @@ mod tests {
                     }
                 };
             }
-            // At the end all is read, by whoever ends them, and no round follows.
+            // At the end the thread that stops the others reads all rings, and no round follows.
             for (lane, rings) in lanes.iter_mut().zip(&rings) {
                 rings.iter().flatten().for_each(|time| write(lane.file, *time));
                 lane.file.checkpoint().unwrap();
@@ -301,7 +301,7 @@ mod tests {
         }
     }
 
-    /// Each thread sees each step, once, whoever is fast.
+    /// Each thread sees each step once, however fast it is.
     #[test]
     fn steps_are_taken_together() {
         const THREADS: usize = 3;

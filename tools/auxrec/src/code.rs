@@ -198,7 +198,7 @@ impl Code {
             Some(file) => file,
             none => {
                 let mut options = File::options();
-                // Nobody but the user reads the memory of their programs.
+                // Only the user may read the memory of their programs.
                 options.write(true).create(true).truncate(true).mode(0o600);
                 let mut file = options.open(&self.path).map_err(failed)?;
                 file.write_all(MAGIC).map_err(failed)?;

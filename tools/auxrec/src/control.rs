@@ -186,7 +186,7 @@ pub struct Control {
 }
 
 impl Control {
-    /// The commands that have come, when there is something to read; [`None`] when nobody will send any more.
+    /// The commands that have come, when there is something to read; [`None`] when the other end is closed.
     ///
     /// # Errors
     /// If it cannot be read.
@@ -207,7 +207,7 @@ impl Control {
         }
     }
 
-    /// Says that a command is done. Nobody may be there to hear it.
+    /// Acknowledges a command. A reader that has gone is no error.
     pub fn answer(&mut self) {
         if let Some(ack) = &mut self.ack {
             if let Err(e) = ack.write_all(ACK) {
@@ -216,7 +216,7 @@ impl Control {
         }
     }
 
-    /// Whether somebody waits for answers.
+    /// Whether the controller reads acknowledgements.
     #[must_use]
     pub fn answers(&self) -> bool {
         self.ack.is_some()

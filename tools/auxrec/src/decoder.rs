@@ -156,14 +156,14 @@ pub(crate) fn notes(plan: &Plan, clock: &TimeConv) -> Vec<String> {
     let is_hardware = format != Format::IntelPt || pmu.max_nonturbo_ratio.is_some();
     if is_hardware {
         notes.push(format!(
-            "note: {} is not verified on hardware: perf describes such a machine in the same way, but nobody has recorded one",
+            "note: {} is not verified on hardware: the file describes the machine as perf does, but no such machine was ever recorded",
             pmu.name
         ));
     }
     if intel_pt::lacks_clock(plan, clock) {
         notes.push(
             "warning: the kernel does not say how the processor's cycle counter becomes perf's clock (TSC not available), so \
-             nobody will know which thread's trace a CPU's is: record with --per-thread"
+             a decoder cannot assign the trace of a CPU to threads: record with --per-thread"
                 .to_owned(),
         );
     }

@@ -36,7 +36,7 @@ const BTS_RECORD: u64 = 24;
 pub enum Again {
     /// When there is room again.
     Drained,
-    /// Whether or not anything was drained: so that one whose area had room, and who gave up all the same, is tried again.
+    /// In any case, drained or not: an event that stopped although its area had space is tried again.
     All,
     /// Never: nothing is to be traced any more.
     Never,
@@ -66,11 +66,11 @@ pub struct Drain {
     format: Option<Format>,
     /// Time of the newest AUX record.
     newest: Option<u64>,
-    /// How far the AUX area was written, when somebody was told last.
+    /// `aux_head` at the last progress report.
     head: u64,
     /// Whether an area in overwrite mode was seen to wrap.
     wrapped: bool,
-    /// Where to leave how it goes, if somebody looks.
+    /// Where to leave the progress, if a display reads it.
     pub(crate) gauge: Option<Arc<Gauge>>,
     /// What was lost.
     pub loss: Loss,
@@ -78,7 +78,7 @@ pub struct Drain {
     pub wraps: u64,
 }
 
-/// Where a drain puts what it reads: the file, or a queue to who writes the file.
+/// Where a drain puts what it reads: the file, or a queue to the thread that writes the file.
 pub trait Sink {
     /// Whole records as the kernel wrote them, with the first and last time in them.
     ///

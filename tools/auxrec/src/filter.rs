@@ -100,7 +100,7 @@ impl<'a> Words<'a> {
         };
         if ranged && len.is_none_or(|len| len == 0) {
             return Err(Error::usage(format!(
-                "how long `{}` is nobody says: give `{} {}/LENGTH`",
+                "`{}` has no length: give `{} {}/LENGTH`",
                 self.start, self.action, self.start
             )));
         }

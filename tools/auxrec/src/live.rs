@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! How a recording goes, while it goes: for people on a terminal, for programs as lines of JSON.
+//! The progress of a recording: a display for a terminal, lines of JSON for programs.
 //!
-//! Who drains a ring leaves a few numbers in its [`Gauge`]; a thread of its own looks at them now and then. So whoever looks, and however
-//! slow the terminal is, nothing is kept from the rings. The terminal stays in the mode in which it is: there is nothing to restore,
-//! whatever ends the recorder. A reader of lines that stops reading misses some, and these are counted.
+//! The thread that drains a ring stores a few numbers in the ring's [`Gauge`]. A display thread reads them now and then, so a slow
+//! terminal does not delay the rings. The recorder does not change the mode of the terminal: there is nothing to restore when it is
+//! killed. A reader of lines that stops reading misses lines; the recorder counts them.
 
 use std::fs::File;
 use std::io;
@@ -24,13 +24,13 @@ use auxview::size::bytes;
 /// Most lines of JSON that wait for their reader. Later ones say more, so they are few.
 const LINES: usize = 4;
 
-/// Who is told how it goes.
+/// Who gets the progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Live {
-    /// Nobody.
+    /// No display.
     #[default]
     Off,
-    /// Who sits at the terminal that standard error is, if it is one.
+    /// The terminal, if standard error is one.
     Terminal,
     /// A program, by a line of JSON for each second, on standard output.
     Json,

@@ -473,7 +473,7 @@ mod tests {
         });
     }
 
-    /// Writes records as `__perf_output_begin()` does with `backward`: below the head, whoever reads.
+    /// Writes records as `__perf_output_begin()` does with `backward`: below the head, whether or not a reader has read what was there.
     fn write_backward(fake: &Fake, size: Size, record: &[u8], finish: bool) {
         let head = fake.head.load(Ordering::Relaxed);
         let head = head.wrapping_sub(to_u64(record.len()));

@@ -105,12 +105,12 @@ fn timespec(ns: u64) -> Timespec {
     }
 }
 
-/// A timer to wait for, which goes off every so often; but who is awake shortly before does at once what is due then, and is not
-/// woken for it. (A time-out of each wait would do too; to set it and to take it back is a good part of what it costs to wake up.)
+/// A periodic timer. A thread that is awake shortly before it expires does the periodic work at once, and the timer does not wake
+/// it. (A time-out for each wait would do the same, but to set and to cancel it is a good part of the cost of a wakeup.)
 pub(crate) struct Beat {
     timer: OwnedFd,
     period: u64,
-    /// From when on it is done by who is awake, ns.
+    /// From when on a thread that is awake does the work, ns.
     due: u64,
 }
 
@@ -283,7 +283,7 @@ impl Watch {
         }
     }
 
-    /// Whether somebody waits for answers.
+    /// Whether the controller reads acknowledgements.
     pub fn answers(&self) -> bool {
         self.control.as_ref().is_some_and(Control::answers)
     }

@@ -39,7 +39,7 @@ pub struct Findings {
     pub records: u64,
     /// How often an AUX area was written from end to end.
     pub wraps: u64,
-    /// The recorder was killed and the file recovered: nobody knows what it had not yet written.
+    /// The recorder was killed and the file recovered: how much was not yet written is unknown.
     pub recovered: bool,
 }
 

@@ -155,7 +155,7 @@ impl Command {
                             .with_context(|| format!("cannot write {}", path.display()))
                     };
                     if *json {
-                        // Who reads it may have ended.
+                        // The reader may have closed the pipe.
                         let _ = std::io::stderr().write_all(calls.summary().as_bytes());
                     } else {
                         print(&calls.summary())?;

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::source::Source;
 use crate::unpack::{Next, Plain};
 
-/// Writes a line for each record: its place in the file, who wrote it, when and where, its type, and what it says. What is not
+/// Writes a line for each record: its offset in the file, its task, time and CPU, its type, and its fields. What is not
 /// known is `-`. Of a file whose trace is compressed it shows those of the plain one.
 ///
 /// # Errors
@@ -35,7 +35,7 @@ pub fn dump<S: Source + ?Sized>(file: &S, out: &mut impl Write) -> Result<()> {
             }
         };
         match written {
-            // Who reads has seen enough.
+            // The reader has closed the pipe, and wants no more.
             Err(e) if e.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
             Err(e) => return Err(Error::failed(format!("cannot write the records: {e}"))),
             Ok(()) => {}

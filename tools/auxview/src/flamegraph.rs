@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! `report --flamegraph`: who called whom in a trace of Intel PT's format, and how many instructions each executed there.
+//! `report --flamegraph`: the tree of calls in a trace of Intel PT's format, with the number of instructions of each function.
 //!
 //! The crate `iptr-decoder` reads the packets; the text between two of them is followed here, instruction by instruction, in
 //! the files that the programs had mapped. Each ring is read by a thread of its own, a few thousand packets ahead, and the
@@ -98,7 +98,7 @@ impl<'a, S: Source + ?Sized> Recording<'a, S> {
         let mut rings = trace.rings.values().filter(|ring| !ring.pieces.is_empty());
         if rings.any(|ring| ring.cpu.is_some()) && sideband.clock.mult == 0 {
             return Err(Error::failed(
-            "the file does not say how the processor's clock is perf's, so nobody knows who ran on which CPU; record with --per-thread",
+            "the file does not relate the processor's clock to perf's, so the tasks that ran on each CPU are unknown; record with --per-thread",
         ));
         }
         Ok(Self {

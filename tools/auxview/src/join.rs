@@ -388,7 +388,7 @@ impl Whole {
         let found = match written {
             Ok(found) => found,
             Err(error) => {
-                // Its header may say more than is there then; who recovers it goes by what is there.
+                // The header may then give a longer length than the file has; `recover` uses the file's length.
                 let _ = self.file.set_len(self.end);
                 let _ = Writer::resume(&self.file, self.data, self.end)
                     .and_then(|mut writer| writer.checkpoint());

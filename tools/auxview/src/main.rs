@@ -48,7 +48,7 @@ fn main() -> ExitCode {
         }
     };
     ExitCode::from(status.unwrap_or_else(|e| {
-        // Who reads it may have ended.
+        // The reader may have closed the pipe.
         let _ = writeln!(std::io::stderr(), "auxview: {e:#}");
         failed(&e)
     }))

@@ -18,7 +18,7 @@ use crate::trace::{AuxAt, Mode, Trace};
 pub fn report<S: Source + ?Sized>(file: &S, out: &mut impl Write) -> Result<()> {
     let trace = Trace::read(file)?;
     match print(&trace, out) {
-        // Who reads has seen enough.
+        // The reader has closed the pipe, and wants no more.
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         Err(e) => Err(Error::failed(format!("cannot write the report: {e}"))),
         Ok(()) => Ok(()),

@@ -89,7 +89,7 @@ pub fn open(path: &Path) -> Result<File> {
     Ok(copy)
 }
 
-/// Where the kernel's code is: where somebody says, or else in the recording.
+/// Where the kernel's code is: in the file that the user names, or else in the recording.
 #[must_use]
 pub fn kernel(recording: &Path, said: Option<&Path>) -> Option<PathBuf> {
     let own = || Some(recording.join("kcore_dir")).filter(|own| own.is_dir());

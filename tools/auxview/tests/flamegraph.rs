@@ -153,7 +153,7 @@ fn what_is_wrong_is_said_and_left_out() {
     }
 }
 
-/// A recording of somebody else's can name any file.
+/// A recording from another machine can name any file.
 #[test]
 fn names_of_other_files_are_refused() {
     let root = root();

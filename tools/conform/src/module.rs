@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The module of a driver, and who uses it.
+//! The module of a driver, and its reference count.
 
 use std::ffi::CString;
 use std::fs::{self, File};

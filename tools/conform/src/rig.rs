@@ -356,7 +356,7 @@ impl Rig {
     /// Works, and reads nothing, until a record says that the area is full.
     pub fn overflows(&mut self) -> Result<()> {
         let before = self.ledger.truncated;
-        self.until("waiting for TRUNCATED with nobody who reads", |rig| {
+        self.until("waiting for TRUNCATED without a reader", |rig| {
             rig.drain()?;
             Ok(rig.ledger.truncated > before)
         })

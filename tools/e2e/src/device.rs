@@ -240,7 +240,7 @@ fn dma() -> Result<String> {
         traced.more(3 * 16384)?;
         let all = traced.ends()?;
 
-        // Nobody reads: the area gets full, and the next bytes go where it was released.
+        // No reader: the area gets full. The next bytes go where the reader has released it.
         traced.victim.event.enable()?;
         sleep(1000);
         let full = traced.victim.head() - traced.next;
@@ -564,7 +564,7 @@ fn bounced() -> Result<String> {
         );
         ensure!(
             module::references(MODULE)? == held,
-            "somebody holds the module"
+            "a reference to the module is left"
         );
         Ok(error.root_cause().to_string())
     })?;

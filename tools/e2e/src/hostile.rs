@@ -2,8 +2,8 @@
 
 //! A hostile user: what no recorder does, and any program may.
 //!
-//! Each attack is bounded in time, and ends with everything closed. Whoever runs it sees then that nobody holds the driver,
-//! and that a recording is as exact as before; the kernel's console is looked through when the guest has ended.
+//! Each attack is bounded in time, and ends with everything closed. Then the runner checks that no reference to the driver is
+//! left, and that a recording is as exact as before; the kernel's console is looked through when the guest has ended.
 //!
 //! Those that are about one thing each have a file of their own.
 

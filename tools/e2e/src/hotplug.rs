@@ -225,7 +225,7 @@ pub const ATTACKS: [Attack; 3] = [
     hostile::attack("soft_pt: aux_head while a CPU goes and comes back", heads),
 ];
 
-/// The events of a unit that all CPUs share move with it when their CPU goes, and their trace goes on: nobody enables them.
+/// The events of a unit that all CPUs share move with it when their CPU goes, and their trace goes on without `PERF_EVENT_IOC_ENABLE`.
 fn moved() -> Result<String> {
     const TIMES: u64 = 3;
     if !Path::new(ONLINE).exists() {
@@ -319,7 +319,7 @@ fn rolled_back_of(pmu: &str) -> Result<String> {
 
     // Each way to trace that perf thinks is on: into a ring, and without one.
     let mut attr = traced(pmu)?;
-    // Slow beside the area, which nobody reads during a teardown: a full one would turn the event off.
+    // Slow compared with the area, which has no reader during a teardown: a full one would turn the event off.
     attr.config = if pmu == "pattern" { 64 } else { 1000 };
     attr.aux_watermark = 4096;
     let mut probe = Probe::open(&attr, -1, 1, 64, false)?;

@@ -48,7 +48,7 @@ impl Report {
     }
 }
 
-/// A line. If nobody listens any more there is nobody to tell.
+/// Writes a line. An error is ignored: there is no other way to report it.
 fn say(line: impl Display) {
     let mut out = std::io::stdout().lock();
     let _ = writeln!(out, "{line}");

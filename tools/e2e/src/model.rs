@@ -100,7 +100,7 @@ impl Setup {
         flags
     }
 
-    /// Whether more can come than the bounce memory holds, before somebody looks.
+    /// Whether more bytes than the bounce memory holds can come before the next interrupt.
     fn fills(&self) -> bool {
         match self.sink {
             Sink::Direct => false,

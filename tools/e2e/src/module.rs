@@ -27,11 +27,11 @@ pub fn load(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Does something with this one loaded; it is not when that is done: nobody may hold it.
+/// Loads the module, calls `what`, and unloads the module: no reference to it may be left.
 pub fn with<T>(name: &str, what: impl FnOnce() -> Result<T>) -> Result<T> {
     load(name)?;
     let outcome = what();
-    unload(name).context("somebody holds the driver")?;
+    unload(name).context("a reference to the driver is left")?;
     outcome
 }
 

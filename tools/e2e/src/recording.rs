@@ -287,7 +287,7 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        // Whoever still has a file there would have failed the case.
+        // A process that still had a file there would have failed the case.
         let _ = Command::new("umount").arg(&self.0).status();
     }
 }

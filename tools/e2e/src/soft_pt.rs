@@ -48,7 +48,7 @@ pub fn trigger_by_perf() -> Result<String> {
 pub const ALL: [Case; 28] = [
     ("soft_pt: attached and detached", attach),
     ("soft_pt: closed while it runs", close),
-    ("soft_pt: a ring that nobody reads", full),
+    ("soft_pt: a ring without a reader", full),
     ("soft_pt: enabled and disabled in a hurry", hurry),
     ("soft_pt: paused and resumed", pause),
     ("soft_pt: fork, exec and exit", family),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A guest that does to the trace unit what nobody would.
+//! A hostile guest of the trace unit: any registers, tables, mappings and faults.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

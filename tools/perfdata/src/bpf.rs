@@ -137,7 +137,7 @@ mod tests {
     #[test]
     fn all_functions() {
         let code = [1, 2, 3, 4, 5, 0, 0, 0];
-        // One without code, as who may not see it records it.
+        // A program without code, as perf records it without the permission to read the code.
         let bytes = section(&[
             program(&code, ALL),
             program(&code, ALL & !1),

@@ -186,8 +186,8 @@ fn scan<F: Read + Seek>(
 /// What the spare features begin with.
 const SPARE_MAGIC: [u8; 8] = *b"AUXSPARE";
 
-/// The features that are in the file from the beginning: as bytes that stand between the attributes and the data section,
-/// where nobody else looks.
+/// The features that are in the file from the beginning: as bytes between the attributes and the data section,
+/// which other readers skip.
 pub(crate) fn spare_bytes(features: &Features) -> Vec<u8> {
     let mut out = SPARE_MAGIC.to_vec();
     out.extend(to_u64(features.iter().count()).to_le_bytes());

@@ -93,7 +93,7 @@ impl<W: Write + Seek> Writer<W> {
     }
 
     /// As [`new`](Self::new), with features that [`recover`](crate::recover) takes if [`finish`](Self::finish) is never
-    /// reached. They stand between the attributes and the data section, where nobody else looks.
+    /// reached. They stand between the attributes and the data section, which other readers skip.
     ///
     /// # Errors
     /// If the output fails.
@@ -517,7 +517,7 @@ impl<W: Read + Write + Seek> Writer<W> {
             });
         }
 
-        // What is written over is put back if it fails: nobody else can have taken its room.
+        // The old bytes are put back if it fails: no other process can have taken their space on the disk.
         let good = self.good;
         let mut old = vec![0; usize::try_from(room.min(good - at)).unwrap_or(usize::MAX)];
         self.out

@@ -6,7 +6,7 @@
 //! they have the kernel put a full barrier into each thread of the process (`membarrier()`), and the
 //! virtual CPU needs none of its own. Peterson's pair of flags does the rest:
 //!
-//! | virtual CPU | somebody else |
+//! | virtual CPU | another thread |
 //! |---|---|
 //! | `inside` = 1 | `wanted` = 1 |
 //! | light barrier | heavy barrier |
@@ -85,7 +85,7 @@ impl<T> PerCpu<T> {
 struct Biased<T> {
     /// The virtual CPU has the lock, or tries to get it.
     inside: AtomicBool,
-    /// Somebody else has it, or waits for it.
+    /// Another thread has it, or waits for it.
     wanted: AtomicBool,
     /// Of these there is one at a time.
     others: Mutex<()>,
@@ -187,7 +187,7 @@ impl<T> Drop for Inside<'_, T> {
     }
 }
 
-/// Somebody else has the lock.
+/// Another thread has the lock.
 #[derive(Debug)]
 pub struct Outside<'a, T> {
     of: &'a Biased<T>,

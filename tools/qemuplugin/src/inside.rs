@@ -171,8 +171,8 @@ impl ThisCpu {
     pub(crate) unsafe fn word(self, index: usize) -> u64 {
         // SAFETY: In the allocation, by the requirement.
         let word = unsafe { self.start.add(index) };
-        // SAFETY: Memory of QEMU's that is not freed, by the requirement of `get()`. Other threads may write other
-        // words than registers; volatile, as the compiler must not think that nobody does.
+        // SAFETY: Memory of QEMU's that is not freed, by the requirement of `get()`. Other threads may write words
+        // that are no registers; volatile, so that the compiler does not assume that they are constant.
         unsafe { word.read_volatile() }
     }
 }

@@ -204,12 +204,12 @@ impl To {
 
     /// What was written.
     fn bytes(&self) -> &[u8] {
-        // SAFETY: An array of GLib's, by the type, which is never freed. Only who borrows `TO` mutably changes it, which
-        // nobody does while this borrow of `self` lasts.
+        // SAFETY: An array of GLib's, by the type, which is never freed. Only a mutable borrow of `TO` changes it, and
+        // there is none while this borrow of `self` lasts.
         let array = unsafe { &*self.0 };
         match usize::try_from(array.len) {
-            // SAFETY: The array has `len` bytes from `data` on, by GLib. Only who borrows `TO` mutably changes them, which
-            // nobody does while this borrow of `self` lasts.
+            // SAFETY: The array has `len` bytes from `data` on, by GLib. Only a mutable borrow of `TO` changes them,
+            // and there is none while this borrow of `self` lasts.
             Ok(len) if len > 0 => unsafe { std::slice::from_raw_parts(array.data, len) },
             _ => &[],
         }

@@ -159,10 +159,10 @@ impl<W: Write> Tracer<W> {
 
     fn stopped(&mut self, pid: Pid, signal: i32) -> Result<()> {
         let Some(thread) = self.threads.get_mut(&pid) else {
-            // A child that has not executed anything; it comes with a SIGSTOP that nobody sent.
+            // A child that has not executed anything; it starts with a SIGSTOP that no process sent.
             return self.begin(pid);
         };
-        // Whoever is killed meanwhile says so next.
+        // If the task is killed in the meantime, `waitpid()` reports that next.
         let Ok(now) = ip(pid) else { return Ok(()) };
         let before = std::mem::replace(&mut thread.ip, now);
 

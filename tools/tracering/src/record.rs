@@ -362,7 +362,7 @@ impl Cpu {
     fn run(&mut self, tracefs: &Tracefs, end: &AtomicBool, drain: bool) -> Result<()> {
         let (mut ready, mut parts) = (false, drain);
         loop {
-            // Who sets it has turned the events off, or wants no later ones.
+            // The thread that sets it has turned the events off, or wants no later ones.
             let last = end.load(Ordering::Acquire);
             let until = if last {
                 let stats = tracefs.stats(self.cpu)?;
@@ -374,8 +374,8 @@ impl Cpu {
             if last || drain {
                 return Ok(());
             }
-            // A buffer is ready without a whole sub-buffer if buffer_percent is low for it, and to some kernels one that
-            // somebody has mapped has none.
+            // A buffer is ready without a whole sub-buffer if buffer_percent is low for it, and some kernels count
+            // no whole sub-buffer in a buffer that is mapped.
             parts = ready && !moved;
             ready = if parts {
                 thread::sleep(FILL);

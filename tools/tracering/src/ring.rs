@@ -2,7 +2,7 @@
 
 //! A CPU's buffer, mapped or read.
 //!
-//! # Who may write what, when
+//! # Which side may write what, and when
 //!
 //! Writers (the CPU's own code) and one consumer share the sub-buffers. All but one are in the writer's ring. That one, the
 //! reader sub-buffer, is the consumer's. `TRACE_MMAP_IOCTL_GET_READER` does one of two things, under the kernel's

@@ -73,7 +73,7 @@ impl<'a> SubBuffer<'a> {
     ///
     /// The commit is loaded once, and before all data: while the writer is on this sub-buffer it stores events and then,
     /// behind a write barrier, a commit that includes them (`rb_set_commit_to_write()`). The time stamp is loaded before both,
-    /// so that one who finds it unchanged later knows that they are of the same round.
+    /// so that a reader that finds it unchanged later knows that all three belong to the same round.
     ///
     /// # Errors
     /// If the header has numbers that no kernel writes.

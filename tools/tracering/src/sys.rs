@@ -15,7 +15,7 @@ use rustix::mm::{mmap, munmap, MapFlags, ProtFlags};
 /// `TRACE_MMAP_IOCTL_GET_READER`, `_IO('R', 0x20)`.
 const GET_READER: Opcode = opcode::none(b'R', 0x20);
 
-/// Bytes that somebody else may write while they are read: a part of a mapping, or of a slice.
+/// Bytes that the kernel or another process may write while they are read: a part of a mapping, or of a slice.
 ///
 /// The kernel keeps the bytes of the reader sub-buffer as they are until its only consumer asks for the next one. A second
 /// consumer, in any process, makes the kernel reuse them earlier. So no reference to them exists: each access is a volatile
@@ -219,7 +219,7 @@ impl Mapping {
             )
         }?;
         let at = NonNull::new(at.cast()).ok_or(io::ErrorKind::AddrNotAvailable)?;
-        // INVARIANT: The kernel has just made this mapping, and it is given to nobody else.
+        // INVARIANT: The kernel has just made this mapping, and only this value has its address.
         Ok(Self { at, len })
     }
 

@@ -93,8 +93,8 @@ fn given_back(orders: Orders) {
     });
 }
 
-/// Another consumer has the kernel give the sub-buffer away while this one reads it: who does not see the time stamp change has
-/// read what was there before (E).
+/// Another consumer makes the kernel swap the sub-buffer while this one reads it. A reader that does not see the time stamp change
+/// has read the old events (E).
 fn taken(orders: Orders) {
     const BEFORE: usize = 5;
     loom::model(move || {

@@ -30,7 +30,7 @@ use vm_memory::{FileOffset, MmapRegion, VolatileMemory, VolatileSlice};
 const TICK: Duration = Duration::from_millis(1);
 /// The most packets of a pattern in a tick: one that is behind catches up later.
 const MOST: usize = 4096;
-/// How long blocks are reported to nobody, as the next event may come soon.
+/// How long the plugin still reports blocks after the last event, as the next event may come soon.
 const IDLE: Duration = Duration::from_secs(1);
 
 /// What QEMU does for the device.
@@ -158,7 +158,7 @@ impl Sink for Shared {
 }
 
 impl Shared {
-    /// A device that nobody is served yet, of which each CPU has a unit.
+    /// A device with one unit for each CPU, which serves no guest yet.
     #[must_use]
     pub fn new(source: Arc<Source>, engine: Arc<dyn Engine>) -> Self {
         let cpus = source.cpus().min(device::MOST_CPUS);
@@ -280,7 +280,7 @@ impl Shared {
         }));
     }
 
-    /// Has blocks reported no more, if nobody needs it.
+    /// Stops the reports of blocks if no unit needs them.
     fn disarm(&self) {
         let this = self.clone();
         self.engine.exclusively(Box::new(move || {

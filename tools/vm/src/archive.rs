@@ -16,7 +16,7 @@ use std::process::Command;
 /// Outside the build root.
 pub(crate) fn mirror() -> Result<String> {
     std::env::var("AUXPMU_MIRROR").map_err(|_| {
-        Error::Other("nobody says where the packages are: run this with tools/vm/root.sh run, or set AUXPMU_MIRROR to a Debian mirror".to_owned())
+        Error::Other("the mirror of the packages is not known: run this with tools/vm/root.sh run, or set AUXPMU_MIRROR to a Debian mirror".to_owned())
     })
 }
 

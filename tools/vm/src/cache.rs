@@ -122,7 +122,7 @@ impl Cache {
         Ok(path)
     }
 
-    /// Takes the lock `name`, waiting for whoever has it.
+    /// Takes the lock `name`, and waits while another process has it.
     ///
     /// # Errors
     ///

@@ -262,7 +262,7 @@ fn module_path(dir: &Path, line: &str) -> PathBuf {
     dir.join(line.trim()).with_extension("ko")
 }
 
-/// Whether a module holds nothing but tests, so that nobody but `make kunit` loads it.
+/// Whether a module has nothing but tests, so that only `make kunit` loads it.
 fn is_test(path: &Path) -> bool {
     path.file_stem()
         .and_then(|stem| stem.to_str())

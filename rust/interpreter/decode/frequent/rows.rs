@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The tables of opcodes: what each tells of its instruction.
+//! The tables of opcodes: operands, widths and the operation of each instruction.
 
 use crate::decode::{ARITHMETIC, SHIFTS_BY};
 use crate::op::{How, Native, Op, Place, Two, Vector, What, Width};
@@ -15,15 +15,15 @@ pub(super) enum Shape {
     Plain,
     /// The address of the immediate, which is relative.
     Branch,
-    /// In the opcode, and pushed.
+    /// A register whose number is in the opcode, which is pushed.
     Push,
-    /// In the opcode, and popped.
+    /// A register whose number is in the opcode, which is popped.
     Pop,
-    /// In the opcode, and an immediate.
+    /// A register whose number is in the opcode, and an immediate.
     Opcode,
     /// The accumulator, and an immediate.
     Accumulator,
-    /// `rm`, and an immediate if there is one. This and the next have ModRM.
+    /// `rm`, and an immediate if there is one. This shape and all below have ModRM.
     Rm,
     /// `rm, reg`.
     RmReg,
@@ -31,9 +31,9 @@ pub(super) enum Shape {
     RegRm,
     /// `reg, rm`, of which `rm` is in memory.
     RegMemory,
-    /// ModRM has none that matters.
+    /// None: ModRM is ignored.
     Nothing,
-    /// As the row says that ModRM has the number of.
+    /// Those of the row in `GROUP` that `ModRM.reg` selects.
     Group,
 }
 

@@ -459,8 +459,8 @@ impl<T: AuxPmu, C: Core> Inner<T, C> {
 fn is_paused(event: NonNull<bindings::perf_event>) -> bool {
     // CAST: An offset in the structure.
     let offset = bindings::rust_perf_offset_RUST_PERF_AUX_PAUSED as usize;
-    // SAFETY: The field is there, and the event is live: the caller has it from `Inner`, whose
-    // invariant says so.
+    // SAFETY: The field is there. The event is live by the invariant of `Inner`, from which the caller
+    // has it.
     let paused = unsafe { event.byte_add(offset) }.cast::<c_uint>();
 
     // SAFETY: Aligned and live. perf writes it marked; volatile, so this is a `READ_ONCE()`.

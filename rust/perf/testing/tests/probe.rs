@@ -255,7 +255,7 @@ impl Bench<Probe> {
         self.tick() && self.timer().is_some()
     }
 
-    /// Whether the records tell of all bytes up to the head, once each.
+    /// Whether the records report all bytes up to the head, once each.
     pub(super) fn is_gapless(&self) -> bool {
         let mut at = 0;
 

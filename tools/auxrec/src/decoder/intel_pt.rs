@@ -16,7 +16,7 @@ use crate::session::{Mode, Plan};
 const NO_SWITCHES: u64 = 0;
 /// Those of the threads that are traced.
 const SWITCHES_OF_THREADS: u64 = 2;
-/// Those of the CPU, with who comes next.
+/// Those of the CPU, with the next task.
 const SWITCHES_OF_CPUS: u64 = 3;
 
 /// The private words of AUXTRACE_INFO, if the event's PMU writes Intel PT.
@@ -77,7 +77,7 @@ fn text(bytes: &[u8]) -> Vec<u64> {
     ended.chunks(8).map(word).collect()
 }
 
-/// Whether the time stamps in the trace of CPUs cannot be compared with the times of records, which say who ran there.
+/// Whether the time stamps in the trace of CPUs cannot be compared with the times of records, which name the tasks that ran there.
 #[must_use]
 pub fn lacks_clock(plan: &Plan, clock: &TimeConv) -> bool {
     plan.writes_intel_pt() && plan.cpus.is_some() && !clock.cap_zero

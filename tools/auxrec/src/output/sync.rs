@@ -93,7 +93,7 @@ impl Sync {
 
 impl Drop for Sync {
     fn drop(&mut self) {
-        // Who needs to know has called `stop`.
+        // A caller that needs the error has called `stop`.
         let _ = self.stop();
     }
 }

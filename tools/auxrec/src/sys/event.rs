@@ -315,7 +315,7 @@ fn perf_event_open(
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: The kernel just gave this descriptor to us, and nobody else has it.
+    // SAFETY: The kernel has just made this descriptor, and only this function has its number.
     Ok(Box::new(Perf(unsafe { OwnedFd::from_raw_fd(fd) })))
 }
 

@@ -16,8 +16,8 @@ use rustix::mm::{MapFlags, ProtFlags};
 /// and written as atomics, bytes are copied out.
 ///
 /// # Invariants
-/// `addr` is the beginning of a mapping of `len` bytes that is readable, and writable if `writable`, and that nobody else
-/// unmaps.
+/// `addr` is the beginning of a mapping of `len` bytes that is readable, and writable if `writable`. Only this value
+/// unmaps it.
 #[derive(Debug)]
 pub struct Mapping {
     addr: NonNull<u8>,
@@ -227,8 +227,8 @@ impl Mapping {
             },
         ];
         // SAFETY: There are two parts. The kernel only reads from them: the first is a slice, the second are `len` bytes that
-        // are mapped (type invariant, and the check above). It is not this program that reads these, so nothing is said here of
-        // who else writes them.
+        // are mapped (type invariant, and the check above). The kernel reads these bytes, not this program, so others may
+        // write them at the same time.
         let n = unsafe { libc::writev(file.as_fd().as_raw_fd(), parts.as_ptr(), 2) };
         usize::try_from(n).map_err(|_| io::Error::last_os_error())
     }

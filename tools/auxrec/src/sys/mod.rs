@@ -163,7 +163,7 @@ pub fn duplicate(fd: i32) -> std::io::Result<OwnedFd> {
     if copy < 0 {
         return Err(std::io::Error::last_os_error());
     }
-    // SAFETY: The kernel just gave this descriptor to us, and nobody else has it.
+    // SAFETY: The kernel has just made this descriptor, and only this function has its number.
     Ok(unsafe { OwnedFd::from_raw_fd(copy) })
 }
 

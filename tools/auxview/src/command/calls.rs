@@ -134,7 +134,7 @@ impl Script {
             Err(_) if left.get() => return Ok(ALL),
             done => done.with_context(|| self.file.display().to_string())?,
         };
-        // Who reads it may have ended.
+        // The reader may have closed the pipe.
         let _ = io::stderr().write_all(done.summary().as_bytes());
         Ok(ALL)
     }

@@ -33,7 +33,7 @@ pub fn pretty(value: &serde_json::Value) -> String {
     format!("{value:#}\n")
 }
 
-/// Writes to standard output. Who reads may stop when he has seen enough.
+/// Writes to standard output. A reader that closes the pipe early is no error.
 ///
 /// # Errors
 /// If it cannot be written.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Who called whom, and how many instructions each executed there.
+//! The tree of calls, with the number of instructions that each function executed there.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -205,7 +205,7 @@ impl Stack {
         }
     }
 
-    /// Some of the trace is missing: nobody knows what was called there.
+    /// Trace is missing: the calls in the gap are unknown.
     pub(super) fn forget(&mut self) {
         self.frames.clear();
         self.interrupted.clear();

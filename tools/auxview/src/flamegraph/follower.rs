@@ -29,7 +29,7 @@ pub(super) struct World<'l> {
     pub(super) count: u64,
     /// Why some of the trace could not be followed.
     pub(super) losses: BTreeMap<String, Loss>,
-    /// Who wants to know when functions began and ended.
+    /// Called when a function begins and when it ends.
     pub(super) listener: Option<&'l mut dyn Listener>,
     /// How often some of a CPU's trace could not be followed: any thread may have run there.
     lost: u64,
@@ -89,7 +89,7 @@ impl<'l> World<'l> {
     }
 }
 
-/// Who runs, and since when.
+/// The task that runs, and since when.
 #[derive(Debug, Clone, Copy)]
 struct Run {
     who: Who,
@@ -102,7 +102,7 @@ struct Run {
 pub(super) struct Follower {
     place: Place,
     run: Option<Run>,
-    /// The record that said who runs on this CPU: its place among those of the CPU.
+    /// The record that names the task on this CPU: its index among those of the CPU.
     seen: usize,
     /// Where the program is, while it is followed.
     ip: Option<u64>,

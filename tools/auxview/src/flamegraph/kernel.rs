@@ -95,7 +95,7 @@ impl Kernel {
     }
 }
 
-/// A regular file, as those of `/proc` are, too: a recording of somebody else's may have anything under its names.
+/// A regular file, as those of `/proc` are, too: the file names in a recording from another machine are not trusted.
 fn regular(path: &Path) -> io::Result<File> {
     let mut options = File::options();
     options

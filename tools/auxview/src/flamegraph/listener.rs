@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Who wants to know when functions began and ended.
+//! Listeners: they are called when a function begins and when it ends.
 
 use std::fmt;
 

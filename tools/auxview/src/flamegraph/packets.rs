@@ -60,9 +60,9 @@ impl Batch {
 /// than to follow what is between two of them.
 pub(super) type Batches = Vec<Batch>;
 
-/// Nobody wants more.
+/// The thread that reads the packets has ended.
 #[derive(Debug, thiserror::Error)]
-#[error("nobody reads the packets")]
+#[error("the thread that reads the packets has ended")]
 pub(super) struct Gone;
 
 /// Why a ring was not read to its end.

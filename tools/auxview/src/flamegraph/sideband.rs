@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What the kernel told beside the trace: who ran where and when, and what each process had mapped.
+//! Sideband records: which task ran on which CPU and when, and what each process had mapped.
 
 use std::collections::HashMap;
 
@@ -185,7 +185,7 @@ impl Sideband {
         Ok(found)
     }
 
-    /// Whoever wrote a record was there.
+    /// The task that a record's sample ID names ran on that CPU at that time.
     fn place(&mut self, event: &Event<'_>, id: &SampleId) {
         if let (Some(time @ 1..), Some(cpu), Some(pid), Some(tid)) =
             (id.time, id.cpu, id.pid, id.tid)
@@ -257,7 +257,7 @@ impl Sideband {
         tsc.and_then(|tsc| self.clock.time(tsc)).unwrap_or(u64::MAX)
     }
 
-    /// Who ran on a CPU, by a record behind the first `seen`: its place, and who that is.
+    /// The task that ran on a CPU, by a record behind the first `seen`: the record's index, and the task.
     pub(super) fn on_cpu(&self, cpu: u32, seen: usize, time: u64) -> Option<(usize, Who)> {
         let places = self.cpus.get(&cpu)?;
         let after = places.partition_point(|(since, _)| *since <= time);
@@ -266,7 +266,7 @@ impl Sideband {
         places.get(at).map(|(_, who)| (at, *who))
     }
 
-    /// Whether a time is long before any record of a CPU: who ran there then is not known.
+    /// Whether a time is long before any record of a CPU: the task that ran there then is not known.
     pub(super) fn is_before(&self, cpu: u32, time: u64) -> bool {
         /// The scheduler's slowest tick, in nanoseconds.
         const TICK: u64 = 10_000_000;
@@ -275,7 +275,7 @@ impl Sideband {
         first.is_none_or(|(first, _)| time.saturating_add(TICK) < *first)
     }
 
-    /// Who ran on a CPU after the one that ran at a time.
+    /// The task that ran on a CPU after the one that ran at a time.
     pub(super) fn after(&self, cpu: u32, seen: usize, time: u64) -> Option<(usize, Who)> {
         if self.is_before(cpu, time) {
             return None;
@@ -286,7 +286,7 @@ impl Sideband {
         other.map(|(at, (_, other))| (at, *other))
     }
 
-    /// The thread of a CPU of which no record says who it is.
+    /// The thread of a CPU that no record names.
     pub(super) fn unknown(cpu: u32) -> Who {
         (u32::MAX, cpu)
     }

@@ -81,7 +81,7 @@ fn truncates(pmu: &Pmu, place: Place, factor: usize) -> Result<String> {
     rig.drain()?;
     ensure!(
         rig.ledger.truncated == 1,
-        "{} records have TRUNCATED, and nobody has enabled the event",
+        "{} records have TRUNCATED, and the event was not enabled again",
         rig.ledger.truncated
     );
     rig.settles()?;
@@ -219,7 +219,7 @@ fn partly(pmu: &Pmu, part: u64) -> Result<String> {
             "aux_head is {head:#x}, and what lies behind {some:#x} is not read"
         );
         let now = rig.bytes(some.min(end), end)?;
-        ensure!(now == kept, "bytes that nobody has read have changed");
+        ensure!(now == kept, "bytes that were not read have changed");
     }
     Ok(format!("{} more", rig.head().wrapping_sub(end)))
 }

@@ -85,7 +85,7 @@ pub fn cases() -> Vec<Case> {
         },
     ));
     cases.extend(at_both(
-        "hostile: nobody reads the data ring",
+        "hostile: the data ring has no reader",
         core(
             10031,
             "ret = perf_output_begin(&handle, &sample, event, rec.header.size);",

@@ -286,7 +286,7 @@ pub fn cases() -> Vec<Case> {
     }
     cases.extend([
         case(
-            "map: nobody can write to the area",
+            "map: the area cannot be written",
             core(7151, "return vmf->pgoff == 0 ? 0 : VM_FAULT_SIGBUS;"),
             |pmu| {
                 let rig = Rig::open(pmu, pmu.place(), pmu.pages(4), Mode::Linear)?;

@@ -28,7 +28,7 @@ pub fn cases() -> Vec<Case> {
         head,
     ));
     cases.push(case(
-        "overwrite: nobody's tail counts",
+        "overwrite: aux_tail has no effect",
         ring(433, "if (!rb->aux_overwrite) {"),
         |pmu| {
             let rig = Rig::open(pmu, pmu.place(), pmu.overwrites(4)?, Mode::Overwrite)?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! AUX records: their arithmetic, their order, who and when they say.
+//! AUX records: their arithmetic, their order, their task and time.
 
 use anyhow::{ensure, Result};
 use auxrec::sys::Field;
@@ -233,7 +233,7 @@ fn unread(pmu: &Pmu, place: Place) -> Result<String> {
         let at = pairs.position(|(now, before)| now != before);
         ensure!(
             at.is_none(),
-            "byte {at:x?} of {:#x} that nobody has read has changed; {:?}",
+            "byte {at:x?} of {:#x} that was not read has changed; {:?}",
             before.len(),
             rig.ledger
         );

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Who waits for the trace is woken.
+//! Wakeups: `poll()` returns when the watermark is reached.
 
 use anyhow::{ensure, Result};
 
@@ -62,7 +62,10 @@ pub fn cases() -> Vec<Case> {
             rig.event.enable()?;
             rig.overflows()?;
             work();
-            ensure!(rig.is_readable()?, "the area is full, and nobody is woken");
+            ensure!(
+                rig.is_readable()?,
+                "the area is full, and poll() does not return"
+            );
             Ok("readable".to_owned())
         },
     ));
@@ -116,7 +119,7 @@ fn wakes(pmu: &Pmu, part: usize) -> Result<String> {
     }
     let at = woken.ok_or_else(|| {
         anyhow::anyhow!(
-            "aux_head is {:#x}, the watermark {watermark:#x}, and nobody is woken",
+            "aux_head is {:#x}, the watermark {watermark:#x}, and poll() does not return",
             rig.head()
         )
     })?;

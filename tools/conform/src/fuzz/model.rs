@@ -120,7 +120,7 @@ struct Buffer {
     areas: usize,
     /// Records may be missing.
     silent: bool,
-    /// Somebody hostile has set `aux_tail` of the area.
+    /// A hostile reader has set `aux_tail` of the area.
     hostile: bool,
 }
 
@@ -288,7 +288,7 @@ impl Model {
         self.must_trace(slot) && buffer.is_some_and(|buffer| is_one(buffer) && clean(buffer))
     }
 
-    /// Whether somebody hostile has set `aux_tail`.
+    /// Whether a hostile reader has set `aux_tail`.
     pub fn is_hostile(&self, buffer: usize) -> bool {
         self.buffers
             .get(buffer)

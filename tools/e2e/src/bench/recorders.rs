@@ -36,7 +36,7 @@ const RUN: u64 = 16;
 const SPAN: u64 = 64;
 /// So often each cost is measured; the median counts.
 const TIMES: usize = 5;
-/// MiB a second at which nobody loses anything.
+/// MiB a second at which neither recorder loses trace.
 const EASY: u64 = 96;
 /// The sixteenths of an area of a MiB at which the recorder has itself woken.
 const WATERMARKS: [u64; 6] = [1, 2, 4, 6, 7, 8];

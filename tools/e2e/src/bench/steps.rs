@@ -187,7 +187,7 @@ fn call() -> u128 {
     (0..20).map(each).min().unwrap_or(0)
 }
 
-/// Prints what system calls take: without the driver, with it, and while somebody else is traced.
+/// Prints what system calls take: without the driver, with it, and while another task is traced.
 fn calls() -> Result<()> {
     module::unload("soft_pt")?;
     println!("steps call absent {}", call());
@@ -209,10 +209,9 @@ fn calls() -> Result<()> {
     Ok(())
 }
 
-/// Prints how late a task is woken up at most that goes before all others, while a program has its CPU: one that nobody traces, and
-/// one that is traced.
+/// Prints the longest wakeup delay of a real-time task while a program has its CPU: an untraced program, and a traced one.
 fn delays() -> Result<()> {
-    // Its loop needs nobody but the interpreter.
+    // The interpreter executes its whole loop.
     let spin = || waiting(&["/bin/busybox", "sh", "-c", "while :; do :; done"]);
     let late = |name: &str, mut child: Child| -> Result<()> {
         drop(child.stdin.take());

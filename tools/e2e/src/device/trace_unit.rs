@@ -33,7 +33,7 @@ pub const ALL: [Attack; 14] = [
     attack("device, trace unit: every byte, on both CPUs", || {
         with(every_byte)
     }),
-    attack("device, trace unit: nobody reads", || with(full)),
+    attack("device, trace unit: no reader", || with(full)),
     attack("device, trace unit: the newest trace", || with(overwrite)),
     attack("device, trace unit: AUX samples", || with(sampled)),
     attack("device, trace unit: terms that it has, and others", || {

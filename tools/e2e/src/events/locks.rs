@@ -236,7 +236,7 @@ fn once(source: Source, way: Way) -> Result<String> {
     let lost = lost()? - lost_before;
     exact(&probe, committed, lost)?;
 
-    // Nobody overflows any more.
+    // No event overflows any more.
     let head = probe.head();
     probe.event.enable()?;
     probe.until("trace after the last overflow", |probe| {
@@ -322,7 +322,7 @@ impl Group {
         const MOST: u64 = 400;
         // A limited tracepoint stays stopped when it is enabled again: `perf_trace_add()` leaves its state as it was.
         let times = if way == Way::Limit { 3 } else { 5 };
-        let first = self.others.first().context("nobody overflows")?;
+        let first = self.others.first().context("no event overflows")?;
         if way != Way::Limit {
             self.probe.event.enable()?;
         }
@@ -423,7 +423,7 @@ fn work(done: &AtomicBool) -> Result<()> {
         }
         n += 1;
     }
-    // Not closed before: with a byte that nobody has read the other end would see a connection that is reset.
+    // Not closed before: while a byte is unread, the other end would see a connection that is reset.
     ours.shutdown(Shutdown::Write)?;
     echo.join().unwrap_or_else(|_| bail!("a thread panicked"))
 }

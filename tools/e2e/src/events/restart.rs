@@ -3,7 +3,7 @@
 //! When a trace may begin again, and that it does.
 //!
 //! `PERF_AUX_FLAG_TRUNCATED` has perf disable the event from an interrupt that comes soon. Until then the driver must begin no
-//! transaction, whoever calls `start()`. On x86 the inter-processor interrupt of `PERF_EVENT_IOC_PERIOD` has a higher vector than
+//! transaction, for any caller of `start()`. On x86 the inter-processor interrupt of `PERF_EVENT_IOC_PERIOD` has a higher vector than
 //! the one that disables: where both come while the unit's timer function runs, the one of the ioctl is taken first.
 
 use std::fs;

@@ -71,7 +71,7 @@ struct Case {
     size: u32,
     /// Bytes of trace, 0 for no end.
     limit: u64,
-    /// Whether somebody reads.
+    /// Whether a reader moves `aux_tail`.
     reads: bool,
     /// What samples: a clock in its interrupt, or page faults, where interrupts are on.
     config: u64,
@@ -107,14 +107,14 @@ const CASES: [Case; 8] = [
         size: 50_000,
         ..CASE
     },
-    // A linear ring that nobody reads, and that is never full.
+    // A ring in non-overwrite mode without a reader, which is never full.
     Case {
         overwrite: false,
         limit: 40_000,
         size: 20_000,
         ..CASE
     },
-    // One that goes round, whose reader keeps up: what it has read can still be sampled.
+    // A ring that wraps, whose reader keeps up: a sample can still have bytes that were read.
     Case {
         overwrite: false,
         reads: true,

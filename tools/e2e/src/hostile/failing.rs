@@ -3,8 +3,7 @@
 //! Memory that cannot be had: of all that the kernel allocates in a task while something is done, the first piece fails, then
 //! the second, and so on until nothing fails any more.
 //!
-//! Whoever asked must be told so, or get what he asked for; and nothing may be left. What the kernel would leak, it tells when
-//! the guest ends, where it was built to look for that.
+//! The operation must report the failure or succeed, and leave nothing behind. The debug kernel reports leaks when the guest ends.
 
 use std::fs::File;
 use std::io;

@@ -36,7 +36,7 @@ fn turns(second: &'static str) -> Result<String> {
         module::counter(second, "begin_foreign")? + module::counter("pattern", "begin_foreign")?;
 
     for n in 0..TIMES {
-        // Who owns the ring and who is the stranger.
+        // The event that owns the ring, and the one that is redirected to it.
         let names = if n % 2 == 0 {
             ["pattern", second]
         } else {
@@ -250,7 +250,7 @@ fn inherited() -> Result<u64> {
     }
     ensure!(bytes_seen > 0, "nothing was traced meanwhile");
     let refused = refusals("pattern") - before;
-    ensure!(refused > 0, "nobody was refused");
+    ensure!(refused > 0, "no redirection was refused");
     Ok(refused)
 }
 

@@ -38,7 +38,7 @@ pub(super) fn part(setup: &Setup) -> u64 {
     setup.ring / 2 + 40
 }
 
-/// Bytes of memory that nobody has.
+/// Bytes of free memory.
 fn free() -> Result<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").context("cannot read /proc/meminfo")?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemFree:"));
@@ -266,7 +266,7 @@ impl Row {
         Ok(file)
     }
 
-    /// Reads a snapshot of a ring that nobody writes. As [`Probe::until()`] says, perf can miss the clone of an inherited event
+    /// Reads a snapshot of a ring that no unit writes. As [`Probe::until()`] says, perf can miss the clone of an inherited event
     /// that is made at the same time, so that it stays on. Then it has made trace until the next time that it is turned off.
     fn read_snapshot(&self, probe: &mut Probe) -> Result<()> {
         let mut tries = if self.mode == Mode::Inherited { 4 } else { 1 };

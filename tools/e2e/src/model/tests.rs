@@ -181,7 +181,7 @@ fn faults_have_their_flags() {
         );
         assert_eq!(run(sink, Fault::Collision(40))[2..], [(33_600, 4608, 8)]);
     }
-    // The last packets are generated when nobody listens any more; then the interrupt comes at once.
+    // The last packets are generated after the reader has stopped; then the interrupt comes at once.
     let mut model = Model::new(setup(Fault::Pending));
     model.enable();
     for _ in 0..20 {
@@ -197,7 +197,7 @@ fn faults_have_their_flags() {
     );
 }
 
-/// What a follower must not let through.
+/// Records that a follower must refuse.
 #[test]
 fn a_follower_refuses() {
     let aux = |offset, size, flags| Aux {

@@ -87,7 +87,7 @@ fn barriers_tell_of_losses() {
         ),
         (256, 320, 128, 2)
     );
-    // In an overwritten area nobody knows what a barrier at the front tells of.
+    // In an overwritten area the bytes before a barrier packet at the front are unknown.
     let mut made = Recording::new(true);
     made.head = 4096;
     let findings = made

@@ -106,8 +106,8 @@ fn pattern() -> Result<String> {
     Ok(format!("{clock}; {}; {}", record(Perf)?, record(Auxrec)?))
 }
 
-/// Trace that has stamps of the cycle counter: of CPUs nobody knows whose it is, and the recorder says so beforehand; of a thread
-/// all is as ever.
+/// Trace with time stamps of the cycle counter. The trace of CPUs belongs to no known task then, and the recorder reports that before
+/// it records. The trace of a thread is as without stamps.
 fn stamped() -> Result<String> {
     let clock = clock()?;
     let file = Auxrec.file();

@@ -267,7 +267,7 @@ fn failing() -> Result<String> {
     let cause = "to its disk: Input/output error";
     ensure!(
         out.iter().any(|said| said.contains(cause)),
-        "nobody says \"{cause}\": {out:?}"
+        "no message says \"{cause}\": {out:?}"
     );
     released()?;
     Ok(out.join("\n"))

@@ -111,7 +111,7 @@ fn off_a_terminal(name: &str) -> Result<String> {
     let ended = end(recorder)?;
     ensure!(
         !ended.errors.contains('\x1b') && !ended.errors.contains("MB/s"),
-        "it shows its rings to nobody: {:?}",
+        "it shows its rings to no terminal: {:?}",
         ended.errors
     );
     let seen = Seen::of(&file)?;

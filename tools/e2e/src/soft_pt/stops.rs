@@ -3,7 +3,7 @@
 //! `soft_pt`: however tracing stops, the program goes on as if nothing had been, and the driver can go at once.
 //!
 //! What is traced is `watch` (`tools/e2e/watch.c`): it looks for the trap flag wherever a program can see its flags, and computes
-//! something whose result is known. A flag that stays set when nobody takes its traps any more kills it.
+//! something whose result is known. A flag that stays set when the driver no longer handles its traps kills the program.
 
 use std::ffi::CStr;
 use std::fs;
@@ -244,7 +244,7 @@ fn stop(target: &str, stop: Stop) -> Result<()> {
             tracer.signal(Signal::KILL)?;
         }
     }
-    // At once, while the program runs: what it still has of the driver's would be nobody's.
+    // At once, while the program runs: a trap flag or callback that is left would have no handler.
     unload()?;
     if stop == Stop::Stopped {
         watch.signal(Signal::CONT)?;
@@ -262,7 +262,7 @@ fn unload() -> Result<()> {
     for name in ["soft_pt", "rust_stepping"] {
         while let Err(error) = module::unload(name) {
             if Instant::now() > end {
-                return Err(error.context(format!("somebody holds {name}")));
+                return Err(error.context(format!("a reference to {name} is left")));
             }
         }
     }
@@ -290,7 +290,7 @@ pub fn stops() -> Result<String> {
     ))
 }
 
-/// However a traced program ends, it ends as it does when nobody traces it.
+/// However a traced program ends, it ends as it does untraced.
 pub fn ends() -> Result<String> {
     for (what, code, signal) in ENDS {
         let row = || -> Result<()> {
@@ -320,7 +320,7 @@ pub fn outside() -> Result<String> {
         let row = || -> Result<()> {
             let mut watch = Watch::new(target)?;
             let before = module::counter("soft_pt", "begins")?;
-            // What is there, nobody executes.
+            // The program does not execute the bytes there.
             let filter = c"filter 0x10/0x10@/bin/watch";
             let probes = Tracer::probes(&watch, Some(filter))?;
             watch.goes_on(20)?;
@@ -401,7 +401,7 @@ fn keys(kernel: &Kernel) -> Result<[u32; 3]> {
     Ok(keys)
 }
 
-/// Without an event, nobody is called for system calls and switches of tasks; with one, tracing works, again and again.
+/// Without an event, no callback runs for system calls and switches of tasks. With one, tracing works, again and again.
 pub fn hooked() -> Result<String> {
     const TIMES: usize = 4;
     let kernel = Kernel::open()?;
@@ -421,7 +421,7 @@ pub fn hooked() -> Result<String> {
     };
     let (none, all) = ([0; 3], [1; 3]);
 
-    // That this is what is read: somebody else's.
+    // Another tracer's switch changes these keys, which shows that the right keys are read.
     let switch = "/sys/kernel/tracing/events/raw_syscalls/sys_enter/enable";
     if fs::write(switch, "1").is_ok() {
         let [enter, ..] = keys(&kernel)?;

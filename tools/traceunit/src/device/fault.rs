@@ -34,7 +34,7 @@ pub enum Kind {
     Written,
     /// The unit goes on as many entries later as the argument says.
     Position,
-    /// The unit is enabled, though nobody has.
+    /// The unit is enabled, although the guest has not enabled it.
     Restart,
     /// The device does not answer any more.
     Mute,

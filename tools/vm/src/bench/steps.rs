@@ -136,7 +136,7 @@ pub struct Figures {
     bytes: u64,
     /// Of instructions that are not to be traced.
     outside: Way,
-    /// A system call: without the driver, with it, while somebody else is traced, and after that.
+    /// A system call: without the driver, with it, while another task is traced, and after that.
     calls: [u64; 4],
     /// How late a task runs at most that goes before others, beside a program, and beside one that is traced.
     delays: [u64; 2],
@@ -317,7 +317,7 @@ impl Figures {
             .collect();
         let mut lines = vec![
             format!(
-                "a system call of a program that nobody traces: {absent} instructions without soft_pt, {idle} with it, {others} while another program is traced, {after} after that"
+                "a system call of an untraced program: {absent} instructions without soft_pt, {idle} with it, {others} while another program is traced, {after} after that"
             ),
             format!(
                 "an instruction that filters leave out: {} instructions",

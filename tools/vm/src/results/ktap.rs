@@ -91,7 +91,7 @@ impl Case {
         }
     }
 
-    /// A suite. One without any case is a failure: whoever meant to run it ran nothing.
+    /// A suite. A suite without any case is a failure: it was meant to run, and ran nothing.
     #[must_use]
     pub fn suite(name: &str, mut children: Vec<Case>) -> Self {
         if children.is_empty() {

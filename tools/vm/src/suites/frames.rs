@@ -15,7 +15,7 @@ use object::{File, Object, ObjectSection, ObjectSymbol, SymbolKind};
 use std::fmt;
 use std::fs;
 
-/// What `CONFIG_FRAME_WARN` is on 64 bits unless somebody sets it.
+/// The default of `CONFIG_FRAME_WARN` on 64 bits.
 const LIMIT: u64 = 2048;
 
 /// Functions that only tests call, when nothing else is on the stack.

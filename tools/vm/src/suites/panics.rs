@@ -173,7 +173,7 @@ fn judge(name: &str, graph: &Graph) -> Case {
         return Case::pass(name);
     }
     let reason = format!(
-        "{} ways to a panic, or to what nobody knows",
+        "{} ways to a panic, or to an unknown function",
         complaints.len()
     );
     Case::fail(name, &reason).with_log(complaints)
@@ -346,7 +346,7 @@ impl Graph {
         roots
     }
 
-    /// Each function that panics, or that nobody knows about, with the shortest way to it.
+    /// Each function that panics or is unknown, with the shortest path to it.
     fn panics(&self, roots: impl Iterator<Item = usize>) -> Vec<String> {
         let mut came_from: HashMap<usize, Option<usize>> = roots.map(|root| (root, None)).collect();
         let mut queue: VecDeque<usize> = came_from.keys().copied().collect();

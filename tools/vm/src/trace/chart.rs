@@ -16,7 +16,7 @@ use std::process::{Command, Stdio};
 /// No kernel stack is as deep.
 const DEEPEST: usize = 100;
 
-/// Who runs beside the command: nobody knows, or it is perf.
+/// The tasks beside the command: unknown ones, and perf.
 const OTHERS: [&str; 2] = [":-1", "perf"];
 
 /// What a branch does to the stack.

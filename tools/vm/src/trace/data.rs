@@ -206,7 +206,7 @@ impl Recording<'_> {
             let of_kernel = |kind: RecordType| !kind.is_user();
             let last = copy(sideband, &mut writer, clock.lead, of_kernel).map_err(&failed)?;
             for (cpu, _) in cpus() {
-                // Nobody knows who runs from then on.
+                // Which task runs from then on is unknown.
                 let who = ItraceStart {
                     pid: u32::MAX,
                     tid: u32::MAX,

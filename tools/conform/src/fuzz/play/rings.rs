@@ -197,7 +197,7 @@ impl Play<'_> {
             }
             ensure!(
                 Instant::now() < end,
-                "no TRUNCATED in {} s of work with nobody who reads",
+                "no TRUNCATED in {} s of work without a reader",
                 patience().as_secs()
             );
         };

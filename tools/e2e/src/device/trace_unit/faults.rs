@@ -50,7 +50,7 @@ enum Loss {
     Nothing,
     /// A gap of a number of bytes.
     Counted,
-    /// The transaction, of a length that nobody knows.
+    /// The transaction, of unknown length.
     Transaction,
 }
 
@@ -203,7 +203,7 @@ static FAULTS: [Fault; 21] = [
     .said(CONTRADICT),
     fault("POSITION jumps", Kind::POSITION, 1, Loss::Transaction).said(CONTRADICT),
     fault(
-        "the unit is enabled by nobody",
+        "the unit is enabled, but not by the driver",
         Kind::RESTART,
         0,
         Loss::Nothing,
@@ -293,7 +293,7 @@ const PAGES: usize = 1024;
 const FEW: usize = 8;
 /// A KiB in so many microseconds.
 const RATE: u64 = 200;
-/// How long it takes until a fault is asked for again that nobody has noticed.
+/// How long a case waits for a fault's effect before it asks for the fault again.
 const AGAIN: Duration = Duration::from_secs(1);
 /// So much between one thing and the next.
 const PIECE: u64 = 64 * 1024;
@@ -309,7 +309,7 @@ fn is_within_page(probe: &Probe) -> bool {
     probe.head() % bytes(1) != 0
 }
 
-/// Whether a record says that trace is missing, and nobody knows how much.
+/// Whether a record reports that trace is missing, of unknown length.
 fn tells(probe: &Probe) -> bool {
     let partial = |record: &perfdata::Aux| record.flags.contains(AuxFlags::PARTIAL);
     probe.records.iter().any(partial)
@@ -531,7 +531,7 @@ impl Fault {
             generated == there + no_space + gap,
             "{generated} bytes were made: {there} are there, {no_space} found no room, {gap} are a gap"
         );
-        // Nobody has asked for what a unit makes that nobody has enabled.
+        // The trace of a unit that the driver has not enabled belongs to no event.
         let missing = if self.kind == Kind::RESTART {
             0
         } else {

@@ -2,7 +2,7 @@
 
 //! The trace unit goes while both CPUs are traced, and comes back.
 //!
-//! The device's streams go on from one start of a unit to the next, whoever starts it. So the packets that are missing
+//! The positions in the device's streams do not restart when a driver starts a unit. So the packets that are missing
 //! between the last trace of one driver and the first of the next are exactly what was lost.
 
 use std::fs;

@@ -63,7 +63,7 @@ enum Reads {
 const READERS: [(Reads, &str); 5] = [
     (Reads::All, "read"),
     (Reads::Slow, "slow reader"),
-    (Reads::Stops, "nobody reads"),
+    (Reads::Stops, "no reader"),
     (Reads::Once, "overwritten"),
     (Reads::Snapshots, "snapshots"),
 ];
@@ -251,7 +251,7 @@ impl Row {
             "{} bytes are missing in the streams, and {no_space} are reported lost",
             sum.missing
         );
-        // What the device has really made: nobody but the next packet knows that.
+        // Only the next packet has the number of bytes that the device made.
         drop(probes);
         let mut made = 0;
         for (&cpu, begins) in &sum.begins {

@@ -78,7 +78,7 @@ pub(super) fn all(
                 Err(_) => bail!("a thread died"),
             })
     })?;
-    module::unload(driver).context("somebody holds the driver")
+    module::unload(driver).context("a reference to the driver is left")
 }
 
 /// Lets a task of the highest priority have its CPU for as long as it wants.
@@ -111,7 +111,7 @@ fn same_digits() -> Result<()> {
     }
 }
 
-/// All runs of a program; each must end as the one that nobody watches.
+/// All runs of a program; each must end as the untraced one.
 pub(super) fn runs(programs: &Path, program: &Program) -> Result<Outcome> {
     let path = programs.join(program.name);
     let path = path.to_str().context("no plain path")?;

@@ -58,7 +58,7 @@ fn the_last_piece_comes_late() {
     bench.put(1, &[2; 100]);
     assert_eq!((bench.read(GENERATED), bench.read(WRITTEN)), (200, 100));
     bench.write(CTRL, PATTERN & !1);
-    // Nobody may start it meanwhile.
+    // No unit may start it in the meantime.
     bench.write(CTRL, PATTERN);
     assert_eq!(bench.read(ERROR), 8);
     assert_eq!([STATUS; 2].map(|at| bench.read(at)), [1, 1]);
@@ -134,7 +134,7 @@ fn registers_lie_and_are_lost() {
     fault(&mut bench, 12, 1);
     assert_eq!(bench.read(POSITION), 1 << 32 | 100);
     bench.write(CTRL, 0);
-    // A unit that is enabled though nobody has finds no table.
+    // The fault enables a unit that the guest has not enabled: it finds no table.
     bench.write(TABLE, 0);
     bench.write(CTRL, 0x10);
     fault(&mut bench, 13, 0);
