@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What the kernel says of itself: its complaints, and its version.
+//! The kernel's warnings, and its version.
 
 use std::fs::File;
 use std::io::Read;
@@ -9,7 +9,7 @@ use std::os::unix::fs::OpenOptionsExt;
 /// Follows the kernel's log.
 pub struct Watch(Option<File>);
 
-/// What begins a complaint.
+/// What a kernel warning contains.
 const COMPLAINTS: [&str; 8] = [
     "WARNING:",
     "BUG:",
@@ -21,8 +21,15 @@ const COMPLAINTS: [&str; 8] = [
     "UBSAN:",
 ];
 
+/// A data race that KCSAN has found. Its first line does not say whether the driver takes part, and the kernel has races of its own.
+const RACE: &str = "BUG: KCSAN:";
+
+fn is_complaint(line: &str) -> bool {
+    !line.contains(RACE) && COMPLAINTS.iter().any(|text| line.contains(text))
+}
+
 impl Watch {
-    /// From now on; without permission it sees nothing.
+    /// Follows it from now on. Without permission to read the log there are no warnings.
     pub fn begin() -> Self {
         let nonblock = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or(0);
         let mut options = File::options();
@@ -32,14 +39,14 @@ impl Watch {
         watch
     }
 
-    /// Lines that are complaints, since this was asked last.
+    /// The first lines of the warnings since the last call.
     pub fn complaints(&mut self) -> Vec<String> {
         let mut found = Vec::new();
         let Some(file) = &mut self.0 else {
             return found;
         };
         let mut record = [0; 8192];
-        // A record each; one that was overwritten is an error, and the next is behind it.
+        // Each read gives a record. A record that was overwritten is an error; the next read gives the one behind it.
         loop {
             match file.read(&mut record) {
                 Ok(0) => return found,
@@ -47,7 +54,7 @@ impl Watch {
                     let text = String::from_utf8_lossy(record.get(..len).unwrap_or_default());
                     let said = text.split_once(';').map_or(&*text, |(_, said)| said);
                     let line = said.lines().next().unwrap_or_default();
-                    if COMPLAINTS.iter().any(|begin| line.contains(begin)) {
+                    if is_complaint(line) {
                         found.push(line.to_owned());
                     }
                 }
@@ -69,4 +76,26 @@ pub fn version() -> (u32, u32) {
     };
     let mut numbers = release.split('.').map(|part| number(part).unwrap_or(0));
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_complaint;
+
+    #[test]
+    fn table() {
+        let cases = [
+            (
+                "WARNING: kernel/events/core.c:6978 at perf_mmap_aux+0x1/0x2",
+                true,
+            ),
+            ("BUG: KASAN: slab-use-after-free in f+0x1/0x2", true),
+            ("BUG: KCSAN: data-race in capable / rcu_core", false),
+            ("INFO: task x:1 blocked for more than 120 seconds.", true),
+            ("smpboot: CPU 1 is now offline", false),
+        ];
+        for (line, expected) in cases {
+            assert_eq!(is_complaint(line), expected, "{line}");
+        }
+    }
 }
