@@ -3,9 +3,9 @@
 //! Decoded instructions, kept by their address. Their text is compared before they are executed.
 
 use crate::{
-    decode::{Next, Text, LEN_MAX, PLACES},
-    execute::Task,
+    decode::{Next, Text, LEN_MAX, PLACES, WORDS},
     op::Op,
+    task::Task,
     Machine, Observer,
 };
 use core::ops::ControlFlow;
@@ -15,9 +15,6 @@ const NEVER: u64 = u64::MAX;
 
 /// Instructions in a block, at most.
 const OPS: usize = 16;
-
-/// Words of text that a block can lie in.
-pub(crate) const WORDS: usize = 12;
 
 /// To the last byte of the text of a block, at most.
 // CAST: Widening; `From` is not const.
@@ -49,7 +46,7 @@ pub struct Block {
     /// The pass in which its text was read.
     filled: u64,
     /// Whether an observer has its text.
-    told: bool,
+    reported: bool,
     /// The words that were read.
     read: usize,
     words: [u64; PLACES],
@@ -67,7 +64,7 @@ impl Block {
         masks: [0; 2],
         compared: NEVER,
         filled: NEVER,
-        told: false,
+        reported: false,
         read: 0,
         words: [0; PLACES],
         ops: [Op::EMPTY; OPS],
@@ -128,15 +125,15 @@ impl Block {
 
     /// Forgets the block if an observer has its text, so that the observer gets it again. Needed when another
     /// address space is next: it may have the same text at the same address.
-    pub fn forget_told(&mut self) {
-        if self.told {
+    pub fn forget_reported(&mut self) {
+        if self.reported {
             *self = Self::EMPTY;
         }
     }
 
     /// Gives its text to the observer, from this byte on, if it is generated code.
     #[cold]
-    pub(crate) fn tell<M: Machine, O: Observer>(
+    pub(crate) fn report<M: Machine, O: Observer>(
         &mut self,
         from: u64,
         task: &mut Task<'_, M, O>,
@@ -152,17 +149,17 @@ impl Block {
         let start = usize::try_from(start).unwrap_or(0);
         let len = usize::try_from(self.len.wrapping_sub(from)).unwrap_or(0);
         let text = bytes.get(start..).and_then(|rest| rest.get(..len));
-        let told = task
+        let reported = task
             .observer
             .code(first, text.unwrap_or(&[]), task.executed);
 
-        if told.is_break() {
+        if reported.is_break() {
             // The observer gets it the next time.
             *self = Self::EMPTY;
         } else {
-            self.told = true;
+            self.reported = true;
         }
-        told
+        reported
     }
 
     /// Becomes what the memory has at `ip`. Whether it is generated code, perhaps.
@@ -172,7 +169,7 @@ impl Block {
         self.first = ip;
         self.len = 0;
         self.count = 0;
-        self.told = false;
+        self.reported = false;
         self.compared = pass;
         self.filled = pass;
         self.read = read(ip & !7, &mut self.words, machine);

@@ -29,7 +29,7 @@ mod one_byte;
 mod two_bytes;
 mod vectors;
 
-pub(crate) use frequent::{Next, Text, PLACES};
+pub(crate) use frequent::{Next, Text, PLACES, WORDS};
 
 impl Op {
     /// Becomes the instruction at `ip`; [`None`] if that is left to the processor.

@@ -3,9 +3,9 @@
 //! The most frequent forms of instructions have functions of their own, which the decoder chooses.
 
 use crate::{
-    execute::{to, Done, Stop, Task},
     flags::{Flags, Source, ARITHMETIC},
     op::{How, Native, Op, Place, Vector, What, Width},
+    task::{to, Done, Stop, Task},
     Branch, Machine, Observer,
 };
 

@@ -34,12 +34,13 @@ mod locked;
 mod op;
 mod place;
 mod rare;
+mod task;
 mod vector;
 
 use core::{hint::black_box, ops::ControlFlow};
-use execute::{Stop, Task};
 use flags::Flags;
 use op::{Op, What};
+use task::{Stop, Task};
 
 pub use block::Block;
 pub use flags::{ADJUST, ARITHMETIC, CARRY, DIRECTION, OVERFLOW, PARITY, SIGN, ZERO};
@@ -405,7 +406,7 @@ fn decode<M: Machine, O: Observer>(
 
     *decoded = decoded.wrapping_add(block.count);
     enter(block, task)?;
-    if is_generated && block.tell(0, task).is_break() {
+    if is_generated && block.report(0, task).is_break() {
         return Err(Ended::Refused);
     }
     Ok(())
@@ -432,7 +433,7 @@ fn more<M: Machine, O: Observer>(
         return (Stop::End, task.ip);
     }
     if task.observer.enters(task.ip, end).is_break()
-        || is_generated && block.tell(len, task).is_break()
+        || is_generated && block.report(len, task).is_break()
     {
         return (Stop::Refused, task.ip);
     }

@@ -6,9 +6,9 @@
 //! the instruction itself.
 
 use crate::{
-    execute::{Done, Stop, Task},
     flags::{Flags, Source},
     op::{Locked, Op, Place, Two, Width},
+    task::{Done, Stop, Task},
     Machine, Observer,
 };
 

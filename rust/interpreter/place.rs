@@ -2,7 +2,7 @@
 
 //! Where operands are.
 
-/// An operand that is executed: where it is in [`Task::general`](crate::execute::Task::general), or that it is
+/// An operand that is executed: where it is in [`Task::general`](crate::task::Task::general), or that it is
 /// elsewhere. As a number of its own is in range of that array, no access to it needs a check.
 #[repr(u8)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -115,7 +115,7 @@ impl Place {
         number
     }
 
-    /// In [`Task::general`](crate::execute::Task::general).
+    /// In [`Task::general`](crate::task::Task::general).
     #[inline]
     pub(crate) const fn index(self) -> usize {
         // CAST: The number of a variant.

@@ -3,9 +3,9 @@
 //! Instructions in all of their forms.
 
 use crate::{
-    execute::{to, Done, Stop, Task},
     flags::{self, Flags, Source},
     op::{Carry, Native, Op, Place, Two, What, Width},
+    task::{to, Done, Stop, Task},
     Branch, Machine, Observer, Values,
 };
 

@@ -3,9 +3,9 @@
 //! Vector registers: moves, and what functions on strings do.
 
 use crate::{
-    execute::{Done, Stop, Task},
     flags,
     op::{Float, How, Op, Vector, Width},
+    task::{Done, Stop, Task},
     Machine, Observer,
 };
 

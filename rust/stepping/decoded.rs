@@ -35,7 +35,7 @@ impl Decoded {
     /// Before code of the current task is executed, with interrupts off.
     pub(crate) fn begin(&mut self) {
         if self.pages.renew() {
-            self.blocks.iter_mut().for_each(Block::forget_told);
+            self.blocks.iter_mut().for_each(Block::forget_reported);
         }
     }
 }

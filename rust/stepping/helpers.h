@@ -88,9 +88,9 @@ struct rust_stepping_loaded rust_stepping_replace_8(unsigned long at, u64 old,
 bool rust_stepping_can_execute(unsigned long at, bool *stays, bool *settled);
 bool rust_stepping_is_generated(unsigned long at);
 unsigned long long rust_stepping_space(void);
-bool rust_stepping_tells_code(void);
-void rust_stepping_tell_code(unsigned long address, const u8 *text,
-			     unsigned int len);
+bool rust_stepping_reports_code(void);
+void rust_stepping_report_code(unsigned long address, const u8 *text,
+			       unsigned int len);
 bool rust_stepping_reports_steps(void);
 void rust_stepping_report_step(unsigned long address, const u8 *text,
 			       unsigned int len, unsigned int reason,

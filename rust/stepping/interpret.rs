@@ -55,7 +55,7 @@ struct Here<'a> {
     fs_base: Option<u64>,
     pages: &'a mut Pages,
     /// Whether the tracepoint for code that no file has is enabled.
-    tells: bool,
+    reports_code: bool,
 }
 
 impl<'a> Here<'a> {
@@ -67,7 +67,7 @@ impl<'a> Here<'a> {
             fs_base: None,
             pages,
             // SAFETY: Reading a static key has no requirements.
-            tells: unsafe { bindings::rust_stepping_tells_code() },
+            reports_code: unsafe { bindings::rust_stepping_reports_code() },
         }
     }
 
@@ -261,7 +261,7 @@ impl Machine for Here<'_> {
 
     #[inline]
     fn is_generated(&mut self, first: u64, last: u64) -> bool {
-        self.tells && is_generated(first, last)
+        self.reports_code && is_generated(first, last)
     }
 
     #[inline]
@@ -404,7 +404,7 @@ impl Reason {
 /// tracepoint `rust_stepping_code` is enabled.
 fn is_generated(first: u64, last: u64) -> bool {
     // SAFETY: Reading a static key has no requirements.
-    if !unsafe { bindings::rust_stepping_tells_code() } {
+    if !unsafe { bindings::rust_stepping_reports_code() } {
         return false;
     }
     // SAFETY: The function keeps the page tables. CAST: An address has 64 bits.
@@ -509,15 +509,15 @@ impl Current<'_> {
 
     /// Reports `text` at `address` by the tracepoint `rust_stepping_code`, if no file has this code. The task is
     /// about to execute it, or has executed it. Returns whether no file has it.
-    pub fn tell_generated(&self, address: u64, text: &[u8]) -> bool {
+    pub fn report_generated(&self, address: u64, text: &[u8]) -> bool {
         let len = u64::try_from(text.len()).unwrap_or(0);
         let last = address.wrapping_add(len).wrapping_sub(1);
-        let told = !text.is_empty() && is_generated(address, last);
+        let generated = !text.is_empty() && is_generated(address, last);
 
-        if told {
-            tell(address, text);
+        if generated {
+            report_code(address, text);
         }
-        told
+        generated
     }
 
     /// Reports to the tracepoint `rust_stepping_step` that the task has executed the instruction at `address`
@@ -551,11 +551,11 @@ impl Current<'_> {
 }
 
 /// Reports the current task's code at this address by the tracepoint `rust_stepping_code`. No file has it.
-pub fn tell(address: u64, text: &[u8]) {
+pub fn report_code(address: u64, text: &[u8]) {
     let Ok(len) = u32::try_from(text.len()) else {
         return;
     };
 
     // SAFETY: `text` may be read for its length. CAST: An address has 64 bits.
-    unsafe { bindings::rust_stepping_tell_code(address as c_ulong, text.as_ptr(), len) };
+    unsafe { bindings::rust_stepping_report_code(address as c_ulong, text.as_ptr(), len) };
 }

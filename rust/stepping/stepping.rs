@@ -49,7 +49,7 @@ mod work;
 
 pub use decoded::Decoded;
 pub use interpret::{
-    tell,
+    report_code,
     Reason, //
 };
 pub use interpreter::{

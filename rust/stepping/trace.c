@@ -5,13 +5,13 @@
 
 #include "helpers.h"
 
-bool rust_stepping_tells_code(void)
+bool rust_stepping_reports_code(void)
 {
 	return trace_rust_stepping_code_enabled();
 }
 
-void rust_stepping_tell_code(unsigned long address, const u8 *text,
-			     unsigned int len)
+void rust_stepping_report_code(unsigned long address, const u8 *text,
+			       unsigned int len)
 {
 	trace_rust_stepping_code(address, text, len);
 }

@@ -52,17 +52,17 @@ pub(crate) fn read(task: &Current<'_>, ip: u64) -> Option<Insn> {
 /// Reads the instruction at `ip`, which the task executes, and writes its text to the tracepoint if no file has
 /// it. Returns whether it has. `int3` is never written: where the kernel has put it, another instruction is
 /// executed.
-pub(crate) fn read_and_tell(task: &Current<'_>, ip: u64) -> (Option<Insn>, bool) {
+pub(crate) fn read_and_report(task: &Current<'_>, ip: u64) -> (Option<Insn>, bool) {
     let mut text = [0; LEN_MAX];
     let len = task.read(ip, &mut text);
     let text = text.get(..len).unwrap_or(&[]);
     let insn = Insn::decode(text, mode(task));
-    let told = insn
+    let reported = insn
         .and_then(|insn| text.get(..insn.len.into()))
         .filter(|text| text.first() != Some(&BREAKPOINT))
-        .is_some_and(|text| task.tell_generated(ip, text));
+        .is_some_and(|text| task.report_generated(ip, text));
 
-    (insn, told)
+    (insn, reported)
 }
 
 /// The instruction at `ip`, which the task executes: `insn`, or what can be read now. If its text goes to the
@@ -77,9 +77,9 @@ pub(crate) fn executed(
     if insn.is_some() || !encoder.is_on() {
         return Ok(insn.or_else(|| read(task, ip)));
     }
-    let (insn, told) = read_and_tell(task, ip);
+    let (insn, reported) = read_and_report(task, ip);
 
-    if told {
+    if reported {
         cut(encoder, ring, ip, mode(task))?;
     }
     Ok(insn)

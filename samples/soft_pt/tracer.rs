@@ -26,7 +26,7 @@ use crate::{
         mode,
         mode_of,
         read,
-        read_and_tell,
+        read_and_report,
         registers,
         taken_in_place, //
     },
@@ -250,7 +250,7 @@ impl Tracer {
             Place::Entering(ip) => {
                 // Its time is that of the trace, which begins behind this.
                 let insn = if self.ranges.has(ip) {
-                    read_and_tell(task, ip).0
+                    read_and_report(task, ip).0
                 } else {
                     read(task, ip)
                 };

@@ -13,6 +13,9 @@ mod rows;
 
 pub(crate) use rows::Next;
 
+/// Words of text that a block can lie in.
+pub(crate) const WORDS: usize = 12;
+
 /// Places for words of text: more than there are words, and a power of 2, so that an access needs no check.
 pub(crate) const PLACES: usize = 16;
 

@@ -88,7 +88,7 @@ impl Observer for Watch<'_, '_> {
             return ControlFlow::Continue(());
         }
         self.executes(executed);
-        stepping::tell(first, text);
+        stepping::report_code(first, text);
         match cut(self.encoder, self.ring, first, Mode::Bits64) {
             Ok(()) => ControlFlow::Continue(()),
             Err(Full) => {
