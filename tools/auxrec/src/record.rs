@@ -56,7 +56,7 @@ fn record_on(system: &'static dyn System, options: &Options) -> Result<Outcome> 
     let mut plan = options.plan(system, &limits, &online)?;
     // Dropped after the events.
     let trigger = options.trigger.as_deref();
-    let trigger = trigger.map(|text| Trigger::define(text, options));
+    let trigger = trigger.map(|text| Trigger::define(text, &options.target, &options.command));
     let mut trigger = trigger.transpose()?;
     if let Some(trigger) = &mut trigger {
         trigger.add(&mut plan, &limits)?;

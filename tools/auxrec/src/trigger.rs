@@ -21,7 +21,6 @@ use crate::filter::{function, number};
 use crate::limits::Limits;
 use crate::message::say;
 use crate::pmu::{Action, EventSpec, Pmus, Rate, Role};
-use crate::record::Options;
 use crate::session::Plan;
 use crate::sys::{self, Event};
 use crate::target::{process_of, Target};
@@ -78,11 +77,11 @@ impl Place {
 }
 
 /// The program that is recorded.
-fn program(options: &Options) -> Result<PathBuf> {
+fn program(target: &Target, command: &[OsString]) -> Result<PathBuf> {
     let pids =
-        match &options.target {
+        match target {
             Target::Command => {
-                let command = options.command.first().map(OsString::as_os_str);
+                let command = command.first().map(OsString::as_os_str);
                 return executable(command.unwrap_or_default(), env::var_os("PATH").as_deref());
             }
             Target::Processes(pids) => pids.clone(),
@@ -162,12 +161,12 @@ pub(crate) struct Trigger {
 }
 
 impl Trigger {
-    /// Defines the uprobe.
+    /// Defines the uprobe. If `text` names no file, the function is of the program that is recorded: `target`, or `command`.
     ///
     /// # Errors
     /// If there is no such function, or tracefs refuses.
-    pub fn define(text: &str, options: &Options) -> Result<Self> {
-        let place = Place::find(text, || program(options))?;
+    pub fn define(text: &str, target: &Target, command: &[OsString]) -> Result<Self> {
+        let place = Place::find(text, || program(target, command))?;
         let tracefs = Tracefs::find();
         let tracefs = tracefs.map_err(|e| Error::failed(format!("--trigger {text}: {e}")))?;
         Self::define_in(tracefs, text, place)
@@ -343,7 +342,6 @@ fn owner(name: &str) -> Option<&str> {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use std::ffi::OsString;
     use std::os::unix::fs::symlink;
 
     use super::*;
@@ -402,11 +400,7 @@ mod tests {
     fn the_program_is_that_of_the_target() {
         let me = env::current_exe().unwrap().canonicalize().unwrap();
         let (own, other) = (std::process::id(), std::os::unix::process::parent_id());
-        let options = |target, command: &[&Path]| Options {
-            target,
-            command: command.iter().map(OsString::from).collect(),
-            ..Options::default()
-        };
+        let command = [me.clone().into_os_string()];
         let exe = PathBuf::from(format!("/proc/{own}/exe"));
         for (target, expected) in [
             (Target::Command, &me),
@@ -415,7 +409,7 @@ mod tests {
             (Target::Threads(vec![own]), &exe),
         ] {
             let shown = format!("{target:?}");
-            let found = program(&options(target, &[&me]));
+            let found = program(&target, &command);
             assert_eq!(&found.unwrap(), expected, "{shown}");
         }
         for (target, says) in [
@@ -425,7 +419,7 @@ mod tests {
             (Target::Processes(vec![u32::MAX]), "of process 4294967295"),
         ] {
             let shown = format!("{target:?}");
-            let error = program(&options(target, &[&me])).unwrap_err().to_string();
+            let error = program(&target, &command).unwrap_err().to_string();
             assert!(error.contains(says), "{shown}: {error}");
         }
     }

@@ -24,8 +24,8 @@ use auxrec::pmu::Pmus;
 use auxrec::sys::Event;
 use perfdata::{Attr, Flags, Read};
 
+use crate::attack::{software, DUMMY};
 use crate::events::probe::{bytes, Probe};
-use crate::hostile::{software, DUMMY};
 use crate::module;
 use crate::ring;
 use crate::workload::pin;

@@ -16,7 +16,7 @@ use auxrec::sys::{page_size, Event, Field};
 use perfdata::{Attr, Flags, Read};
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 
-use crate::hostile::{aux, base, get, random, set, sleep, Attack, Victim, PATIENCE};
+use crate::attack::{aux, base, get, random, set, sleep, Attack, Victim, PATIENCE};
 use crate::ktap::Skip;
 use crate::module;
 

@@ -15,27 +15,20 @@ pub mod limits;
 pub mod redirect;
 
 use std::io::ErrorKind;
-use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context, Result};
 use auxrec::sys::{page_size, Event, Field, Mapping};
-use perfdata::{Attr, Flags, Read, SampleType};
+use perfdata::Attr;
 
+use crate::attack::{
+    attack, aux, base, bytes, offset, pinned, set, sleep, traced, Attack, Victim, DATA_PAGES,
+    PATIENCE,
+};
 use crate::events::siblings;
 use crate::hotplug;
-use crate::module;
 use crate::workload::{pin, spin};
-
-/// An attack, with what it is called.
-pub struct Attack {
-    /// What it is about.
-    pub name: &'static str,
-    /// Does it, and says what was seen.
-    pub run: fn() -> Result<String>,
-}
 
 /// All attacks.
 pub const ALL: [Attack; 15] = [
@@ -52,193 +45,9 @@ pub const ALL: [Attack; 15] = [
     attack("open and close on both CPUs at once", open_close),
     attack("wrong mappings", wrong_mappings),
     attack("descriptor that outlives its opener", children::outlive),
-    attack("CPU taken offline", hotplug::attack),
+    attack("CPU taken offline", hotplug::offline),
     attack("two writers at once, one ring", redirect::two_writers),
 ];
-
-/// An entry of a list.
-pub const fn attack(name: &'static str, run: fn() -> Result<String>) -> Attack {
-    Attack { name, run }
-}
-
-/// Software events.
-const SOFTWARE: u32 = 1;
-/// Time.
-pub const CPU_CLOCK: u64 = 0;
-/// Counts nothing.
-pub const DUMMY: u64 = 9;
-
-/// KiB each second; fills a ring of two pages in 2 ms.
-const FAST: u64 = 4096;
-
-const DATA_PAGES: usize = 8;
-
-/// What an event of the PMU under test asks for.
-pub fn traced(pmu: &str) -> Result<Attr> {
-    let path = format!("/sys/bus/event_source/devices/{pmu}/type");
-    let kind = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
-
-    Ok(Attr {
-        kind: kind.trim().parse().context("a PMU's type is no number")?,
-        // For `minimal` this is an interval, µs.
-        config: if pmu == "pattern" { FAST } else { 100 },
-        sample_period: 1,
-        read_format: Read::FORMAT,
-        flags: Flags::DISABLED,
-        ..Attr::default()
-    })
-}
-
-/// A software event with a period.
-pub fn software(config: u64, period: u64) -> Attr {
-    Attr {
-        kind: SOFTWARE,
-        config,
-        sample_period: period,
-        sample_type: SampleType::IP,
-        read_format: Read::FORMAT,
-        ..Attr::default()
-    }
-}
-
-/// An event with its rings. Unmapped before it is closed, as the fields are.
-pub struct Victim {
-    /// Its AUX ring.
-    pub aux: Option<Mapping>,
-    /// Its control page and data ring.
-    pub base: Option<Mapping>,
-    /// The event.
-    pub event: Event,
-}
-
-impl Victim {
-    /// Opens and maps one with an AUX ring of so many pages.
-    pub fn open(attr: &Attr, pid: i32, cpu: i32, pages: usize) -> Result<Self> {
-        let event = Event::open(attr, pid, cpu).context("cannot open an event")?;
-        let mut victim = Self {
-            aux: None,
-            base: None,
-            event,
-        };
-        victim.map(pages)?;
-        Ok(victim)
-    }
-
-    /// Opens and maps one of `pattern` on a CPU.
-    pub fn on_cpu(cpu: i32, pages: usize) -> Result<Self> {
-        Self::open(&traced("pattern")?, -1, cpu, pages)
-    }
-
-    /// Maps its rings.
-    pub fn map(&mut self, pages: usize) -> Result<()> {
-        let base = base(&self.event).context("cannot map the data ring")?;
-        let aux = aux(&self.event, &base, pages).context("cannot map the AUX ring")?;
-        self.base = Some(base);
-        self.aux = Some(aux);
-        Ok(())
-    }
-
-    /// How far its trace is.
-    pub fn head(&self) -> u64 {
-        let base = self.base.as_ref();
-        base.map_or(0, |base| get(base, Field::AuxHead))
-    }
-
-    /// Reads nothing, but says so.
-    pub fn release(&self) {
-        if let Some(base) = &self.base {
-            set(base, Field::AuxTail, get(base, Field::AuxHead));
-        }
-    }
-
-    /// Drops all records of the data ring.
-    pub fn read(&self) {
-        if let Some(base) = &self.base {
-            set(base, Field::DataTail, get(base, Field::DataHead));
-        }
-    }
-
-    /// Its AUX ring, for the caller to unmap.
-    pub fn unmap(&mut self) -> Option<Mapping> {
-        self.aux.take()
-    }
-
-    /// Its control page.
-    pub fn control(&self) -> Result<&Mapping> {
-        self.base.as_ref().context("no control page")
-    }
-
-    /// Traces until there is something new.
-    pub fn traces(&self) -> Result<()> {
-        let before = self.head();
-        let end = Instant::now() + PATIENCE;
-        while self.head() == before {
-            self.release();
-            self.event.enable()?;
-            sleep(2);
-            self.event.disable()?;
-            ensure!(Instant::now() < end, "no trace in {} s", PATIENCE.as_secs());
-        }
-        Ok(())
-    }
-}
-
-/// Longer than anything takes that works, even on a busy machine.
-pub const PATIENCE: Duration = Duration::from_secs(5);
-
-/// Maps an event's control page and data ring.
-pub fn base(event: impl AsFd) -> std::io::Result<Mapping> {
-    Mapping::new(event, 0, (1 + DATA_PAGES) * page_size(), true)
-}
-
-/// Where AUX rings are mapped.
-pub fn offset() -> u64 {
-    bytes(1 + DATA_PAGES)
-}
-
-/// So many pages.
-pub fn bytes(pages: usize) -> u64 {
-    u64::try_from(pages * page_size()).unwrap_or(0)
-}
-
-/// Maps an AUX ring, to be read by a reader that says so.
-pub fn aux(event: impl AsFd, base: &Mapping, pages: usize) -> std::io::Result<Mapping> {
-    set(base, Field::AuxOffset, offset());
-    set(base, Field::AuxSize, bytes(pages));
-    Mapping::new(event, offset(), pages * page_size(), true)
-}
-
-/// A word of a control page.
-pub fn get(control: &Mapping, field: Field) -> u64 {
-    control.load(field, Ordering::Acquire)
-}
-
-/// Sets a word of a control page.
-pub fn set(control: &Mapping, field: Field, value: u64) {
-    control.store(field, value, Ordering::Release);
-}
-
-/// Sleeps.
-pub fn sleep(ms: u64) {
-    thread::sleep(Duration::from_millis(ms));
-}
-
-/// Runs `other` in a thread over and over while `body` runs.
-pub fn beside<T>(other: impl Fn(u64) + Sync, body: impl FnOnce() -> T) -> T {
-    let done = AtomicBool::new(false);
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            let mut n = 0;
-            while !done.load(Ordering::Relaxed) {
-                other(n);
-                n += 1;
-            }
-        });
-        let result = body();
-        done.store(true, Ordering::Relaxed);
-        result
-    })
-}
 
 fn unmap() -> Result<String> {
     const TIMES: u64 = 60;
@@ -285,19 +94,6 @@ fn unmap() -> Result<String> {
     ))
 }
 
-/// That a module which is in use cannot be unloaded.
-pub fn pinned(what: &str) -> Result<u32> {
-    let references = module::references("pattern")?;
-    ensure!(references > 0, "{what} holds no reference to the driver");
-    for name in module::ORDER.iter().rev() {
-        ensure!(
-            module::unload(name).is_err(),
-            "{name} was unloaded, though there is {what}"
-        );
-    }
-    Ok(references)
-}
-
 fn rmmod() -> Result<String> {
     let victim = Victim::on_cpu(0, 4)?;
     victim.event.enable()?;
@@ -310,44 +106,6 @@ fn rmmod() -> Result<String> {
     drop(aux);
 
     Ok(format!("refused with {references} references by a mapping"))
-}
-
-/// The types of the records in a data ring that was never full.
-pub fn records(base: &Mapping) -> Vec<u32> {
-    let end = get(base, Field::DataHead)
-        .min(bytes(DATA_PAGES))
-        .try_into()
-        .unwrap_or(0);
-    let mut kinds = Vec::new();
-    let mut at = 0;
-    while at < end {
-        let mut header = [0; 8];
-        if base.copy_out(page_size() + at, &mut header).is_none() {
-            break;
-        }
-        let [a, b, c, d, _, _, low, high] = header;
-        kinds.push(u32::from_le_bytes([a, b, c, d]));
-        match u16::from_le_bytes([low, high]) {
-            0 => break,
-            len => at += usize::from(len),
-        }
-    }
-    kinds
-}
-
-/// A number that looks like any other.
-pub fn random(n: u64) -> u64 {
-    let n = (n ^ n >> 31).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    (n ^ n >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9)
-}
-
-/// Lets this thread run anywhere again.
-pub fn unpin() -> Result<()> {
-    let mut set = rustix::thread::CpuSet::new();
-    for cpu in 0..rustix::thread::CpuSet::MAX_CPU {
-        set.set(cpu);
-    }
-    rustix::thread::sched_setaffinity(None, &set).context("cannot use all CPUs again")
 }
 
 fn open_close() -> Result<String> {

@@ -14,9 +14,9 @@ use perfdata::Attr;
 use rustix::process::Pid;
 use rustix::thread::{sched_setaffinity, CpuSet};
 
+use crate::attack::{attack, sleep, traced, unpin, Attack, Victim, PATIENCE};
 use crate::device;
 use crate::events::probe::Probe;
-use crate::hostile::{self, sleep, traced, unpin, Attack, Victim, PATIENCE};
 use crate::ktap::Skip;
 use crate::module::{self, counter};
 use crate::pattern;
@@ -220,9 +220,9 @@ fn newcomer(name: &str) -> Result<String> {
 
 /// What has no recorder.
 pub const ATTACKS: [Attack; 3] = [
-    hostile::attack("CPU offline that fails and is rolled back", rolled_back),
-    hostile::attack("CPU offline moves the events of a unit for all CPUs", moved),
-    hostile::attack("soft_pt: aux_head while a CPU goes and comes back", heads),
+    attack("CPU offline that fails and is rolled back", rolled_back),
+    attack("CPU offline moves the events of a unit for all CPUs", moved),
+    attack("soft_pt: aux_head while a CPU goes and comes back", heads),
 ];
 
 /// The events of a unit that all CPUs share move with it when their CPU goes, and their trace goes on without `PERF_EVENT_IOC_ENABLE`.
@@ -433,7 +433,7 @@ fn one_head(pid: i32, n: u32) -> Result<u64> {
 }
 
 /// Events of a CPU that goes, and of a task on it.
-pub fn attack() -> Result<String> {
+pub fn offline() -> Result<String> {
     const TIMES: u32 = 4;
     if !Path::new(ONLINE).exists() {
         bail!(Skip("this kernel cannot take CPU 1 offline"));

@@ -5,6 +5,7 @@
 //! The cases are a table, in [`cases`]. The oracle is exact: the driver counts what it generates, every packet says which
 //! bytes of its stream it is, and so what the file lacks must be what was lost.
 
+mod attack;
 mod bench;
 mod beside;
 mod cases;
@@ -210,7 +211,7 @@ fn run<N: AsRef<str>, F: Fn() -> Result<String>>(
         let name = name.as_ref();
         let start = Instant::now();
         // Wherever an earlier case has put this thread.
-        let outcome = hostile::unpin()
+        let outcome = attack::unpin()
             .and_then(|()| prepare())
             .and_then(|()| case());
         let time = start.elapsed().as_secs_f64();

@@ -27,6 +27,11 @@ pub fn load(name: &str) -> Result<()> {
     Ok(())
 }
 
+/// Whether this is the debug kernel, which is slow, and makes allocations fail on demand.
+pub fn is_debug_kernel() -> bool {
+    std::env::var_os("AUXPMU_KERNEL").is_some_and(|kernel| kernel == "debug")
+}
+
 /// Loads the module, calls `what`, and unloads the module: no reference to it may be left.
 pub fn with<T>(name: &str, what: impl FnOnce() -> Result<T>) -> Result<T> {
     load(name)?;

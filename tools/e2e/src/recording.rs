@@ -15,7 +15,6 @@ use std::time::{Duration, Instant};
 use anyhow::{anyhow, bail, ensure, Context, Result};
 use rustix::process::{kill_process, Pid, Signal};
 
-use crate::hostile::failing;
 use crate::module;
 
 pub use seen::Seen;
@@ -24,7 +23,7 @@ pub const PAGE: u64 = 4096;
 
 /// A recorder that runs for so long has hung, even on a busy machine without hardware virtualisation.
 fn timeout() -> Duration {
-    Duration::from_secs(if failing::debug() { 900 } else { 300 })
+    Duration::from_secs(if module::is_debug_kernel() { 900 } else { 300 })
 }
 
 /// How fast the recorder reads.

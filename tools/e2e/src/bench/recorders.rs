@@ -20,7 +20,7 @@ use auxrec::sys::Event;
 use perfdata::{Attr, Flags};
 use rustix::process::Signal;
 
-use crate::hostile::software;
+use crate::attack::software;
 use crate::module::{self, counter};
 use crate::recording::{auxrec, Recorder};
 

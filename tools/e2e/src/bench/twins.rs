@@ -10,8 +10,8 @@ use anyhow::{bail, ensure, Context, Result};
 use auxrec::sys::Event;
 use perfdata::Attr;
 
+use crate::attack::{bytes, software, traced, Victim, DUMMY};
 use crate::bench::{commit, period, toggle};
-use crate::hostile::{bytes, software, traced, Victim, DUMMY};
 use crate::module;
 use crate::workload::pin;
 

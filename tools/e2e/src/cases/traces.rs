@@ -5,7 +5,7 @@
 use anyhow::{ensure, Context, Result};
 
 use super::{event, released, Seen, PAGE};
-use crate::hostile::failing;
+use crate::module;
 use crate::recorder::size;
 use crate::recording::{Reader, Recorder, TraceFile};
 
@@ -66,7 +66,7 @@ impl Trace {
     fn record(&self, name: &str, terms: &str, others: u64) -> Result<Seen> {
         let file = TraceFile::new(name);
         // A kernel that looks at each access leaves a reader less time.
-        let (ring, wraps) = match failing::debug() && !self.full {
+        let (ring, wraps) = match module::is_debug_kernel() && !self.full {
             true => (4 * self.ring, self.wraps / 4),
             false => (self.ring, self.wraps),
         };

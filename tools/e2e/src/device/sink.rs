@@ -9,8 +9,8 @@ use anyhow::{ensure, Context, Result};
 use auxrec::sys::Event;
 use perfdata::{Attr, Flags, Read};
 
+use crate::attack::{attack, random, sleep, Attack};
 use crate::events::probe::Probe;
-use crate::hostile::{attack, random, sleep, Attack};
 use crate::module::{self, counter};
 
 /// The cases.

@@ -13,11 +13,11 @@ use auxrec::sys::{page_size, Event, Field, Mapping};
 use pattern_codec::{verify_payload, Follow, Kind, Piece, Reader, HEADER_LEN};
 use perfdata::{Attr, AuxFlags, Flags, Read};
 
+use crate::attack::{attack, set, unpin, Attack, CPU_CLOCK};
 use crate::device::{without_faults, Named};
 use crate::events::probe::{bytes, Probe};
 use crate::events::sampling;
 use crate::hostile::drivers::{accounted, until, Trace};
-use crate::hostile::{attack, set, unpin, Attack, CPU_CLOCK};
 use crate::hotplug;
 use crate::ktap::Skip;
 use crate::module::{self, counter};

@@ -9,11 +9,11 @@ use anyhow::{bail, ensure, Context, Result};
 use auxrec::sys::{Event, Field, Mapping};
 use perfdata::Flags;
 
-use crate::events::sampling::faults;
-use crate::hostile::{
+use crate::attack::{
     attack, aux, base, beside, bytes, get, records, set, sleep, software, traced, unpin, Attack,
     Victim, DUMMY, PATIENCE,
 };
+use crate::events::sampling::faults;
 use crate::hotplug::{switch, ONLINE};
 use crate::ktap::Skip;
 use crate::module::{self, counter};

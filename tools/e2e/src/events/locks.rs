@@ -30,12 +30,12 @@ use rustix::time::{
     timerfd_create, timerfd_settime, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags,
 };
 
+use crate::attack::{attack, sleep, software, traced, unpin, Attack, CPU_CLOCK, PATIENCE};
 use crate::events::probe::Probe;
 use crate::events::sampling::faults;
 use crate::events::siblings::{Setting, PAUSE, RESUME, START_PAUSED};
-use crate::hostile::failing;
-use crate::hostile::{attack, sleep, software, traced, unpin, Attack, CPU_CLOCK, PATIENCE};
 use crate::ktap::Skip;
+use crate::module;
 use crate::module::counter;
 use crate::stream;
 use crate::workload::pin;
@@ -112,7 +112,7 @@ impl Source {
     fn attr(self, period: u64) -> Attr {
         match self {
             // As fast as it may, an overflow follows the other, and the CPU does nothing else.
-            Self::Software(CPU_CLOCK) if failing::debug() => {
+            Self::Software(CPU_CLOCK) if module::is_debug_kernel() => {
                 software(CPU_CLOCK, 1_000_000 * period)
             }
             Self::Software(config) => software(config, period),
@@ -276,7 +276,7 @@ impl Group {
     fn new(source: Source, way: Way) -> Result<Self> {
         let cpu = i32::try_from(CPU)?;
         // A packet each 49 µs, into a ring that holds 200 ms. Where a tick takes longer than that, nothing else would run.
-        let rate = if failing::debug() { 128 } else { 1280 };
+        let rate = if module::is_debug_kernel() { 128 } else { 1280 };
         let attr = Attr {
             config: rate | 1 << 24,
             aux_action: if way == Way::Resume { START_PAUSED } else { 0 },

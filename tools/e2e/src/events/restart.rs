@@ -16,8 +16,8 @@ use anyhow::{bail, ensure, Context, Result};
 use auxrec::sys::{Event, Field};
 use perfdata::Attr;
 
+use crate::attack::{attack, aux, base, get, random, set, sleep, traced, unpin, Attack, PATIENCE};
 use crate::events::probe::Probe;
-use crate::hostile::{attack, aux, base, get, random, set, sleep, traced, unpin, Attack, PATIENCE};
 use crate::workload::{pin, spin};
 
 /// The cases.

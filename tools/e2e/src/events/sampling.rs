@@ -14,7 +14,7 @@ use auxrec::sys::{page_size, Event, Field, Mapping};
 use pattern_codec::{verify_payload, Header, HEADER_LEN, PACKET_UNIT};
 use perfdata::{Attr, ReadFormat, SampleType};
 
-use crate::hostile::{
+use crate::attack::{
     attack, beside, bytes, get, set, sleep, software, traced, unpin, Attack, Victim, CPU_CLOCK,
     PATIENCE,
 };

@@ -8,7 +8,7 @@ use anyhow::{ensure, Context, Result};
 use auxrec::sys::Event;
 use perfdata::Attr;
 
-use crate::hostile::{
+use crate::attack::{
     beside, random, records, software, traced, unpin, Victim, CPU_CLOCK, PATIENCE,
 };
 use crate::workload::{pin, spin};

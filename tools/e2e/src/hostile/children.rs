@@ -12,7 +12,7 @@ use anyhow::{ensure, Context, Result};
 use auxrec::sys::Event;
 use perfdata::Flags;
 
-use crate::hostile::{aux, base, beside, pinned, sleep, traced, Victim};
+use crate::attack::{aux, base, beside, pinned, sleep, traced, Victim};
 use crate::workload::spin;
 
 /// Rings of this process for both CPUs, which its children inherit.

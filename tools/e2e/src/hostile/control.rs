@@ -8,7 +8,7 @@ use anyhow::{ensure, Context, Result};
 use auxrec::sys::{page_size, Event, Field, Mapping};
 use perfdata::Attr;
 
-use crate::hostile::{base, beside, bytes, get, offset, random, set, sleep, traced, Victim};
+use crate::attack::{base, beside, bytes, get, offset, random, set, sleep, traced, Victim};
 use crate::module;
 
 /// A reader that lies, in every way, about how far it is.

@@ -13,10 +13,9 @@ use anyhow::{bail, ensure, Context, Result};
 use auxrec::sys::Event;
 use perfdata::{Attr, AuxFlags, Flags};
 
+use crate::attack::{attack, sleep, software, traced, unpin, Attack, Victim, CPU_CLOCK};
 use crate::events::probe::Probe;
 use crate::events::siblings::{PAUSE, RESUME};
-use crate::hostile::failing;
-use crate::hostile::{attack, sleep, software, traced, unpin, Attack, Victim, CPU_CLOCK};
 use crate::hotplug;
 use crate::ktap::Skip;
 use crate::module::{self, counter};
@@ -172,7 +171,7 @@ fn is_registered(pmu: &str) -> bool {
 impl Driver {
     fn run(&self) -> Result<String> {
         // What is forgotten is leaked: kmemleak would say so.
-        if self.number == 1 && failing::debug() {
+        if self.number == 1 && module::is_debug_kernel() {
             bail!(Skip("what a driver forgets is leaked"));
         }
         with(self.number, || self.attacked())

@@ -14,7 +14,7 @@ use conform::allocations::Allocations;
 use perfdata::{Attr, Flags};
 use rustix::io::Errno;
 
-use crate::hostile::{attack, traced, Attack, Victim};
+use crate::attack::{attack, traced, Attack, Victim};
 use crate::ktap::Skip;
 use crate::module;
 use crate::recording::released;
@@ -26,14 +26,9 @@ const CASES: [Attack; 3] = [
     attack("no memory for a driver", drivers),
 ];
 
-/// Whether the guest's kernel looks for faults, and fails allocations on demand.
-pub fn debug() -> bool {
-    std::env::var_os("AUXPMU_KERNEL").is_some_and(|kernel| kernel == "debug")
-}
-
 /// The cases of such a guest.
 pub fn all() -> impl Iterator<Item = Attack> {
-    CASES.into_iter().filter(|_| debug())
+    CASES.into_iter().filter(|_| module::is_debug_kernel())
 }
 
 /// Longer than any of these: each kernel allocates less for one event, and for one module.

@@ -12,8 +12,8 @@ use auxrec::sys::{page_size, Event, Field, Mapping};
 use perfdata::Attr;
 use rustix::process::{setrlimit, Resource, Rlimit};
 
+use crate::attack::{attack, bytes, get, set, traced, Attack};
 use crate::events::siblings::Setting;
-use crate::hostile::{attack, bytes, get, set, traced, Attack};
 
 /// The cases.
 pub const ALL: [Attack; 2] = [

@@ -9,10 +9,10 @@ use anyhow::{bail, ensure, Context, Result};
 use auxrec::sys::{page_size, Event, Field, Mapping};
 use perfdata::Flags;
 
-use crate::events::probe::Probe;
-use crate::hostile::{
+use crate::attack::{
     aux, base, bytes, get, set, sleep, software, traced, unpin, Victim, DUMMY, PATIENCE,
 };
+use crate::events::probe::Probe;
 use crate::ktap::Skip;
 use crate::module;
 use crate::stream;

@@ -17,8 +17,8 @@ use rustix::io::Errno;
 use rustix::thread::gettid;
 
 use super::row::{Mode, Paused, Reader, Refused, Row, PAUSE, RESUME};
+use crate::attack::{software, CPU_CLOCK};
 use crate::events::probe::{bytes, map, Probe, PATIENCE};
-use crate::hostile::{software, CPU_CLOCK};
 use crate::model::{Fault, Setup};
 use crate::module::{self, counter};
 use crate::recording::TraceFile;

@@ -37,7 +37,7 @@ fn by_9p(name: &str) -> Result<String> {
 
 /// Whether it is as the case needs it.
 fn refused() -> Result<()> {
-    let attr = crate::hostile::traced("pattern")?;
+    let attr = crate::attack::traced("pattern")?;
     let event = auxrec::sys::Event::open(&attr, -1, 1)?;
     let (_base, area) = probe::map(&event, 16, false)?;
     let file = File::create(Path::new(FOLDER).join("probe"))?;

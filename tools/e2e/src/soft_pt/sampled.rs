@@ -7,8 +7,8 @@ use auxrec::sys::Event;
 use perfdata::{Attr, Flags, Read};
 
 use super::{grows, traced, Victim};
+use crate::attack::{software, CPU_CLOCK};
 use crate::events::probe::Probe;
-use crate::hostile::{software, CPU_CLOCK};
 
 /// `soft_pebs/instructions,aux-output/u`.
 fn sampling() -> Result<Attr> {

@@ -15,10 +15,10 @@ use pattern_codec::{Header, Piece, Reader};
 use perfdata::{Attr, Flags};
 
 use super::{attr, follow, with, MODULE, PACKET};
+use crate::attack::{software, CPU_CLOCK};
 use crate::device::Named;
 use crate::events::probe::{bytes, Probe};
 use crate::hostile::drivers::{accounted, until, Trace};
-use crate::hostile::{software, CPU_CLOCK};
 use crate::matrix::Target;
 use crate::module::counter;
 use crate::workload::spin;
