@@ -45,6 +45,7 @@ mod feature;
 mod read;
 mod record;
 mod recover;
+mod spare;
 mod stream;
 mod write;
 

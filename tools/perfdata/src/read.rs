@@ -8,7 +8,7 @@ use crate::attr::{Attr, Flags, SampleType};
 use crate::bytes::{to_u64, Cursor};
 use crate::feature::{Feature, IndexEntry, Section, NOTES_MAGIC};
 use crate::record::{Event, Record, RecordType, Records, SampleId};
-use crate::recover::parse_spare;
+use crate::spare;
 use crate::{Error, Result, HEADER_LEN, MAGIC};
 
 /// The events of a file, and the ids of their file descriptors.
@@ -169,7 +169,7 @@ impl<'a> File<'a> {
         let spare_at = attrs_at.saturating_add(attrs_size);
         let spare = data_at.checked_sub(spare_at).map_or(Vec::new(), |size| {
             section(bytes, 40, spare_at, size, "spare")
-                .map_or(Vec::new(), |bytes| parse_spare(bytes, spare_at))
+                .map_or(Vec::new(), |bytes| spare::parse(bytes, spare_at))
         });
 
         let mut sections = Vec::new();

@@ -4,7 +4,7 @@
 
 use std::io::{self, Read, Seek, SeekFrom, Write};
 
-use crate::bytes::{to_u64, Cursor};
+use crate::bytes::to_u64;
 use crate::feature::{Feature, Features, IndexEntry};
 use crate::record::{Event, RecordType};
 use crate::stream::{Front, Stream};
@@ -181,49 +181,4 @@ fn scan<F: Read + Seek>(
         out.records += 1;
     }
     Ok(Good { end, shortened })
-}
-
-/// What the spare features begin with.
-const SPARE_MAGIC: [u8; 8] = *b"AUXSPARE";
-
-/// The features that are in the file from the beginning: as bytes between the attributes and the data section,
-/// which other readers skip.
-pub(crate) fn spare_bytes(features: &Features) -> Vec<u8> {
-    let mut out = SPARE_MAGIC.to_vec();
-    out.extend(to_u64(features.iter().count()).to_le_bytes());
-    for (number, bytes) in features.iter() {
-        out.extend(u64::from(number).to_le_bytes());
-        out.extend(to_u64(bytes.len()).to_le_bytes());
-        out.extend(bytes);
-    }
-    out
-}
-
-/// Reads what [`spare_bytes`] wrote; nothing if it is anything else.
-pub(crate) fn parse_spare(bytes: &[u8], base: u64) -> Vec<crate::Section<'_>> {
-    let mut c = Cursor::new(bytes, base);
-    let mut out = Vec::new();
-    let mut step = || -> Result<()> {
-        if c.take(8, "spare.magic")? != SPARE_MAGIC {
-            return Ok(());
-        }
-        let count = c.u64("spare.nr")?;
-        for _ in 0..count.min(256) {
-            let number = c.u64("spare.feature")?;
-            let size = usize::try_from(c.u64("spare.size")?).unwrap_or(usize::MAX);
-            let offset = c.offset();
-            let bytes = c.take(size, "spare section")?;
-            if let Ok(number) = u8::try_from(number) {
-                out.push(crate::Section {
-                    feature: Feature(number),
-                    offset,
-                    bytes,
-                });
-            }
-        }
-        Ok(())
-    };
-    // What is not whole is not used.
-    let _ = step();
-    out
 }

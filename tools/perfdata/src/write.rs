@@ -8,7 +8,7 @@ use crate::attr::Attr;
 use crate::bytes::{to_u64, Cursor};
 use crate::feature::{Features, IndexEntry};
 use crate::record::{Auxtrace, Encode, RecordType, Records, SampleId};
-use crate::recover::spare_bytes;
+use crate::spare;
 use crate::stream::read_error;
 use crate::{Error, Result, HEADER_LEN, MAGIC};
 
@@ -115,7 +115,7 @@ impl<W: Write + Seek> Writer<W> {
             ids.extend(event_ids.iter().flat_map(|id| id.to_le_bytes()));
         }
         let spare = if spare.iter().next().is_some() {
-            spare_bytes(spare)
+            spare::to_bytes(spare)
         } else {
             Vec::new()
         };
