@@ -15,9 +15,8 @@ use vm::kernel::{self, Kernel, Kind};
 use vm::modules::{self, Mode};
 use vm::results::figures;
 use vm::results::{comparison, coverage};
-use vm::suites::aarch64::Aarch64;
 use vm::suites::{self, conform, Plan, Suite};
-use vm::tools::{self, Arch};
+use vm::tools::{self, aarch64::Aarch64, Arch};
 use vm::trace;
 use vm::verify::{self, mutants};
 

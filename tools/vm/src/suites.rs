@@ -17,7 +17,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-pub mod aarch64;
+mod aarch64;
 pub mod broken;
 pub mod compile_fail;
 pub mod conform;
@@ -217,7 +217,7 @@ pub fn run(cache: &Cache, plan: &Plan) -> Result<Counts> {
             Suite::Viewers => kernels
                 .get(Kind::Stock)
                 .and_then(|kernel| viewers::run(cache, &dir, &kernel)),
-            Suite::Aarch64 => aarch64::cases::run(cache, &dir),
+            Suite::Aarch64 => aarch64::run(cache, &dir),
             Suite::Golden => golden::run(cache, &dir, &plan.cases, few),
         };
         // What keeps a suite from running at all is a failing case of it.

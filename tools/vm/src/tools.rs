@@ -5,9 +5,12 @@
 use crate::cache::Cache;
 use crate::error::{Error, OnFile, Result};
 use crate::step::{Log, Progress};
-use crate::suites::aarch64::Aarch64;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+pub mod aarch64;
+
+use aarch64::Aarch64;
 
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 

@@ -1,147 +1,383 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Programs for 64-bit Arm: Debian's libraries to link them with, and QEMU's emulator of single programs to run them here.
+//! The tools for 64-bit Arm, under QEMU's emulator of single programs, beside those for this machine: both must say and write the same.
 //!
-//! They come from the archive into the cache, not into the build root: they are large, and only `make tools ARCH=aarch64` and the tests of
-//! it need them.
+//! The emulator has no `perf_event_open()`, so that nothing is recorded here.
 
-use crate::archive::{mirror, Archive};
-use crate::cache::{hash, Cache};
+use crate::cache::{self, Cache};
 use crate::error::{Error, OnFile, Result};
+use crate::results::ktap::Case;
+use crate::results::libtest;
 use crate::step::{Log, Progress};
-use crate::tools::STATIC;
+use crate::suites::install;
+use crate::tools::{self, aarch64::Aarch64};
+use object::read::elf::{ElfFile64, ProgramHeader as _};
+use object::{Architecture, Endianness, Object as _};
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
+use testdata::program;
 
-pub(crate) mod cases;
+type Verdict = std::result::Result<String, String>;
+type Programs = [(String, PathBuf)];
 
-/// That of the build root.
-const SUITE: &str = "trixie";
+/// Recordings that parsers have met, whole and damaged.
+const CORPUS: [&str; 4] = ["check", "convert", "file", "recover"];
 
-/// The standard library of Rust must be of the compiler's very version.
-const STD: &str = "libstd-rust-dev";
-const PACKAGES: [&str; 4] = [
-    "libc6-dev:arm64",
-    "libgcc-14-dev:arm64",
-    "linux-libc-dev",
-    "qemu-user",
+/// What is done with each. `IN` is the recording.
+const COMMANDS: [&[&str]; 7] = [
+    &["check", "IN"],
+    &["check", "--json", "IN"],
+    &["report", "IN"],
+    &["report", "--svg", "rings.svg", "IN"],
+    &["dump", "IN"],
+    &["recover", "IN", "-o", "recovered"],
+    &["convert", "IN", "converted"],
 ];
 
-const QEMU: &str = "usr/bin/qemu-aarch64";
-/// That of programs for x86-64, which may run on another processor of the kind than this machine has.
-const QEMU_X86_64: &str = "usr/bin/qemu-x86_64";
-
-/// What is used of the packages.
-const KEPT: [&str; 6] = [
-    "usr/include",
-    "usr/lib/aarch64-linux-gnu",
-    "usr/lib/gcc/aarch64-linux-gnu",
-    "usr/lib/rustlib/aarch64-unknown-linux-gnu",
-    QEMU,
-    QEMU_X86_64,
+/// What is done with a trace of a program. `ROOT` is where the program's file is.
+const OF_CALLS: [&[&str]; 6] = [
+    &["check", "IN"],
+    &[
+        "report",
+        "--symfs",
+        "ROOT",
+        "--flamegraph",
+        "calls.svg",
+        "IN",
+    ],
+    &["report", "--symfs", "ROOT", "--folded", "calls.txt", "IN"],
+    &["export", "--symfs", "ROOT", "-o", "calls", "IN"],
+    &[
+        "export", "--symfs", "ROOT", "--format", "firefox", "-o", "calls", "IN",
+    ],
+    &["script", "--symfs", "ROOT", "IN"],
 ];
 
-/// What builds and runs programs for 64-bit Arm.
-#[derive(Debug)]
-pub struct Aarch64 {
-    dir: PathBuf,
+/// The tests that run under the emulator: those that neither start a program of ours nor trace a process, which it cannot.
+const TESTS: [&str; 12] = [
+    "--package=auxcore",
+    "--package=auxrec",
+    "--package=auxview",
+    "--package=conform",
+    "--package=perfdata",
+    "--package=tracering",
+    "--lib",
+    "--bins",
+    "--test=check",
+    "--test=export",
+    "--test=ring_model",
+    "--test=roundtrip",
+];
+
+/// Runs all cases.
+///
+/// # Errors
+///
+/// When the tools cannot be built, or a file cannot be read or written.
+pub(crate) fn run(cache: &Cache, dir: &Path) -> Result<Case> {
+    let dir = dir.join("aarch64");
+    let machine = Aarch64::prepare(cache)?;
+    let here = tools::build(cache)?;
+    let there = tools::build_aarch64(cache, &machine)?;
+    let progress = Progress::begin("the tools for aarch64");
+    let both = Both {
+        machine: &machine,
+        here: &here,
+        there: &there,
+        work: dir.join("work"),
+    };
+    let mut cases = vec![
+        Case::judged("static programs", are_static(&there)?),
+        Case::judged("versions and help", words(&both)?),
+        Case::judged("man pages and completions", pages(&both)?),
+        Case::judged("recordings", recordings(&both, cache)?),
+        Case::judged("calls of a program", calls(&both, &dir)?),
+    ];
+    let emulated = |program: &Path| machine.command(program);
+    tools::pages(cache, &there, emulated)?;
+    cases.push(install::check(cache, &dir, "aarch64", emulated)?);
+    cases.extend(without_perf(&both, &dir)?);
+    progress.end(&Case::suite("", cases.clone()).counts().summary());
+    cases.push(unit_tests(cache, &machine, &dir)?);
+    Ok(Case::suite("aarch64", cases))
 }
 
-impl Aarch64 {
-    /// As rustc names it.
-    pub const TARGET: &str = "aarch64-unknown-linux-gnu";
-
-    /// Fetches the packages if the cache does not have them, and keeps in it what is used of them.
-    ///
-    /// # Errors
-    ///
-    /// When the archive does not have them, or cannot be reached.
-    pub fn prepare(cache: &Cache) -> Result<Self> {
-        let mirror = mirror()?;
-        let parts = [mirror.as_str(), SUITE, cache.root_hash(), "2"];
-        let name = format!("aarch64-{}", hash(parts.into_iter().chain(PACKAGES)));
-        let dir = cache.entry(&name, |temporary, _| {
-            let progress = Progress::begin("fetching the libraries for aarch64, and qemu-user");
-            fetch(&Log::create(&cache.log("aarch64.log"))?, temporary)?;
-            progress.end("ready");
-            Ok(())
-        })?;
-        Ok(Self { dir })
-    }
-
-    /// Has a cargo command compile static programs for this target, and run tests under QEMU.
-    pub fn configure(&self, cargo: &mut Command) {
-        self.configure_with(cargo, STATIC, &self.dir);
-    }
-
-    /// The same with a flag of the compiler's, and libraries from `libraries`.
-    pub(crate) fn configure_with(&self, cargo: &mut Command, flag: &str, libraries: &Path) {
-        let dir = self.dir.display();
-        let flags = [
-            flag.to_owned(),
-            format!("--sysroot={dir}/usr"),
-            "-Clink-arg=--target=aarch64-linux-gnu".to_owned(),
-            format!("-Clink-arg=--sysroot={}", libraries.display()),
-            "-Clink-arg=-fuse-ld=lld".to_owned(),
-        ];
-        let ours = [
-            ("LINKER", "clang".to_owned()),
-            ("RUSTFLAGS", flags.join(" ")),
-            ("RUNNER", self.dir.join(QEMU).display().to_string()),
-        ];
-        for (name, value) in ours {
-            cargo.env(
-                format!("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_{name}"),
-                value,
-            );
+/// No program asks for an interpreter, which would load libraries.
+fn are_static(programs: &Programs) -> Result<Verdict> {
+    for (name, path) in programs {
+        let bytes = fs::read(path).on("read", path)?;
+        let elf = ElfFile64::<Endianness>::parse(&*bytes)
+            .map_err(|error| Error::Other(format!("{} is no program: {error}", path.display())))?;
+        let endian = elf.endian();
+        let mut headers = elf.elf_program_headers().iter();
+        if elf.architecture() != Architecture::Aarch64 {
+            return Ok(Err(format!("{name} is for {:?}", elf.architecture())));
         }
-        // Build scripts compile C, such as zstd's.
-        cargo
-            .env("CC_aarch64_unknown_linux_gnu", "clang")
-            .env("AR_aarch64_unknown_linux_gnu", "llvm-ar")
-            .env(
-                "CFLAGS_aarch64_unknown_linux_gnu",
-                format!("--target=aarch64-linux-gnu --sysroot={dir}"),
-            );
+        if headers.any(|header| header.p_type(endian) == object::elf::PT_INTERP) {
+            return Ok(Err(format!("{name} needs libraries")));
+        }
+    }
+    Ok(Ok(format!("{} programs", programs.len())))
+}
+
+/// A program for this machine, and the same one for 64-bit Arm.
+struct Both<'a> {
+    machine: &'a Aarch64,
+    here: &'a Programs,
+    there: &'a Programs,
+    work: PathBuf,
+}
+
+/// What a command came to.
+#[derive(Debug, PartialEq, Eq)]
+struct Ended {
+    status: Option<i32>,
+    said: String,
+    files: BTreeMap<PathBuf, Vec<u8>>,
+}
+
+impl Both<'_> {
+    fn place(of: &Programs, name: &str) -> Result<PathBuf> {
+        let found = of.iter().find(|(program, _)| program == name);
+        found
+            .map(|(_, path)| path.clone())
+            .ok_or_else(|| Error::Other(format!("{name} is not built")))
     }
 
-    /// The emulators of programs for 64-bit Arm, and for x86-64.
-    pub(crate) fn emulators(&self) -> [PathBuf; 2] {
-        [QEMU, QEMU_X86_64].map(|qemu| self.dir.join(qemu))
+    fn natively(&self, name: &str) -> Result<Command> {
+        Ok(Command::new(Self::place(self.here, name)?))
     }
 
-    /// The command that runs a program under QEMU.
-    #[must_use]
-    pub fn command(&self, program: &Path) -> Command {
-        let mut qemu = Command::new(self.dir.join(QEMU));
-        qemu.arg(program);
-        qemu
+    fn emulated(&self, name: &str) -> Result<Command> {
+        Ok(self.machine.command(&Self::place(self.there, name)?))
+    }
+
+    /// Runs a command in an empty folder.
+    fn ended(&self, mut command: Command, args: &[&str]) -> Result<Ended> {
+        cache::remove(&self.work)?;
+        fs::create_dir_all(&self.work).on("make", &self.work)?;
+        let output = command
+            .args(args)
+            .current_dir(&self.work)
+            .stdin(Stdio::null())
+            .output()
+            .on("run", Path::new(command.get_program()))?;
+        let mut said = String::from_utf8_lossy(&output.stdout).into_owned();
+        said += &String::from_utf8_lossy(&output.stderr);
+        let mut files = BTreeMap::new();
+        for entry in fs::read_dir(&self.work).on("read", &self.work)? {
+            let path = entry.on("read", &self.work)?.path();
+            files.extend(read_all(&path)?);
+        }
+        Ok(Ended {
+            status: output.status.code(),
+            said,
+            files,
+        })
+    }
+
+    /// What it came to natively, or in what the emulated one differs.
+    fn same(&self, name: &str, args: &[&str]) -> Result<std::result::Result<Ended, String>> {
+        let here = self.ended(self.natively(name)?, args)?;
+        let there = self.ended(self.emulated(name)?, args)?;
+        Ok(match here == there {
+            true => Ok(here),
+            false => Err(format!(
+                "`{name} {}` {}",
+                args.join(" "),
+                difference(&here, &there)
+            )),
+        })
     }
 }
 
-fn fetch(log: &Log, into: &Path) -> Result<()> {
-    let mut query = Command::new("dpkg-query");
-    query.args(["--show", "--showformat=${Version}", STD]);
-    let version = log.output("asking for the compiler's version", &mut query)?;
-    let std = format!("{STD}:arm64={version}");
-    let work = into.join("apt");
-    let archive = Archive::new(work.clone(), SUITE)?
-        .with(&["APT::Architectures::=amd64", "APT::Architectures::=arm64"]);
-
-    archive.update(log, true)?;
-    archive.fetch(log, &[std.as_str()], &work).map_err(|error| {
-        Error::Other(format!(
-            "{error} The build root's compiler needs this very version: if the archive has a newer one only, make a new root with \
-             \"make clean-cache\"."
-        ))
-    })?;
-    archive.fetch(log, &PACKAGES, &work)?;
-    for name in KEPT {
-        let (from, to) = (work.join(name), into.join(name));
-        let folder = to.parent().unwrap_or(into);
-        fs::create_dir_all(folder).on("make", folder)?;
-        fs::rename(&from, &to).on("rename", &from)?;
+/// The file, or those of the folder.
+fn read_all(path: &Path) -> Result<Vec<(PathBuf, Vec<u8>)>> {
+    if !path.is_dir() {
+        return Ok(vec![(path.to_owned(), fs::read(path).on("read", path)?)]);
     }
-    fs::remove_dir_all(&work).on("remove", &work)
+    let mut all = Vec::new();
+    for entry in fs::read_dir(path).on("read", path)? {
+        all.extend(read_all(&entry.on("read", path)?.path())?);
+    }
+    Ok(all)
+}
+
+fn difference(here: &Ended, there: &Ended) -> String {
+    if (here.status, &here.said) != (there.status, &there.said) {
+        return format!(
+            "ends with {:?}: {}; emulated with {:?}: {}",
+            here.status, here.said, there.status, there.said
+        );
+    }
+    let names = here.files.keys().chain(there.files.keys());
+    let differs = |name: &&PathBuf| here.files.get(*name) != there.files.get(*name);
+    let names = names.filter(differs).map(|name| name.display().to_string());
+    format!(
+        "writes other bytes into {}",
+        names.collect::<Vec<_>>().join(", ")
+    )
+}
+
+fn words(both: &Both<'_>) -> Result<Verdict> {
+    for name in tools::PORTABLE {
+        for option in ["--version", "--help"] {
+            match both.same(name, &[option])? {
+                Ok(ended) if ended.status == Some(0) && !ended.said.is_empty() => {}
+                Ok(ended) => return Ok(Err(format!("{name} {option}: {ended:?}"))),
+                Err(why) => return Ok(Err(why)),
+            }
+        }
+    }
+    Ok(Ok(format!("{} programs", tools::PORTABLE.len())))
+}
+
+fn pages(both: &Both<'_>) -> Result<Verdict> {
+    let mut count = 0;
+    for name in tools::DESCRIBED {
+        match both.same(name, &["pages", "."])? {
+            Ok(ended) => count += ended.files.len(),
+            Err(why) => return Ok(Err(why)),
+        }
+    }
+    Ok(enough(count, 20, "pages"))
+}
+
+/// All commands on all recordings of the corpus.
+fn recordings(both: &Both<'_>, cache: &Cache) -> Result<Verdict> {
+    let (mut good, mut count) = (0, 0);
+    for part in CORPUS {
+        let part = cache.checkout().join("tools/fuzz/corpus").join(part);
+        for (path, _) in read_all(&part)? {
+            for command in COMMANDS {
+                match both.same("auxview", &given(command, &path, Path::new("/")))? {
+                    Ok(ended) => good += usize::from(ended.status != Some(1)),
+                    Err(why) => return Ok(Err(why)),
+                }
+                count += 1;
+            }
+        }
+    }
+    Ok(enough(good, 100, "commands that succeed").map(|note| format!("{note} of {count}")))
+}
+
+/// The command with its files.
+fn given<'a>(command: &[&'a str], file: &'a Path, root: &'a Path) -> Vec<&'a str> {
+    let word = |word: &&'a str| match *word {
+        "IN" => file.to_str().unwrap_or_default(),
+        "ROOT" => root.to_str().unwrap_or_default(),
+        word => word,
+    };
+    command.iter().map(word).collect()
+}
+
+/// All that is made of calls, from the trace of a program.
+fn calls(both: &Both<'_>, dir: &Path) -> Result<Verdict> {
+    let (root, file) = (dir.join("root"), dir.join("perf.data"));
+    fs::create_dir_all(&root).on("make", &root)?;
+    let place = root.join("prog");
+    fs::write(&place, program::program()).on("write", &place)?;
+    let mut count = 0;
+    for config in program::configs() {
+        let mut cpu = program::Cpu::new(config);
+        for run in program::RUNS {
+            cpu.run(10, run);
+        }
+        let made = program::recording(&[&cpu.ring.bytes], 1, "/prog", program::BUILD_ID);
+        fs::write(&file, made).on("write", &file)?;
+        for command in OF_CALLS {
+            match both.same("auxview", &given(command, &file, &root))? {
+                Ok(ended) if ended.status == Some(0) => count += 1,
+                Ok(ended) => return Ok(Err(format!("{command:?}: {ended:?}"))),
+                Err(why) => return Ok(Err(why)),
+            }
+        }
+    }
+    Ok(enough(count, OF_CALLS.len(), "commands"))
+}
+
+fn enough(count: usize, least: usize, of: &str) -> Verdict {
+    match count >= least {
+        true => Ok(format!("{count} {of}")),
+        false => Err(format!("only {count} {of}, of {least} or more")),
+    }
+}
+
+/// What the recorder says where no event can be opened: arguments, status, and what is in its words.
+const WITHOUT_PERF: [(&[&str], i32, &[&str]); 4] = [
+    (
+        &["list"],
+        0,
+        &[
+            "pattern (type 4000000): ",
+            "\n  pattern/rate=0..16777215/\n",
+        ],
+    ),
+    (
+        &["doctor"],
+        1,
+        &[
+            "perf_event_open() does not reach the kernel",
+            "prevents: recording Arm SPE",
+        ],
+    ),
+    (
+        &["record", "-e", "pattern//", "--", "true"],
+        1,
+        &["cannot open `pattern//`", "CONFIG_PERF_EVENTS"],
+    ),
+    (
+        &["record", "--sideband", "--", "true"],
+        1,
+        &["cannot open `dummy:u`", "CONFIG_PERF_EVENTS"],
+    ),
+];
+
+/// The recorder on a machine with a PMU and without `perf_event_open()`.
+fn without_perf(both: &Both<'_>, dir: &Path) -> Result<Vec<Case>> {
+    let pmus = dir.join("pmus");
+    let files = [
+        ("pattern/type", "4000000\n"),
+        ("pattern/format/rate", "config:0-23\n"),
+    ];
+    for (name, text) in files {
+        let path = pmus.join(name);
+        let folder = path.parent().unwrap_or(dir);
+        fs::create_dir_all(folder).on("make", folder)?;
+        fs::write(&path, text).on("write", &path)?;
+    }
+    let case = |(args, status, says): (&[&str], i32, &[&str])| {
+        let mut auxrec = both.emulated("auxrec")?;
+        auxrec.env("AUXREC_PMUS", &pmus);
+        let ended = both.ended(auxrec, args)?;
+        let good = ended.status == Some(status) && says.iter().all(|say| ended.said.contains(say));
+        let verdict = match good {
+            true => Ok(ended.said),
+            false => Err(format!("it ends with {:?}: {}", ended.status, ended.said)),
+        };
+        Ok(Case::judged(&format!("auxrec {}", args.join(" ")), verdict))
+    };
+    WITHOUT_PERF.into_iter().map(case).collect()
+}
+
+fn unit_tests(cache: &Cache, machine: &Aarch64, dir: &Path) -> Result<Case> {
+    let progress = Progress::begin("cargo test for aarch64");
+    let log = Log::create(&dir.join("cargo-test.log"))?;
+    let mut cargo = Command::new("cargo");
+    machine.configure(&mut cargo);
+    cargo
+        .current_dir(cache.checkout().join("tools"))
+        .env("CARGO_TERM_COLOR", "never")
+        // Enough to see a difference between processors: `make check` has more.
+        .env("PROPTEST_CASES", "32")
+        .args(["test", "--locked", "--no-fail-fast"])
+        .args(["--target", Aarch64::TARGET])
+        .args(TESTS)
+        .args(["--", "--skip", "who_reads_may_stop"]);
+    let good = log.status(&mut cargo)?.success();
+    let case = libtest::parse(&log.text(), good);
+    progress.end(&case.counts().summary());
+    Ok(case)
 }

@@ -24,10 +24,50 @@ mod stock;
 mod told;
 mod trace;
 
-use machine::{Arch, Machine};
+use machine::Machine;
 use rows::{Row, ROWS};
 use stock::Stock;
 use told::{told, Told};
+
+/// The architecture of a described machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Arch {
+    Arm64,
+    X86_64,
+}
+
+impl Arch {
+    const ALL: [Self; 2] = [Self::Arm64, Self::X86_64];
+
+    /// As the compiler names it.
+    fn target(self) -> &'static str {
+        match self {
+            Self::Arm64 => "aarch64-unknown-linux-gnu",
+            Self::X86_64 => "x86_64-unknown-linux-gnu",
+        }
+    }
+
+    fn description(self) -> &'static str {
+        match self {
+            Self::Arm64 => include_str!("../../golden/arm64.txt"),
+            Self::X86_64 => include_str!("../../golden/x86_64.txt"),
+        }
+    }
+
+    /// Of clang.
+    fn flags(self) -> &'static [&'static str] {
+        match self {
+            // The emulator's C library may be older than those functions of the compiler's.
+            Self::Arm64 => &[
+                "--target=aarch64-linux-gnu",
+                "-mno-outline-atomics",
+                "-isystem",
+                "/usr/lib/linux/uapi/arm64",
+            ],
+            Self::X86_64 => &[],
+        }
+    }
+}
 
 /// Runs all rows, or those whose names are in `wanted`; `few`: those of one architecture, for which the recorder is built once.
 ///

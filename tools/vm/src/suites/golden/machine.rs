@@ -8,49 +8,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::stock::Stock;
+use super::Arch;
 use crate::cache;
 use crate::error::{OnFile, Result};
 use crate::step::Log;
-
-/// The architecture of a described machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Arch {
-    Arm64,
-    X86_64,
-}
-
-impl Arch {
-    pub const ALL: [Self; 2] = [Self::Arm64, Self::X86_64];
-
-    /// As the compiler names it.
-    pub fn target(self) -> &'static str {
-        match self {
-            Self::Arm64 => "aarch64-unknown-linux-gnu",
-            Self::X86_64 => "x86_64-unknown-linux-gnu",
-        }
-    }
-
-    fn description(self) -> &'static str {
-        match self {
-            Self::Arm64 => include_str!("../../../golden/arm64.txt"),
-            Self::X86_64 => include_str!("../../../golden/x86_64.txt"),
-        }
-    }
-
-    /// Of clang.
-    fn flags(self) -> &'static [&'static str] {
-        match self {
-            // The emulator's C library may be older than those functions of the compiler's.
-            Self::Arm64 => &[
-                "--target=aarch64-linux-gnu",
-                "-mno-outline-atomics",
-                "-isystem",
-                "/usr/lib/linux/uapi/arm64",
-            ],
-            Self::X86_64 => &[],
-        }
-    }
-}
 
 /// A file of the machine, and another content; [`None`]: it is missing.
 pub(super) type Change = (&'static str, Option<&'static str>);

@@ -2,8 +2,9 @@
 
 //! What is recorded on described machines.
 
-use super::machine::{Arch, Change};
+use super::machine::Change;
 use super::trace::{self, Written};
+use super::Arch;
 
 /// A recording.
 pub(super) struct Row {

@@ -7,12 +7,12 @@ use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::process::Command;
 
-use super::machine::Arch;
+use super::Arch;
 use crate::archive::{mirror, Archive};
 use crate::cache::{hash, Cache};
 use crate::error::{OnFile, Result};
 use crate::step::{Log, Progress};
-use crate::suites::aarch64::Aarch64;
+use crate::tools::aarch64::Aarch64;
 
 /// perf goes with the kernel; its libraries are the suite's.
 const SUITES: [&str; 2] = ["trixie", "trixie-backports"];
