@@ -24,9 +24,9 @@ use crate::modules::{self, Mode};
 use crate::results::ktap::Case;
 use crate::step::Progress;
 use crate::tools;
-use executed::{Code, Ends, Executed};
+use executed::{Code, Ends, Executed, Printed};
 use recordings::Recording;
-use rows::{Row, Said};
+use rows::Row;
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -287,12 +287,12 @@ fn judge(place: &Path, recorded: &Recorded, row: &Row) -> Result<Case> {
         let file = place.join(name);
         fs::write(&file, text).on("write", &file)?;
     }
-    let said = Said {
+    let printed = Printed {
         out: &out,
         executed,
     };
     let verdict = match output.status.success() {
-        true => (row.right)(&said),
+        true => (row.right)(&printed),
         false => Err(format!(
             "the command ends with {}: {}",
             output.status,

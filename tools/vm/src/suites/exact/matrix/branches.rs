@@ -6,7 +6,7 @@
 //! both. Between two instructions there may be more of them, where the kernel had the CPU: they change nothing.
 
 use super::executed::{Kind, Step};
-use super::rows::{Said, Verdict};
+use super::executed::{Printed, Verdict};
 use std::collections::BTreeMap;
 
 /// A branch as perf shows it.
@@ -25,7 +25,7 @@ pub(super) const RETURNS: u8 = 2;
 pub(super) const ALL: u8 = 7;
 
 /// Compares lines of `-F tid,flags,ip,addr` with all branches of these kinds.
-pub(super) fn branches<const WHICH: u8>(said: &Said<'_>) -> Verdict {
+pub(super) fn branches<const WHICH: u8>(said: &Printed<'_>) -> Verdict {
     let mut shown: BTreeMap<u32, Vec<Shown>> = BTreeMap::new();
     for line in said.out.lines().filter(|line| !line.trim().is_empty()) {
         let (tid, branch) = read(line).ok_or_else(|| format!("perf shows `{line}`"))?;

@@ -3,7 +3,7 @@
 //! Whether call chains, call traces and last branches are those of the program at that instruction.
 
 use super::executed::{Code, Step};
-use super::rows::{Said, Verdict};
+use super::executed::{Printed, Verdict};
 use std::collections::BTreeMap;
 
 /// Visits each step with the addresses to which the calls return that have not returned yet.
@@ -29,7 +29,7 @@ fn hex(word: &str) -> Option<u64> {
 }
 
 /// Every `N`th instruction with its call chain of `MOST` entries at most: lines of `-F ip`, an empty one behind each sample.
-pub(super) fn chains<const N: usize, const MOST: usize>(said: &Said<'_>) -> Verdict {
+pub(super) fn chains<const N: usize, const MOST: usize>(said: &Printed<'_>) -> Verdict {
     let mut right = Vec::new();
     let mut number = 0;
     walk(said.executed.first(), |step, stack| {
@@ -72,7 +72,7 @@ pub(super) fn chains<const N: usize, const MOST: usize>(said: &Said<'_>) -> Verd
 }
 
 /// Every `N`th instruction with the `MOST` branches before it: lines of `-F ip,brstack`, the newest branch first.
-pub(super) fn last_branches<const N: usize, const MOST: usize>(said: &Said<'_>) -> Verdict {
+pub(super) fn last_branches<const N: usize, const MOST: usize>(said: &Printed<'_>) -> Verdict {
     let mut taken: Vec<(u64, u64)> = Vec::new();
     let mut right = Vec::new();
     for (number, step) in (1..).zip(said.executed.first()) {
@@ -129,7 +129,7 @@ pub(super) fn last_branches<const N: usize, const MOST: usize>(said: &Said<'_>) 
 }
 
 /// Each call of the one thread with its depth: lines such as `call   (FILE)<TAB>    NAME`. Beginnings and ends of the trace are shown, too.
-pub(super) fn call_trace(said: &Said<'_>) -> Verdict {
+pub(super) fn call_trace(said: &Printed<'_>) -> Verdict {
     let mut right = Vec::new();
     walk(said.executed.first(), |step, stack| {
         if let Some(target) = step.target().filter(|_| step.is_call()) {
@@ -169,7 +169,7 @@ pub(super) fn call_trace(said: &Said<'_>) -> Verdict {
 }
 
 /// The same with as many returns, each in a line of its own.
-pub(super) fn call_and_return_trace(said: &Said<'_>) -> Verdict {
+pub(super) fn call_and_return_trace(said: &Printed<'_>) -> Verdict {
     let is_return = |line: &&str| line.split_whitespace().nth(1) == Some("return");
     let (returns, calls): (Vec<_>, Vec<_>) = said.out.lines().partition(is_return);
     let right = said.executed.count(super::executed::Kind::Return);
@@ -180,11 +180,11 @@ pub(super) fn call_and_return_trace(said: &Said<'_>) -> Verdict {
         ));
     }
     let out = calls.join("\n");
-    call_trace(&Said { out: &out, ..*said }).map(|note| format!("{note}; {right} returns"))
+    call_trace(&Printed { out: &out, ..*said }).map(|note| format!("{note}; {right} returns"))
 }
 
 /// Lines of `intel-pt-events.py`: each branch from an address that was executed to another one.
-pub(super) fn by_script(said: &Said<'_>) -> Verdict {
+pub(super) fn by_script(said: &Printed<'_>) -> Verdict {
     let mut right = said
         .executed
         .first()
@@ -216,7 +216,7 @@ pub(super) fn by_script(said: &Said<'_>) -> Verdict {
 }
 
 /// The share of samples in each function and what it calls, and the number in itself: lines such as ` 53.83%  27072  [.] fib`.
-pub(super) fn inclusive(said: &Said<'_>) -> Verdict {
+pub(super) fn inclusive(said: &Printed<'_>) -> Verdict {
     let code = &said.executed.code;
     let mut right: BTreeMap<Option<u64>, (u32, u32)> = BTreeMap::new();
     walk(said.executed.first(), |step, stack| {
@@ -259,7 +259,7 @@ pub(super) fn inclusive(said: &Said<'_>) -> Verdict {
 }
 
 /// Self counts: lines `COUNT  [.] NAME` of `perf report`, for each symbol the instructions in it.
-pub(super) fn histogram(said: &Said<'_>) -> Verdict {
+pub(super) fn histogram(said: &Printed<'_>) -> Verdict {
     let mut right: BTreeMap<Option<u64>, u64> = BTreeMap::new();
     for step in said.executed.threads.iter().flatten() {
         *right
@@ -269,7 +269,7 @@ pub(super) fn histogram(said: &Said<'_>) -> Verdict {
     counted(said, &right)
 }
 
-fn counted(said: &Said<'_>, right: &BTreeMap<Option<u64>, u64>) -> Verdict {
+fn counted(said: &Printed<'_>, right: &BTreeMap<Option<u64>, u64>) -> Verdict {
     let code: &Code = &said.executed.code;
     let mut left = right.clone();
     let mut sum = 0;

@@ -5,7 +5,7 @@
 //! at each interrupt QEMU's log has the flag.
 
 use super::executed::{Code, Executed, Kind, Step};
-use super::rows::{Said, Verdict};
+use super::executed::{Printed, Verdict};
 use iced_x86::Mnemonic;
 use std::collections::HashMap;
 
@@ -142,17 +142,17 @@ fn found<'a>(logged: &'a [Logged], shown: &[Shown]) -> Result<&'a [Logged], Stri
 }
 
 /// All of a CPU.
-pub(super) fn events(said: &Said<'_>) -> Verdict {
+pub(super) fn events(said: &Printed<'_>) -> Verdict {
     of_cpu(said, true)
 }
 
 /// All to which the kernel's code comes.
-pub(super) fn events_of_kernel(said: &Said<'_>) -> Verdict {
+pub(super) fn events_of_kernel(said: &Printed<'_>) -> Verdict {
     of_cpu(said, false)
 }
 
 /// Those that take a program away, the first time that it runs.
-pub(super) fn events_of_program(said: &Said<'_>) -> Verdict {
+pub(super) fn events_of_program(said: &Printed<'_>) -> Verdict {
     let (mut logged, shown) = read(said.out)?;
     logged.retain(|one| one.of_program && !said.executed.code.bytes(one.ip, 1).is_empty());
     let [Shown::Flag {
@@ -183,7 +183,7 @@ pub(super) fn events_of_program(said: &Said<'_>) -> Verdict {
     }
 }
 
-fn of_cpu(said: &Said<'_>, programs: bool) -> Verdict {
+fn of_cpu(said: &Printed<'_>, programs: bool) -> Verdict {
     let (logged, shown) = read(said.out)?;
     let mut follow = Follow {
         executed: said.executed,
@@ -389,9 +389,9 @@ RIP=0000000000401000 RFL=00000246 [---Z-P-] CPL=3
         "iflag:  IFLAG: 1->0 via branch  401000",
     ];
 
-    fn verdict(right: fn(&Said<'_>) -> Verdict, log: &str, lines: &[&str]) -> Verdict {
+    fn verdict(right: fn(&Printed<'_>) -> Verdict, log: &str, lines: &[&str]) -> Verdict {
         let (out, executed) = (format!("{log}\nshown\n{}\n", lines.join("\n")), executed());
-        right(&Said {
+        right(&Printed {
             out: &out,
             executed: &executed,
         })
@@ -442,7 +442,7 @@ RIP=0000000000401000 RFL=00000246 [---Z-P-] CPL=3
         ];
         for (lines, right) in table {
             let out = format!("{LOG}\nshown\n{}\n", lines.join("\n"));
-            let said = Said {
+            let said = Printed {
                 out: &out,
                 executed: &executed,
             };

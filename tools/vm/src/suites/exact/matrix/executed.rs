@@ -12,6 +12,15 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+/// The result of a row: a note, or why it fails.
+pub(super) type Verdict = std::result::Result<String, String>;
+
+/// What a row's command printed, and what is known of the program.
+pub(super) struct Printed<'a> {
+    pub out: &'a str,
+    pub executed: &'a Executed,
+}
+
 /// What an instruction does to the flow of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::suites::exact) enum Kind {

@@ -3,7 +3,7 @@
 //! Whether the instructions that perf shows, or samples, are those that were executed.
 
 use super::executed::Step;
-use super::rows::{Said, Verdict};
+use super::executed::{Printed, Verdict};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The instructions of each thread, of lines of `-F tid,ip`.
@@ -40,7 +40,7 @@ fn ips(steps: &[Step]) -> Vec<u64> {
 }
 
 /// Compares with what is right of each thread.
-fn compare(said: &Said<'_>, right: impl Fn(&[Step]) -> Vec<u64>) -> Verdict {
+fn compare(said: &Printed<'_>, right: impl Fn(&[Step]) -> Vec<u64>) -> Verdict {
     let shown = by_thread(said.out)?;
     let threads = &said.executed.threads;
     if shown.len() != threads.len() {
@@ -63,12 +63,12 @@ fn compare(said: &Said<'_>, right: impl Fn(&[Step]) -> Vec<u64>) -> Verdict {
 }
 
 /// Each instruction, in lines of `-F tid,ip`.
-pub(super) fn each(said: &Said<'_>) -> Verdict {
+pub(super) fn each(said: &Printed<'_>) -> Verdict {
     compare(said, ips)
 }
 
 /// Every `N`th instruction of each thread.
-pub(super) fn every<const N: usize>(said: &Said<'_>) -> Verdict {
+pub(super) fn every<const N: usize>(said: &Printed<'_>) -> Verdict {
     compare(said, |steps| {
         let last = steps.chunks_exact(N).filter_map(<[_]>::last);
         last.map(|step| step.ip).collect()
@@ -76,7 +76,7 @@ pub(super) fn every<const N: usize>(said: &Said<'_>) -> Verdict {
 }
 
 /// A sample for each `N` instructions of all threads of a CPU, which perf counts together.
-pub(super) fn one_in<const N: usize>(said: &Said<'_>) -> Verdict {
+pub(super) fn one_in<const N: usize>(said: &Printed<'_>) -> Verdict {
     let right = said.executed.total() / N;
     let shown = said
         .out
@@ -91,7 +91,7 @@ pub(super) fn one_in<const N: usize>(said: &Said<'_>) -> Verdict {
 
 /// A sample for each `N` instructions that an event has counted. There is one for each thread, and where a thread follows another on a CPU
 /// perf gives it the other one's: each has less than `N` instructions at its end that are not sampled.
-pub(super) fn one_in_of_each<const N: usize>(said: &Said<'_>) -> Verdict {
+pub(super) fn one_in_of_each<const N: usize>(said: &Printed<'_>) -> Verdict {
     let most = said.executed.total() / N;
     let least = most.saturating_sub(said.executed.threads.len() - 1);
     let shown = by_thread(said.out)?.iter().map(Vec::len).sum();
@@ -104,7 +104,7 @@ pub(super) fn one_in_of_each<const N: usize>(said: &Said<'_>) -> Verdict {
 }
 
 /// All of the first thread that is started, of no other that is, and of the one that starts them nothing that it has not executed.
-pub(super) fn one_thread(said: &Said<'_>) -> Verdict {
+pub(super) fn one_thread(said: &Printed<'_>) -> Verdict {
     let shown = by_thread(said.out)?;
     let threads = &said.executed.threads;
     let (Some(starter), Some(started)) = (threads.first(), threads.get(1)) else {
@@ -128,7 +128,7 @@ pub(super) fn one_thread(said: &Said<'_>) -> Verdict {
 const ESTIMATED: usize = 1000;
 
 /// Each instruction with its time, a line `windows` with the bounds of two, and the instructions in them: in lines of `-F time,ip`.
-pub(super) fn windows(said: &Said<'_>) -> Verdict {
+pub(super) fn windows(said: &Printed<'_>) -> Verdict {
     let (all, rest) = said
         .out
         .split_once("\nwindows ")
@@ -175,7 +175,7 @@ pub(super) fn windows(said: &Said<'_>) -> Verdict {
 }
 
 /// Each instruction with its bytes: lines such as ` 122 401022 insn: e8 a9 04 00 00`, perhaps with `ilen: 5` before.
-pub(super) fn bytes(said: &Said<'_>) -> Verdict {
+pub(super) fn bytes(said: &Printed<'_>) -> Verdict {
     let mut steps = said.executed.first().iter();
     for line in said.out.lines().filter(|line| !line.trim().is_empty()) {
         let Some(step) = steps.next() else {
@@ -214,7 +214,7 @@ pub(super) fn bytes(said: &Said<'_>) -> Verdict {
 }
 
 /// The function `work` by `perf annotate -n`, in lines such as `  12 :   4013e0: push   %r13`: how often each instruction was executed.
-pub(super) fn annotated(said: &Said<'_>) -> Verdict {
+pub(super) fn annotated(said: &Printed<'_>) -> Verdict {
     let code = &said.executed.code;
     let mut right: BTreeMap<u64, u64> = BTreeMap::new();
     for step in said.executed.first() {
@@ -251,7 +251,7 @@ pub(super) fn annotated(said: &Said<'_>) -> Verdict {
 }
 
 /// Every hundredth instruction with its line of source, then a line `lines`, and the same by `addr2line`.
-pub(super) fn lines(said: &Said<'_>) -> Verdict {
+pub(super) fn lines(said: &Printed<'_>) -> Verdict {
     let (shown, right) = said
         .out
         .split_once("\nlines\n")
@@ -285,7 +285,7 @@ pub(super) fn lines(said: &Said<'_>) -> Verdict {
 }
 
 /// Every `N`th instruction, and in lines with `insn:` those that were executed from some branch on up to it.
-pub(super) fn between_branches<const N: usize>(said: &Said<'_>) -> Verdict {
+pub(super) fn between_branches<const N: usize>(said: &Printed<'_>) -> Verdict {
     let steps = said.executed.first();
     let hex = |word: &str| u64::from_str_radix(word.trim(), 16).ok();
     let branches = steps.iter().filter(|step| step.target().is_some());
@@ -339,12 +339,12 @@ pub(super) fn between_branches<const N: usize>(said: &Said<'_>) -> Verdict {
 }
 
 /// All but the first `N` of the one thread.
-pub(super) fn skips<const N: usize>(said: &Said<'_>) -> Verdict {
+pub(super) fn skips<const N: usize>(said: &Printed<'_>) -> Verdict {
     compare(said, |steps| ips(steps.get(N..).unwrap_or_default()))
 }
 
 /// Some instructions of each thread, in their order, `N` at least.
-fn some<const N: usize>(said: &Said<'_>) -> Verdict {
+fn some<const N: usize>(said: &Printed<'_>) -> Verdict {
     let shown = by_thread(said.out)?;
     let threads = &said.executed.threads;
     if shown.len() > threads.len() {
@@ -381,7 +381,7 @@ pub(super) fn in_order(shown: &[u64], steps: &[Step]) -> Result<(), String> {
 }
 
 /// Nothing is shown.
-pub(super) fn nothing(said: &Said<'_>) -> Verdict {
+pub(super) fn nothing(said: &Printed<'_>) -> Verdict {
     match said.out.lines().find(|line| !line.trim().is_empty()) {
         None => Ok("nothing is shown".to_owned()),
         Some(line) => Err(format!("perf shows `{line}`")),
@@ -431,7 +431,7 @@ mod tests {
         ];
         for (all, end, shown, right) in table {
             let out = format!("{all}windows 1.1 1.2 1.4 {end}\n{shown}");
-            let said = Said {
+            let said = Printed {
                 out: &out,
                 executed: &executed,
             };
@@ -460,7 +460,7 @@ mod tests {
         ];
         for (listed, right) in table {
             let out = format!("1001\n{listed}1003\n\t1003\tinsn: 90\n");
-            let said = Said {
+            let said = Printed {
                 out: &out,
                 executed: &executed,
             };

@@ -5,13 +5,13 @@
 
 use super::branches::{flags, read, Shown, CALLS, RETURNS};
 use super::executed::{Executed, Kind, Step};
+use super::executed::{Printed, Verdict};
 use super::packets::error_of_clock;
-use super::rows::{Said, Verdict};
 use std::collections::HashMap;
 use std::iter::Peekable;
 
 /// Every `N`th instruction, in lines of `-F ip`.
-pub(super) fn every_of_cpu<const N: usize>(said: &Said<'_>) -> Verdict {
+pub(super) fn every_of_cpu<const N: usize>(said: &Printed<'_>) -> Verdict {
     let mut right = said
         .executed
         .first()
@@ -35,7 +35,7 @@ pub(super) fn every_of_cpu<const N: usize>(said: &Said<'_>) -> Verdict {
 }
 
 /// All branches of the kernel's code, in lines of `-F tid,flags,ip,addr`.
-pub(super) fn branches_of_kernel(said: &Said<'_>) -> Verdict {
+pub(super) fn branches_of_kernel(said: &Printed<'_>) -> Verdict {
     let lines = said.out.lines().filter(|line| !line.trim().is_empty());
     let shown: Result<Vec<_>, _> = lines
         .map(|line| read(line).map(|(_, shown)| shown).ok_or(line))
@@ -56,12 +56,12 @@ pub(super) fn branches_of_kernel(said: &Said<'_>) -> Verdict {
 }
 
 /// All branches, a line `some`, and lines of the same form: those whose flags are of these kinds.
-pub(super) fn some_of_kernel<const WHICH: u8>(said: &Said<'_>) -> Verdict {
+pub(super) fn some_of_kernel<const WHICH: u8>(said: &Printed<'_>) -> Verdict {
     let (all, shown) = said
         .out
         .split_once("\nsome\n")
         .ok_or("there is no line `some`")?;
-    branches_of_kernel(&Said { out: all, ..*said })?;
+    branches_of_kernel(&Printed { out: all, ..*said })?;
     let is = |line: &&str| {
         let flags = read(line).map(|(_, shown)| shown.flags).unwrap_or_default();
         let calls = ["call", "int", "hw int", "syscall", "async"];
@@ -238,7 +238,7 @@ impl<I: Iterator<Item = Shown>> Follow<'_, I> {
 /// Lines of `--ns -F time,flags,ip,addr`, by a clock that goes on by a nanosecond an instruction: between two branches that have packets
 /// of their own it has gone on by as many as were executed. Each round of an instruction that repeats is one more, and QEMU may take some for an
 /// interrupt.
-pub(super) fn times(said: &Said<'_>) -> Verdict {
+pub(super) fn times(said: &Printed<'_>) -> Verdict {
     let steps = said.executed.first();
     let mut repeats: HashMap<u64, bool> = HashMap::new();
     let mut at = 0;
@@ -340,9 +340,9 @@ mod tests {
         Executed::by_cpu(log.split(' '), code).unwrap()
     }
 
-    fn verdict(right: fn(&Said<'_>) -> Verdict, lines: &[&str]) -> Verdict {
+    fn verdict(right: fn(&Printed<'_>) -> Verdict, lines: &[&str]) -> Verdict {
         let (out, executed) = (lines.join("\n"), executed());
-        right(&Said {
+        right(&Printed {
             out: &out,
             executed: &executed,
         })
@@ -378,7 +378,7 @@ mod tests {
 
     #[test]
     fn each_branch_of_a_kind_is_needed() {
-        type Right = fn(&Said<'_>) -> Verdict;
+        type Right = fn(&Printed<'_>) -> Verdict;
         let table: [(Right, &[usize]); 2] = [
             (some_of_kernel::<CALLS>, &[1, 2, 6, 8]),
             (some_of_kernel::<RETURNS>, &[0, 3, 4, 6, 7]),
@@ -435,7 +435,7 @@ mod tests {
             let out = format!(
                 "1.000000000: call 1000 => 1010\n{second}: call 1011 => 1020\n{third}: call 1022 => 1028\n"
             );
-            let said = Said {
+            let said = Printed {
                 out: &out,
                 executed: &executed,
             };

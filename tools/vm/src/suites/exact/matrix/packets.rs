@@ -3,7 +3,7 @@
 //! Whether the packets that perf dumps, and the events that it makes of them, are as many as what was executed needs.
 
 use super::executed::{Kind, Step};
-use super::rows::{Said, Verdict};
+use super::executed::{Printed, Verdict};
 
 /// A dumped packet.
 #[derive(Debug, PartialEq, Eq)]
@@ -111,7 +111,7 @@ fn equal(what: &str, shown: usize, right: usize) -> Result<(), String> {
 }
 
 /// A bit for each conditional branch. A return is a bit, or an address as an indirect branch is.
-pub(super) fn dumped(said: &Said<'_>) -> Verdict {
+pub(super) fn dumped(said: &Printed<'_>) -> Verdict {
     let counts = counts(&packets(said.out));
     let of = |kind| said.executed.count(kind);
     let (conditional, returns) = (of(Kind::Conditional), of(Kind::Return));
@@ -135,7 +135,7 @@ pub(super) fn dumped(said: &Said<'_>) -> Verdict {
 }
 
 /// The same, without returns that are a bit.
-pub(super) fn dumped_without_compression(said: &Said<'_>) -> Verdict {
+pub(super) fn dumped_without_compression(said: &Printed<'_>) -> Verdict {
     let counts = counts(&packets(said.out));
     let of = |kind| said.executed.count(kind);
     equal("bits", counts.bits, of(Kind::Conditional))?;
@@ -159,7 +159,7 @@ fn switched(counts: &Counts, syscalls: usize) -> Result<(), String> {
 }
 
 /// Nothing of branches: an address for each `PTW` alone.
-pub(super) fn dumped_without_branches(said: &Said<'_>) -> Verdict {
+pub(super) fn dumped_without_branches(said: &Printed<'_>) -> Verdict {
     let all = packets(said.out);
     let named = |name: &str| all.iter().filter(|packet| packet.name == name).count();
     let of_branches = ["TNT", "TIP", "TIP.PGE", "TIP.PGD", "MODE.Exec"];
@@ -176,7 +176,7 @@ pub(super) fn dumped_without_branches(said: &Said<'_>) -> Verdict {
 
 /// Of the kernel's code alone: what leads elsewhere has a bit or an address, an interrupt has one, too, behind a `FUP`; and each `MOV` that
 /// changes `CR3` has a `PIP`.
-pub(super) fn dumped_of_kernel(said: &Said<'_>) -> Verdict {
+pub(super) fn dumped_of_kernel(said: &Printed<'_>) -> Verdict {
     let all = packets(said.out);
     let counts = counts(&all);
     let (mut in_psb, mut addresses, mut spaces) = (false, 0, 0);
@@ -224,7 +224,7 @@ fn psbs(out: &str) -> Vec<Packet<'_>> {
 }
 
 /// Those of a dump are `PERIOD` bytes apart, or little more. One without an address may be nearer to the one before: a trace begins with it.
-pub(super) fn psb_every<const PERIOD: u64>(said: &Said<'_>) -> Verdict {
+pub(super) fn psb_every<const PERIOD: u64>(said: &Printed<'_>) -> Verdict {
     /// A packet is shorter, and so is a PSB+.
     const MORE: u64 = 128;
     let all = packets(said.out);
@@ -261,7 +261,7 @@ pub(super) fn psb_every<const PERIOD: u64>(said: &Said<'_>) -> Verdict {
 }
 
 /// The dump, a line `events`, and PSB events with the offsets of the same packets.
-pub(super) fn psb_events(said: &Said<'_>) -> Verdict {
+pub(super) fn psb_events(said: &Printed<'_>) -> Verdict {
     let (dump, events) = said
         .out
         .split_once("\nevents\n")
@@ -285,7 +285,7 @@ pub(super) fn psb_events(said: &Said<'_>) -> Verdict {
 
 /// PTWRITE events, a line `printed`, and what the program printed of each: the payload and the address, or 0 for the function that
 /// perf takes for a PTWRITE.
-pub(super) fn payloads(said: &Said<'_>) -> Verdict {
+pub(super) fn payloads(said: &Printed<'_>) -> Verdict {
     let hex = |word: &str| u64::from_str_radix(word.trim_start_matches("0x"), 16).ok();
     let (events, printed) = said
         .out
@@ -316,7 +316,7 @@ pub(super) fn payloads(said: &Said<'_>) -> Verdict {
 
 /// As many instructions as cycles, and as were executed, in all counts such as ` IPC: 1.00 (12/12)`. Unless they are `APPROXIMATE` in each
 /// of them, too.
-pub(super) fn one_cycle_each<const APPROXIMATE: bool>(said: &Said<'_>) -> Verdict {
+pub(super) fn one_cycle_each<const APPROXIMATE: bool>(said: &Printed<'_>) -> Verdict {
     let number = |text: &str| text.parse::<usize>().map_err(|error| error.to_string());
     let (mut sum, mut all_cycles) = (0, 0);
     let mut places = 0;
@@ -343,7 +343,7 @@ pub(super) fn one_cycle_each<const APPROXIMATE: bool>(said: &Said<'_>) -> Verdic
 
 /// Lines of `--ns -F time,flags,ip,ipc`, by a clock that goes on by a nanosecond a cycle: instructions are as many as were executed, and
 /// cycles as many as have passed since the count before. Where the trace has ended meanwhile more may have passed.
-pub(super) fn cycles_by_clock(said: &Said<'_>) -> Verdict {
+pub(super) fn cycles_by_clock(said: &Printed<'_>) -> Verdict {
     let (mut sum, mut before, mut ended) = (0, None, false);
     let (mut places, mut ends) = (0, 0);
     let error = error_of_clock(said.out);
@@ -407,7 +407,7 @@ pub(super) fn error_of_clock(out: &str) -> u64 {
 }
 
 /// Lines of a call trace by `dlfilter-show-cycles.so`: the cycles of a CPU up to there, and those since the line before. By the same clock.
-pub(super) fn cycles_of_calls(said: &Said<'_>) -> Verdict {
+pub(super) fn cycles_of_calls(said: &Printed<'_>) -> Verdict {
     let (mut before, mut ended, mut calls) = (None, false, 0);
     // Those of packets have no cycles.
     let others = ["psb offs:", "cbr:", "Time "];
@@ -444,7 +444,7 @@ pub(super) fn cycles_of_calls(said: &Said<'_>) -> Verdict {
 }
 
 /// Lines of `-F event,period` of which those of cycles have as many in all as instructions were executed.
-pub(super) fn cycles(said: &Said<'_>) -> Verdict {
+pub(super) fn cycles(said: &Printed<'_>) -> Verdict {
     let periods = said.out.lines().filter(|line| line.contains("cycles"));
     let periods = periods.filter_map(|line| {
         line.split_whitespace()
@@ -515,7 +515,7 @@ mod tests {
             ),
         ];
         for (out, right) in table {
-            let said = Said {
+            let said = Printed {
                 out,
                 executed: &executed,
             };
@@ -539,7 +539,7 @@ mod tests {
         ];
         for (more, right) in table {
             let out = format!("{first}{more}");
-            let said = Said {
+            let said = Printed {
                 out: &out,
                 executed: &executed,
             };
@@ -567,7 +567,7 @@ mod tests {
         ];
         for (psbs, right) in table {
             let out: String = psbs.iter().map(|(at, has)| psb(*at, *has)).collect();
-            let said = Said {
+            let said = Printed {
                 out: &out,
                 executed: &executed,
             };

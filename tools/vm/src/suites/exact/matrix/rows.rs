@@ -7,7 +7,7 @@ use super::calls::{
     by_script, call_and_return_trace, call_trace, chains, histogram, inclusive, last_branches,
 };
 use super::events::{events, events_of_kernel, events_of_program};
-use super::executed::Executed;
+use super::executed::{Printed, Verdict};
 use super::instructions::{
     annotated, between_branches, bytes, each, every, lines, nothing, one_in, one_in_of_each,
     one_thread, skips, windows,
@@ -26,16 +26,13 @@ use super::sampled::{numbered, registers};
 use super::spans::{spans, spans_of_cpu};
 use super::trail::{each_packet, periodic, quick};
 
-/// What came of a row: a note, or why it fails.
-pub(super) type Verdict = Result<String, String>;
-
 /// A use of perf.
 #[derive(Clone, Copy)]
 struct Use {
     name: &'static str,
     recording: &'static Recording,
     command: &'static str,
-    right: fn(&Said<'_>) -> Verdict,
+    right: fn(&Printed<'_>) -> Verdict,
 }
 
 /// The same, as a case.
@@ -45,20 +42,14 @@ pub(super) struct Row {
     /// Shell text, run in a folder of its own, with the recording in `$DATA`.
     pub command: &'static str,
     /// Whether what is shown is right.
-    pub right: fn(&Said<'_>) -> Verdict,
-}
-
-/// What a row's command said, and what is known of the program.
-pub(super) struct Said<'a> {
-    pub out: &'a str,
-    pub executed: &'a Executed,
+    pub right: fn(&Printed<'_>) -> Verdict,
 }
 
 const fn row(
     name: &'static str,
     recording: &'static Recording,
     command: &'static str,
-    right: fn(&Said<'_>) -> Verdict,
+    right: fn(&Printed<'_>) -> Verdict,
 ) -> Use {
     Use {
         name,

@@ -3,12 +3,12 @@
 //! Records of sampled instructions in the trace: which instructions, and what their registers were, by executing the program once more here.
 
 use super::executed::{Executed, Step};
-use super::rows::{Said, Verdict};
+use super::executed::{Printed, Verdict};
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 use std::collections::HashMap;
 
 /// Each block of records has its counter's number, and a record of the ring says which event that is.
-pub(super) fn numbered(said: &Said<'_>) -> Verdict {
+pub(super) fn numbered(said: &Printed<'_>) -> Verdict {
     let has = |text: &str| said.out.lines().filter(|line| line.contains(text)).count();
     let (ids, records, numbers) = (
         has("PERF_RECORD_AUX_OUTPUT_HW_ID hw_id: 0"),
@@ -25,7 +25,7 @@ pub(super) fn numbered(said: &Said<'_>) -> Verdict {
 
 /// The registers behind each `N`th instruction. The address of the stack is taken from the first one, and of the flags only the trap flag is
 /// looked at, which is never set.
-pub(super) fn registers<const N: usize>(said: &Said<'_>) -> Verdict {
+pub(super) fn registers<const N: usize>(said: &Printed<'_>) -> Verdict {
     let shown: Vec<_> = said
         .out
         .lines()

@@ -3,7 +3,7 @@
 //! Whether what `auxview export` writes for viewers are the calls of the program.
 
 use super::executed::{Code, Executed, Kind, Step};
-use super::rows::{Said, Verdict};
+use super::executed::{Printed, Verdict};
 use std::collections::BTreeMap;
 
 /// The number of instructions before it, and the function that begins; none: the innermost one ends.
@@ -71,7 +71,7 @@ fn shown(text: &str) -> Result<BTreeMap<&str, Vec<Shown<'_>>>, String> {
 
 /// Each span of each thread with its name and its place in the others, and no time before the last. With `EXACT` each time is that of
 /// the first thread's instructions.
-pub(super) fn spans<const EXACT: bool>(said: &Said<'_>) -> Verdict {
+pub(super) fn spans<const EXACT: bool>(said: &Printed<'_>) -> Verdict {
     let code = &said.executed.code;
     let shown = shown(said.out)?;
     let (mut count, mut deepest) = (0, 0);
@@ -195,7 +195,7 @@ impl<'a> Threads<'a> {
 
 /// All functions of a CPU, with the kernel's, in lines of `auxview script --clock instructions`: each instruction of the kernel is in the
 /// innermost function of the thread that runs; a call begins one and ends none, and a return into a function that is open begins none.
-pub(super) fn spans_of_cpu(said: &Said<'_>) -> Verdict {
+pub(super) fn spans_of_cpu(said: &Printed<'_>) -> Verdict {
     let executed = said.executed;
     let steps = executed.first();
     let lines: Option<Vec<_>> = said.out.lines().map(Line::read).collect();

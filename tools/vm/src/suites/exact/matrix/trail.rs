@@ -7,8 +7,8 @@
 //! must be what was executed next.
 
 use super::executed::{Executed, Kind, Step};
+use super::executed::{Printed, Verdict};
 use super::packets::{of_clock, packets, Packet};
-use super::rows::{Said, Verdict};
 
 /// What a decoder comes to, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -318,7 +318,7 @@ impl Trail<'_> {
 }
 
 /// The dump leads to each instruction, and to no other.
-pub(super) fn each_packet(said: &Said<'_>) -> Verdict {
+pub(super) fn each_packet(said: &Printed<'_>) -> Verdict {
     let events = follow(said.out, said.executed)?;
     let of = |is: fn(&Event) -> bool| events.iter().filter(|event| is(event)).count();
     Ok(format!(
@@ -330,7 +330,7 @@ pub(super) fn each_packet(said: &Said<'_>) -> Verdict {
 }
 
 /// The dump, a line `quick`, and lines of `-F ip`: those addresses that packets have.
-pub(super) fn quick<const LEAPS: bool>(said: &Said<'_>) -> Verdict {
+pub(super) fn quick<const LEAPS: bool>(said: &Printed<'_>) -> Verdict {
     let (dump, shown) = said
         .out
         .split_once("\nquick\n")
@@ -345,7 +345,7 @@ pub(super) fn quick<const LEAPS: bool>(said: &Said<'_>) -> Verdict {
 
 /// The dump, a line `timed`, and lines of `-F ip`: the instructions that perf takes a period of `NS` nanoseconds apart. Between two `TSC`s an
 /// instruction is a tick for it, and the period is a power of two.
-pub(super) fn periodic<const NS: u64>(said: &Said<'_>) -> Verdict {
+pub(super) fn periodic<const NS: u64>(said: &Printed<'_>) -> Verdict {
     let (dump, shown) = said
         .out
         .split_once("\ntimed\n")

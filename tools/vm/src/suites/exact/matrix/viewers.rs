@@ -4,8 +4,9 @@
 //!
 //! Both come from their registries, pip and the browser from Debian, in the root that `RUNNER=viewers` makes.
 
+use super::executed::{Printed, Verdict};
 use super::recordings::{Recording, PLAIN, THREADS};
-use super::rows::{Row, Said, Verdict};
+use super::rows::Row;
 use super::spans::spans;
 use super::{judged, record, steps, Recorded};
 use crate::cache::{hash, Cache};
@@ -31,7 +32,7 @@ type Shown = (
     &'static str,
     &'static Recording,
     &'static str,
-    fn(&Said<'_>) -> Verdict,
+    fn(&Printed<'_>) -> Verdict,
 );
 
 const ROWS: [Shown; 4] = [
