@@ -287,7 +287,7 @@ mod tests {
                 "filter no_such_function @ME",
                 "has no function `no_such_function`",
             ),
-            ("filter 0x1000", "how long `0x1000` is"),
+            ("filter 0x1000", "`0x1000` has no length"),
             ("filter 0xffffffffffff/main @ME", "does not stand behind"),
         ] {
             let text = text.replace("ME", &me.display().to_string());

@@ -49,7 +49,7 @@ enum Command {
     ///
     /// Opens and maps what recordings would, and traces nothing. Exit status 0: a PMU with an AUX area can be recorded; 1: none can.
     Doctor {
-        /// Write what was found as JSON
+        /// Write the findings as JSON
         #[arg(long)]
         json: bool,
     },
@@ -63,11 +63,11 @@ enum Command {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Truncated {
-    /// Trace on
+    /// Continue to trace
     Resume,
     /// End the recording (status 3)
     Stop,
-    /// End the recording, and fail (status 1)
+    /// End the recording with an error (status 1)
     Fail,
 }
 
@@ -100,7 +100,7 @@ Examples:
   auxrec record -e intel_pt//u -p PID                a process, until it ends or Ctrl-C
   auxrec record -e intel_pt// -a -- sleep 1          all CPUs, with the kernel, for a second
   auxrec record -e intel_pt//u -m 512K,64M -- gzip -k FILE    with a larger AUX area
-  auxrec record -S -e intel_pt//u -p PID             write what the areas hold at each SIGUSR2
+  auxrec record -S -e intel_pt//u -p PID             write the AUX areas at each SIGUSR2
   auxrec record -e intel_pt//u --switch-output=1G -p PID      files of 1 GiB
 
 Exit status: 0 all was recorded, 1 an error, 2 bad usage, 3 finished but trace was lost.";
@@ -109,37 +109,37 @@ Exit status: 0 all was recorded, 1 an error, 2 bad usage, 3 finished but trace w
 struct Record {
     /// Events, as pmu/term=value,…/modifiers or name:modifiers, in lists a,b and groups {a,b}
     #[arg(
-        help_heading = "What",
+        help_heading = "Events",
         short,
         long,
         value_name = "EVENT",
         required_unless_present = "sideband"
     )]
     event: Vec<String>,
-    /// Record no trace, but what its decoder needs to know of this machine: names, mappings and context switches. For trace that is
-    /// recorded elsewhere, as a virtual machine's on its host
-    #[arg(help_heading = "What", long, conflicts_with_all = ["event", "aux_sample", "filter", "aux_watermark", "snapshot", "delay", "apart"])]
+    /// Record no trace, only what a decoder needs to know about this machine: names, mappings and context switches. For trace that
+    /// is recorded elsewhere, such as by the host of a virtual machine
+    #[arg(help_heading = "Events", long, conflicts_with_all = ["event", "aux_sample", "filter", "aux_watermark", "snapshot", "delay", "apart"])]
     sideband: bool,
     #[command(flatten)]
     tracepoints: events::Tracepoints,
-    /// Put so many bytes of trace into samples of the other events
-    #[arg(help_heading = "What", long, value_name = "BYTES", num_args = 0..=1, default_missing_value = "4096")]
+    /// Put the newest BYTES of trace into each sample of the other events [without BYTES: 4096]
+    #[arg(help_heading = "Events", long, value_name = "BYTES", num_args = 0..=1, default_missing_value = "4096")]
     aux_sample: Option<String>,
     /// Trace only this code: filter|start|stop|tracestop START[/END] [@FILE], in numbers or functions of FILE
-    #[arg(help_heading = "What", long, value_name = "FILTER")]
+    #[arg(help_heading = "Events", long, value_name = "FILTER")]
     filter: Option<String>,
     /// Record everything on all CPUs
-    #[arg(help_heading = "Whom", short, long, conflicts_with_all = ["pid", "tid"])]
+    #[arg(help_heading = "Target", short, long, conflicts_with_all = ["pid", "tid"])]
     all_cpus: bool,
     /// Record everything on these CPUs
-    #[arg(help_heading = "Whom", short = 'C', long, value_name = "LIST", conflicts_with_all = ["all_cpus", "pid", "tid"])]
+    #[arg(help_heading = "Target", short = 'C', long, value_name = "LIST", conflicts_with_all = ["all_cpus", "pid", "tid"])]
     cpu: Option<String>,
-    /// Record only what runs in this control group, with -a or -C
-    #[arg(help_heading = "Whom", short = 'G', long, value_name = "NAME")]
+    /// Record only the tasks of this control group; needs -a or -C
+    #[arg(help_heading = "Target", short = 'G', long, value_name = "NAME")]
     cgroup: Option<String>,
     /// Record these processes
     #[arg(
-        help_heading = "Whom",
+        help_heading = "Target",
         short,
         long,
         value_name = "LIST",
@@ -147,40 +147,40 @@ struct Record {
     )]
     pid: Option<String>,
     /// Record these threads
-    #[arg(help_heading = "Whom", short, long, value_name = "LIST")]
+    #[arg(help_heading = "Target", short, long, value_name = "LIST")]
     tid: Option<String>,
-    /// Rings that follow the threads, and no children
-    #[arg(help_heading = "Whom", long)]
+    /// Map rings that follow the threads; children are not recorded
+    #[arg(help_heading = "Target", long)]
     per_thread: bool,
     /// Sizes of the data ring and of the AUX area: pages, or bytes with B, K, M or G
     #[arg(help_heading = "Rings", short, long, value_name = "DATA[,AUX]")]
     mmap_pages: Option<String>,
-    /// Make the rings smaller where so much memory may not be locked
+    /// Shrink the rings to fit the limit of locked memory, and report their sizes
     #[arg(help_heading = "Rings", long)]
     shrink: bool,
-    /// Wake up when so much trace is there: pages, or bytes with a unit [default: 7/16 of the AUX area; a quarter for the Intel PT of a processor]
+    /// Wake the recorder when an AUX area has this much new trace: pages, or bytes with a unit [default: 7/16 of the AUX area; a quarter for the Intel PT of a processor]
     #[arg(help_heading = "Rings", long, value_name = "SIZE")]
     aux_watermark: Option<String>,
-    /// What to do when an AUX area was full, and trace was lost
+    /// What to do when an AUX area was full and trace was lost
     #[arg(help_heading = "Rings", long, value_name = "WHAT", value_enum, default_value_t = Truncated::Resume)]
     on_truncate: Truncated,
-    /// Drain the rings by so many threads [default: one for each ring, and at most one for each CPU]
+    /// Number of threads that drain the rings [default: one for each ring, at most one for each CPU]
     #[arg(help_heading = "Rings", long, value_name = "N")]
     threads: Option<usize>,
-    /// Record with this real-time priority (SCHED_FIFO); the command keeps the priority of this shell
+    /// Record with this real-time priority (SCHED_FIFO); the command keeps the priority of its caller
     #[arg(help_heading = "Rings", short, long, value_name = "PRIORITY", value_parser = clap::value_parser!(i32).range(1..=99))]
     realtime: Option<i32>,
-    /// Let new trace overwrite old, and write what is there (or the newest SIZE bytes) at each SIGUSR2 or command `snapshot`;
-    /// with e also when the recording ends
+    /// Overwrite old trace with new, and write the AUX areas (or the newest SIZE bytes of each) at each SIGUSR2 or command
+    /// `snapshot`; with e also when the recording ends
     #[arg(help_heading = "Snapshots", short = 'S', long, value_name = "[SIZE][e]", num_args = 0..=1, default_missing_value = "")]
     snapshot: Option<String>,
-    /// With -S: take a snapshot, too, when this place of the program is reached: FUNCTION, FUNCTION@FILE or ADDRESS@FILE
+    /// With -S: also take a snapshot when the program reaches FUNCTION, FUNCTION@FILE or ADDRESS@FILE
     #[arg(help_heading = "Snapshots", long, value_name = "FUNCTION")]
     trigger: Option<String>,
-    /// With -S: let new names, mappings and other records overwrite old ones too, and write those that are there with each snapshot
+    /// With -S: also overwrite old names, mappings and other sideband records, and write the newest with each snapshot
     #[arg(help_heading = "Snapshots", long)]
     overwrite: bool,
-    /// Begin to trace after MS milliseconds; -1: when a command says so; MS-MS,…: in these ranges
+    /// Start to trace after MS milliseconds; -1: at the command `enable`; MS-MS,…: only in these ranges
     #[arg(
         help_heading = "When",
         short = 'D',
@@ -189,16 +189,16 @@ struct Record {
         allow_hyphen_values = true
     )]
     delay: Option<String>,
-    /// Take commands, as perf does: fifo:CTL[,ACK] or fd:CTL[,ACK]
+    /// Read commands, with perf's protocol: fifo:CTL[,ACK] or fd:CTL[,ACK]
     #[arg(help_heading = "When", long, value_name = "WHERE")]
     control: Option<String>,
-    /// End the recording when its files have so much: bytes, or with K, M or G
+    /// End the recording when its files together have this size: bytes, or with K, M or G
     #[arg(help_heading = "When", long, value_name = "SIZE")]
     max_size: Option<String>,
-    /// Begin another file at each SIGUSR2 (signal), when one has so much (with B, K, M or G), or after so long (with s, m, h or d)
+    /// Begin another file at each SIGUSR2 (signal), at this size (with B, K, M or G), or after this time (with s, m, h or d)
     #[arg(help_heading = "When", long, value_name = "WHEN", num_args = 0..=1, default_missing_value = "signal")]
     switch_output: Option<String>,
-    /// Keep so many of these files
+    /// Keep the last N of these files
     #[arg(
         help_heading = "When",
         long,
@@ -215,11 +215,11 @@ struct Record {
         default_value = "perf.data"
     )]
     output: PathBuf,
-    /// Have each of these threads write a file of its own, FILE.t0 and so on, and join them when the recording ends: faster, as
-    /// no thread waits for another, but takes the space twice
+    /// Let each thread write a file of its own, FILE.t0 and so on, and join these files when the recording ends: faster, as no
+    /// thread waits for another, but needs twice the disk space
     #[arg(help_heading = "Files", long)]
     apart: bool,
-    /// Bring the file to its disk every so many seconds, for the case that the power fails; 0: never
+    /// Synchronise the file with its disk every SECONDS, against a power failure; 0: never
     #[arg(
         help_heading = "Files",
         long,
@@ -227,23 +227,23 @@ struct Record {
         default_value_t = 1
     )]
     sync: u64,
-    /// Compress the trace, by zstd; perf cannot read it then, `auxrec convert` undoes it [levels: 1 to 22; without: 1]
+    /// Compress the trace with zstd; perf cannot read it then, `auxview convert` decompresses it [levels: 1 to 22; without LEVEL: 1]
     #[arg(help_heading = "Files", short = 'z', long, value_name = "LEVEL", num_args = 0..=1, default_missing_value = "1",
           value_parser = clap::value_parser!(i32).range(levels()))]
     compression_level: Option<i32>,
-    /// Write how it went, and what was lost, as JSON into this file; -: to standard output
+    /// Write the result, with all losses, as JSON to this file; -: to standard output
     #[arg(help_heading = "Reports", long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Show how it goes: rate, fill and wakeups of each ring
+    /// Show the progress: rate, fill and wakeups of each ring
     #[arg(help_heading = "Reports", long, value_name = "HOW", value_enum, default_value_t = How::Auto)]
     live: How,
-    /// Say nothing but errors
+    /// Print errors only
     #[arg(help_heading = "Reports", short, long)]
     quiet: bool,
-    /// Say more
+    /// Print more
     #[arg(help_heading = "Reports", short, long)]
     verbose: bool,
-    /// The command to run; recording ends when it does
+    /// The command to run; the recording ends when it ends
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
@@ -312,7 +312,7 @@ fn parse_snapshot(text: &str) -> Result<Snapshot, Error> {
     };
     if size.is_none() && !text.is_empty() && text != "e" {
         return Err(Error::Usage(format!(
-            "-S takes a size in bytes (or with K, M or G), and `e` to write what is there at the end too, not `{text}`"
+            "-S takes a size in bytes (or with K, M or G), and `e` for a snapshot at the end, not `{text}`"
         )));
     }
     Ok(Snapshot { size, at_exit })

@@ -25,12 +25,12 @@ pub const EXIT: &str =
 /// A command with its options.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Verify a recording: its structure, and what was lost
+    /// Verify the structure of a recording, and report losses
     Check {
-        /// The recording; of one that went into several files, these in their order
+        /// The recording; all its files in their order, if it has several
         #[arg(default_value = "perf.data")]
         files: Vec<PathBuf>,
-        /// Write what was found as JSON
+        /// Write the findings as JSON
         #[arg(long)]
         json: bool,
     },
@@ -45,23 +45,23 @@ pub enum Command {
         /// Draw the calls in a trace of Intel PT's format (intel_pt, soft_pt) into this file
         #[arg(long, value_name = "OUT.svg")]
         flamegraph: Option<PathBuf>,
-        /// Write these calls as folded stacks, for other programs that draw
+        /// Write these calls as folded stacks, for other tools
         #[arg(long, value_name = "OUT.txt")]
         folded: Option<PathBuf>,
-        /// Look for the files of the programs in this directory, as if it were /
+        /// Root directory for the files of the programs
         #[arg(long, value_name = "DIR", default_value = "/")]
         symfs: PathBuf,
-        /// Follow the kernel's code, too: it is in the files kcore and kallsyms of this directory
+        /// Also follow the kernel's code, from the files kcore and kallsyms in this directory
         /// [default: kcore_dir of a recording that is a directory]
         #[arg(long, value_name = "DIR")]
         kernel: Option<PathBuf>,
-        /// Write the summary as JSON, in place of lines
+        /// Write the summary as JSON instead
         #[arg(long)]
         json: bool,
     },
     /// Write the calls in a trace of Intel PT's format, with their times, for viewers
     Export(calls::Export),
-    /// Print these calls, one begin or end a line, for tools
+    /// Print these calls for tools: a line for each begin and end
     Script(calls::Script),
     /// Write a finished copy of a file whose recorder, auxrec or perf, was killed
     Recover {
@@ -71,19 +71,19 @@ pub enum Command {
         /// The file to write [default: FILE.recovered]
         #[arg(short, long, value_name = "FILE", conflicts_with = "in_place")]
         output: Option<PathBuf>,
-        /// Change the recording itself, without a copy: cut off what is no whole record at its end. If the
+        /// Change the recording itself, without a copy: cut off an incomplete record at its end. If the
         /// recorder's threads have written files of their own, these are joined into it and removed
         #[arg(long)]
         in_place: bool,
     },
-    /// Write the plain file of one whose trace is compressed
+    /// Decompress the trace of a recording
     Convert {
         /// The recording
         from: PathBuf,
         /// The file to write
         to: PathBuf,
     },
-    /// Print the records of a file, one a line
+    /// Print the records of a file: a line for each
     Dump {
         /// The recording
         #[arg(default_value = "perf.data")]

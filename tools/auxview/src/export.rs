@@ -47,7 +47,7 @@ pub enum Format {
 pub struct Exported {
     /// What was followed.
     pub calls: Calls,
-    /// What the times are.
+    /// The unit of the times.
     pub clock: Clock,
     /// The files, in their order.
     pub files: Vec<PathBuf>,
@@ -82,7 +82,7 @@ impl Exported {
 pub struct Options<'a> {
     /// Where the code is.
     pub places: Places<'a>,
-    /// What the times are; without, perf's clock if the trace has times.
+    /// The unit of the times; without, perf's clock if the trace has times.
     pub clock: Option<Clock>,
     /// Whether source lines and inlined functions are looked for.
     pub lines: bool,

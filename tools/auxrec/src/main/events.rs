@@ -12,19 +12,19 @@ use clap::Args;
 /// The options.
 #[derive(Debug, Args)]
 pub struct Tracepoints {
-    /// Record these events of tracefs beside the trace, on the same clock: SYSTEM:EVENT or SYSTEM:*, in lists
+    /// Also record these events of tracefs, on the same clock: SYSTEM:EVENT or SYSTEM:*, in lists
     #[arg(
-        help_heading = "What",
+        help_heading = "Events",
         long,
         value_name = "EVENT",
         value_delimiter = ','
     )]
     trace: Vec<String>,
-    /// Write them to this trace.dat, for trace-cmd and KernelShark, and not into the recording
-    #[arg(help_heading = "What", long, value_name = "FILE", requires = "trace")]
+    /// Write the events of tracefs to this trace.dat, for trace-cmd and KernelShark, instead of into the recording
+    #[arg(help_heading = "Events", long, value_name = "FILE", requires = "trace")]
     trace_dat: Option<PathBuf>,
-    /// Size of the buffer that each CPU has for them, in bytes with B, K, M or G
-    #[arg(help_heading = "What", long, value_name = "SIZE", requires = "trace")]
+    /// Size of each CPU's buffer for events of tracefs, in bytes with B, K, M or G
+    #[arg(help_heading = "Events", long, value_name = "SIZE", requires = "trace")]
     trace_buffer: Option<String>,
 }
 

@@ -18,17 +18,17 @@ use crate::{export, source};
 /// Which calls of a trace are written.
 #[derive(Debug, Args)]
 struct Calls {
-    /// Look for the files of the programs in this directory, as if it were /
+    /// Root directory for the files of the programs
     #[arg(long, value_name = "DIR", default_value = "/")]
     symfs: PathBuf,
-    /// Follow the kernel's code, too: it is in the files kcore and kallsyms of this directory
+    /// Also follow the kernel's code, from the files kcore and kallsyms in this directory
     /// [default: kcore_dir of a recording that is a directory]
     #[arg(long, value_name = "DIR")]
     kernel: Option<PathBuf>,
-    /// What the times are [default: time, if the trace has times]
+    /// The unit of the times [default: time, if the trace has times]
     #[arg(long, value_name = "CLOCK", value_enum)]
     clock: Option<Clock>,
-    /// Do not look for source lines and inlined functions
+    /// Skip source lines and inlined functions
     #[arg(long)]
     no_lines: bool,
 }
@@ -50,7 +50,7 @@ impl Calls {
 enum Clock {
     /// Nanoseconds of perf's clock
     Time,
-    /// Instructions that were followed, a nanosecond each
+    /// Number of instructions executed so far, shown as nanoseconds
     Instructions,
 }
 
@@ -82,7 +82,7 @@ pub struct Export {
     /// The file to write
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
-    /// Part it into files of so many bytes, or with a unit (K, M or G): FILE.1, FILE.2 and so on. Each opens by itself [default: 64M]
+    /// Split it into files of this size (bytes, or with K, M or G): FILE.1, FILE.2 and so on. Viewers open each by itself [default: 64M]
     #[arg(long, value_name = "SIZE")]
     piece: Option<String>,
     #[command(flatten)]
