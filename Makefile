@@ -12,60 +12,77 @@ AUXVM := $(ROOT) run cargo run --quiet --locked --manifest-path $(CURDIR)/tools/
 	--config 'profile.vm.inherits="dev"' --config 'profile.vm.debug=0' --config 'profile.vm.package."*".opt-level=0' --
 CASES := $(if $(CASE),--case '$(CASE)')
 
+define HELP
+auxpmu: Linux perf PMU drivers with AUX buffers, in Rust
+
+Start
+  make demo           record traces on a stock Debian kernel, check and draw them: build/demo/
+  make test           run all tests; the last line has the numbers of passed and failed cases
+  make check          the fast part of them: format, lints, tests of the tools
+
+Tests: one layer each (Documentation/testing.md)
+  make litmus         the barriers of the AUX area under the kernel's memory model (herd7)
+  make kbuild         the modules build without a warning; their callbacks cannot panic
+  make kunit          unit tests of the modules
+  make e2e            recorder, drivers and kernel together; RUNNER=vng: under virtme-ng
+  make matrix         each sink of pattern in each mode, with AUX areas and readers of each kind
+  make beside         the recorder beside stock perf, on the same driver
+  make disk           recordings to slow and failing disks, and with a loss of power
+  make old            recorder and tracering on Debian's kernel 6.1
+  make selftests      the kernel's own tests of tracefs and perf, with our PMUs
+  make exact          decoders show exactly what was executed
+  make golden         the recorder beside stock perf, on described machines with other hardware
+  make break          pattern with defects: the matrix must name each
+  make conform        perf's contract, from user space: our PMUs, a C driver, 28 defects of it
+  make aarch64        the tools for 64-bit Arm, under an emulator
+  make viewers        Perfetto and speedscope show the exports; downloads a browser
+  make debug          kunit and e2e on a kernel with lockdep, KASAN and failing allocations
+
+Campaigns
+  make adversary      random programs of system calls on the debug kernel; SECONDS=600 SEED=1
+  make fuzz           the fuzz targets under libFuzzer; SECONDS=60 for each
+  make mutants        make lines wrong, one at a time: a suite must find each
+  make verify         everything on all kernels, for many hours: build/verify/report.html
+                      PART="debug-e2e bench": only these parts
+                      SINCE=COMMIT: also count what passed on that commit or a later one
+
+Measurements
+  make bench          costs in guest instructions; PART=driver, steps, tracing, restart, ring,
+                      reading, recorder, parallel or starts: only this part
+  make figures        Documentation/figures.md from the last bench, campaign.md from the last verify
+  make coverage       Documentation/intel-pt-coverage.md and recorder-and-perf.md from the last tests
+
+Builds
+  make modules        the modules for both kernels: build/modules/
+  make KDIR=/lib/modules/$$(uname -r)/build modules    for your own kernel, with your own tools
+  make tools          static programs, man pages, completions; ARCH=aarch64
+  make install        install them; PREFIX=/usr/local DESTDIR= ARCH=
+  make programs       the programs to trace: build/programs/
+  make kernels        prepare both kernels
+  make rust-analyzer  rust-project.json for your editor
+
+Guests
+  make shell          a guest on this terminal, with modules, perf and auxrec
+  make guest CMD="…"  run one command in a guest
+  make trace CMD="…"  record a guest from its kernel's first instruction on: build/trace/perf.data
+                      KERNEL=/path/bzImage: your own kernel; VM=1: also as a virtual machine
+                      DRAW=do_sys_openat2: draw the first call of that function
+  Options: WITH="/usr/bin/perf …": programs to copy into the guest; TRACE=1: the trace unit
+           CPUS=64; INTEL=1: an Intel processor; COUNTING=1: the clock counts instructions
+           LINE="vdso=0": for the kernel's command line; SECONDS=600: time limit
+
+Cache
+  make update         use the newest kernel of the archive from now on
+  make clean          remove what this checkout built
+  make clean-cache    also remove the build root and the kernels
+
+CASE="name|other": only these cases    KERNEL=stock|lean|debug|rt: only this kernel
+KVER=7.3: another kernel version
+endef
+
 help:
-	@echo 'auxpmu: Linux perf PMU drivers with AUX buffers, in Rust'
-	@echo
-	@echo '  make demo           record traces on a stock Debian kernel, check them, draw them: build/demo/'
-	@echo '  make test           all tests; the last line says how many passed and failed'
-	@echo
-	@echo '  make check          the fast part of it: format, lints, tests of the tools'
-	@echo '  make litmus         the barriers of the ring under the memory model of the kernel (herd7)'
-	@echo '  make kbuild         the modules on both kernels, without a warning'
-	@echo '  make kunit          the unit tests of the modules, in a guest'
-	@echo '  make e2e            recorder and drivers in guests, and the matrix; CASE="name|other" for some cases only, RUNNER=vng for virtme-ng'
-	@echo '  make matrix         each sink of pattern in each mode, with rings and readers of each kind; CASE="name|other" for some rows'
-	@echo '  make beside         the recorder beside stock perf, on the same driver; CASE="name|other" for some cases'
-	@echo '  make disk           recordings onto a disk that is slow, one that fails, and one whose machine loses its power'
-	@echo '  make old            recorder and tracering on Debian'"'"'s kernel 6.1, which lacks what later ones have'
-	@echo '  make selftests      the kernel'"'"'s own tests of mapped tracefs and of perf, on Debian'"'"'s kernel and with our units'
-	@echo '  make exact          what decoders show of a trace is what was executed, by programs and the kernel; CASE="name|other" for some'
-	@echo '  make break          defects put into pattern on purpose: rows of the matrix must name them'
-	@echo '  make conform        perf'"'"'s contract of AUX areas, proved from user space: our units, a driver in C, and that with each of 28 defects'
-	@echo '  make adversary      random programs of perf system calls on all units at once, on the debug kernel, until one does not do what a'
-	@echo '                      model foresees; SECONDS=600, SEED=1'
-	@echo '  make mutants        lines that are made wrong, one at a time: a suite must find each; CASE="name|other" for some'
-	@echo '  make verify         everything, on all kernels, with fuzzers and benchmarks: many hours. It goes on where it was interrupted, and'
-	@echo '                      writes build/verify/report.html; PART="debug-e2e bench" for some parts only; SINCE=COMMIT for a campaign'
-	@echo '                      during which things are mended: what has passed on that commit or a later one counts'
-	@echo '  make aarch64        the tools for 64-bit Arm, under an emulator of single programs'
-	@echo '  make golden         the recorder beside stock perf, on described machines with Arm SPE, CoreSight, HiSilicon PTT, Intel PT and BTS;'
-	@echo '                      CASE="name|other" for some cases'
-	@echo '  make viewers        what Perfetto and speedscope show of exports; downloads a browser'
-	@echo '  make debug          kunit and e2e on a kernel with lockdep, KASAN and kmemleak, whose allocations are made to fail; CASE="name|other"'
-	@echo '  make bench          what a session of an event and recording cost, in guest instructions; PART=driver, steps, tracing, restart, ring, reading or recorder'
-	@echo '                      for one of them, PART=parallel for how fast two processors are drained, PART=starts for how soon 64 are recorded'
-	@echo '  make figures        Documentation/figures.md from the last bench, campaign.md from the last verify'
-	@echo '  make coverage       Documentation/intel-pt-coverage.md, and the table of recorder-and-perf.md, from what the tests said last'
-	@echo '  make fuzz           the parsers of files and options, and the trace unit, under libFuzzer; SECONDS=60 for each, CASE="name" for one'
-	@echo '  make modules        build the modules for both kernels: build/modules/'
-	@echo '  make tools          build the tools: static programs, man pages, completions; ARCH=aarch64 for 64-bit Arm'
-	@echo '  make install        install what that has built, with the same ARCH; PREFIX=/usr/local, and below DESTDIR=… if that is given'
-	@echo '  make shell          a guest on this terminal, with modules, perf and auxrec; TRACE=1 gives it the trace unit'
-	@echo '  make guest CMD="…"  one command in a guest; WITH="/usr/bin/perf …" takes programs along, INTEL=1 makes the processor Intel'"'"'s'
-	@echo '                      COUNTING=1 makes its clock count instructions, a nanosecond each; TRACE=1 gives it the trace unit'
-	@echo '                      CPUS=64 gives it as many; LINE="vdso=0" is for the kernel, SECONDS=600 is how long it may take'
-	@echo '  make trace CMD="…"  record a guest from outside, from its kernel'"'"'s first instruction on, for stock perf: build/trace/perf.data'
-	@echo '                      KERNEL=/path/bzImage is your own kernel, CPUS=2 gives it two, VM=1 shows it as a virtual machine, too;'
-	@echo '                      DRAW=do_sys_openat2 draws the first call of that function; WITH, LINE, SECONDS as above'
-	@echo '  make programs       build the programs to trace: build/programs/'
-	@echo '  make rust-analyzer  rust-project.json for your editor'
-	@echo '  make kernels        prepare both kernels and no more'
-	@echo '  make update         take the newest kernel of the archive from now on'
-	@echo '  make clean          remove what this checkout built'
-	@echo '  make clean-cache    remove the build root and the kernels too'
-	@echo
-	@echo '  KERNEL=stock|lean|debug|rt   only this kernel      KVER=7.3   another kernel version'
-	@echo '  make KDIR=/lib/modules/$$(uname -r)/build modules   with your own kernel and your own tools'
+	$(info $(HELP))
+	@:
 
 test:
 	@$(AUXVM) test $(CASES)
