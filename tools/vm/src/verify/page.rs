@@ -83,6 +83,8 @@ pub(super) fn document(parts: &[(&str, &str, Option<Outcome>)], old: &str) -> St
     let mut out = DOCUMENT.to_owned();
     for (name, args, outcome) in parts {
         let begin = format!("| {name} |");
+        // A bar ends a cell.
+        let args = args.replace('|', "\\|");
         let Some(outcome) = outcome else {
             match old.lines().find(|line| line.starts_with(&begin)) {
                 Some(row) => out += row,
@@ -215,13 +217,13 @@ mod tests {
             said: String::new(),
             cases: vec![Case::pass("a"), Case::skip("d", "no such thing")],
         };
-        let parts = |one| [("one", "test", one), ("two", "bench", None)];
+        let parts = |one| [("one", "test a|b", one), ("two", "bench", None)];
         let first = document(&parts(Some(outcome(false))), "");
         let [one, two] = ["| one |", "| two |"].map(|begin| {
             let line = first.lines().find(|line| line.starts_with(begin));
             line.unwrap().to_owned()
         });
-        assert_eq!(one, "| one | `test` | 1 | 0 | 1 | 2 | abb | failed |");
+        assert_eq!(one, "| one | `test a\\|b` | 1 | 0 | 1 | 2 | abb | failed |");
         assert!(two.ends_with("has not run |"), "{two}");
         assert_eq!(document(&parts(None), &first), first);
         assert_ne!(document(&parts(Some(outcome(true))), &first), first);
