@@ -189,7 +189,8 @@ impl Sink {
         self.users.load(Acquire).into()
     }
 
-    /// Stores what `change` returns, if it returns something. Returns the old value: as [`Ok`] if it was replaced.
+    /// Stores what `change` returns, if it returns something. Returns the old value, as [`Ok`] if it
+    /// was replaced.
     ///
     /// Fully ordered: the last user sees what the others have stored, and the next ones see what it
     /// has.

@@ -56,7 +56,8 @@ pub struct DeviceTable {
 /// # Invariants
 ///
 /// `start` is that of `len` entries, which nothing else of the kernel's refers to, for as long as
-/// the memory is not revoked. A method that dereferences it first checks that it is not.
+/// the memory is not revoked. [`DeviceTable`] dereferences it in `setup_aux()`, where the device is bound,
+/// and else only while it holds [`Coherent::access()`]: the memory is not revoked then.
 struct Entries {
     start: NonNull<Entry>,
     len: usize,

@@ -93,7 +93,8 @@ impl VirtualMapping {
         //   keep it.
         let address = unsafe { bindings::rust_perf_vmap(addresses.as_ptr(), count) };
 
-        // INVARIANT: `rust_perf_vmap()` maps `pages`; only this value has the address, so only it unmaps.
+        // INVARIANT: `rust_perf_vmap()` has mapped `pages`. Only this value has the address, so
+        // nothing else unmaps it.
         Ok(Self {
             address: NonNull::new(address).ok_or(ENOMEM)?.cast(),
             size: pages.size(),

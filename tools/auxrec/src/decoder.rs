@@ -156,7 +156,7 @@ pub(crate) fn notes(plan: &Plan, clock: &TimeConv) -> Vec<String> {
     let is_hardware = format != Format::IntelPt || pmu.max_nonturbo_ratio.is_some();
     if is_hardware {
         notes.push(format!(
-            "note: {} is not verified on hardware: the file describes the machine as perf does, but no such machine was ever recorded",
+            "note: {} is not verified on hardware: the file describes the machine as perf does, but auxrec was never tested on one",
             pmu.name
         ));
     }

@@ -74,8 +74,8 @@ fn write_parts(out: &mut String, parts: &[(&str, &str, Option<Outcome>)]) -> std
 }
 
 const DOCUMENT: &str = "<!-- SPDX-License-Identifier: GPL-2.0 OR MIT -->\n\n# The last campaign\n\n\
-`make verify` runs these parts ([testing.md](testing.md#everything)); `make figures` writes this page. A row is the last run\n\
-of a part, with the commit that it ran on.\n\n\
+`make verify` runs these parts ([testing.md](testing.md#everything)); `make figures` writes this\n\
+page. A row is the last run of a part, with the commit that it ran on.\n\n\
 | part | command | passed | failed | skipped | minutes | commit | result |\n|---|---|---|---|---|---|---|---|\n";
 
 /// Writes the document. A part that has no outcome here keeps its row of the `old` one.

@@ -5,8 +5,7 @@
 //! Where a trace of user code alone ends and begins again, perf shows a branch to 0 and one from 0. At each system call there must be
 //! both. Between two instructions there may be more of them, where the kernel had the CPU: they change nothing.
 
-use super::executed::{Kind, Step};
-use super::executed::{Printed, Verdict};
+use super::executed::{Kind, Printed, Step, Verdict};
 use std::collections::BTreeMap;
 
 /// A branch as perf shows it.

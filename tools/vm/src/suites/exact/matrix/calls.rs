@@ -2,8 +2,7 @@
 
 //! Whether call chains, call traces and last branches are those of the program at that instruction.
 
-use super::executed::{Code, Step};
-use super::executed::{Printed, Verdict};
+use super::executed::{Code, Printed, Step, Verdict};
 use std::collections::BTreeMap;
 
 /// Visits each step with the addresses to which the calls return that have not returned yet.

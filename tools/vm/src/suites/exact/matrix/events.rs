@@ -4,8 +4,7 @@
 //! fault. And whether what perf shows of returns from them, and of whether interrupts are enabled, is what the executed instructions do;
 //! at each interrupt QEMU's log has the flag.
 
-use super::executed::{Code, Executed, Kind, Step};
-use super::executed::{Printed, Verdict};
+use super::executed::{Code, Executed, Kind, Printed, Step, Verdict};
 use iced_x86::Mnemonic;
 use std::collections::HashMap;
 

@@ -2,8 +2,7 @@
 
 //! Whether the instructions that perf shows, or samples, are those that were executed.
 
-use super::executed::Step;
-use super::executed::{Printed, Verdict};
+use super::executed::{Printed, Step, Verdict};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The instructions of each thread, of lines of `-F tid,ip`.

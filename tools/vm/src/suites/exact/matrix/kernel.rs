@@ -4,8 +4,7 @@
 //! exceptions are no instructions: the log has what is executed next.
 
 use super::branches::{flags, read, Shown, CALLS, RETURNS};
-use super::executed::{Executed, Kind, Step};
-use super::executed::{Printed, Verdict};
+use super::executed::{Executed, Kind, Printed, Step, Verdict};
 use super::packets::error_of_clock;
 use std::collections::HashMap;
 use std::iter::Peekable;

@@ -2,8 +2,7 @@
 
 //! Whether the packets that perf dumps, and the events that it makes of them, are as many as what was executed needs.
 
-use super::executed::{Kind, Step};
-use super::executed::{Printed, Verdict};
+use super::executed::{Kind, Printed, Step, Verdict};
 
 /// A dumped packet.
 #[derive(Debug, PartialEq, Eq)]

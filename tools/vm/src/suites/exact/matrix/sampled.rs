@@ -2,8 +2,7 @@
 
 //! Records of sampled instructions in the trace: which instructions, and what their registers were, by executing the program once more here.
 
-use super::executed::{Executed, Step};
-use super::executed::{Printed, Verdict};
+use super::executed::{Executed, Printed, Step, Verdict};
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 use std::collections::HashMap;
 

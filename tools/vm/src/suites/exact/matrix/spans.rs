@@ -2,8 +2,7 @@
 
 //! Whether what `auxview export` writes for viewers are the calls of the program.
 
-use super::executed::{Code, Executed, Kind, Step};
-use super::executed::{Printed, Verdict};
+use super::executed::{Code, Executed, Kind, Printed, Step, Verdict};
 use std::collections::BTreeMap;
 
 /// The number of instructions before it, and the function that begins; none: the innermost one ends.

@@ -6,8 +6,7 @@
 //! An interrupt, and what ends a trace between two instructions, is not in the log: there a `FUP` says where it was, and what follows
 //! must be what was executed next.
 
-use super::executed::{Executed, Kind, Step};
-use super::executed::{Printed, Verdict};
+use super::executed::{Executed, Kind, Printed, Step, Verdict};
 use super::packets::{of_clock, packets, Packet};
 
 /// What a decoder comes to, in this order.
