@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What attacks are made of: an entry of their tables, events with rings to do harm to, words of control pages.
+//! The parts of attacks: entries of their tables, victims (events with their rings), and access to control pages.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,33 +13,33 @@ use perfdata::{Attr, Flags, Read, SampleType};
 
 use crate::module;
 
-/// An attack, with what it is called.
+/// An attack and its name.
 pub struct Attack {
-    /// What it is about.
+    /// Its name.
     pub name: &'static str,
-    /// Does it, and says what was seen.
+    /// Runs it, and returns a note about the result.
     pub run: fn() -> Result<String>,
 }
 
-/// An entry of a list.
+/// An entry of a table.
 pub const fn attack(name: &'static str, run: fn() -> Result<String>) -> Attack {
     Attack { name, run }
 }
 
-/// Software events.
+/// `PERF_TYPE_SOFTWARE`.
 const SOFTWARE: u32 = 1;
-/// Time.
+/// `PERF_COUNT_SW_CPU_CLOCK`.
 pub const CPU_CLOCK: u64 = 0;
-/// Counts nothing.
+/// `PERF_COUNT_SW_DUMMY`.
 pub const DUMMY: u64 = 9;
 
-/// KiB each second; fills a ring of two pages in 2 ms.
+/// KiB per second: fills an area of two pages in 2 ms.
 const FAST: u64 = 4096;
 
 /// Pages of a data ring.
 pub const DATA_PAGES: usize = 8;
 
-/// What an event of the PMU under test asks for.
+/// The attributes of a disabled event of this PMU.
 pub fn traced(pmu: &str) -> Result<Attr> {
     let path = format!("/sys/bus/event_source/devices/{pmu}/type");
     let kind = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
@@ -55,7 +55,7 @@ pub fn traced(pmu: &str) -> Result<Attr> {
     })
 }
 
-/// A software event with a period.
+/// The attributes of a software event with a period.
 pub fn software(config: u64, period: u64) -> Attr {
     Attr {
         kind: SOFTWARE,
@@ -67,7 +67,7 @@ pub fn software(config: u64, period: u64) -> Attr {
     }
 }
 
-/// An event with its rings. Unmapped before it is closed, as the fields are.
+/// An event with its rings. They are unmapped before the event is closed, in the order of the fields.
 pub struct Victim {
     /// Its AUX ring.
     pub aux: Option<Mapping>,
@@ -78,7 +78,7 @@ pub struct Victim {
 }
 
 impl Victim {
-    /// Opens and maps one with an AUX ring of so many pages.
+    /// Opens an event and maps its rings, with an AUX area of `pages` pages.
     pub fn open(attr: &Attr, pid: i32, cpu: i32, pages: usize) -> Result<Self> {
         let event = Event::open(attr, pid, cpu).context("cannot open an event")?;
         let mut victim = Self {
@@ -90,7 +90,7 @@ impl Victim {
         Ok(victim)
     }
 
-    /// Opens and maps one of `pattern` on a CPU.
+    /// The same, for an event of `pattern` on a CPU.
     pub fn on_cpu(cpu: i32, pages: usize) -> Result<Self> {
         Self::open(&traced("pattern")?, -1, cpu, pages)
     }
@@ -104,27 +104,27 @@ impl Victim {
         Ok(())
     }
 
-    /// How far its trace is.
+    /// `aux_head`.
     pub fn head(&self) -> u64 {
         let base = self.base.as_ref();
         base.map_or(0, |base| get(base, Field::AuxHead))
     }
 
-    /// Reads nothing, but says so.
+    /// Sets `aux_tail` to `aux_head`, without reading.
     pub fn release(&self) {
         if let Some(base) = &self.base {
             set(base, Field::AuxTail, get(base, Field::AuxHead));
         }
     }
 
-    /// Drops all records of the data ring.
+    /// Sets `data_tail` to `data_head`, without reading.
     pub fn read(&self) {
         if let Some(base) = &self.base {
             set(base, Field::DataTail, get(base, Field::DataHead));
         }
     }
 
-    /// Its AUX ring, for the caller to unmap.
+    /// Takes its AUX area, for the caller to unmap.
     pub fn unmap(&mut self) -> Option<Mapping> {
         self.aux.take()
     }
@@ -134,7 +134,7 @@ impl Victim {
         self.base.as_ref().context("no control page")
     }
 
-    /// Traces until there is something new.
+    /// Enables and disables the event until there is new trace.
     pub fn traces(&self) -> Result<()> {
         let before = self.head();
         let end = Instant::now() + PATIENCE;
@@ -149,7 +149,7 @@ impl Victim {
     }
 }
 
-/// Longer than anything takes that works, even on a busy machine.
+/// A time limit that only a defect exceeds, even on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Maps an event's control page and data ring.
@@ -157,34 +157,34 @@ pub fn base(event: impl AsFd) -> std::io::Result<Mapping> {
     Mapping::new(event, 0, (1 + DATA_PAGES) * page_size(), true)
 }
 
-/// Where AUX rings are mapped.
+/// The offset at which AUX areas are mapped.
 pub fn offset() -> u64 {
     bytes(1 + DATA_PAGES)
 }
 
-/// So many pages.
+/// The length of `pages` pages.
 pub fn bytes(pages: usize) -> u64 {
     u64::try_from(pages * page_size()).unwrap_or(0)
 }
 
-/// Maps an AUX ring, to be read by a reader that says so.
+/// Maps an AUX area in non-overwrite mode.
 pub fn aux(event: impl AsFd, base: &Mapping, pages: usize) -> std::io::Result<Mapping> {
     set(base, Field::AuxOffset, offset());
     set(base, Field::AuxSize, bytes(pages));
     Mapping::new(event, offset(), pages * page_size(), true)
 }
 
-/// A word of a control page.
+/// Loads a word of a control page.
 pub fn get(control: &Mapping, field: Field) -> u64 {
     control.load(field, Ordering::Acquire)
 }
 
-/// Sets a word of a control page.
+/// Stores a word of a control page.
 pub fn set(control: &Mapping, field: Field, value: u64) {
     control.store(field, value, Ordering::Release);
 }
 
-/// Sleeps.
+/// Sleeps for `ms` milliseconds.
 pub fn sleep(ms: u64) {
     thread::sleep(Duration::from_millis(ms));
 }
@@ -206,7 +206,7 @@ pub fn beside<T>(other: impl Fn(u64) + Sync, body: impl FnOnce() -> T) -> T {
     })
 }
 
-/// That a module which is in use cannot be unloaded.
+/// Checks that the modules cannot be unloaded while `what` exists. Returns the number of references to `pattern`.
 pub fn pinned(what: &str) -> Result<u32> {
     let references = module::references("pattern")?;
     ensure!(references > 0, "{what} holds no reference to the driver");
@@ -242,7 +242,7 @@ pub fn records(base: &Mapping) -> Vec<u32> {
     kinds
 }
 
-/// A number that looks like any other.
+/// A pseudo-random number from `n`.
 pub fn random(n: u64) -> u64 {
     let n = (n ^ n >> 31).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (n ^ n >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9)
