@@ -27,6 +27,7 @@ mod error;
 mod events;
 pub mod format;
 mod header;
+mod map;
 mod meta;
 pub mod order;
 mod record;
@@ -42,9 +43,10 @@ mod view;
 pub use error::{Error, Result};
 pub use events::{Instance, Named};
 pub use header::{check_event_header, PageHeader};
+pub use map::{Map, Reader};
 pub use meta::{Meta, Reader as MetaReader, META_STRUCT_LEN};
 pub use record::{Recorded, Recorder, Summary, Taken};
-pub use ring::{Map, Reader, Ring};
+pub use ring::Ring;
 pub use stream::Stream;
 pub use subbuf::{
     Cursor, Event, Events, Missed, SubBuffer, RB_MISSED_EVENTS, RB_MISSED_STORED,

@@ -13,12 +13,12 @@ use rustix::pipe::{fcntl_setpipe_size, pipe_with, splice, PipeFlags, SpliceFlags
 
 use crate::error::{Error, Result};
 use crate::header::PageHeader;
-use crate::ring::{open, wait, Reader};
+use crate::map::{open, wait, Reader};
 use crate::subbuf::SubBuffer;
 use crate::sys::Bytes;
 use crate::tracefs::refused;
 
-/// How large the pipe of a recording is: what `/proc/sys/fs/pipe-max-size` allows everybody.
+/// How large the pipe of a recording is: what `/proc/sys/fs/pipe-max-size` allows every user.
 const PIPE: usize = 1 << 20;
 
 /// A buffer that is read: by `splice` as long as whole sub-buffers are there, by `read` otherwise.
@@ -175,3 +175,6 @@ impl AsFd for Stream {
 fn partial() -> io::Error {
     io::Error::other("the kernel gave a part of a sub-buffer: its size has changed")
 }
+
+#[cfg(test)]
+mod tests;

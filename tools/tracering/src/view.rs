@@ -3,7 +3,7 @@
 //! A buffer that is looked at, and not read.
 
 use crate::error::Result;
-use crate::ring::{subbuf, Map};
+use crate::map::{subbuf, Map};
 use crate::subbuf::{Events, SubBuffer};
 
 /// Events of a sub-buffer that are looked at, and not read.
