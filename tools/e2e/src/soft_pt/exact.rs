@@ -37,6 +37,12 @@ pub enum Part {
         /// In this way, after the same without this.
         #[arg(long)]
         again: Option<Way>,
+        /// Do not step the programs: another kernel has logs of them.
+        #[arg(long)]
+        traced: bool,
+        /// Step the programs, and trace none. In this folder is what they were asked where they were traced.
+        #[arg(long, conflicts_with_all = ["again", "traced"], value_name = "FOLDER")]
+        stepped: Option<PathBuf>,
         /// Where the programs are.
         programs: PathBuf,
         /// Only programs whose names contain one of these.
@@ -88,6 +94,25 @@ impl fmt::Display for Way {
             Self::Unit => "unit",
             Self::Steps => "steps",
         })
+    }
+}
+
+/// Which runs of a program there are.
+enum Runs {
+    All,
+    /// All but the one that is stepped.
+    Traced,
+    /// The one that is stepped. In this folder is what the program was asked where it was traced.
+    Stepped(PathBuf),
+}
+
+impl Runs {
+    fn traces(&self) -> bool {
+        !matches!(self, Self::Stepped(_))
+    }
+
+    fn steps(&self) -> bool {
+        !matches!(self, Self::Traced)
     }
 }
 
@@ -242,12 +267,20 @@ impl Program {
 pub fn run(part: &Part) -> Result<ExitCode> {
     let (Part::Record { filters, again, .. } | Part::Judge { filters, again, .. }) = part;
     let packets = matches!(part, Part::Judge { packets: true, .. });
+    let stepped = matches!(
+        part,
+        Part::Record {
+            stepped: Some(_),
+            ..
+        }
+    );
     // All that is said of it is that it is the same.
     let fits = |program: &Program| {
         (again.is_none()
             || matches!(program.expect, Same)
             || again == &Some(Way::Steps) && matches!(program.expect, Writes(_)))
             && (program.packets || !packets)
+            && (program.is_stepped() || !stepped)
     };
     let chosen = || PROGRAMS.iter().filter(|p| p.is_one_of(filters) && fits(p));
     if chosen().count() == 0 {
@@ -267,10 +300,21 @@ pub fn run(part: &Part) -> Result<ExitCode> {
         }
     };
     match part {
-        Part::Record { programs, .. } => {
-            record::all(*again, chosen(), &|program| {
+        Part::Record {
+            programs,
+            traced,
+            stepped,
+            ..
+        } => {
+            let runs = match stepped {
+                Some(folder) => Runs::Stepped(folder.clone()),
+                None if *traced => Runs::Traced,
+                None => Runs::All,
+            };
+            let driver = runs.traces().then(|| Way::driver(*again));
+            record::all(driver, chosen(), &|program| {
                 let outcome = match again {
-                    None => record::runs(programs, program),
+                    None => record::runs(programs, program, &runs),
                     Some(way) => again::runs(programs, program, *way),
                 };
                 tell(program, outcome);

@@ -14,7 +14,7 @@ use crate::cache::Cache;
 use crate::error::{Error, OnFile, Result};
 use crate::guest::python;
 use crate::guest::Guest;
-use crate::kernel::Kernel;
+use crate::kernel::{Kernel, Kind};
 use crate::modules::{self, Mode};
 use crate::results::ktap::{self, Case, Status};
 use crate::step::{Log, Progress};
@@ -58,6 +58,9 @@ pub const FEW: [&str; 19] = [
     "x32",
 ];
 
+/// The case that stands for all programs that `soft_pt` traces.
+const SOFT_PT: &str = "soft_pt";
+
 /// A program for PyPy.
 const PYPY: &str = "compiled.py";
 
@@ -67,7 +70,7 @@ const NEEDS: [(&str, &str); 2] = [
     ("x32", "CONFIG_X86_X32_ABI"),
 ];
 
-/// Records and compares the programs whose names contain one of `filters`, and the kernels. `stock`: the kernel that the trace unit's
+/// Records and compares the programs whose names contain one of `filters`, all if one is `soft_pt`, and the kernels. `stock`: the kernel that the trace unit's
 /// driver runs on, as perf needs its `/proc/kcore`.
 ///
 /// # Errors
@@ -84,6 +87,7 @@ pub fn run(
         let has = |filter: &String| case.contains(filter.as_str());
         filters.is_empty() || filters.iter().any(has)
     };
+    let all = filters.is_empty() || filters.iter().any(|filter| filter == SOFT_PT);
     let of_programs: Vec<_> = filters
         .iter()
         .filter(|filter| {
@@ -99,12 +103,12 @@ pub fn run(
             ]
             .into_iter()
             .chain(device::parts());
-            !others.any(|name| name.contains(filter.as_str()))
+            !all && !others.any(|name| name.contains(filter.as_str()))
         })
         .cloned()
         .collect();
     let mut suites = Vec::new();
-    if filters.is_empty() || !of_programs.is_empty() {
+    if all || !of_programs.is_empty() {
         suites.push(programs_on(cache, dir, kernel, &of_programs)?);
     }
     if asked(kernel::NAME) {
@@ -253,29 +257,15 @@ fn programs_on(cache: &Cache, dir: &Path, kernel: &Kernel, filters: &[String]) -
         let reason = "tools/e2e is not in this checkout";
         return Ok(Case::suite("programs", vec![Case::skip("all", reason)]));
     };
-    let built = modules::build(cache, kernel, Mode::Plain)?;
     let programs = programs(cache)?;
     let progress = Progress::begin(&format!("exact on {}", kernel.kind));
-    let mut guest = Guest::new(kernel, &built.files)?
-        // perf has no text of another kernel's vDSO.
-        .append("vdso=0 vdso32=0 vsyscall=xonly kunit.enable=0")
-        .timeout(Duration::from_secs(5400))
-        .intel()
-        .installed(Path::new("/usr/bin/perf"))?
-        .installed(Path::new("/usr/bin/env"))?
-        .installed(Path::new("/usr/bin/chrt"))?
-        .installed(Path::new("/usr/bin/luajit"))?;
+    let built = modules::build(cache, kernel, Mode::Plain)?;
+    let mut traced = guest(kernel, &built.files, &tools, &programs)?;
     // It is large.
     if filters.is_empty() || filters.iter().any(|filter| PYPY.contains(filter.as_str())) {
         for file in python::pypy()? {
-            guest = guest.installed(&file)?;
+            traced = traced.installed(&file)?;
         }
-    }
-    for (name, path) in &tools {
-        guest = guest.program(name, path)?;
-    }
-    for program in &programs {
-        guest = guest.installed(program)?;
     }
     let place = cache.build().join("programs");
     let words = filters
@@ -283,16 +273,34 @@ fn programs_on(cache: &Cache, dir: &Path, kernel: &Kernel, filters: &[String]) -
         .map(|f| format!(" '{}'", f.replace('\'', "'\\''")));
     let words: String = words.collect();
     let words = format!("{}{words}", place.display());
+    // By ptrace a program takes many times as long there. What it executes does not depend on the kernel's checks.
+    let elsewhere = kernel.kind == Kind::Debug;
+    let option = if elsewhere { "--traced " } else { "" };
     let command = format!(
-        "auxe2e exact record {words}; ended=$?; auxe2e exact record --again steps {words} && exit $ended"
+        "auxe2e exact record {option}{words}; ended=$?; auxe2e exact record --again steps {words} && exit $ended"
     );
     let dir = dir.join("exact");
     // Each as it ends: it takes minutes.
     let live = |line: &str| println!("{line}");
-    let outcome = guest.run(cache, &dir, &command, live)?;
+    let outcome = traced.run(cache, &dir, &command, live)?;
     let config = kernel.build_dir().join(".config");
     let config = fs::read_to_string(&config).on("read", &config)?;
-    let runs = refuse_skips(outcome.suite("runs"), &config);
+    let mut suite = vec![refuse_skips(outcome.suite("runs"), &config)];
+    if elsewhere {
+        let lean = Kernel::prepare(cache, Kind::Lean)?;
+        let mut stepped = guest(&lean, &[], &tools, &programs)?;
+        for asked in files(&outcome.files, "asked")? {
+            stepped = stepped.installed(&asked)?;
+        }
+        let folder = outcome.files.display();
+        let command = format!("auxe2e exact record --stepped {folder} {words}");
+        let stepped = stepped.run(cache, &dir.join("stepped"), &command, live)?;
+        for log in files(&stepped.files, "log")? {
+            let to = outcome.files.join(log.file_name().unwrap_or_default());
+            fs::copy(&log, &to).on("write", &to)?;
+        }
+        suite.push(stepped.suite("stepped"));
+    }
 
     let words: Vec<_> = filters.iter().map(String::as_str).collect();
     let judged = |name, options: &[&str]| {
@@ -300,15 +308,36 @@ fn programs_on(cache: &Cache, dir: &Path, kernel: &Kernel, filters: &[String]) -
         Ok(Case::suite(name, cases))
     };
     let again = ["--again", "steps", "--packets"];
-    let suite = vec![
-        runs,
-        judged("traces", &[])?,
-        judged("traces by steps alone", &again[..2])?,
-        judged("packets by steps alone", &again)?,
-    ];
+    suite.push(judged("traces", &[])?);
+    suite.push(judged("traces by steps alone", &again[..2])?);
+    suite.push(judged("packets by steps alone", &again)?);
     let suite = Case::suite("programs", suite);
     progress.end(&suite.counts().summary());
     Ok(suite)
+}
+
+/// A guest with the programs, and what runs and records them.
+fn guest<'a>(
+    kernel: &'a Kernel,
+    modules: &[PathBuf],
+    tools: &[(String, PathBuf)],
+    programs: &[PathBuf],
+) -> Result<Guest<'a>> {
+    let mut guest = Guest::new(kernel, modules)?
+        // perf has no text of another kernel's vDSO.
+        .append("vdso=0 vdso32=0 vsyscall=xonly kunit.enable=0")
+        .timeout(Duration::from_secs(5400))
+        .intel();
+    for program in ["perf", "env", "chrt", "luajit"] {
+        guest = guest.installed(&Path::new("/usr/bin").join(program))?;
+    }
+    for (name, path) in tools {
+        guest = guest.program(name, path)?;
+    }
+    for program in programs {
+        guest = guest.installed(program)?;
+    }
+    Ok(guest)
 }
 
 /// Has `auxe2e` decode and compare what was recorded of programs.
@@ -351,6 +380,18 @@ fn refuse_skips(runs: Case, config: &str) -> Case {
         Case::fail(&case.name, &reason).with_log(case.log)
     });
     Case::suite(&runs.name, cases.collect())
+}
+
+/// The files of a folder whose names end so.
+fn files(folder: &Path, end: &str) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).on("read", folder)? {
+        let path = entry.on("read", folder)?.path();
+        if path.extension().is_some_and(|extension| extension == end) {
+            found.push(path);
+        }
+    }
+    Ok(found)
 }
 
 /// Builds the programs that are traced.

@@ -78,6 +78,9 @@ const DOCUMENT: &str = "<!-- SPDX-License-Identifier: GPL-2.0 OR MIT -->\n\n# Th
 page. A row is the last run of a part, with the commit that it ran on.\n\n\
 | part | command | passed | failed | skipped | minutes | commit | result |\n|---|---|---|---|---|---|---|---|\n";
 
+/// The end of a part's row that has not run.
+const NEVER: &str = " | has not run |";
+
 /// Writes the document. A part that has no outcome here keeps its row of the `old` one.
 pub(super) fn document(parts: &[(&str, &str, Option<Outcome>)], old: &str) -> String {
     let mut out = DOCUMENT.to_owned();
@@ -86,9 +89,10 @@ pub(super) fn document(parts: &[(&str, &str, Option<Outcome>)], old: &str) -> St
         // A bar ends a cell.
         let args = args.replace('|', "\\|");
         let Some(outcome) = outcome else {
-            match old.lines().find(|line| line.starts_with(&begin)) {
+            let is_row = |line: &&str| line.starts_with(&begin) && !line.ends_with(NEVER);
+            match old.lines().find(is_row) {
                 Some(row) => out += row,
-                None => out += &format!("{begin} `{args}` | | | | | | has not run |"),
+                None => out += &format!("{begin} `{args}` | | | | |{NEVER}"),
             }
             out.push('\n');
             continue;
@@ -98,7 +102,11 @@ pub(super) fn document(parts: &[(&str, &str, Option<Outcome>)], old: &str) -> St
             |c| format!("{} | {} | {}", c.passed, c.failed, c.skipped),
         );
         let minutes = outcome.seconds.div_ceil(60);
-        let word = if outcome.good { "passed" } else { "failed" };
+        let mut word = if outcome.good { "passed" } else { "failed" }.to_owned();
+        if outcome.cases.is_empty() {
+            let said = outcome.said.trim_start_matches("# ").replace('|', "\\|");
+            word = format!("{word}: {said}");
+        }
         // Writing to a String cannot fail.
         let _ = writeln!(
             out,
@@ -227,5 +235,12 @@ mod tests {
         assert!(two.ends_with("has not run |"), "{two}");
         assert_eq!(document(&parts(None), &first), first);
         assert_ne!(document(&parts(Some(outcome(true))), &first), first);
+        let said = Outcome {
+            said: "# 7 steps | as foreseen".to_owned(),
+            cases: Vec::new(),
+            ..outcome(true)
+        };
+        let row = "passed: 7 steps \\| as foreseen |\n";
+        assert!(document(&parts(Some(said)), &first).contains(row));
     }
 }

@@ -20,7 +20,7 @@ use rustix::thread::{sched_setaffinity, CpuSet};
 use super::decoders::offset;
 use super::{
     Expect::{Losses, Visits, Writes, X32},
-    Outcome, Program, Way, CODE, HELD,
+    Outcome, Program, Runs, Way, CODE, HELD,
 };
 use crate::events::probe::PATIENCE;
 use crate::module;
@@ -40,17 +40,18 @@ static TRACED: RwLock<()> = RwLock::new(());
 /// Held while a program goes before all other tasks, of the kernel too: they need the other CPU.
 static FIRST: Mutex<()> = Mutex::new(());
 
-/// Has `runs` run each program, two at a time, with a driver loaded.
+/// Has `runs` run each program, two at a time, with the driver loaded, if there is one.
 pub(super) fn all(
-    way: Option<Way>,
+    driver: Option<(&str, &[&str])>,
     chosen: impl Iterator<Item = &'static Program> + Send,
     runs: &(impl Fn(&Program) + Sync),
 ) -> Result<()> {
-    let (driver, parameters) = Way::driver(way);
-    module::load("rust_perf")?;
-    module::load("rust_stepping")?;
-    let file = format!("/modules/{driver}.ko");
-    module::tool("insmod", &[&[file.as_str()], parameters].concat())?;
+    if let Some((driver, parameters)) = driver {
+        module::load("rust_perf")?;
+        module::load("rust_stepping")?;
+        let file = format!("/modules/{driver}.ko");
+        module::tool("insmod", &[&[file.as_str()], parameters].concat())?;
+    }
     fs::write("/proc/sys/kernel/randomize_va_space", "0")
         .context("cannot turn randomisation off")?;
     same_digits()?;
@@ -78,7 +79,10 @@ pub(super) fn all(
                 Err(_) => bail!("a thread died"),
             })
     })?;
-    module::unload(driver).context("a reference to the driver is left")
+    match driver {
+        Some((driver, _)) => module::unload(driver).context("a reference to the driver is left"),
+        None => Ok(()),
+    }
 }
 
 /// Lets a task of the highest priority have its CPU for as long as it wants.
@@ -111,8 +115,8 @@ fn same_digits() -> Result<()> {
     }
 }
 
-/// All runs of a program; each must end as the untraced one.
-pub(super) fn runs(programs: &Path, program: &Program) -> Result<Outcome> {
+/// Those runs of a program; each must end as the untraced one.
+pub(super) fn runs(programs: &Path, program: &Program, which: &Runs) -> Result<Outcome> {
     let path = programs.join(program.name);
     let path = path.to_str().context("no plain path")?;
     let name = program.name;
@@ -159,24 +163,21 @@ pub(super) fn runs(programs: &Path, program: &Program) -> Result<Outcome> {
         "PATH=/bin",
     ];
     let mut note = String::new();
-    let rival = (name == "vsyscalls").then(Rival::start);
-    let start = Instant::now();
-    let probes = match name {
-        "probed" => Some(Probes::put(path)?),
-        _ => None,
-    };
-    let (asked, seen) = match program.expect {
-        Losses => {
-            let _alone = TRACED.write();
-            held(&by_auxrec(program, None, &data), &command)?
+    let (mut runs, mut probes) = (Vec::new(), None);
+    let asked = match which {
+        Runs::All | Runs::Traced => {
+            let traced = traced(program, path, &data, &command)?;
+            runs.push(("auxrec", traced.time, traced.seen));
+            probes = traced.probes;
+            traced.asked
         }
-        _ => {
-            let _others = TRACED.read();
-            (String::new(), recorded(program, None, &data, &command)?)
+        Runs::Stepped(folder) if matches!(program.expect, Losses) => {
+            let path = folder.join(format!("{name}.asked"));
+            let asked = fs::read_to_string(&path);
+            asked.with_context(|| format!("cannot read {}", path.display()))?
         }
+        Runs::Stepped(_) => String::new(),
     };
-    drop(rival);
-    let mut runs = vec![("auxrec", start.elapsed(), seen)];
     let alone = output(&[], &command, &asked)?;
     if name == "stress" {
         let said = String::from_utf8_lossy(&alone.stdout);
@@ -190,11 +191,14 @@ pub(super) fn runs(programs: &Path, program: &Program) -> Result<Outcome> {
         fs::write(format!("/out/{name}.out"), &runs[0].2.stdout)
             .context("cannot keep its output")?;
     }
+    if let (Losses, Runs::Traced) = (&program.expect, which) {
+        fs::write(format!("/out/{name}.asked"), &asked).context("cannot keep what it was asked")?;
+    }
     let mut more = Vec::new();
-    if program.is_stepped() {
+    if program.is_stepped() && which.steps() {
         more.push(("steptrace", by_steptrace));
     }
-    if program.perf {
+    if program.perf && which.traces() {
         more.push(("perf", by_perf));
     }
     for (tracer, arguments) in more {
@@ -221,6 +225,9 @@ pub(super) fn runs(programs: &Path, program: &Program) -> Result<Outcome> {
             String::from_utf8_lossy(&seen.stderr),
         );
     }
+    if !which.traces() {
+        return Ok(Outcome::Good(format!("{note}{}", alone.status)));
+    }
     if name == "generated" {
         fs::copy(CODE, "/out/generated.code").context("cannot keep the code")?;
     }
@@ -232,6 +239,41 @@ pub(super) fn runs(programs: &Path, program: &Program) -> Result<Outcome> {
         }
     }
     Ok(Outcome::Good(format!("{note}{}", alone.status)))
+}
+
+/// A run that was traced.
+struct Traced {
+    /// What the program was asked.
+    asked: String,
+    seen: Output,
+    time: Duration,
+    probes: Option<Probes>,
+}
+
+/// Has `auxrec` record a program, with what it needs beside it.
+fn traced(program: &Program, path: &str, data: &str, command: &[&str]) -> Result<Traced> {
+    let _rival = (program.name == "vsyscalls").then(Rival::start);
+    let start = Instant::now();
+    let probes = match program.name {
+        "probed" => Some(Probes::put(path)?),
+        _ => None,
+    };
+    let (asked, seen) = match program.expect {
+        Losses => {
+            let _alone = TRACED.write();
+            held(&by_auxrec(program, None, data), command)?
+        }
+        _ => {
+            let _others = TRACED.read();
+            (String::new(), recorded(program, None, data, command)?)
+        }
+    };
+    Ok(Traced {
+        asked,
+        seen,
+        time: start.elapsed(),
+        probes,
+    })
 }
 
 /// Has `auxrec` record a program into a file.
