@@ -4,9 +4,10 @@
 
 use std::fmt;
 
-use anyhow::{Error, Result};
+use anyhow::Result;
 
 use crate::pmu::{Place, Pmu};
+use crate::skip::skip;
 
 mod control;
 mod end;
@@ -119,23 +120,6 @@ pub fn all() -> Vec<Case> {
     .into_iter()
     .flatten()
     .collect()
-}
-
-/// Why a case says nothing of this PMU or this machine.
-#[derive(Debug)]
-pub struct Skip(String);
-
-impl fmt::Display for Skip {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Skip {}
-
-/// A case that says nothing.
-pub fn skip(why: impl Into<String>) -> Error {
-    Skip(why.into()).into()
 }
 
 /// That the kernel is at least this version.

@@ -9,6 +9,7 @@ mod child;
 mod model;
 mod op;
 mod play;
+mod times;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -24,7 +25,9 @@ pub use child::obey;
 use model::{Model, Unit};
 use op::Op;
 use play::Play;
+use times::Times;
 
+use crate::discover;
 use crate::kernel::Watch;
 use crate::module::Module;
 use crate::pmu::{Place, Pmu};
@@ -63,14 +66,14 @@ const LONGEST: usize = 80;
 
 /// A PMU. A unit of all CPUs goes to CPU 0, which no program takes off the system: from another one it would move on the way.
 fn settled(name: &str) -> Result<Pmu> {
-    let pmu = Pmu::named(name)?;
+    let pmu = discover::named(name)?;
     let Some(home) = pmu.home.filter(|home| *home != 0) else {
         return Ok(pmu);
     };
     let cpu = usize::try_from(home)?;
     play::online_is(cpu, false).with_context(|| format!("taking CPU {cpu} off"))?;
     play::online_is(cpu, true)?;
-    let pmu = Pmu::named(name)?;
+    let pmu = discover::named(name)?;
     ensure!(
         pmu.home == Some(0),
         "the events of {name} do not leave CPU {cpu}"
@@ -82,7 +85,7 @@ fn settled(name: &str) -> Result<Pmu> {
 pub fn run(args: &Args) -> Result<ExitCode> {
     crate::rig::set_patience(args.patience);
     let names = match args.pmus.as_slice() {
-        [] => crate::pmu::all().into_iter().map(|pmu| pmu.name).collect(),
+        [] => discover::all().into_iter().map(|pmu| pmu.name).collect(),
         named => named.to_vec(),
     };
     let pmus: Vec<_> = names
@@ -133,7 +136,12 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         seed = seed.wrapping_add(1);
     }
     let count = seed.wrapping_sub(first);
-    println!("# {done} steps of {count} programs, from seed {first} on: as foreseen");
+    println!(
+        "# {}",
+        fuzzer.times.to_string().trim_end().replace('\n', "\n# ")
+    );
+    let calls = fuzzer.calls;
+    println!("# {calls} system calls, {done} steps of {count} programs, from seed {first} on: as foreseen");
     Ok(ExitCode::SUCCESS)
 }
 
@@ -173,6 +181,8 @@ struct Fuzzer<'a> {
     /// Their drivers.
     modules: Vec<Option<Module>>,
     watch: Watch,
+    times: Times,
+    calls: u64,
     /// Of the program that is executed.
     seed: Arc<AtomicU64>,
     /// Programs that were executed.
@@ -192,6 +202,8 @@ impl<'a> Fuzzer<'a> {
             pmus,
             modules: pmus.iter().map(module).collect(),
             watch: Watch::begin(),
+            times: Times::default(),
+            calls: 0,
             seed: Arc::default(),
             count: Arc::default(),
         };
@@ -319,15 +331,18 @@ impl<'a> Fuzzer<'a> {
             before.push((module.references()?, module));
         }
         let mut play = Play::new(self.pmus, &self.modules, Model::new(units, cpus(), hotplug));
-        let played = play.run(program);
+        let played = play.run(program, &mut self.times);
+        self.calls += play.calls();
         drop(play);
         crate::rig::unpin()?;
         let complaints = self.watch.complaints();
         if complaints.is_empty() {
             let done = played?;
+            let begin = Instant::now();
             for (before, module) in before {
                 module.returns_to(before)?;
             }
+            self.times.add("references".to_owned(), begin);
             return Ok(done);
         }
         Err(anyhow!("the kernel says: {}", complaints.join("\n")))

@@ -10,7 +10,8 @@
 //! mappings and sysfs show. A [case](cases::Case) names the lines of the kernel whose rule it shows. Where the trace is known,
 //! a [stream](stream::Stream) reads it, and each byte must be right; elsewhere it is bytes.
 //!
-//! - [`pmu`]: what a PMU can do, found by trying.
+//! - [`discover`]: finds PMUs, and what each can do, by trying.
+//! - [`pmu`]: a PMU, and opening its events.
 //! - [`rig`]: an event with its rings, and the work that it traces.
 //! - [`records`]: the records of a data ring, and the [ledger](records::Ledger) of the AUX area that they must add up to.
 //! - [`cases`]: what is demanded.
@@ -20,6 +21,7 @@
 //! The result is KTAP: a subtest for each PMU.
 
 mod cases;
+mod discover;
 mod fuzz;
 mod kernel;
 mod ktap;
@@ -29,6 +31,7 @@ mod part;
 mod pmu;
 mod records;
 mod rig;
+mod skip;
 mod stream;
 
 use std::process::ExitCode;
@@ -36,11 +39,12 @@ use std::process::ExitCode;
 use anyhow::{bail, Result};
 use clap::{Parser, Subcommand};
 
-use cases::{Case, Skip};
+use cases::Case;
 use kernel::Watch;
 use ktap::Report;
 use memory::Memory;
 use pmu::Pmu;
+use skip::Skip;
 
 /// Proves that perf PMUs with AUX areas keep perf's contract, and reports in KTAP.
 #[derive(Parser, Debug)]
@@ -102,7 +106,7 @@ fn main() -> ExitCode {
 const NOTHING: u8 = 4;
 
 fn pmus() -> Result<ExitCode> {
-    let found = pmu::all();
+    let found = discover::all();
     for pmu in &found {
         println!("{pmu}");
     }
@@ -119,10 +123,10 @@ fn none(found: &[Pmu]) -> Option<ExitCode> {
 fn run(args: &Args) -> Result<ExitCode> {
     rig::set_patience(args.patience);
     let mut chosen = match args.pmus.as_slice() {
-        [] => pmu::all(),
+        [] => discover::all(),
         named => named
             .iter()
-            .map(|name| Pmu::named(name))
+            .map(|name| discover::named(name))
             .collect::<Result<_>>()?,
     };
     if let Some(code) = none(&chosen) {

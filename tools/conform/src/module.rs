@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Context, Result};
 
-use crate::cases::skip;
 use crate::pmu::Pmu;
 use crate::rig::patience;
+use crate::skip::skip;
 
 /// The module of a driver, found by its references: sysfs does not tell which it is.
 #[derive(Debug)]

@@ -204,6 +204,15 @@ pub enum At {
     Longer,
 }
 
+impl Op {
+    /// Its name, without what it is done to.
+    pub fn name(&self) -> String {
+        let text = self.to_string();
+        let name = text.split('"').nth(1);
+        name.unwrap_or_default().to_owned()
+    }
+}
+
 impl fmt::Display for Op {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = serde_json::to_string(self).map_err(|_| fmt::Error)?;
@@ -214,7 +223,7 @@ impl fmt::Display for Op {
 /// A program for so many PMUs, of up to so many steps and stretches of steps that belong together.
 pub fn program(units: usize, stretches: usize) -> impl Strategy<Value = Vec<Op>> {
     let stretch = prop_oneof![
-        9 => op(units).prop_map(|op| vec![op]),
+        19 => op(units).prop_map(|op| vec![op]),
         1 => traced(units),
     ];
     proptest::collection::vec(stretch, 1..=stretches).prop_map(|stretches| stretches.concat())
@@ -356,7 +365,7 @@ fn op(units: usize) -> impl Strategy<Value = Op> {
         5 => race,
         14 => slot().prop_map(Op::Enable),
         8 => slot().prop_map(Op::Disable),
-        3 => (slot(), 1..40_u32).prop_map(|(slot, times)| Op::Toggle { slot, times }),
+        3 => (slot(), 1..20_u32).prop_map(|(slot, times)| Op::Toggle { slot, times }),
         6 => prop_oneof![
             slot().prop_map(Op::Reset),
             slot().prop_map(Op::Refresh),
@@ -368,8 +377,8 @@ fn op(units: usize) -> impl Strategy<Value = Op> {
         6 => slot().prop_map(Op::Count),
         6 => slot().prop_map(Op::Poll),
         10 => slot().prop_map(Op::Follow),
-        6 => slot().prop_map(Op::Trace),
-        3 => slot().prop_map(Op::Fill),
+        3 => slot().prop_map(Op::Trace),
+        1 => slot().prop_map(Op::Fill),
         1 => (slot(), tail).prop_map(|(slot, value)| Op::Tail { slot, value }),
         8 => (1..8_u32).prop_map(Op::Work),
         3 => cpu().prop_map(Op::Move),
@@ -380,7 +389,7 @@ fn op(units: usize) -> impl Strategy<Value = Op> {
         1 => child().prop_map(Op::Kill),
         1 => child().prop_map(Op::Freeze),
         1 => child().prop_map(Op::Thaw),
-        2 => (0..units).prop_map(Op::Unload),
+        1 => (0..units).prop_map(Op::Unload),
         1 => (1..CPUS, prop::bool::weighted(0.6)).prop_map(|(cpu, online)| Op::Online { cpu, online }),
     ]
 }

@@ -14,7 +14,8 @@ mod rings;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
 
 use anyhow::{anyhow, bail, ensure, Context, Result};
 use auxrec::sys::{page_size, Event, Field, Mapping};
@@ -27,6 +28,7 @@ use rustix::thread::{sched_getaffinity, sched_setaffinity};
 use super::child::Child;
 use super::model::{Model, Outcome};
 use super::op::{At, MapAux, OnExec, Op, Open, Whom, CHILDREN, SLOTS};
+use super::times::Times;
 use crate::module::Module;
 use crate::pmu::Pmu;
 use crate::records::Ledger;
@@ -43,6 +45,8 @@ pub struct Play<'a> {
     children: [Option<Child>; CHILDREN],
     /// CPUs that are off.
     off: BTreeSet<usize>,
+    /// System calls about events, tasks, CPUs and drivers.
+    calls: AtomicU64,
 }
 
 /// An event. Unmapped before it is closed, as the fields are.
@@ -85,11 +89,21 @@ impl<'a> Play<'a> {
             rings: BTreeMap::new(),
             children: [const { None }; CHILDREN],
             off: BTreeSet::new(),
+            calls: AtomicU64::new(0),
         }
     }
 
+    /// How many of the system calls that programs are made of it has executed.
+    pub fn calls(&self) -> u64 {
+        self.calls.load(Ordering::Relaxed)
+    }
+
+    fn called(&self, times: u64) {
+        self.calls.fetch_add(times, Ordering::Relaxed);
+    }
+
     /// Executes it; how many steps did something.
-    pub fn run(&mut self, program: &[Op]) -> Result<u64> {
+    pub fn run(&mut self, program: &[Op], times: &mut Times) -> Result<u64> {
         let mut done = 0;
         for (number, op) in program.iter().enumerate() {
             let foreseen = self.model.step(op);
@@ -98,7 +112,11 @@ impl<'a> Play<'a> {
             }
             done += 1;
             let step = || format!("step {number}, {op}");
+            let (begin, before) = (Instant::now(), self.calls());
             let seen = self.does(op).with_context(step)?;
+            if self.calls() == before {
+                self.called(1);
+            }
             match (&foreseen, seen) {
                 (Outcome::Done, Ok(())) => {}
                 (Outcome::Fails(right), Err(error)) if is_one(right, &error) => {}
@@ -112,8 +130,11 @@ impl<'a> Play<'a> {
                 (Outcome::Nothing, Ok(())) => {}
             }
             self.still().with_context(step)?;
+            times.add(op.name(), begin);
         }
+        let begin = Instant::now();
         self.ends().context("at the end")?;
+        times.add("end".to_owned(), begin);
         Ok(done)
     }
 
@@ -143,6 +164,7 @@ impl<'a> Play<'a> {
             Op::Disable(slot) => return self.with(*slot, Event::disable),
             Op::Toggle { slot, times } => {
                 self.moves();
+                self.called(2 * u64::from(*times) - 1);
                 return self.with(*slot, |event| {
                     for _ in 0..*times {
                         event.enable()?;
@@ -238,6 +260,7 @@ impl<'a> Play<'a> {
         call: impl FnOnce(&Event) -> io::Result<()>,
     ) -> Result<io::Result<()>> {
         let event = self.slots.get(slot).and_then(|slot| slot.event.as_ref());
+        self.called(1);
         Ok(call(event.context("the event is not open")?))
     }
 
@@ -246,13 +269,14 @@ impl<'a> Play<'a> {
         self.moves();
         let event = self.slots.get(slot).and_then(|slot| slot.event.as_ref());
         let event = event.context("the event is not open")?.try_clone()?;
-        let done = AtomicBool::new(false);
-        std::thread::scope(|scope| {
+        let (done, calls) = (AtomicBool::new(false), AtomicU64::new(0));
+        let seen = std::thread::scope(|scope| {
             let other = rig::beside(scope, || -> Result<()> {
                 rig::unpin()?;
                 loop {
                     event.enable()?;
                     event.disable()?;
+                    calls.fetch_add(2, Ordering::Relaxed);
                     if done.load(Ordering::Relaxed) {
                         return Ok(());
                     }
@@ -263,7 +287,9 @@ impl<'a> Play<'a> {
             let other = other.join().map_err(|_| anyhow!("a thread has panicked"))?;
             other.context("a thread that enables and disables it")?;
             seen
-        })
+        });
+        self.called(calls.into_inner() + 1);
+        seen
     }
 
     fn child(&mut self, child: usize) -> Result<&mut Option<Child>> {

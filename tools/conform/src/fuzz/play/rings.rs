@@ -10,7 +10,7 @@ use anyhow::{ensure, Context, Result};
 use auxrec::sys::{Event, Field};
 
 use super::Play;
-use crate::fuzz::model::Outcome;
+use crate::fuzz::model::{Area, Outcome};
 use crate::fuzz::op::{Op, CHILDREN, SLOTS};
 use crate::records;
 use crate::rig::{self, bytes, patience, pin, work};
@@ -131,7 +131,9 @@ impl Play<'_> {
         let commits = unit
             .and_then(|unit| self.pmus.get(unit))
             .is_some_and(|pmu| pmu.commits);
-        let overwrite = self.model.area(buffer).is_none_or(|area| area.overwrite);
+        // In linear mode a driver makes trace visible at the watermark, which is half of the area.
+        let waits = |area: Area| commits && !area.overwrite && area.pages <= 16;
+        let waits = self.model.area(buffer).is_some_and(waits);
         if let Some(cpu) = self.model.cpu(slot) {
             pin(u32::try_from(cpu)?)?;
         }
@@ -146,7 +148,7 @@ impl Play<'_> {
         let end = Instant::now() + patience();
         while head(self) == before {
             work();
-            if !commits || overwrite {
+            if !waits {
                 self.with(slot, Event::disable)??;
                 self.with(slot, Event::enable)??;
             }
