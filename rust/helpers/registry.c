@@ -80,7 +80,7 @@ void rust_perf_registry_del(struct rust_perf_registration *registration)
 	mutex_unlock(&registrations_lock);
 }
 
-/* Whether the caller, and nobody else, is to end the registration. */
+/* Whether the caller is the one that ends the registration. */
 bool rust_perf_registration_claim(struct rust_perf_registration *registration)
 {
 	return !atomic_xchg(&registration->ending, 1);

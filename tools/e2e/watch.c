@@ -87,7 +87,7 @@ static int has_other_call(void)
 
 static int other;
 
-/* From now on the kernel refuses getppid(), before it tells anybody of the call; or has no seccomp. */
+/* From now on the kernel refuses getppid(), before any tracer sees the call; or has no seccomp. */
 static void refuse(void)
 {
 	struct sock_filter code[] = {

@@ -36,7 +36,7 @@ int main(void)
 		raise(SIGSTOP);
 		for (int i = 0; i < 20; i++)
 			step();
-		/* From here on nobody steps it. */
+		/* From here on no debugger steps it. */
 		raise(SIGSTOP);
 		_exit(0);
 	}

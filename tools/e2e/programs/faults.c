@@ -114,7 +114,7 @@ int main(void)
 	stack.ss_sp = mmap(NULL, stack.ss_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (pages == MAP_FAILED || stack.ss_sp == MAP_FAILED || sigaltstack(&stack, NULL))
 		return 2;
-	/* `ret`, should anybody execute it. */
+	/* `ret`, if it is executed. */
 	memset(pages, 0xc3, 3 * PAGE);
 	mprotect(pages + PAGE, PAGE, PROT_NONE);
 	mprotect(pages + 2 * PAGE, PAGE, PROT_READ);

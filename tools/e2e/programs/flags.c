@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-/* Reads its own flags in all ways: nobody may see TF there who did not set it. */
+/* Reads its own flags in all ways: a program that did not set TF does not see it. */
 #include <signal.h>
 #include <stdio.h>
 #include <sys/syscall.h>

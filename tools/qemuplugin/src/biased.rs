@@ -2,7 +2,7 @@
 
 //! Values of virtual CPUs, behind locks that cost these next to nothing.
 //!
-//! A virtual CPU takes its lock at each block that it executes, everybody else seldom. So the others pay:
+//! A virtual CPU takes its lock at each block that it executes, all others seldom. So the others pay:
 //! they have the kernel put a full barrier into each thread of the process (`membarrier()`), and the
 //! virtual CPU needs none of its own. Peterson's pair of flags does the rest:
 //!

@@ -14,7 +14,7 @@ use std::process::Command;
 /// Which checks a build makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// As everybody builds.
+    /// As `make` builds by default.
     Plain,
     /// With clippy and the kernel's extra warnings, into a folder of its own: flags that change mean a rebuild.
     Strict,

@@ -141,7 +141,7 @@ impl<'a> Opening<'a> {
             (None, Some(cpu)) => format!("all of CPU {cpu}"),
             (Some(thread), None) => format!("thread {thread}"),
             (Some(thread), Some(cpu)) => format!("thread {thread} on CPU {cpu}"),
-            (None, None) => "nobody".to_owned(),
+            (None, None) => "neither a thread nor a CPU".to_owned(),
         };
         Err(match plan.events.get(number) {
             Some((event, _)) if plan.is_probe(number) => {

@@ -271,8 +271,8 @@ pub(super) fn segments<F: FileHeader<Endian = object::Endianness>>(
         .collect())
 }
 
-/// The content of the regular file `path` below `root`. The name comes from a recording that anybody may have
-/// made.
+/// The content of the regular file `path` below `root`. The name comes from a recording of unknown
+/// origin.
 pub(crate) fn contents(root: &Path, path: &[u8]) -> io::Result<Vec<u8>> {
     let refused = |why: String| io::Error::new(io::ErrorKind::InvalidInput, why);
     // Opens nothing yet: to open a device has effects, and to open a FIFO waits.

@@ -326,7 +326,7 @@ impl Unit {
         match fault.kind {
             Kind::InterruptSpurious => noted.raise = true,
             Kind::DmaStale => {
-                // The page behind may be anybody's.
+                // The page behind may have another owner.
                 let room = usize::try_from(self.last.wrapping_neg() % PAGE).unwrap_or(0);
                 let stale = [0xee; 64];
                 let stale = stale.get(..room).unwrap_or(&stale);

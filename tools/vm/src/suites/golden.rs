@@ -236,7 +236,7 @@ impl Both<'_> {
         recorder
             .arg("record")
             .args(row.args)
-            // So much may be locked by anybody.
+            // Every user may lock so much.
             .args(["-m", "32K,64K", "-o"])
             .arg(&path)
             .args(["--", "/bin/true"]);
