@@ -78,7 +78,7 @@ pub const DEFECTS: [Defect; 24] = [
     defect(
         "ignores_watermark",
         "watermark: a quarter of the area, records are no longer",
-        "ignores it",
+        "ignores the watermark",
     ),
     defect(
         "pause_ignored",
