@@ -140,8 +140,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         "# {}",
         fuzzer.times.to_string().trim_end().replace('\n', "\n# ")
     );
-    let calls = fuzzer.calls;
-    println!("# {calls} system calls, {done} steps of {count} programs, from seed {first} on: as foreseen");
+    let operations = fuzzer.operations;
+    println!("# {operations} operations, {done} steps of {count} programs, from seed {first} on: as foreseen");
     Ok(ExitCode::SUCCESS)
 }
 
@@ -182,7 +182,7 @@ struct Fuzzer<'a> {
     modules: Vec<Option<Module>>,
     watch: Watch,
     times: Times,
-    calls: u64,
+    operations: u64,
     /// Of the program that is executed.
     seed: Arc<AtomicU64>,
     /// Programs that were executed.
@@ -203,7 +203,7 @@ impl<'a> Fuzzer<'a> {
             modules: pmus.iter().map(module).collect(),
             watch: Watch::begin(),
             times: Times::default(),
-            calls: 0,
+            operations: 0,
             seed: Arc::default(),
             count: Arc::default(),
         };
@@ -332,7 +332,7 @@ impl<'a> Fuzzer<'a> {
         }
         let mut play = Play::new(self.pmus, &self.modules, Model::new(units, cpus(), hotplug));
         let played = play.run(program, &mut self.times);
-        self.calls += play.calls();
+        self.operations += play.operations();
         drop(play);
         crate::rig::unpin()?;
         let complaints = self.watch.complaints();

@@ -82,12 +82,13 @@ fn rig(pmu: &Pmu, part: usize) -> Result<(Rig, u64)> {
     Ok((rig, watermark))
 }
 
-/// How often an area is filled until no record is too long. The interrupt of a unit that goes on writing may be late.
+/// How often an area is filled at most, until no record of it is too long. A unit goes on writing until its interrupt is taken, which is
+/// late on a busy machine.
 const ATTEMPTS: usize = 10;
 
 fn length(pmu: &Pmu, part: usize) -> Result<String> {
     let mut seen = Vec::new();
-    while seen.len() < ATTEMPTS {
+    for _ in 0..ATTEMPTS {
         let (mut rig, watermark) = rig(pmu, part)?;
         rig.event.enable()?;
         rig.overflows()?;
@@ -100,7 +101,7 @@ fn length(pmu: &Pmu, part: usize) -> Result<String> {
         }
         seen.push(longest);
     }
-    bail!("the longest records have {seen:?} bytes, and may have half more than 1/{part} of the area: the driver ignores the watermark")
+    bail!("in {ATTEMPTS} runs the longest records have {seen:?} bytes, and the watermark is 1/{part} of the area: the driver ignores the watermark")
 }
 
 fn wakes(pmu: &Pmu, part: usize) -> Result<String> {

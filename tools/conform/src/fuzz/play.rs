@@ -45,8 +45,8 @@ pub struct Play<'a> {
     children: [Option<Child>; CHILDREN],
     /// CPUs that are off.
     off: BTreeSet<usize>,
-    /// System calls about events, tasks, CPUs and drivers.
-    calls: AtomicU64,
+    /// Steps, and of a step that repeats a call each call.
+    operations: AtomicU64,
 }
 
 /// An event. Unmapped before it is closed, as the fields are.
@@ -89,17 +89,17 @@ impl<'a> Play<'a> {
             rings: BTreeMap::new(),
             children: [const { None }; CHILDREN],
             off: BTreeSet::new(),
-            calls: AtomicU64::new(0),
+            operations: AtomicU64::new(0),
         }
     }
 
-    /// How many of the system calls that programs are made of it has executed.
-    pub fn calls(&self) -> u64 {
-        self.calls.load(Ordering::Relaxed)
+    /// How many steps it has executed. A step that repeats a call counts as often as it has called.
+    pub fn operations(&self) -> u64 {
+        self.operations.load(Ordering::Relaxed)
     }
 
-    fn called(&self, times: u64) {
-        self.calls.fetch_add(times, Ordering::Relaxed);
+    fn counts(&self, times: u64) {
+        self.operations.fetch_add(times, Ordering::Relaxed);
     }
 
     /// Executes it; how many steps did something.
@@ -112,10 +112,10 @@ impl<'a> Play<'a> {
             }
             done += 1;
             let step = || format!("step {number}, {op}");
-            let (begin, before) = (Instant::now(), self.calls());
+            let (begin, before) = (Instant::now(), self.operations());
             let seen = self.does(op).with_context(step)?;
-            if self.calls() == before {
-                self.called(1);
+            if self.operations() == before {
+                self.counts(1);
             }
             match (&foreseen, seen) {
                 (Outcome::Done, Ok(())) => {}
@@ -164,7 +164,7 @@ impl<'a> Play<'a> {
             Op::Disable(slot) => return self.with(*slot, Event::disable),
             Op::Toggle { slot, times } => {
                 self.moves();
-                self.called(2 * u64::from(*times) - 1);
+                self.counts((2 * u64::from(*times)).saturating_sub(1));
                 return self.with(*slot, |event| {
                     for _ in 0..*times {
                         event.enable()?;
@@ -260,7 +260,7 @@ impl<'a> Play<'a> {
         call: impl FnOnce(&Event) -> io::Result<()>,
     ) -> Result<io::Result<()>> {
         let event = self.slots.get(slot).and_then(|slot| slot.event.as_ref());
-        self.called(1);
+        self.counts(1);
         Ok(call(event.context("the event is not open")?))
     }
 
@@ -288,7 +288,7 @@ impl<'a> Play<'a> {
             other.context("a thread that enables and disables it")?;
             seen
         });
-        self.called(calls.into_inner() + 1);
+        self.counts(calls.into_inner() + 1);
         seen
     }
 

@@ -37,8 +37,8 @@ pub enum Part {
         /// In this way, after the same without this.
         #[arg(long)]
         again: Option<Way>,
-        /// Do not step the programs: another kernel has logs of them.
-        #[arg(long)]
+        /// Do not step the programs: another kernel does, and makes the logs.
+        #[arg(long, conflicts_with = "again")]
         traced: bool,
         /// Step the programs, and trace none. In this folder is what they were asked where they were traced.
         #[arg(long, conflicts_with_all = ["again", "traced"], value_name = "FOLDER")]
@@ -99,6 +99,7 @@ impl fmt::Display for Way {
 
 /// Which runs of a program there are.
 enum Runs {
+    /// Those that are traced, and one that is stepped.
     All,
     /// All but the one that is stepped.
     Traced,

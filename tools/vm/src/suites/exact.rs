@@ -70,8 +70,8 @@ const NEEDS: [(&str, &str); 2] = [
     ("x32", "CONFIG_X86_X32_ABI"),
 ];
 
-/// Records and compares the programs whose names contain one of `filters`, all if one is `soft_pt`, and the kernels. `stock`: the kernel that the trace unit's
-/// driver runs on, as perf needs its `/proc/kcore`.
+/// Records and compares the programs whose names contain one of `filters`, all if one is `soft_pt`, and the kernels. `stock`: the kernel
+/// that the trace unit's driver runs on, as perf needs its `/proc/kcore`.
 ///
 /// # Errors
 ///
