@@ -12,6 +12,7 @@ use auxrec::sys::{page_size, Event, Field, Mapping};
 use perfdata::{Attr, Flags, Read, SampleType};
 
 use crate::module;
+use crate::wait::PATIENCE;
 
 /// An attack and its name.
 pub struct Attack {
@@ -148,9 +149,6 @@ impl Victim {
         Ok(())
     }
 }
-
-/// A time limit that only a defect exceeds, even on a busy machine.
-pub const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Maps an event's control page and data ring.
 pub fn base(event: impl AsFd) -> std::io::Result<Mapping> {

@@ -16,9 +16,10 @@ use auxrec::sys::{page_size, Event, Field};
 use perfdata::{Attr, Flags, Read};
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 
-use crate::attack::{aux, base, get, random, set, sleep, Attack, Victim, PATIENCE};
+use crate::attack::{aux, base, get, random, set, sleep, Attack, Victim};
 use crate::ktap::Skip;
 use crate::module;
+use crate::wait::{wait_for, PATIENCE};
 
 /// The cases.
 pub const ALL: [Attack; 6] = [
@@ -201,7 +202,7 @@ impl Traced {
 
     fn until(&mut self, bytes: u64, enables: bool) -> Result<()> {
         let wanted = self.next + bytes;
-        let end = Instant::now() + PATIENCE * 4;
+        let end = Instant::now() + PATIENCE;
         while self.next < wanted {
             self.look()?;
             if enables {
@@ -212,7 +213,7 @@ impl Traced {
                 Instant::now() < end,
                 "{} of {wanted} bytes in {} s",
                 self.next,
-                PATIENCE.as_secs() * 4
+                PATIENCE.as_secs()
             );
         }
         Ok(())
@@ -316,7 +317,7 @@ fn forwarded() -> Result<String> {
                 .copied()
                 .unwrap_or(0)
         };
-        let end = Instant::now() + PATIENCE * 4;
+        let end = Instant::now() + PATIENCE;
         write(affinity_path()?, &other.to_string())?;
         loop {
             traced.more(4096)?;
@@ -500,16 +501,12 @@ impl Monitor {
 
 /// Waits for the PMU to come or to go.
 fn wait_for_pmu(there: bool) -> Result<()> {
-    let end = Instant::now() + PATIENCE * 4;
-    while Path::new(PMU).exists() != there {
-        ensure!(
-            Instant::now() < end,
-            "the PMU is{} there",
-            if there { " not" } else { " still" }
-        );
-        sleep(20);
-    }
-    Ok(())
+    let what = if there {
+        "registering"
+    } else {
+        "unregistering"
+    };
+    wait_for(what, || Ok(Path::new(PMU).exists() == there))
 }
 
 /// QEMU unplugs the device, and plugs another one in.
@@ -527,7 +524,7 @@ fn unplugged() -> Result<String> {
                 wait_for_pmu(false)
             },
             |_| {
-                let end = Instant::now() + PATIENCE * 4;
+                let end = Instant::now() + PATIENCE;
                 let mut monitor = Monitor::open()?;
                 // Until the one before is gone.
                 while let Err(error) = monitor.ask(

@@ -24,10 +24,10 @@ use perfdata::Attr;
 
 use crate::attack::{
     attack, aux, base, bytes, offset, pinned, set, sleep, traced, Attack, Victim, DATA_PAGES,
-    PATIENCE,
 };
 use crate::events::siblings;
 use crate::hotplug;
+use crate::wait::PATIENCE;
 use crate::workload::{pin, spin};
 
 /// All attacks.

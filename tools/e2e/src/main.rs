@@ -23,6 +23,7 @@ mod recording;
 mod ring;
 mod soft_pt;
 mod stream;
+mod wait;
 mod workload;
 
 use std::path::PathBuf;

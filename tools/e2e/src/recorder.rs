@@ -20,7 +20,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
 use auxview::trace::Trace;
@@ -37,6 +37,7 @@ use snapshots::{
 
 use crate::recording::{event, released, Seen, PAGE};
 use crate::recording::{Ended, Reader, Recorder, TraceFile};
+use crate::wait::wait_for;
 
 /// What a case does: its name comes in, what was seen goes out.
 pub type Steps = fn(&str) -> Result<String>;
@@ -68,22 +69,12 @@ pub const ALL: [(&str, Steps); 17] = [
     ("what is told of beside the trace", sideband),
 ];
 
-/// Waits for something to come true.
-pub fn wait_for(what: &str, mut is: impl FnMut() -> Result<bool>) -> Result<()> {
-    let end = Instant::now() + Duration::from_secs(30);
-    while !is()? {
-        ensure!(Instant::now() < end, "{what} did not happen in 30 s");
-        thread::sleep(Duration::from_millis(5));
-    }
-    Ok(())
-}
-
 /// All threads of the recorder have the priority that was asked for, and the command has that of its caller.
 fn realtime(case: &str) -> Result<String> {
     let file = TraceFile::new(case);
     let stat = file.path().with_extension("stat");
     let command = format!(
-        "cat /proc/self/stat >{}; exec auxe2e workload spin --ms 60000",
+        "cat /proc/self/stat >{}; exec auxe2e workload spin --ms 600000",
         stat.display()
     );
     let more = ["-r", "7", "-a", "--", "sh", "-c", &command];
@@ -261,14 +252,13 @@ fn commands(name: &str) -> Result<String> {
         commander.answers(1)?;
         commander.ask("disable pattern/rate=512/")?;
         // What is in the rings now comes to the file, and then nothing.
-        thread::sleep(Duration::from_millis(600));
+        let mut before = Vec::new();
+        wait_for("the end of the trace of a disabled event", || {
+            thread::sleep(Duration::from_millis(600));
+            let now = pieces(file.path())?;
+            Ok(now == std::mem::replace(&mut before, now.clone()))
+        })?;
         let at = size(file.path());
-        let before = pieces(file.path())?;
-        thread::sleep(Duration::from_millis(600));
-        ensure!(
-            pieces(file.path())? == before,
-            "trace after it was disabled"
-        );
         commander.ask("enable pattern/rate=512/")?;
         wait_for("trace", || Ok(size(file.path()) > at + 4 * 16 * PAGE))?;
         commander.ask("stop")?;

@@ -16,15 +16,14 @@ use anyhow::{anyhow, bail, ensure, Context, Result};
 use rustix::process::{kill_process, Pid, Signal};
 
 use crate::module;
+use crate::wait::{wait_for, PATIENCE};
 
 pub use seen::Seen;
 
 pub const PAGE: u64 = 4096;
 
-/// A recorder that runs for so long has hung, even on a busy machine without hardware virtualisation.
-fn timeout() -> Duration {
-    Duration::from_secs(if module::is_debug_kernel() { 900 } else { 300 })
-}
+/// A recorder that runs for so long has hung.
+const TIMEOUT: Duration = Duration::from_secs(3 * PATIENCE.as_secs());
 
 /// How fast the recorder reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -168,7 +167,7 @@ impl Recorder {
 
     /// Waits for its end.
     pub fn wait(mut self, reader: Reader) -> Result<Ended> {
-        let end = Instant::now() + timeout();
+        let end = Instant::now() + TIMEOUT;
         let mut errors = self.errors()?;
         // Read as it comes, so that a recorder with much to say does not wait for us.
         let errors = thread::spawn(move || {
@@ -184,7 +183,7 @@ impl Recorder {
                 self.signal(Signal::CONT)?;
                 self.signal(Signal::KILL)?;
                 self.child.wait()?;
-                bail!("auxrec did not end in {} s", timeout().as_secs());
+                bail!("auxrec did not end in {} s", TIMEOUT.as_secs());
             }
             match reader {
                 Reader::KeepsUp => thread::sleep(Duration::from_millis(5)),
@@ -305,17 +304,9 @@ pub fn event(terms: &str, ring: u64) -> Vec<String> {
 
 /// Waits until the module `pattern` has no references: no event and no ring is left.
 pub fn released() -> Result<()> {
-    let end = Instant::now() + Duration::from_secs(5);
-    loop {
-        let references = module::references("pattern")?;
-        if references == 0 {
-            return Ok(());
-        }
-        if Instant::now() > end {
-            bail!("pattern still has {references} references when nothing uses it");
-        }
-        thread::sleep(Duration::from_millis(5));
-    }
+    wait_for("the end of all references to pattern", || {
+        Ok(module::references("pattern")? == 0)
+    })
 }
 
 /// Always the same numbers below others, of no pattern: the generator of Numerical Recipes.

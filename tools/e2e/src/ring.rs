@@ -29,7 +29,8 @@ use tracering::{Bytes, Error, Map, Missed, PageHeader, Reader, Ring, Stream, Tra
 
 use crate::hotplug;
 use crate::ktap::Skip;
-use crate::recorder::{wait_for, Steps};
+use crate::recorder::Steps;
+use crate::wait::wait_for;
 use crate::workload::pin;
 
 /// The cases, by their names.

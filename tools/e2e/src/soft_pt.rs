@@ -31,9 +31,10 @@ use followed::{filters, flamegraph, snapshot, times};
 pub use followed::{place, Followed, PROGRAM};
 pub use runs::times as of_runs;
 
-use crate::events::probe::{Probe, PATIENCE};
+use crate::events::probe::Probe;
 use crate::module;
 use crate::recording::{self, auxrec, Recorder, TraceFile};
+use crate::wait::{wait_for, PATIENCE};
 
 /// A case: its name, and what is done.
 pub type Case = (&'static str, fn() -> Result<String>);
@@ -312,13 +313,10 @@ fn recorder(child: i32, file: &str) -> Result<Recorder> {
     const RECORD: [&str; 6] = ["record", "-q", "-e", "soft_pt/tsc/u", "-m", "16,16"];
     let mut recorder =
         Recorder::spawn(auxrec(RECORD).args(["-o", file, "-p", &child.to_string()]))?;
-    let end = Instant::now() + PATIENCE;
-
-    while std::fs::metadata(file).map_or(0, |file| file.len()) < 32 * 1024 {
-        ensure!(Instant::now() < end, "nothing is recorded");
+    wait_for("trace", || {
         recorder.runs()?;
-        thread::sleep(Duration::from_millis(5));
-    }
+        Ok(std::fs::metadata(file).map_or(0, |file| file.len()) >= 32 * 1024)
+    })?;
     Ok(recorder)
 }
 

@@ -22,7 +22,7 @@ pub struct Args {
     #[arg(long, num_args = 2, value_names = ["FILE", "BYTES"])]
     until: Option<Vec<String>>,
     /// Go on for so long, or, with --until, give up after it.
-    #[arg(long, default_value_t = 30_000, value_name = "MS")]
+    #[arg(long, default_value_t = 600_000, value_name = "MS")]
     ms: u64,
 }
 

@@ -7,7 +7,7 @@
 
 use std::fs;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{ensure, Context, Result};
 use auxrec::pmu::Pmus;
@@ -16,6 +16,7 @@ use perfdata::{Flags, Read};
 use crate::bench::twins::mark;
 use crate::events::probe::{bytes, Probe};
 use crate::module::{self, counter};
+use crate::wait::PATIENCE;
 
 /// A unit, and what its interrupt calls.
 struct Unit {
@@ -64,9 +65,6 @@ const BEGIN: &str = "perf_aux_output_begin";
 
 /// Pages of the AUX area.
 const PAGES: usize = 512;
-
-/// So long the unit may take. The guest's clock counts instructions.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Has each unit restarted so often between two marks; prints its name.
 ///

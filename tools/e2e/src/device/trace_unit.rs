@@ -17,10 +17,11 @@ use crate::attack::{attack, set, unpin, Attack, CPU_CLOCK};
 use crate::device::{without_faults, Named};
 use crate::events::probe::{bytes, Probe};
 use crate::events::sampling;
-use crate::hostile::drivers::{accounted, until, Trace};
+use crate::hostile::drivers::{accounted, Trace};
 use crate::hotplug;
 use crate::ktap::Skip;
 use crate::module::{self, counter};
+use crate::wait::wait_for;
 use crate::workload::{pin, spin};
 
 mod asked;
@@ -191,7 +192,7 @@ fn every_byte() -> Result<String> {
         let mut probe = open(i32::from(cpu), 20, false)?;
         let wanted = 10 * u64::try_from(PAGES * 4096)?;
         probe.event.enable()?;
-        until("the ring goes round", || {
+        wait_for("the ring goes round", || {
             probe.read_records()?;
             probe.read_trace(u64::MAX)?;
             // A full ring has turned it off.
@@ -209,7 +210,7 @@ fn full() -> Result<String> {
     let before = lost()?;
     let mut probe = open(0, 20, false)?;
     probe.event.enable()?;
-    until("the ring is full", || {
+    wait_for("the ring is full", || {
         probe.read_records()?;
         Ok(probe.truncations() != 0)
     })?;
@@ -227,7 +228,7 @@ fn full() -> Result<String> {
 fn overwrite() -> Result<String> {
     let mut probe = open(1, 20, true)?;
     let ring = u64::try_from(PAGES * 4096)?;
-    until("the ring goes round", || {
+    wait_for("the ring goes round", || {
         probe.event.enable()?;
         spin(Duration::from_millis(20));
         probe.event.disable()?;
@@ -266,7 +267,7 @@ fn sampled() -> Result<String> {
     sibling.set_output(&leader)?;
     pin(0)?;
     leader.enable()?;
-    let outcome = until("samples are full of trace", || {
+    let outcome = wait_for("samples are full of trace", || {
         spin(Duration::from_millis(5));
         let samples = sampling::samples(&control)?;
         let full = |sample: &&sampling::Sample| sample.trace.iter().any(|&byte| byte != 0);
@@ -327,7 +328,7 @@ fn forwarded() -> Result<String> {
     let mut probe = open(1, 20, false)?;
     probe.event.enable()?;
     let there = |counts: &[u64]| counts.first().copied().unwrap_or(0);
-    until("the interrupt comes on CPU 0", || {
+    wait_for("the interrupt comes on CPU 0", || {
         probe.read_records()?;
         probe.read_trace(u64::MAX)?;
         probe.event.enable()?;
@@ -345,7 +346,7 @@ fn cpu_goes() -> Result<String> {
     let before = lost()?;
     let mut probe = open(1, 20, false)?;
     probe.event.enable()?;
-    until("there is trace", || {
+    wait_for("there is trace", || {
         probe.read_records()?;
         Ok(probe.read_trace(u64::MAX)? > 0)
     })?;
@@ -396,7 +397,7 @@ fn no_master() -> Result<String> {
     let before = lost()?;
     let mut probe = open(0, 20, false)?;
     command(MEMORY)?;
-    let gap = until("a record tells of a gap", || {
+    let gap = wait_for("a record tells of a gap", || {
         probe.event.enable()?;
         spin(Duration::from_millis(5));
         probe.event.disable()?;

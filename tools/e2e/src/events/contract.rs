@@ -11,12 +11,13 @@ use perfdata::Flags;
 
 use crate::attack::{
     attack, aux, base, beside, bytes, get, records, set, sleep, software, traced, unpin, Attack,
-    Victim, DUMMY, PATIENCE,
+    Victim, DUMMY,
 };
 use crate::events::sampling::faults;
 use crate::hotplug::{switch, ONLINE};
 use crate::ktap::Skip;
 use crate::module::{self, counter};
+use crate::wait::PATIENCE;
 use crate::workload::pin;
 
 /// All cases.
@@ -216,7 +217,7 @@ fn offline() -> Result<u32> {
         bail!(Skip("this kernel cannot take CPU 1 offline"));
     }
     pin(0)?;
-    let end = Instant::now() + 6 * PATIENCE;
+    let end = Instant::now() + PATIENCE;
     for n in 1..=TIMES {
         let victim = Victim::open(&traced("pattern")?, -1, 1, 16)?;
         victim.event.enable()?;

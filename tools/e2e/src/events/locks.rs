@@ -30,7 +30,7 @@ use rustix::time::{
     timerfd_create, timerfd_settime, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags,
 };
 
-use crate::attack::{attack, sleep, software, traced, unpin, Attack, CPU_CLOCK, PATIENCE};
+use crate::attack::{attack, sleep, software, traced, unpin, Attack, CPU_CLOCK};
 use crate::events::probe::Probe;
 use crate::events::sampling::faults;
 use crate::events::siblings::{Setting, PAUSE, RESUME, START_PAUSED};
@@ -38,6 +38,7 @@ use crate::ktap::Skip;
 use crate::module;
 use crate::module::counter;
 use crate::stream;
+use crate::wait::PATIENCE;
 use crate::workload::pin;
 
 /// The cases. The last ones find the lock of the CPU's high resolution timers held.

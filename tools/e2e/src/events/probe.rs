@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::module::counter;
+use crate::wait::PATIENCE;
 use anyhow::{bail, ensure, Context, Result};
 use auxrec::ring::{AuxArea, DataArea, Reader};
 use auxrec::sys::{page_size, Event, Field, Mapping};
@@ -15,9 +16,6 @@ use rustix::event::{poll, PollFd, PollFlags, Timespec};
 
 /// Records of so many bytes find room: the reader of a row may never look at them until the end.
 const DATA_PAGES: usize = 64;
-
-/// No step of a row takes as long, even on a busy machine without hardware virtualisation.
-pub const PATIENCE: Duration = Duration::from_secs(40);
 
 /// Between two looks.
 const PAUSE: Duration = Duration::from_millis(1);

@@ -16,8 +16,9 @@ use anyhow::{bail, ensure, Context, Result};
 use auxrec::sys::{Event, Field};
 use perfdata::Attr;
 
-use crate::attack::{attack, aux, base, get, random, set, sleep, traced, unpin, Attack, PATIENCE};
+use crate::attack::{attack, aux, base, get, random, set, sleep, traced, unpin, Attack};
 use crate::events::probe::Probe;
+use crate::wait::PATIENCE;
 use crate::workload::{pin, spin};
 
 /// The cases.
@@ -113,7 +114,7 @@ fn pending() -> Result<String> {
 
 /// Enables the event after each time that perf has turned it off, and only then; how often.
 fn turn_on_and_on(probe: &mut Probe, tracing: &Tracing, wanted: usize) -> Result<usize> {
-    let end = Instant::now() + 8 * PATIENCE;
+    let end = Instant::now() + PATIENCE;
     tracing.write("trace_marker", ENABLE)?;
     probe.event.enable()?;
     let mut seen = 0;

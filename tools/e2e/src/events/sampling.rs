@@ -16,10 +16,10 @@ use perfdata::{Attr, ReadFormat, SampleType};
 
 use crate::attack::{
     attack, beside, bytes, get, set, sleep, software, traced, unpin, Attack, Victim, CPU_CLOCK,
-    PATIENCE,
 };
 use crate::ktap::Skip;
 use crate::module::counter;
+use crate::wait::PATIENCE;
 use crate::workload::{pin, spin};
 
 /// What there is of it.
@@ -208,7 +208,7 @@ impl Case {
 
         pin(0)?;
         leader.enable()?;
-        let limit = Instant::now() + 6 * PATIENCE;
+        let limit = Instant::now() + PATIENCE;
         let wanted = u64::from(self.size) + 3 * bytes(self.ring);
         let wanted = if self.limit == 0 {
             wanted
@@ -233,7 +233,7 @@ impl Case {
             ensure!(
                 Instant::now() < limit,
                 "only {generated} bytes in {} s",
-                (6 * PATIENCE).as_secs()
+                PATIENCE.as_secs()
             );
         }
         leader.disable()?;

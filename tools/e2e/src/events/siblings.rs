@@ -8,9 +8,8 @@ use anyhow::{ensure, Context, Result};
 use auxrec::sys::Event;
 use perfdata::Attr;
 
-use crate::attack::{
-    beside, random, records, software, traced, unpin, Victim, CPU_CLOCK, PATIENCE,
-};
+use crate::attack::{beside, random, records, software, traced, unpin, Victim, CPU_CLOCK};
+use crate::wait::PATIENCE;
 use crate::workload::{pin, spin};
 
 /// `attr.aux_action`.

@@ -7,18 +7,19 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{bail, ensure, Context, Result};
 use auxrec::sys::Event;
 use perfdata::{Attr, AuxFlags, Flags};
 
-use crate::attack::{attack, sleep, software, traced, unpin, Attack, Victim, CPU_CLOCK};
+use crate::attack::{attack, software, traced, unpin, Attack, Victim, CPU_CLOCK};
 use crate::events::probe::Probe;
 use crate::events::siblings::{PAUSE, RESUME};
 use crate::hotplug;
 use crate::ktap::Skip;
 use crate::module::{self, counter};
+use crate::wait::wait_for;
 use crate::workload::{pin, spin};
 
 /// What perf's records say of the trace of a hostile driver.
@@ -128,9 +129,6 @@ pub const ALL: [Attack; 29] = cases! {
 
 const MODULE: &str = "hostile";
 
-/// Longer than a task takes to unregister a PMU.
-const SOON: Duration = Duration::from_secs(20);
-
 /// Loads the module with one driver, or all; unloads it when `what` is done.
 fn with<T>(number: u8, what: impl FnOnce() -> Result<T>) -> Result<T> {
     let file = format!("/modules/{MODULE}.ko");
@@ -139,7 +137,7 @@ fn with<T>(number: u8, what: impl FnOnce() -> Result<T>) -> Result<T> {
     }
     module::tool("insmod", &[&file, &format!("driver={number}")])?;
     let seen = what();
-    let unused = until("references to the module are gone", || {
+    let unused = wait_for("the end of all references to the module", || {
         Ok(module::references(MODULE)? == 0)
     });
     let unloaded = unused.and_then(|()| module::unload(MODULE));
@@ -147,19 +145,6 @@ fn with<T>(number: u8, what: impl FnOnce() -> Result<T>) -> Result<T> {
     let seen = seen?;
     unloaded.context("something holds the hostile driver")?;
     Ok(seen)
-}
-
-pub fn until(what: &str, mut done: impl FnMut() -> Result<bool>) -> Result<()> {
-    let end = Instant::now() + SOON;
-    while !done()? {
-        ensure!(
-            Instant::now() < end,
-            "not within {} s: {what}",
-            SOON.as_secs()
-        );
-        sleep(5);
-    }
-    Ok(())
 }
 
 fn is_registered(pmu: &str) -> bool {
@@ -205,7 +190,7 @@ impl Driver {
 
         let seen = seen?;
         if self.trace == Trace::Gone {
-            until("the PMU is unregistered", || Ok(!is_registered(self.pmu)))?;
+            wait_for("unregistering", || Ok(!is_registered(self.pmu)))?;
         }
         Ok(format!("{seen}; beside it {bytes} bytes"))
     }
@@ -470,7 +455,7 @@ fn frees_interrupt() -> Result<String> {
 fn frees_in_handler() -> Result<String> {
     let seen = with(19, || {
         ensure!(is_registered(LINE), "the driver found no device");
-        until("the interrupt comes", || Ok(line_interrupts()? == Some(1)))?;
+        wait_for("the interrupt", || Ok(line_interrupts()? == Some(1)))?;
         Ok("an interrupt".to_owned())
     })?;
     ensure!(line_interrupts()?.is_none(), "the interrupt is still there");

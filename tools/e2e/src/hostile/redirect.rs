@@ -9,13 +9,12 @@ use anyhow::{bail, ensure, Context, Result};
 use auxrec::sys::{page_size, Event, Field, Mapping};
 use perfdata::Flags;
 
-use crate::attack::{
-    aux, base, bytes, get, set, sleep, software, traced, unpin, Victim, DUMMY, PATIENCE,
-};
+use crate::attack::{aux, base, bytes, get, set, sleep, software, traced, unpin, Victim, DUMMY};
 use crate::events::probe::Probe;
 use crate::ktap::Skip;
 use crate::module;
 use crate::stream;
+use crate::wait::PATIENCE;
 use crate::workload::{pin, spin};
 
 /// A second PMU with AUX writes to the ring of the first, both redirected to an event without. In turn: what perf says of

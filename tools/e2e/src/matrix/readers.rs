@@ -18,11 +18,12 @@ use rustix::thread::gettid;
 
 use super::row::{Mode, Paused, Reader, Refused, Row, PAUSE, RESUME};
 use crate::attack::{software, CPU_CLOCK};
-use crate::events::probe::{bytes, map, Probe, PATIENCE};
+use crate::events::probe::{bytes, map, Probe};
 use crate::model::{Fault, Setup};
 use crate::module::{self, counter};
 use crate::recording::TraceFile;
 use crate::stream;
+use crate::wait::{wait_for, PATIENCE};
 use crate::workload::{pin, spin};
 
 /// What refused rings would leak together.
@@ -117,12 +118,8 @@ impl Recorder {
             .spawn()
             .context("cannot start a reader")?;
         let child = Self(child);
-        let end = Instant::now() + PATIENCE;
         // It makes its file when it has mapped the ring.
-        while !file.exists() {
-            ensure!(Instant::now() < end, "a reader does not start");
-            thread::sleep(Duration::from_millis(2));
-        }
+        wait_for("mapping", || Ok(file.exists()))?;
         Ok(child)
     }
 }

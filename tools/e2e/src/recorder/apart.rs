@@ -9,11 +9,12 @@ use std::time::Duration;
 use anyhow::{ensure, Context, Result};
 
 use crate::recorder::compress::plain;
-use crate::recorder::{accounted, end, size, wait_for, with, Steps};
+use crate::recorder::{accounted, end, size, with, Steps};
 use crate::recording::{
     auxrec, outcome, random, recover, released, Disk, Ended, Reader, Recorder, Seen, TraceFile,
     PAGE,
 };
+use crate::wait::wait_for;
 
 /// The cases, by their names.
 pub const ALL: [(&str, Steps); 6] = [

@@ -5,8 +5,9 @@
 use anyhow::{ensure, Context, Result};
 
 use crate::pattern;
-use crate::recorder::{accounted, end, size, wait_for, with, Commander, Steps};
+use crate::recorder::{accounted, end, size, with, Commander, Steps};
 use crate::recording::{auxrec, outcome, recover, released, Recorder, Seen, TraceFile, PAGE};
+use crate::wait::wait_for;
 
 /// The cases, by their names.
 pub const ALL: [(&str, Steps); 3] = [

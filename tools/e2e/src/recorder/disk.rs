@@ -13,8 +13,9 @@ use auxview::trace::Trace;
 use perfdata::File;
 
 use crate::module;
-use crate::recorder::{end, pieces, size, wait_for, with, Commander};
+use crate::recorder::{end, pieces, size, with, Commander};
 use crate::recording::{auxrec, recover, released, Reader, Recorder, Seen, TraceFile, PAGE};
+use crate::wait::wait_for;
 
 /// The part of a test that runs in one boot of the guest.
 #[derive(clap::Subcommand, Debug)]

@@ -10,10 +10,11 @@ use std::time::Duration;
 use anyhow::{bail, ensure, Context, Result};
 use auxview::trace::Trace;
 
-use super::{accounted, end, pieces, size, wait_for, with};
+use super::{accounted, end, pieces, size, with};
 use crate::module;
 use crate::recording::{released, Seen, PAGE};
 use crate::recording::{Ended, Reader, Recorder, TraceFile};
+use crate::wait::wait_for;
 
 /// Records until the file has so much, and ends it.
 fn record(file: &TraceFile, arguments: &[String], bytes: u64) -> Result<(Ended, Seen)> {
@@ -210,7 +211,7 @@ pub(super) fn aux_sample(name: &str) -> Result<String> {
 pub(super) fn sideband(name: &str) -> Result<String> {
     let file = TraceFile::new(name);
     let mut before = std::process::Command::new("auxe2e")
-        .args(["workload", "sleep", "--ms", "20000"])
+        .args(["workload", "sleep", "--ms", "600000"])
         .spawn()?;
     // Until its exec it is this program.
     let comm = format!("/proc/{}/comm", before.id());

@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{ensure, Result};
 use rustix::process::Signal;
 
-use super::{accounted, end, size, wait_for, with};
+use super::{accounted, end, size, with};
 use crate::pattern;
 use crate::recording::{released, Seen, PAGE};
 use crate::recording::{Reader, Recorder, TraceFile};
+use crate::wait::wait_for;
 
 /// The files of a recording that are there, in their order.
 fn parts(file: &Path) -> Vec<PathBuf> {
@@ -105,8 +106,8 @@ pub(super) fn files_by_signal(name: &str) -> Result<String> {
     Ok(out)
 }
 
-/// The limit counts all files. What was read when it is reached is written, too: by one thread no more than all rings hold, twice; what
-/// other threads have read by then depends on how slow the file is.
+/// The limit counts all files. What was read when it is reached is written, too: by one thread no more than all rings hold, twice, if the
+/// files keep up with the trace, of which there is little; what other threads have read by then depends on how slow the file is.
 pub(super) fn files_and_max_size(name: &str) -> Result<String> {
     const LIMIT: u64 = 1 << 20;
     // An area of 16 pages and a data ring of 64 for each of two CPUs, and what stands at the end of each file.
@@ -126,7 +127,7 @@ pub(super) fn files_and_max_size(name: &str) -> Result<String> {
             "1M",
         ];
         let ended =
-            Recorder::start(file.path(), &with("rate=512", 16, &more))?.wait(Reader::KeepsUp)?;
+            Recorder::start(file.path(), &with("rate=64", 16, &more))?.wait(Reader::KeepsUp)?;
         let all = parts(file.path());
         let sum: u64 = all.iter().map(|path| size(path)).sum();
         ensure!(

@@ -5,7 +5,7 @@
 use std::fs::File;
 use std::io::Read;
 use std::process::Stdio;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{ensure, Context, Result};
 use auxview::trace::Trace;
@@ -14,9 +14,10 @@ use rustix::process::Signal;
 use rustix::pty::{grantpt, openpt, ptsname, unlockpt, OpenptFlags};
 use rustix::termios::{tcgetattr, tcsetwinsize, Winsize};
 
-use crate::recorder::{accounted, end, size, wait_for, with, Steps};
+use crate::recorder::{accounted, end, size, with, Steps};
 use crate::recording::{auxrec, Ended, Recorder, TraceFile};
 use crate::recording::{released, Seen, PAGE};
+use crate::wait::{wait_for, PATIENCE};
 
 /// The cases, by their names.
 pub const ALL: [(&str, Steps); 4] = [
@@ -62,7 +63,7 @@ fn on_a_terminal(name: &str) -> Result<String> {
     let mut read = |until: &[&str]| -> Result<()> {
         let mut bytes = [0; 4096];
         // However much else comes.
-        let end = Instant::now() + Duration::from_secs(30);
+        let end = Instant::now() + PATIENCE;
         while !until.iter().all(|says| text.contains(says)) {
             let left = Timespec::try_from(end.saturating_duration_since(Instant::now()))?;
             let mut wait_for = [PollFd::new(&master, PollFlags::IN)];
@@ -153,7 +154,7 @@ fn overwritten(name: &str) -> Result<String> {
     let file = TraceFile::new(name);
     let mut recorder = started(&file, &["-a", "-S", "--live", "json"])?;
     let mut before = vec![0; 2];
-    let end = Instant::now() + Duration::from_secs(30);
+    let end = Instant::now() + PATIENCE;
     let shown = loop {
         let line = line(&mut recorder)?;
         let rings = line["rings"].as_array().context("no rings")?;
@@ -204,13 +205,17 @@ fn started(file: &TraceFile, more: &[&str]) -> Result<Recorder> {
 
 /// The next line that it writes.
 fn line(recorder: &mut Recorder) -> Result<serde_json::Value> {
-    let end = Instant::now() + Duration::from_secs(30);
+    let end = Instant::now() + PATIENCE;
     let out = recorder.output()?;
     let mut line = Vec::new();
     while line.last() != Some(&b'\n') {
         let left = Timespec::try_from(end.saturating_duration_since(Instant::now()))?;
         let mut wait = [PollFd::new(&*out, PollFlags::IN)];
-        ensure!(poll(&mut wait, Some(&left))? != 0, "no line in 30 s");
+        ensure!(
+            poll(&mut wait, Some(&left))? != 0,
+            "no line in {} s",
+            PATIENCE.as_secs()
+        );
         let mut byte = [0];
         ensure!(out.read(&mut byte)? == 1, "it has said all");
         line.extend(byte);

@@ -8,9 +8,10 @@ use std::time::Duration;
 use anyhow::{ensure, Context, Result};
 use rustix::process::Signal;
 
-use super::{accounted, end, pieces, wait_for, with, Commander};
+use super::{accounted, end, pieces, with, Commander};
 use crate::module;
 use crate::recording::{recover, released, Reader, Recorder, Seen, TraceFile, PAGE};
+use crate::wait::wait_for;
 
 pub(super) fn snapshots_by_signal(name: &str) -> Result<String> {
     let file = TraceFile::new(name);

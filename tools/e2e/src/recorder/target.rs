@@ -10,8 +10,9 @@ use std::time::Duration;
 use anyhow::{bail, ensure, Context, Result};
 use perfdata::{Event, RecordType};
 
-use crate::recorder::{accounted, end, pieces, size, wait_for, with, Commander, Steps};
+use crate::recorder::{accounted, end, pieces, size, with, Commander, Steps};
 use crate::recording::{auxrec, released, said, Reader, Recorder, Seen, TraceFile, PAGE};
+use crate::wait::wait_for;
 use crate::workload;
 
 /// The cases, by their names.
@@ -35,7 +36,7 @@ struct Spin(Child);
 impl Spin {
     fn start() -> Result<Self> {
         let child = Command::new("auxe2e")
-            .args(["workload", "spin", "--ms", "60000"])
+            .args(["workload", "spin", "--ms", "600000"])
             .spawn();
         Ok(Self(child.context("cannot start a workload")?))
     }

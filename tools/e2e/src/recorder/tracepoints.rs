@@ -21,9 +21,9 @@ use rustix::process::Signal;
 use crate::beside::Case;
 use crate::ktap::Skip;
 use crate::module::{self, counter};
-use crate::recorder::wait_for;
 use crate::recording::{auxrec, run, said, Reader, Recorder, TraceFile};
 use crate::soft_pt;
+use crate::wait::wait_for;
 use crate::workload::pin;
 
 /// All cases.

@@ -10,9 +10,10 @@ use auxview::trace::Trace;
 use perfdata::AuxFlags;
 use rustix::process::Signal;
 
-use crate::recorder::{end, size, wait_for, with, Commander, Steps};
+use crate::recorder::{end, size, with, Commander, Steps};
 use crate::recording::{released, Seen, PAGE};
 use crate::recording::{Reader, Recorder, TraceFile};
+use crate::wait::wait_for;
 
 /// The cases, by their names.
 pub const ALL: [(&str, Steps); 3] = [

@@ -15,8 +15,8 @@ use tracering::{Map, Ring, Tracefs};
 use super::{accounted, number, Instance, Log, ROOM};
 use crate::cases::many;
 use crate::module;
-use crate::recorder::wait_for;
 use crate::recording::{auxrec, run};
+use crate::wait::wait_for;
 
 /// What sets this guest apart from others: its kernel's command line, but for the last one.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]

@@ -14,9 +14,10 @@ use tracering::{Bytes, Map};
 
 use super::{accounted, Instance, Log, ROOM};
 use crate::module::counter;
-use crate::recorder::{wait_for, with};
+use crate::recorder::with;
 use crate::recording::released;
 use crate::recording::{Reader, Recorder, TraceFile};
+use crate::wait::wait_for;
 
 const EVENT: &str = "events/rust_perf/rust_perf_commit";
 const CPUS: [u32; 2] = [0, 1];

@@ -11,7 +11,7 @@ use rustix::process::{kill_process, Pid, Signal};
 
 use super::{Instance, ROOM};
 use crate::ktap::Skip;
-use crate::recorder::wait_for;
+use crate::wait::wait_for;
 
 const TRACE_CMD: &str = "/usr/bin/trace-cmd";
 const FILE: &str = "/tmp/trace.dat";

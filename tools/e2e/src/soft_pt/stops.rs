@@ -19,11 +19,12 @@ use object::{Object, ObjectSegment};
 use perfdata::Flags;
 use rustix::process::{kill_process, Pid, Signal};
 
-use crate::events::probe::{Probe, PATIENCE};
+use crate::events::probe::Probe;
 use crate::ktap::Skip;
 use crate::module;
 use crate::recording::{auxrec, Recorder, TraceFile};
 use crate::soft_pt::traced;
+use crate::wait::PATIENCE;
 
 /// How a program behaves while it is traced.
 const TARGETS: [&str; 6] = ["alone", "threads", "children", "execs", "asleep", "refused"];

@@ -14,8 +14,9 @@ use perfdata::Event;
 use serde_json::Value;
 
 use super::{place, Victim, NOBODY, PROGRAM};
-use crate::recorder::{pieces, wait_for};
+use crate::recorder::pieces;
 use crate::recording::{auxrec, said, Ended, Reader, Recorder, TraceFile, PAGE};
+use crate::wait::wait_for;
 use crate::workload::CALLS;
 
 const PROBES: &str = "/sys/kernel/tracing/uprobe_events";

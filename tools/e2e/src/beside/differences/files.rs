@@ -12,8 +12,9 @@ use super::Tool::{Auxrec, Perf};
 use super::{both, of_each, perf_reads, trace, until, CPU};
 use crate::module;
 use crate::pattern;
-use crate::recorder::{size, wait_for};
+use crate::recorder::size;
 use crate::recording::{Reader, TraceFile};
+use crate::wait::wait_for;
 
 /// The parts of a recording, whose names begin with that of the file.
 fn parts(file: &Path) -> Result<Vec<PathBuf>> {

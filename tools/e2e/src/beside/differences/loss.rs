@@ -12,8 +12,9 @@ use rustix::process::Signal;
 use super::Tool::{Auxrec, Perf};
 use super::{both, of_each, perf_reads, until, CPU};
 use crate::hotplug::{of_cpu, switch};
-use crate::recorder::{size, wait_for};
+use crate::recorder::size;
 use crate::recording::{auxrec, said, Reader, TraceFile};
+use crate::wait::wait_for;
 
 /// Of a file.
 fn of_pieces(read: Option<usize>) -> String {

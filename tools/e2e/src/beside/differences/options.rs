@@ -13,8 +13,9 @@ use rustix::process::Signal;
 use super::Tool::{Auxrec, Perf};
 use super::{both, of_each, perf_reads, trace, Tool, CPU};
 use crate::module;
-use crate::recorder::{pieces, size, wait_for, Commander};
+use crate::recorder::{pieces, size, Commander};
 use crate::recording::{Reader, Recorder};
+use crate::wait::wait_for;
 
 pub(super) fn unknown_pmu() -> Result<String> {
     let mut seen = Vec::new();
@@ -220,7 +221,7 @@ pub(super) fn modes() -> Result<String> {
 pub(super) fn targets() -> Result<String> {
     let spin = ["--", "auxe2e", "workload", "spin", "--ms", "500"];
     let mut attached = Command::new("auxe2e")
-        .args(["workload", "spin", "--ms", "60000"])
+        .args(["workload", "spin", "--ms", "600000"])
         .spawn()?;
     let pid = attached.id().to_string();
     let table: [(&str, &[&str]); 6] = [

@@ -11,8 +11,9 @@ use perfdata::{Attr, AuxFlags};
 use super::{attr, every_byte, follow, with, MODULE, PACKET};
 use crate::device::{messages, Named};
 use crate::events::probe::{bytes, Probe};
-use crate::hostile::drivers::{accounted, until, Trace};
+use crate::hostile::drivers::{accounted, Trace};
 use crate::module::counter;
+use crate::wait::wait_for;
 use crate::workload::spin;
 use std::time::{Duration, Instant};
 
@@ -270,7 +271,7 @@ pub fn translated() -> Vec<Named> {
 fn freed() -> Result<String> {
     let registers = Registers::open()?;
     let mut probe = Probe::open(&attr(RATE)?, -1, i32::try_from(CPU)?, PAGES, false)?;
-    until("the unit stops within a page", || {
+    wait_for("the unit stops within a page", || {
         probe.event.enable()?;
         spin(Duration::from_millis(5));
         probe.event.disable()?;
@@ -281,7 +282,7 @@ fn freed() -> Result<String> {
     drop(probe);
     let before = said(ERRORS)?;
     registers.ask(Kind::DMA_STALE, 0)?;
-    until("the driver says so", || Ok(said(ERRORS)? > before))?;
+    wait_for("the driver says so", || Ok(said(ERRORS)? > before))?;
     every_byte()
 }
 
@@ -365,7 +366,7 @@ impl Traced {
 /// Until each event has so many bytes more.
 fn more(all: &mut [Traced], len: u64) -> Result<()> {
     let goals: Vec<_> = all.iter().map(|one| one.probe.head() + len).collect();
-    until("there is more trace", || {
+    wait_for("there is more trace", || {
         let mut done = true;
         for (one, goal) in all.iter_mut().zip(&goals) {
             one.step()?;
@@ -438,7 +439,7 @@ impl Fault {
         let seen = self.sums(&mut all, &before.since()?)?;
         drop(all);
         if let (Some(says), Some(before)) = (self.says, said_before) {
-            until("the driver says so", || Ok(said(says)? > before))?;
+            wait_for("the driver says so", || Ok(said(says)? > before))?;
         }
         Ok(seen)
     }
@@ -447,7 +448,7 @@ impl Fault {
     fn happens(&self, registers: &Registers, all: &mut [Traced]) -> Result<()> {
         let before = registers.happened()?;
         if self.is_idle() {
-            until("the unit stops within a page", || {
+            wait_for("the unit stops within a page", || {
                 step(all)?;
                 let mut within = true;
                 for one in &mut *all {
@@ -463,11 +464,11 @@ impl Fault {
         registers.ask(self.kind, self.argument)?;
         if self.kind == Kind::RESTART {
             // Its source makes something soon.
-            until("the unit fails", || {
+            wait_for("the unit fails", || {
                 Ok(self.says.map(said).transpose()? > said_before)
             })?;
         }
-        until("it happens", || {
+        wait_for("it happens", || {
             step(all)?;
             Ok(registers.happened()? != before)
         })?;
@@ -475,7 +476,7 @@ impl Fault {
             Loss::Transaction => {
                 // One that comes between two transactions is in none.
                 let mut asked = Instant::now();
-                until("a record tells", || {
+                wait_for("a record tells", || {
                     step(all)?;
                     if asked.elapsed() > AGAIN {
                         registers.ask(Kind::RELEASE, 0)?;

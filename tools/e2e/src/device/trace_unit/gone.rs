@@ -14,9 +14,10 @@ use perfdata::AuxFlags;
 
 use super::{attr, device, every_byte, open, verify, DRIVER, MODULE, PMU};
 use crate::events::probe::Probe;
-use crate::hostile::drivers::{accounted, until, Trace};
+use crate::hostile::drivers::{accounted, Trace};
 use crate::ktap::Skip;
 use crate::module;
+use crate::wait::wait_for;
 use crate::workload::spin;
 
 /// How often it goes.
@@ -66,7 +67,7 @@ fn tells(probe: &Probe) -> bool {
 /// Traces a few kilobytes; the ring is read.
 fn some(probe: &mut Probe) -> Result<()> {
     let wanted = probe.head() + 8 * 1024;
-    until("there is trace", || {
+    wait_for("there is trace", || {
         read(probe)?;
         probe.event.enable()?;
         Ok(probe.head() >= wanted)
@@ -88,7 +89,7 @@ fn goes(
         }
         spin(Duration::from_millis(n));
         away()?;
-        until("the PMU goes", || {
+        wait_for("the PMU goes", || {
             for probe in &mut before {
                 read(probe)?;
             }
@@ -105,7 +106,7 @@ fn goes(
             "the module goes with AUX areas alive"
         );
         back()?;
-        until("the PMU is back", || Ok(Path::new(PMU).exists()))?;
+        wait_for("the PMU is back", || Ok(Path::new(PMU).exists()))?;
 
         for (cpu, old) in (0..).zip(&mut before) {
             let mut new = open(i32::from(cpu), RATE, false)?;
@@ -253,7 +254,7 @@ pub fn suspended() -> Result<String> {
             "the system was not suspended: {error}"
         );
         let wanted = probe.head() + 64 * 1024;
-        until("the event goes on", || {
+        wait_for("the event goes on", || {
             read(&mut probe)?;
             // A full ring has turned it off.
             if probe.truncations() > 0 {
@@ -296,7 +297,7 @@ fn reopen() -> Result<()> {
     write(driver.join("unbind"), &device)?;
     write(driver.join("bind"), &device)?;
     let mut port = Err(std::io::ErrorKind::NotFound.into());
-    until("the port is there", || {
+    wait_for("the port is there", || {
         port = fs::File::options().write(true).open(PORT);
         Ok(port.is_ok())
     })?;

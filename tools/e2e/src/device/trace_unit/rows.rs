@@ -18,9 +18,10 @@ use super::{attr, follow, with, MODULE, PACKET};
 use crate::attack::{software, CPU_CLOCK};
 use crate::device::Named;
 use crate::events::probe::{bytes, Probe};
-use crate::hostile::drivers::{accounted, until, Trace};
+use crate::hostile::drivers::{accounted, Trace};
 use crate::matrix::Target;
 use crate::module::counter;
+use crate::wait::wait_for;
 use crate::workload::spin;
 
 /// What an event is bound to.
@@ -161,7 +162,7 @@ fn headers(trace: &[u8]) -> impl Iterator<Item = Header> + '_ {
 fn position(cpu: u16) -> Result<u64> {
     let mut probe = Probe::open(&attr(20)?, -1, i32::from(cpu), 16, false)?;
     probe.event.enable()?;
-    until("there is a packet", || {
+    wait_for("there is a packet", || {
         spin(Duration::from_millis(1));
         probe.event.disable()?;
         probe.event.enable()?;
@@ -313,7 +314,7 @@ impl Row {
             Reads::Stops => 0,
             _ => 3 * ring,
         };
-        until("enough trace", || {
+        wait_for("enough trace", || {
             let mut done = true;
             for probe in &mut *probes {
                 let cuts = probe.truncations();

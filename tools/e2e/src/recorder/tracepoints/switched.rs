@@ -11,8 +11,9 @@ use rustix::process::Signal;
 
 use super::{instance, numbers, record, script, write, write_numbers, Line, FIELDS};
 use crate::module::{self, counter};
-use crate::recorder::{wait_for, Commander};
+use crate::recorder::Commander;
 use crate::recording::{recover, Reader, Recorder, TraceFile};
+use crate::wait::wait_for;
 
 /// The times of the AUX records of a file that have trace, ns.
 fn aux_times(file: &Path) -> Result<Vec<u64>> {

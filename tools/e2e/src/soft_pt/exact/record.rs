@@ -22,8 +22,8 @@ use super::{
     Expect::{Losses, Visits, Writes, X32},
     Outcome, Program, Runs, Way, CODE, HELD,
 };
-use crate::events::probe::PATIENCE;
 use crate::module;
+use crate::wait::PATIENCE;
 
 /// A compiler that works while its program runs.
 const PYPY: &str = "/usr/bin/pypy3";
