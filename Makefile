@@ -40,6 +40,7 @@ Tests: one layer each (Documentation/testing.md)
 
 Campaigns
   make adversary      random programs of system calls on the debug kernel; SECONDS=600 SEED=1
+                      OPERATIONS=1000000: so many, on units that start and stop at once
   make fuzz           the fuzz targets under libFuzzer; SECONDS=60 for each
   make mutants        make lines wrong, one at a time: a suite must find each
   make verify         everything on all kernels, for many hours: build/verify/report.html
@@ -96,7 +97,7 @@ debug:
 	@KERNEL=debug $(AUXVM) test --suite kunit --suite e2e $(CASES)
 
 adversary:
-	@$(AUXVM) adversary $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))
+	@$(AUXVM) adversary $(if $(SECONDS),--seconds $(SECONDS)) $(if $(OPERATIONS),--operations $(OPERATIONS)) $(if $(SEED),--seed $(SEED))
 
 mutants:
 	@$(AUXVM) mutants $(CASES)

@@ -42,9 +42,12 @@ pub struct Args {
     /// Begin with this program. Without this option: by the clock.
     #[arg(long, value_name = "NUMBER")]
     seed: Option<u64>,
-    /// End after so many steps. Without this and the next option: 10000.
+    /// End after so many steps. Without this and the next two options: 10000.
     #[arg(long, value_name = "NUMBER")]
     steps: Option<u64>,
+    /// End after so many operations: a step that repeats a call counts as often as it has called.
+    #[arg(long, value_name = "NUMBER")]
+    operations: Option<u64>,
     /// End after this time.
     #[arg(long, value_name = "SECONDS")]
     seconds: Option<u64>,
@@ -54,6 +57,9 @@ pub struct Args {
     /// Execute a program that fails so often again, to make it shorter.
     #[arg(long, value_name = "TIMES", default_value_t = 400)]
     attempts: u32,
+    /// Some stretches of a program are an event and up to so many calls that take little time.
+    #[arg(long, value_name = "CALLS", default_value_t = 0)]
+    burst: usize,
     /// Reload unused drivers in the middle of a program: unload each and load DIRECTORY/MODULE.ko.
     #[arg(long, value_name = "DIRECTORY")]
     modules: Option<PathBuf>,
@@ -118,15 +124,19 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         .seconds
         .map(|seconds| Instant::now() + Duration::from_secs(seconds));
     let first = args.seed.unwrap_or_else(auxrec::sys::wall);
-    let most = match args.seconds {
-        Some(_) => u64::MAX,
-        None => 10_000,
+    let most = match (args.seconds, args.operations) {
+        (None, None) => 10_000,
+        _ => u64::MAX,
     };
     let most = args.steps.unwrap_or(most);
+    let operations = args.operations.unwrap_or(u64::MAX);
     let (mut seed, mut done) = (first, 0);
-    while done < most && end.is_none_or(|end| Instant::now() < end) {
+    while done < most
+        && fuzzer.operations < operations
+        && end.is_none_or(|end| Instant::now() < end)
+    {
         fuzzer.seed.store(seed, Ordering::Relaxed);
-        match fuzzer.program(seed, args.attempts) {
+        match fuzzer.program(seed, args) {
             Ok(steps) => done += steps,
             Err(failure) => {
                 failure.print();
@@ -228,14 +238,14 @@ impl<'a> Fuzzer<'a> {
         fuzzer
     }
 
-    fn program(&mut self, seed: u64, most: u32) -> Result<u64, Failure> {
+    fn program(&mut self, seed: u64, args: &Args) -> Result<u64, Failure> {
         let mut bytes = [0; 32];
         for (to, from) in bytes.iter_mut().zip(seed.to_le_bytes()) {
             *to = from;
         }
         let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
         let mut runner = TestRunner::new_with_rng(Config::default(), rng);
-        let strategy = op::program(self.pmus.len(), LONGEST);
+        let strategy = op::program(self.pmus.len(), LONGEST, args.burst);
         let mut tree = match strategy.new_tree(&mut runner) {
             Ok(tree) => tree,
             Err(reason) => {
@@ -256,7 +266,7 @@ impl<'a> Fuzzer<'a> {
         let cause = cause(&error);
         let (mut shorter, mut attempts) = (0, 0);
         let mut more = tree.simplify();
-        while more && attempts < most {
+        while more && attempts < args.attempts {
             attempts += 1;
             let candidate = tree.current();
             more = match self.play(&candidate) {
@@ -269,7 +279,7 @@ impl<'a> Fuzzer<'a> {
             };
         }
         // Steps of a stretch were left out together only.
-        let left = most.saturating_sub(attempts);
+        let left = args.attempts.saturating_sub(attempts);
         let mut failure = self.without_steps(program, error, left);
         failure.shorter += shorter;
         Err(failure)
@@ -342,7 +352,7 @@ impl<'a> Fuzzer<'a> {
             for (before, module) in before {
                 module.returns_to(before)?;
             }
-            self.times.add("references".to_owned(), begin);
+            self.times.add_other("references", begin);
             return Ok(done);
         }
         Err(anyhow!("the kernel says: {}", complaints.join("\n")))

@@ -15,7 +15,8 @@ use vm::kernel::{self, Kernel, Kind};
 use vm::modules::{self, Mode};
 use vm::results::figures;
 use vm::results::{comparison, coverage};
-use vm::suites::{self, conform, Plan, Suite};
+use vm::suites::conform::{self, End};
+use vm::suites::{self, Plan, Suite};
 use vm::tools::{self, aarch64::Aarch64, Arch};
 use vm::trace;
 use vm::verify::{self, mutants};
@@ -137,6 +138,9 @@ enum Verb {
         /// How long
         #[arg(long, default_value_t = 600)]
         seconds: u64,
+        /// Until so many operations, on units whose events start and stop at once
+        #[arg(long)]
+        operations: Option<u64>,
         /// What the programs are made from
         #[arg(long)]
         seed: Option<u64>,
@@ -346,8 +350,12 @@ fn run(args: Args) -> Result<ExitCode> {
         Verb::Adversary {
             kernel,
             seconds,
+            operations,
             seed,
-        } => return adversary(&cache, kernel, seconds, seed),
+        } => {
+            let end = operations.map_or(End::After(seconds), End::Operations);
+            return adversary(&cache, kernel, end, seed);
+        }
         Verb::Mutants { case } => {
             let counts = mutants::run(&cache, &case)?;
             println!("{}", counts.summary());
@@ -437,15 +445,14 @@ fn traced(
     }))
 }
 
-fn adversary(cache: &Cache, kind: Kind, seconds: u64, seed: Option<u64>) -> Result<ExitCode> {
+fn adversary(cache: &Cache, kind: Kind, end: End, seed: Option<u64>) -> Result<ExitCode> {
     let kernel = Kernel::prepare(cache, kind)?;
     let built = modules::build(cache, &kernel, Mode::Plain)?;
     let guest = Guest::new(&kernel, &built.files)?
-        // For boot, and for a program that failed to become shorter.
-        .timeout(Duration::from_secs(seconds.saturating_add(600)))
+        .timeout(end.timeout())
         .append("kunit.enable=0")
         .devices(Devices::TraceUnit);
-    let command = conform::adversary(seconds, seed);
+    let command = conform::adversary(end, seed);
     in_guest(cache, guest, &command)
 }
 

@@ -36,7 +36,7 @@ const fn part(name: &'static str, args: &'static str) -> Part {
 }
 
 /// All parts, those first that fail soonest.
-const PARTS: [Part; 35] = [
+const PARTS: [Part; 39] = [
     part("host", "test --suite host"),
     part("litmus", "test --suite litmus"),
     part("kbuild", "test --suite kbuild"),
@@ -68,6 +68,22 @@ const PARTS: [Part; 35] = [
         "test --suite exact --kernel debug --case soft_pt",
     ),
     part("adversary", "adversary --kernel debug --seconds 3600"),
+    part(
+        "operations-1",
+        "adversary --kernel debug --operations 2500000 --seed 1000000",
+    ),
+    part(
+        "operations-2",
+        "adversary --kernel debug --operations 2500000 --seed 2000000",
+    ),
+    part(
+        "operations-3",
+        "adversary --kernel debug --operations 2500000 --seed 3000000",
+    ),
+    part(
+        "operations-4",
+        "adversary --kernel debug --operations 2500000 --seed 4000000",
+    ),
     part("adversary-rt", "adversary --kernel rt --seconds 3600"),
     part("adversary-stock", "adversary --kernel stock --seconds 3600"),
     part("fuzz", "fuzz --seconds 300"),

@@ -220,13 +220,62 @@ impl fmt::Display for Op {
     }
 }
 
-/// A program for so many PMUs, of up to so many steps and stretches of steps that belong together.
-pub fn program(units: usize, stretches: usize) -> impl Strategy<Value = Vec<Op>> {
+/// A program for so many PMUs, of up to so many steps and stretches of steps that belong together. If `burst` is not 0, some stretches
+/// are an event and up to so many calls.
+pub fn program(units: usize, stretches: usize, burst: usize) -> BoxedStrategy<Vec<Op>> {
     let stretch = prop_oneof![
         19 => op(units).prop_map(|op| vec![op]),
         1 => traced(units),
     ];
-    proptest::collection::vec(stretch, 1..=stretches).prop_map(|stretches| stretches.concat())
+    let stretch = match burst {
+        0 => stretch.boxed(),
+        burst => prop_oneof![3 => stretch, 1 => calls(units, burst)].boxed(),
+    };
+    let program = proptest::collection::vec(stretch, 1..=stretches);
+    program.prop_map(|stretches| stretches.concat()).boxed()
+}
+
+/// An event, and calls that take the kernel little time: most of them for this event.
+fn calls(units: usize, most: usize) -> impl Strategy<Value = Vec<Op>> {
+    traced(units).prop_flat_map(move |begin| {
+        let own = begin.iter().find_map(|op| match op {
+            Op::Open(open) => Some(open.slot),
+            _ => None,
+        });
+        let calls = proptest::collection::vec(call(own.unwrap_or_default()), 1..=most);
+        calls.prop_map(move |calls| [begin.clone(), calls].concat())
+    })
+}
+
+fn call(own: usize) -> impl Strategy<Value = Op> {
+    let slot = || prop_oneof![4 => Just(own), 1 => 0..SLOTS];
+    let pages = prop_oneof![4 => Just(8_usize), 1 => Just(3_usize), 1 => Just(16_usize)];
+    let area = (slot(), any::<bool>()).prop_map(|(slot, overwrite)| {
+        Op::MapAux(MapAux {
+            slot,
+            pages: 16,
+            overwrite,
+            at: At::Behind,
+        })
+    });
+    prop_oneof![
+        12 => slot().prop_map(Op::Enable),
+        12 => slot().prop_map(Op::Disable),
+        4 => (slot(), 1..20_u32).prop_map(|(slot, times)| Op::Toggle { slot, times }),
+        4 => slot().prop_map(Op::Reset),
+        4 => slot().prop_map(Op::Refresh),
+        4 => slot().prop_map(Op::Period),
+        4 => slot().prop_map(Op::Filter),
+        2 => (slot(), any::<bool>()).prop_map(|(slot, pause)| Op::Pause { slot, pause }),
+        4 => (slot(), 0..SLOTS).prop_map(|(slot, to)| Op::Redirect { slot, to }),
+        8 => slot().prop_map(Op::Count),
+        8 => slot().prop_map(Op::Poll),
+        2 => slot().prop_map(Op::Follow),
+        1 => (slot(), pages).prop_map(|(slot, pages)| Op::Map { slot, pages }),
+        1 => area,
+        1 => (slot(), any::<bool>()).prop_map(|(slot, aux)| Op::Unmap { slot, aux }),
+        1 => Just(Op::Work(1)),
+    ]
 }
 
 /// An event from its beginning until it makes trace.

@@ -130,11 +130,11 @@ impl<'a> Play<'a> {
                 (Outcome::Nothing, Ok(())) => {}
             }
             self.still().with_context(step)?;
-            times.add(op.name(), begin);
+            times.add(op, begin);
         }
         let begin = Instant::now();
         self.ends().context("at the end")?;
-        times.add("end".to_owned(), begin);
+        times.add_other("end", begin);
         Ok(done)
     }
 

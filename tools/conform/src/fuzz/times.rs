@@ -2,29 +2,63 @@
 
 //! What the steps of all programs took.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::fmt;
+use std::mem::{discriminant, Discriminant};
 use std::time::{Duration, Instant};
 
-/// How many steps of each name there were, and what they took together.
+use super::op::Op;
+
+/// How many steps of each kind there were, and what they took together.
 #[derive(Debug, Default)]
-pub struct Times(BTreeMap<String, (u64, Duration)>);
+pub struct Times {
+    steps: HashMap<Discriminant<Op>, Time>,
+    /// What is done for each program.
+    others: HashMap<&'static str, Time>,
+}
+
+#[derive(Debug, Default)]
+struct Time {
+    name: String,
+    count: u64,
+    time: Duration,
+}
 
 impl Times {
     /// Adds a step that began at `begin` and ends now.
-    pub fn add(&mut self, name: String, begin: Instant) {
-        let (count, time) = self.0.entry(name).or_default();
-        *count += 1;
-        *time += begin.elapsed();
+    pub fn add(&mut self, op: &Op, begin: Instant) {
+        let time = self.steps.entry(discriminant(op));
+        time.or_insert_with(|| Time::new(op.name())).add(begin);
+    }
+
+    /// The same for what is no step.
+    pub fn add_other(&mut self, name: &'static str, begin: Instant) {
+        let time = self.others.entry(name);
+        time.or_insert_with(|| Time::new(name.to_owned()))
+            .add(begin);
+    }
+}
+
+impl Time {
+    fn new(name: String) -> Self {
+        Self {
+            name,
+            ..Self::default()
+        }
+    }
+
+    fn add(&mut self, begin: Instant) {
+        self.count += 1;
+        self.time += begin.elapsed();
     }
 }
 
 /// The steps, those first that took the most.
 impl fmt::Display for Times {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut all: Vec<_> = self.0.iter().collect();
-        all.sort_by_key(|(_, (_, time))| std::cmp::Reverse(*time));
-        for (name, (count, time)) in all {
+        let mut all: Vec<_> = self.steps.values().chain(self.others.values()).collect();
+        all.sort_by_key(|time| std::cmp::Reverse(time.time));
+        for Time { name, count, time } in all {
             writeln!(f, "{name}: {count} in {:.1} s", time.as_secs_f64())?;
         }
         Ok(())

@@ -38,6 +38,9 @@ const UNITS: [(&str, &str); 7] = [
 /// Units whose events are of CPUs only, for random programs.
 const DEVICES: [&str; 2] = ["edu", "shared_sink/burst=8/"];
 
+/// Units whose events take long to start and to stop, or slow down what they trace.
+const SLOW: [&str; 2] = ["soft_pt", "trace_unit"];
+
 /// How many of them run beside other layers.
 const FEW: usize = 2;
 
@@ -54,16 +57,48 @@ const STEPS: u32 = 10_000;
 const STEPS_OF_DEVICES: u32 = 400;
 const SEED: u32 = 1;
 
+/// When random programs are over.
+#[derive(Debug, Clone, Copy)]
+pub enum End {
+    /// After so many seconds.
+    After(u64),
+    /// After so many operations, of units whose events start and stop at once.
+    Operations(u64),
+}
+
+impl End {
+    /// How long a guest may take.
+    #[must_use]
+    pub fn timeout(self) -> Duration {
+        // For boot, and for a program that failed to become shorter.
+        const MORE: u64 = 600;
+        Duration::from_secs(match self {
+            Self::After(seconds) => seconds.saturating_add(MORE),
+            // Ten milliseconds for each.
+            Self::Operations(number) => (number / 100).saturating_add(MORE),
+        })
+    }
+}
+
 /// The command that executes random programs on our drivers at once, until one does not do what is foreseen.
 #[must_use]
-pub fn adversary(seconds: u64, seed: Option<u64>) -> String {
+pub fn adversary(end: End, seed: Option<u64>) -> String {
     let mut command =
-        format!("auxload; conform fuzz --modules /modules --patience 60 --seconds {seconds}");
+        "auxload; conform fuzz --modules /modules --patience 60 --burst 500".to_owned();
+    match end {
+        End::After(seconds) => command.push_str(&format!(" --seconds {seconds}")),
+        End::Operations(number) => command.push_str(&format!(" --operations {number}")),
+    }
     if let Some(seed) = seed {
         command.push_str(&format!(" --seed {seed}"));
     }
-    let units = UNITS.iter().map(|(unit, _)| *unit);
-    for unit in units.filter(|unit| !unit.starts_with("c_")).chain(DEVICES) {
+    let ours = UNITS.iter().map(|(unit, _)| *unit);
+    let ours = ours.filter(|unit| !unit.starts_with("c_"));
+    let units: Vec<_> = match end {
+        End::After(_) => ours.chain(DEVICES).collect(),
+        End::Operations(_) => ours.filter(|unit| !SLOW.contains(unit)).collect(),
+    };
+    for unit in units {
         command.push_str(&format!(" --pmu {unit}"));
     }
     command

@@ -261,7 +261,7 @@ fn who_may_write() {
 fn each_step_is_read_as_it_is_printed() {
     use proptest::strategy::{Strategy, ValueTree};
     let mut runner = proptest::test_runner::TestRunner::deterministic();
-    let strategy = crate::fuzz::op::program(3, 400);
+    let strategy = crate::fuzz::op::program(3, 400, 20);
     let program = strategy.new_tree(&mut runner).unwrap().current();
     let text: Vec<_> = program.iter().map(ToString::to_string).collect();
     assert_eq!(parse(&text.join("\n")).unwrap(), program);
