@@ -35,6 +35,9 @@ fn all() -> Result<String> {
     ready()?;
     Trace {
         terms: "rate=64",
+        // 64 CPUs share those of the machine: each may stand still for seconds.
+        ring: 64,
+        wraps: 1,
         target: &["-a"],
         cpus: CPUS,
         streams: CPUS,
