@@ -5,14 +5,14 @@
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
 use auxrec::sys::{page_size, Event, Field, Mapping};
 use perfdata::{Attr, Flags, Read, SampleType};
 
 use crate::module;
-use crate::wait::PATIENCE;
+use crate::wait::wait_for;
 
 /// An attack and its name.
 pub struct Attack {
@@ -138,15 +138,13 @@ impl Victim {
     /// Enables and disables the event until there is new trace.
     pub fn traces(&self) -> Result<()> {
         let before = self.head();
-        let end = Instant::now() + PATIENCE;
-        while self.head() == before {
+        wait_for("trace", || {
             self.release();
             self.event.enable()?;
             sleep(2);
             self.event.disable()?;
-            ensure!(Instant::now() < end, "no trace in {} s", PATIENCE.as_secs());
-        }
-        Ok(())
+            Ok(self.head() != before)
+        })
     }
 }
 

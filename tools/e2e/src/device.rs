@@ -202,21 +202,15 @@ impl Traced {
 
     fn until(&mut self, bytes: u64, enables: bool) -> Result<()> {
         let wanted = self.next + bytes;
-        let end = Instant::now() + PATIENCE;
-        while self.next < wanted {
-            self.look()?;
-            if enables {
-                self.victim.event.enable()?;
+        wait_for(&format!("{wanted} bytes"), || {
+            if self.next < wanted {
+                self.look()?;
+                if enables {
+                    self.victim.event.enable()?;
+                }
             }
-            sleep(20);
-            ensure!(
-                Instant::now() < end,
-                "{} of {wanted} bytes in {} s",
-                self.next,
-                PATIENCE.as_secs()
-            );
-        }
-        Ok(())
+            Ok(self.next >= wanted)
+        })
     }
 
     /// What the device has written, which is what was recorded.

@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::process::Command;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{bail, ensure, Context, Result};
 use auxrec::sys::Event;
@@ -25,7 +25,7 @@ use crate::recording::{released, Seen, PAGE};
 use crate::recording::{Ended, Recorder, TraceFile};
 use crate::soft_pt;
 use crate::stream;
-use crate::wait::{wait_for, PATIENCE};
+use crate::wait::wait_for;
 use crate::workload::pin;
 
 /// The cases, by their names.
@@ -369,18 +369,12 @@ fn lost(pmu: &str) -> Result<u64> {
 
 /// Waits for trace, and never enables the event.
 fn grows(probe: &mut Probe) -> Result<()> {
-    let (end, head) = (Instant::now() + PATIENCE, probe.head());
-    while probe.head() == head {
+    let head = probe.head();
+    wait_for("trace", || {
         probe.read_records()?;
         probe.read_trace(u64::MAX)?;
-        thread::sleep(Duration::from_millis(1));
-        ensure!(
-            Instant::now() < end,
-            "no trace in {} s, aux_head stays at {head:#x}",
-            PATIENCE.as_secs()
-        );
-    }
-    Ok(())
+        Ok(probe.head() != head)
+    })
 }
 
 /// A task's event while its CPU goes and comes back, over and over: whenever it is off, its records account for all that

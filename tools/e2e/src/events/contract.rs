@@ -17,7 +17,7 @@ use crate::events::sampling::faults;
 use crate::hotplug::{switch, ONLINE};
 use crate::ktap::Skip;
 use crate::module::{self, counter};
-use crate::wait::PATIENCE;
+use crate::wait::{wait_for, PATIENCE};
 use crate::workload::pin;
 
 /// All cases.
@@ -162,12 +162,10 @@ fn causes(second: &str) -> Result<()> {
 
         let area = aux(&event, &control, 4)?;
         let traced = || -> Result<()> {
-            let end = Instant::now() + PATIENCE;
-            while get(&control, Field::AuxHead) == 0 {
-                ensure!(Instant::now() < end, "nothing was traced");
+            wait_for("trace", || {
                 once(&event)?;
-            }
-            Ok(())
+                Ok(get(&control, Field::AuxHead) != 0)
+            })
         };
         let none = moved(pmu, traced)?;
         ensure!(none.is_empty(), "{none:?} moved where there is a ring");

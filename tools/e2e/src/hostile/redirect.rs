@@ -14,7 +14,7 @@ use crate::events::probe::Probe;
 use crate::ktap::Skip;
 use crate::module;
 use crate::stream;
-use crate::wait::PATIENCE;
+use crate::wait::wait_for;
 use crate::workload::{pin, spin};
 
 /// A second PMU with AUX writes to the ring of the first, both redirected to an event without. In turn: what perf says of
@@ -187,14 +187,16 @@ fn nested(names: [&str; 2]) -> Result<u64> {
             spin(Duration::from_millis(3));
         }
         // Both are taken off and put on again, until there is trace.
-        let end = Instant::now() + PATIENCE;
-        while shared.0.head() == 0 {
-            ensure!(Instant::now() < end, "the owner has traced nothing");
+        wait_for("trace of the owner", || {
+            if shared.0.head() != 0 {
+                return Ok(true);
+            }
             sleep(1);
             spin(Duration::from_millis(3));
             owner.disable()?;
             owner.enable()?;
-        }
+            Ok(false)
+        })?;
         stranger.disable()?;
         owner.disable()?;
         if names[0] == "pattern" {

@@ -82,11 +82,9 @@ impl Target {
                 }
             }
         });
-        let end = Instant::now() + PATIENCE;
-        while tid.load(Ordering::Acquire) == 0 {
-            ensure!(Instant::now() < end, "a thread does not start");
-            thread::yield_now();
-        }
+        wait_for("the start of a thread", || {
+            Ok(tid.load(Ordering::Acquire) != 0)
+        })?;
         Ok(Self {
             tid: tid.load(Ordering::Acquire),
             done,

@@ -24,7 +24,7 @@ use crate::ktap::Skip;
 use crate::module;
 use crate::recording::{auxrec, Recorder, TraceFile};
 use crate::soft_pt::traced;
-use crate::wait::PATIENCE;
+use crate::wait::{wait_for, PATIENCE};
 
 /// How a program behaves while it is traced.
 const TARGETS: [&str; 6] = ["alone", "threads", "children", "execs", "asleep", "refused"];
@@ -174,29 +174,21 @@ impl Tracer {
 
     /// Waits until something was traced.
     fn traces(&mut self) -> Result<()> {
-        let end = Instant::now() + PATIENCE;
-        loop {
-            let some = match self {
-                Self::Probes(probes) => {
-                    let mut sum = 0;
-                    for probe in probes {
-                        probe.read_records()?;
-                        probe.read_trace(u64::MAX)?;
-                        sum += probe.generated()?;
-                    }
-                    sum > 1000
+        wait_for("trace", || match self {
+            Self::Probes(probes) => {
+                let mut sum = 0;
+                for probe in probes {
+                    probe.read_records()?;
+                    probe.read_trace(u64::MAX)?;
+                    sum += probe.generated()?;
                 }
-                Self::Recorder(recorder, file) => {
-                    recorder.runs()?;
-                    fs::metadata(file.path()).is_ok_and(|file| file.len() > 16 * 1024)
-                }
-            };
-            if some {
-                return Ok(());
+                Ok(sum > 1000)
             }
-            ensure!(Instant::now() < end, "nothing is traced");
-            thread::sleep(Duration::from_millis(2));
-        }
+            Self::Recorder(recorder, file) => {
+                recorder.runs()?;
+                Ok(fs::metadata(file.path()).is_ok_and(|file| file.len() > 16 * 1024))
+            }
+        })
     }
 
     /// Ends the recorder by a signal.

@@ -23,7 +23,7 @@ use super::{
     Outcome, Program, Runs, Way, CODE, HELD,
 };
 use crate::module;
-use crate::wait::PATIENCE;
+use crate::wait::wait_for;
 
 /// A compiler that works while its program runs.
 const PYPY: &str = "/usr/bin/pypy3";
@@ -494,16 +494,11 @@ impl Worker {
 
     /// Has little work done, again and again, until some of it is traced.
     fn until_traced(&mut self) -> Result<()> {
-        let end = Instant::now() + PATIENCE;
         let before = count("begins")?;
-        loop {
+        wait_for("trace of it", || {
             self.work(".")?;
-            if count("begins")? != before {
-                return Ok(());
-            }
-            ensure!(Instant::now() < end, "it is not traced, or no more");
-            thread::sleep(Duration::from_millis(5));
-        }
+            Ok(count("begins")? != before)
+        })
     }
 }
 
