@@ -422,9 +422,17 @@ fn on_kernel(
     });
     let command = format!("{}{part} -- {}", what.command, quoted.join(" "));
     let timeout = patience(kernel, what.timeout);
+    // The lines before that of a case are what it says; the first has the reason of a failure.
+    let mut reason = None;
     let live = |line: &str| {
-        if line.trim_start().starts_with("not ok") {
-            println!("{name}: {}", line.trim());
+        let line = line.trim();
+        if let Some(said) = line.strip_prefix("# ") {
+            reason.get_or_insert_with(|| said.to_owned());
+            return;
+        }
+        let reason = reason.take();
+        if line.starts_with("not ok") {
+            println!("{name}: {line}: {}", reason.unwrap_or_default());
         }
     };
     if vng && !what.perf && kernel.kind == Kind::Stock {
