@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * Four defects of perf's core: see README.md. As root:
+ * Five defects of perf's core: see README.md. As root:
  *
  *	gcc -Wall -o perf-event-core perf-event-core.c && ./perf-event-core [PMU [GROUP [CPU]]]
  *
  * A line for each ends with "as documented" or with "DEFECT". The second needs a PMU with an AUX area, as intel_pt; on a kernel
  * with the defect it leaves a warning in the log, and a ring buffer that is never released. The third needs a control group of
  * perf's that has no task, as /sys/fs/cgroup/NAME; on a kernel with the defect it leaves two warnings. The fourth takes a CPU offline
- * and online again; on a kernel with the defect it uses memory that was freed, which KASAN reports. "-" is no PMU and no group.
+ * and online again; on a kernel with the defect it uses memory that was freed, which KASAN reports. "-" is no PMU and no group. The
+ * fifth is a race of two CPUs, which one of some million reads meets.
  */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/perf_event.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -197,6 +199,54 @@ static void offline(int cpu)
 		count(fd);
 }
 
+static void go_to(int cpu)
+{
+	cpu_set_t cpus;
+
+	CPU_ZERO(&cpus);
+	CPU_SET(cpu, &cpus);
+	if (sched_setaffinity(0, sizeof(cpus), &cpus))
+		die("sched_setaffinity");
+}
+
+/* The times of an event whose task goes to sleep and wakes up on another CPU: it cannot have run for longer than it was enabled. */
+static void times(void)
+{
+	struct perf_event_attr attr = {
+		.size = sizeof(attr),
+		.type = PERF_TYPE_SOFTWARE,
+		.config = PERF_COUNT_SW_DUMMY,
+		.exclude_kernel = 1,
+		.read_format = PERF_FORMAT_TOTAL_TIME_ENABLED | PERF_FORMAT_TOTAL_TIME_RUNNING,
+	};
+	uint64_t values[3];
+	int child, fd, i, wrong = 0;
+
+	if (sysconf(_SC_NPROCESSORS_ONLN) < 2)
+		return;
+	child = fork();
+	if (child < 0)
+		die("fork");
+	if (!child) {
+		go_to(1);
+		for (;;)
+			usleep(1);
+	}
+	go_to(0);
+	fd = syscall(SYS_perf_event_open, &attr, child, -1, -1, 0);
+	for (i = 0; fd >= 0 && !wrong && i < 20000000; i++) {
+		if (read(fd, values, sizeof(values)) != sizeof(values))
+			break;
+		wrong = values[2] > values[1];
+	}
+	kill(child, SIGKILL);
+	if (fd < 0)
+		die("perf_event_open");
+	printf("an event runs no longer than it is enabled, in %d reads: %s\n", i,
+	       wrong ? "DEFECT" : "as documented");
+	close(fd);
+}
+
 int main(int argc, char **argv)
 {
 	sibling();
@@ -206,5 +256,6 @@ int main(int argc, char **argv)
 		group(argv[2]);
 	if (argc > 3)
 		offline(atoi(argv[3]));
+	times();
 	return 0;
 }

@@ -491,7 +491,11 @@ impl<'a> Play<'a> {
         let still = self.model.is_still(slot);
         let slot = self.slots.get_mut(slot).context("a slot")?;
         let event = slot.event.as_ref().context("the event is not open")?;
-        let count = event.count()?.context("read() gives nothing")?;
+        let mut count = event.count()?.context("read() gives nothing")?;
+        if count.running > count.enabled {
+            // perf loads one after the other, while another CPU may change both: Documentation/upstream.
+            count = event.count()?.context("read() gives nothing")?;
+        }
         ensure!(count.id == slot.id, "id {} for {}", count.id, slot.id);
         ensure!(
             count.running <= count.enabled,
