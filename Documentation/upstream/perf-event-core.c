@@ -23,6 +23,7 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static void die(const char *what)
@@ -235,11 +236,14 @@ static void times(void)
 	go_to(0);
 	fd = syscall(SYS_perf_event_open, &attr, child, -1, -1, 0);
 	for (i = 0; fd >= 0 && !wrong && i < 20000000; i++) {
-		if (read(fd, values, sizeof(values)) != sizeof(values))
-			break;
+		if (read(fd, values, sizeof(values)) != sizeof(values)) {
+			kill(child, SIGKILL);
+			die("read");
+		}
 		wrong = values[2] > values[1];
 	}
 	kill(child, SIGKILL);
+	waitpid(child, NULL, 0);
 	if (fd < 0)
 		die("perf_event_open");
 	printf("an event runs no longer than it is enabled, in %d reads: %s\n", i,
