@@ -15,6 +15,7 @@ use anyhow::{bail, ensure, Context, Result};
 use auxrec::sys::{page_size, Event, Field};
 use perfdata::{Attr, Flags, Read};
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
 
 use crate::attack::{aux, base, get, random, set, sleep, Attack, Victim};
 use crate::ktap::Skip;
@@ -493,14 +494,26 @@ impl Monitor {
     }
 }
 
-/// Waits for the PMU to come or to go.
-fn wait_for_pmu(there: bool) -> Result<()> {
-    let what = if there {
-        "registering"
-    } else {
-        "unregistering"
-    };
-    wait_for(what, || Ok(Path::new(PMU).exists() == there))
+/// Waits until the PMU is gone.
+fn wait_until_gone() -> Result<()> {
+    wait_for("unregistering", || Ok(!Path::new(PMU).exists()))
+}
+
+/// Waits until the PMU takes events: its directory comes before (`perf_pmu_register()` in `kernel/events/core.c`).
+fn wait_until_there() -> Result<()> {
+    wait_for("registering", || {
+        Ok(Path::new(PMU).exists()
+            && match Traced::open() {
+                Ok(_) => true,
+                // Another error is for the case to tell.
+                Err(error) => errno(&error) != Some(Errno::NOENT),
+            })
+    })
+}
+
+/// The errno that an error came from.
+fn errno(error: &anyhow::Error) -> Option<Errno> {
+    Errno::from_io_error(error.downcast_ref()?)
 }
 
 /// QEMU unplugs the device, and plugs another one in.
@@ -515,7 +528,7 @@ fn unplugged() -> Result<String> {
             |_, _| {
                 Monitor::open()?
                     .ask("\"execute\": \"device_del\", \"arguments\": {\"id\": \"edu\"}")?;
-                wait_for_pmu(false)
+                wait_until_gone()
             },
             |_| {
                 let end = Instant::now() + PATIENCE;
@@ -527,7 +540,7 @@ fn unplugged() -> Result<String> {
                     ensure!(Instant::now() < end, "{error:#}");
                     sleep(100);
                 }
-                wait_for_pmu(true)
+                wait_until_there()
             },
         )
     })
@@ -544,9 +557,8 @@ fn bounced() -> Result<String> {
         let before = said(&messages()?);
         let held = module::references(MODULE)?;
         let error = Traced::open().err().context("it is mapped")?;
-        let errno = error.downcast_ref::<std::io::Error>();
         ensure!(
-            errno.and_then(std::io::Error::raw_os_error) == Some(12),
+            errno(&error) == Some(Errno::NOMEM),
             "the area is refused with {error:#}"
         );
         ensure!(

@@ -20,9 +20,10 @@ use crate::events::probe::Probe;
 use crate::ktap::Skip;
 use crate::module::{self, counter};
 use crate::pattern;
-use crate::recorder::{accounted, end, size, with, Steps};
-use crate::recording::{released, Seen, PAGE};
-use crate::recording::{Ended, Recorder, TraceFile};
+use crate::recorder::{accounted, end, with, Steps};
+use crate::recording::{
+    released, trace_in, wait_for_trace, Ended, Recorder, Seen, TraceFile, PAGE,
+};
 use crate::soft_pt;
 use crate::stream;
 use crate::wait::wait_for;
@@ -140,8 +141,9 @@ fn task(name: &str) -> Result<String> {
         .context("cannot move a process")
         .and_then(|()| {
             recorded(&file, &arguments, |_| {
-                let before = size(file.path());
-                wait_for("trace", || Ok(size(file.path()) > before + 4 * 16 * PAGE))
+                // At first nothing may have been begun.
+                let before = trace_in(file.path()).unwrap_or_default();
+                wait_for_trace(file.path(), before + 4 * 16 * PAGE)
             })
         });
     target.kill()?;
@@ -179,7 +181,7 @@ fn newcomer(name: &str) -> Result<String> {
         let recorder = Recorder::start(file.path(), &with("rate=512", 16, &arguments));
         // It is looked for four times a second.
         let outcome = recorder.and_then(|recorder| {
-            wait_for("trace", || Ok(size(file.path()) > 16 * PAGE))?;
+            wait_for_trace(file.path(), 16 * PAGE)?;
             switch(true)?;
             thread::sleep(Duration::from_millis(600));
             Ok(recorder)

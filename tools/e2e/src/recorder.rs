@@ -35,8 +35,9 @@ use snapshots::{
     snapshots_of_threads,
 };
 
-use crate::recording::{event, released, Seen, PAGE};
-use crate::recording::{Ended, Reader, Recorder, TraceFile};
+use crate::recording::{
+    event, released, trace_in, wait_for_trace, Ended, Reader, Recorder, Seen, TraceFile, PAGE,
+};
 use crate::wait::wait_for;
 
 /// What a case does: its name comes in, what was seen goes out.
@@ -79,7 +80,7 @@ fn realtime(case: &str) -> Result<String> {
     );
     let more = ["-r", "7", "-a", "--", "sh", "-c", &command];
     let recorder = Recorder::start(file.path(), &with("rate=512", 16, &more))?;
-    wait_for("trace", || Ok(size(file.path()) > 16 * PAGE))?;
+    wait_for_trace(file.path(), 16 * PAGE)?;
     let tasks = std::fs::read_dir(format!("/proc/{}/task", recorder.id()))?;
     let recorders = tasks
         .map(|task| scheduled(&task?.path().join("stat")))
@@ -247,7 +248,7 @@ fn commands(name: &str) -> Result<String> {
             "trace before it was enabled"
         );
         commander.ask("enable")?;
-        wait_for("trace", || Ok(size(file.path()) > 10 * 16 * PAGE))?;
+        wait_for_trace(file.path(), 10 * 16 * PAGE)?;
         commander.send("nonsense\nevlist\0")?;
         commander.answers(1)?;
         commander.ask("disable pattern/rate=512/")?;
@@ -258,9 +259,9 @@ fn commands(name: &str) -> Result<String> {
             let now = pieces(file.path())?;
             Ok(now == std::mem::replace(&mut before, now.clone()))
         })?;
-        let at = size(file.path());
+        let before = trace_in(file.path())?;
         commander.ask("enable pattern/rate=512/")?;
-        wait_for("trace", || Ok(size(file.path()) > at + 4 * 16 * PAGE))?;
+        wait_for_trace(file.path(), before + 4 * 16 * PAGE)?;
         commander.ask("stop")?;
         let seen = Seen::of(&file)?;
         let ended = recorder.wait(Reader::KeepsUp)?;

@@ -2,6 +2,7 @@
 
 //! A run of the recorder, and the check of what it recorded.
 
+mod growing;
 mod seen;
 
 use std::ffi::OsStr;
@@ -18,6 +19,7 @@ use rustix::process::{kill_process, Pid, Signal};
 use crate::module;
 use crate::wait::{wait_for, PATIENCE};
 
+pub use growing::{trace_in, wait_for_trace, Growing};
 pub use seen::Seen;
 
 pub const PAGE: u64 = 4096;

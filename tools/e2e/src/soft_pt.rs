@@ -114,7 +114,7 @@ impl Victim {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let stop = format!("/tmp/stop-{}", NUMBER.fetch_add(1, Ordering::Relaxed));
         let child = Command::new("/proc/self/exe")
-            .args(["workload", "spin", "--ms", "600000", "--until", &stop, "1"])
+            .args(["workload", "spin", "--until", &stop])
             .stdin(Stdio::null())
             .spawn()
             .context("cannot start a program")?;

@@ -2,7 +2,6 @@
 
 //! Programs to trace. They keep CPUs busy in a known way until there is enough trace.
 
-use std::fs;
 use std::hint::black_box;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -12,16 +11,21 @@ use std::time::{Duration, Instant};
 use anyhow::{bail, Context, Result};
 use rustix::thread::{sched_setaffinity, CpuSet};
 
+use crate::recording::Growing;
+
 /// What to run, and how long.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// How to behave.
     #[arg(value_enum)]
     kind: Kind,
-    /// Go on until the file FILE has BYTES bytes.
+    /// Go on until the recording FILE has BYTES bytes of trace.
     #[arg(long, num_args = 2, value_names = ["FILE", "BYTES"])]
-    until: Option<Vec<String>>,
-    /// Go on for so long, or, with --until, give up after it.
+    trace: Option<Vec<String>>,
+    /// Go on until there is FILE.
+    #[arg(long, value_name = "FILE", conflicts_with = "trace")]
+    until: Option<PathBuf>,
+    /// Go on for so long, or, with --trace or --until, give up after it.
     #[arg(long, default_value_t = 600_000, value_name = "MS")]
     ms: u64,
 }
@@ -47,49 +51,56 @@ pub enum Kind {
 const SLEEPS: u32 = 1000;
 const SLEEP: Duration = Duration::from_micros(100);
 
+/// What a workload waits for.
+enum Awaited {
+    /// Its end only.
+    Nothing,
+    Trace(Growing),
+    File(PathBuf),
+}
+
 /// How long a workload goes on.
 struct Until {
-    file: Option<(PathBuf, u64)>,
+    awaited: Awaited,
     end: Instant,
 }
 
 impl Until {
     fn new(args: &Args) -> Result<Self> {
-        let file = match args.until.as_deref() {
-            Some([file, bytes]) => Some((
-                PathBuf::from(file),
-                bytes.parse().context("BYTES is no number")?,
-            )),
-            _ => None,
+        let awaited = match (args.trace.as_deref(), &args.until) {
+            (Some([file, bytes]), _) => {
+                let bytes = bytes.parse().context("BYTES is no number")?;
+                Awaited::Trace(Growing::new(Path::new(file), bytes))
+            }
+            (_, Some(file)) => Awaited::File(file.clone()),
+            _ => Awaited::Nothing,
         };
 
         Ok(Self {
-            file,
+            awaited,
             end: Instant::now() + Duration::from_millis(args.ms),
         })
     }
 
+    /// Whether there is what it waits for, if it waits for something.
+    fn is_there(&self) -> Option<bool> {
+        match &self.awaited {
+            Awaited::Nothing => None,
+            Awaited::Trace(growing) => Some(growing.is_there()),
+            Awaited::File(file) => Some(file.exists()),
+        }
+    }
+
     fn reached(&self) -> bool {
-        Instant::now() >= self.end
-            || self
-                .file
-                .as_ref()
-                .is_some_and(|(file, bytes)| size(file) >= *bytes)
+        Instant::now() >= self.end || self.is_there() == Some(true)
     }
 
-    /// Whether the file has what it was waited for.
     fn satisfied(&self) -> bool {
-        self.file
-            .as_ref()
-            .is_none_or(|(file, bytes)| size(file) >= *bytes)
+        self.is_there() != Some(false)
     }
 }
 
-fn size(file: &Path) -> u64 {
-    fs::metadata(file).map_or(0, |m| m.len())
-}
-
-/// Runs a workload. It fails if the file did not get its bytes in time.
+/// Runs a workload. It fails if what it waits for does not come in time.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let until = Until::new(args)?;
 
@@ -141,7 +152,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if until.satisfied() {
         Ok(ExitCode::SUCCESS)
     } else {
-        bail!("the trace did not get long enough in {} ms", args.ms)
+        bail!("what it waits for did not come in {} ms", args.ms)
     }
 }
 

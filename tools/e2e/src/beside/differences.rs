@@ -13,11 +13,10 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{bail, ensure, Result};
-use auxview::trace::Trace;
 
 use crate::beside::Case;
 use crate::module;
-use crate::recording::{Ended, Reader, Recorder, TraceFile};
+use crate::recording::{trace_in, Ended, Reader, Recorder, TraceFile};
 
 use files::{aio, compressed, other_readers, several_files};
 use loss::{full_area, full_disk, killed, offline, overwritten};
@@ -102,7 +101,7 @@ impl Tool {
     fn records(self, arguments: &[&str]) -> Result<u64> {
         let file = self.file();
         let ended = self.record(&file, arguments)?;
-        let bytes = trace(file.path())?;
+        let bytes = trace_in(file.path())?;
         ensure!(
             ended.status == 0 && bytes != 0,
             "{} {arguments:?}: {bytes} bytes of trace, exit status {}: {}",
@@ -127,13 +126,6 @@ fn of_each(seen: &[String]) -> Result<String> {
     }
 }
 
-/// Bytes of trace in a file.
-fn trace(file: &Path) -> Result<u64> {
-    let bytes = std::fs::read(file)?;
-    let trace = Trace::read(&bytes)?;
-    Ok(trace.rings.values().map(|ring| ring.loss.read).sum())
-}
-
 /// How many pieces of trace perf finds in a file, unless it cannot read it; without its decoder, for which this is no trace.
 fn perf_reads(file: &Path) -> Result<Option<usize>> {
     let output = Command::new("perf")
@@ -147,9 +139,9 @@ fn perf_reads(file: &Path) -> Result<Option<usize>> {
 
 const CPU: [&str; 6] = ["-e", "intel_pt/rate=2048/", "-C", "1", "-m", "64,64"];
 
-/// These arguments, until the file has so many bytes.
+/// These arguments, until the file has so many bytes of trace.
 fn until<'a>(arguments: &[&'a str], file: &'a TraceFile, bytes: &'a str) -> Vec<&'a str> {
     let path = file.path().to_str().unwrap_or_default();
-    let workload = ["--", "auxe2e", "workload", "sleep", "--until", path, bytes];
+    let workload = ["--", "auxe2e", "workload", "sleep", "--trace", path, bytes];
     [arguments, &workload].concat()
 }

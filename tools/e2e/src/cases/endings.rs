@@ -11,27 +11,19 @@ use anyhow::{bail, ensure, Context, Result};
 use rustix::process::Signal;
 
 use super::{event, released, Seen, PAGE};
-use crate::recorder::{accounted, pieces, size};
-use crate::recording::{auxrec, random, said, Disk, Ended, Reader, Recorder, TraceFile};
+use crate::recorder::accounted;
+use crate::recording::{
+    auxrec, random, said, wait_for_trace, Disk, Ended, Reader, Recorder, TraceFile,
+};
 use crate::wait::PATIENCE;
 
 /// Starts a recorder without an end, and waits until there are `bytes` of trace in its file.
 pub(super) fn until(file: &TraceFile, arguments: &[String], bytes: u64) -> Result<Recorder> {
     let recorder = Recorder::start(file.path(), arguments)?;
-    let end = Instant::now() + PATIENCE;
-    let traced = || {
-        // At first it is no file of perf.
-        let rings = pieces(file.path()).unwrap_or_default();
-        rings.iter().flatten().map(|(_, len)| len).sum::<u64>()
-    };
-
-    while size(file.path()) < bytes || traced() < bytes {
-        if Instant::now() > end {
-            recorder.signal(Signal::INT)?;
-            let ended = recorder.wait(Reader::KeepsUp)?;
-            bail!("no trace: exit status {}: {}", ended.status, ended.errors);
-        }
-        thread::sleep(Duration::from_millis(5));
+    if let Err(error) = wait_for_trace(file.path(), bytes) {
+        recorder.signal(Signal::INT)?;
+        let ended = recorder.wait(Reader::KeepsUp)?;
+        bail!("{error:#}: exit status {}: {}", ended.status, ended.errors);
     }
     Ok(recorder)
 }

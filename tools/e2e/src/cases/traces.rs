@@ -6,7 +6,6 @@ use anyhow::{ensure, Context, Result};
 
 use super::{event, released, Seen, PAGE};
 use crate::module;
-use crate::recorder::size;
 use crate::recording::{Reader, Recorder, TraceFile};
 
 /// How much is traced, and what must come of it.
@@ -53,7 +52,7 @@ impl Trace {
     pub(super) fn run(&self, name: &str) -> Result<String> {
         let mut terms = self.terms.to_owned();
         loop {
-            let seen = self.record(name, &terms, 16 * PAGE)?;
+            let seen = self.record(name, &terms)?;
             if self.full || seen.truncations == 0 {
                 return Ok(seen.to_string());
             }
@@ -62,8 +61,8 @@ impl Trace {
         }
     }
 
-    /// Records until the file has enough trace, if it has no more than `others` bytes of something else.
-    fn record(&self, name: &str, terms: &str, others: u64) -> Result<Seen> {
+    /// Records until the file has enough trace.
+    fn record(&self, name: &str, terms: &str) -> Result<Seen> {
         let file = TraceFile::new(name);
         // A kernel that looks at each access leaves a reader less time.
         let (ring, wraps) = match module::is_debug_kernel() && !self.full {
@@ -83,9 +82,9 @@ impl Trace {
         } else {
             let cpus = u64::try_from(self.cpus)?;
             // Each ring may be on its way to the next wrap.
-            let bytes = (wraps + 1) * ring * PAGE * cpus + others;
+            let bytes = (wraps + 1) * ring * PAGE * cpus;
             arguments.extend([
-                "--until".into(),
+                "--trace".into(),
                 file.path().display().to_string(),
                 bytes.to_string(),
             ]);
@@ -95,10 +94,6 @@ impl Trace {
         let seen = Seen::of(&file)?;
 
         seen.is_right()?;
-        let more = size(file.path()).saturating_sub(seen.content.recorded);
-        if seen.wraps < wraps && !self.overwrite && more > others {
-            return self.record(name, terms, 2 * more);
-        }
         ensure!(
             seen.wraps >= wraps,
             "the rings went round {} times only: {seen}",

@@ -15,13 +15,14 @@ use crate::recording::{Reader, Recorder, TraceFile};
 /// Length of a record.
 const RECORD: usize = 16;
 
-/// What is traced, how fast it is read, and how much trace there must be.
+/// What is traced, and how fast it is read.
 struct Row {
     terms: &'static str,
     pages: &'static str,
     target: &'static [&'static str],
     workload: &'static str,
     reader: Reader,
+    /// Bytes of trace.
     bytes: u32,
     /// Whether records must have been lost, in more than one truncation.
     full: bool,
@@ -34,7 +35,7 @@ const ROWS: [Row; 3] = [
         target: &["-C", "0"],
         workload: "sleep",
         reader: Reader::KeepsUp,
-        bytes: 400_000,
+        bytes: 200_000,
         full: false,
     },
     Row {
@@ -43,7 +44,7 @@ const ROWS: [Row; 3] = [
         target: &["-C", "1"],
         workload: "sleep",
         reader: Reader::Slow,
-        bytes: 200_000,
+        bytes: 64_000,
         full: true,
     },
     // One event, whose numbers go on when it changes its CPU.
@@ -53,7 +54,7 @@ const ROWS: [Row; 3] = [
         target: &["--per-thread"],
         workload: "migrate",
         reader: Reader::KeepsUp,
-        bytes: 60_000,
+        bytes: 16_000,
         full: false,
     },
 ];
@@ -81,7 +82,7 @@ impl Row {
         arguments.extend(self.target);
         let bytes = self.bytes.to_string();
         arguments.extend(["--", "auxe2e", "workload", self.workload]);
-        arguments.extend(["--until", &path, &bytes]);
+        arguments.extend(["--trace", &path, &bytes]);
         let arguments: Vec<String> = arguments.into_iter().map(str::to_owned).collect();
 
         let lost = || module::counter(pmu, "lost_no_space");

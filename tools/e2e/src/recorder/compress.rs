@@ -6,8 +6,9 @@ use anyhow::{ensure, Context, Result};
 
 use crate::pattern;
 use crate::recorder::{accounted, end, size, with, Commander, Steps};
-use crate::recording::{auxrec, outcome, recover, released, Recorder, Seen, TraceFile, PAGE};
-use crate::wait::wait_for;
+use crate::recording::{
+    auxrec, outcome, recover, released, wait_for_trace, Recorder, Seen, TraceFile, PAGE,
+};
 
 /// The cases, by their names.
 pub const ALL: [(&str, Steps); 3] = [
@@ -51,7 +52,7 @@ fn whole(name: &str) -> Result<String> {
     ] {
         let file = TraceFile::new(name);
         let recorder = Recorder::start(file.path(), &with(rate, ring, more))?;
-        wait_for("trace", || Ok(size(file.path()) > 2 * 16 * PAGE))?;
+        wait_for_trace(file.path(), 10 * 16 * PAGE)?;
         let ended = end(recorder)?;
         let compressed = size(file.path());
         let plain = plain(&file, name)?;
@@ -82,7 +83,7 @@ fn snapshots(name: &str) -> Result<String> {
 fn killed(name: &str) -> Result<String> {
     let file = TraceFile::new(name);
     let recorder = Recorder::start(file.path(), &with("rate=1024", 16, &["-a", "-z"]))?;
-    wait_for("trace", || Ok(size(file.path()) > 2 * 16 * PAGE))?;
+    wait_for_trace(file.path(), 10 * 16 * PAGE)?;
     recorder.kill()?;
     let text = recover(file.path())?;
     let seen = Seen::of(&plain(&file, name)?).context(text)?;

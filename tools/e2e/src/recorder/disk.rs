@@ -14,7 +14,9 @@ use perfdata::File;
 
 use crate::module;
 use crate::recorder::{end, pieces, size, with, Commander};
-use crate::recording::{auxrec, recover, released, Reader, Recorder, Seen, TraceFile, PAGE};
+use crate::recording::{
+    auxrec, recover, released, wait_for_trace, Reader, Recorder, Seen, TraceFile, PAGE,
+};
 use crate::wait::wait_for;
 
 /// The part of a test that runs in one boot of the guest.
@@ -230,7 +232,7 @@ fn slow() -> Result<String> {
         let file = TraceFile::within(Path::new(DISK));
         let arguments = with("rate=4096,packet=32", 16, &["-a", "--threads", threads]);
         let recorder = Recorder::start(file.path(), &arguments)?;
-        wait_for("trace", || Ok(size(file.path()) > 10 * 16 * PAGE))?;
+        wait_for_trace(file.path(), 10 * 16 * PAGE)?;
         let ended = end(recorder)?;
         let seen = Seen::of(&file)?;
         seen.is_right()?;

@@ -10,16 +10,15 @@ use std::time::Duration;
 use anyhow::{bail, ensure, Context, Result};
 use auxview::trace::Trace;
 
-use super::{accounted, end, pieces, size, with};
+use super::{accounted, end, pieces, with};
 use crate::module;
-use crate::recording::{released, Seen, PAGE};
-use crate::recording::{Ended, Reader, Recorder, TraceFile};
+use crate::recording::{released, wait_for_trace, Ended, Reader, Recorder, Seen, TraceFile, PAGE};
 use crate::wait::wait_for;
 
-/// Records until the file has so much, and ends it.
+/// Records until the file has so much trace, and ends it.
 fn record(file: &TraceFile, arguments: &[String], bytes: u64) -> Result<(Ended, Seen)> {
     let recorder = Recorder::start(file.path(), arguments)?;
-    let mut waited = wait_for("trace", || Ok(size(file.path()) > bytes));
+    let mut waited = wait_for_trace(file.path(), bytes);
     let ended = end(recorder)?;
     if let Err(error) = &mut waited {
         bail!("{error}: exit status {}: {}", ended.status, ended.errors);

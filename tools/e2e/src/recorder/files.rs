@@ -9,8 +9,7 @@ use rustix::process::Signal;
 
 use super::{accounted, end, size, with};
 use crate::pattern;
-use crate::recording::{released, Seen, PAGE};
-use crate::recording::{Reader, Recorder, TraceFile};
+use crate::recording::{released, wait_for_trace, Reader, Recorder, Seen, TraceFile, PAGE};
 use crate::wait::wait_for;
 
 /// The files of a recording that are there, in their order.
@@ -85,7 +84,7 @@ pub(super) fn files_by_signal(name: &str) -> Result<String> {
         let recorder = Recorder::start(file.path(), &with("rate=512", 16, &more))?;
         for part in 1..=4 {
             let path = PathBuf::from(format!("{}.{part:04}", file.path().display()));
-            wait_for("trace", || Ok(size(&path) > 2 * 16 * PAGE))?;
+            wait_for_trace(&path, 2 * 16 * PAGE)?;
             recorder.signal(Signal::USR2)?;
             let next = PathBuf::from(format!("{}.{:04}", file.path().display(), part + 1));
             wait_for("the next file", || Ok(next.exists()))?;

@@ -60,7 +60,7 @@ fn recorded(_name: &str) -> Result<String> {
         "auxe2e",
         "workload",
         "sleep",
-        "--until",
+        "--trace",
         &path,
     ];
     let mut arguments = with("rate=4096", 512, &workload);

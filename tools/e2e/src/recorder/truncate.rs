@@ -10,10 +10,10 @@ use auxview::trace::Trace;
 use perfdata::AuxFlags;
 use rustix::process::Signal;
 
-use crate::recorder::{end, size, with, Commander, Steps};
-use crate::recording::{released, Seen, PAGE};
-use crate::recording::{Reader, Recorder, TraceFile};
-use crate::wait::wait_for;
+use crate::recorder::{end, with, Commander, Steps};
+use crate::recording::{
+    released, trace_in, wait_for_trace, Reader, Recorder, Seen, TraceFile, PAGE,
+};
 
 /// The cases, by their names.
 pub const ALL: [(&str, Steps); 3] = [
@@ -50,12 +50,13 @@ fn full(name: &str, policy: &str) -> Result<String> {
         let ready = commander.ask("ping");
         recorder.signal(Signal::STOP)?;
         thread::sleep(Duration::from_millis(300));
-        let before = size(file.path());
+        // It may have been stopped before it began the file.
+        let before = trace_in(file.path()).unwrap_or_default();
         recorder.signal(Signal::CONT)?;
         let ended = if policy == "resume" {
             ready?;
             // Both rings once, and more than that: it goes on.
-            wait_for("trace", || Ok(size(file.path()) > before + 6 * 16 * PAGE))?;
+            wait_for_trace(file.path(), before + 6 * 16 * PAGE)?;
             end(recorder)?
         } else {
             // Nothing tells it to end.

@@ -9,11 +9,11 @@ use anyhow::{ensure, Context, Result};
 use rustix::process::Signal;
 
 use super::Tool::{Auxrec, Perf};
-use super::{both, of_each, perf_reads, trace, until, CPU};
+use super::{both, of_each, perf_reads, until, CPU};
 use crate::module;
 use crate::pattern;
 use crate::recorder::size;
-use crate::recording::{Reader, TraceFile};
+use crate::recording::{trace_in, Reader, TraceFile};
 use crate::wait::wait_for;
 
 /// The parts of a recording, whose names begin with that of the file.
@@ -142,7 +142,7 @@ pub(super) fn compressed() -> Result<String> {
         );
         let bytes = std::fs::read(file.path())?;
         let found = match tool {
-            Perf => self::trace(file.path())?,
+            Perf => trace_in(file.path())?,
             Auxrec => 0,
         };
         let len = u64::try_from(bytes.len())?;
@@ -196,7 +196,7 @@ pub(super) fn other_readers() -> Result<String> {
         let bytes = std::fs::read(file.path())?;
         let seen = by_crate(&bytes)?;
         ensure!(
-            seen == trace(file.path())? && seen != 0,
+            seen == trace_in(file.path())? && seen != 0,
             "{name}: linux-perf-data finds {seen} bytes of trace"
         );
         std::fs::write(format!("/out/{name}.data"), bytes)?;

@@ -11,10 +11,10 @@ use anyhow::{ensure, Context, Result};
 use rustix::process::Signal;
 
 use super::Tool::{Auxrec, Perf};
-use super::{both, of_each, perf_reads, trace, Tool, CPU};
+use super::{both, of_each, perf_reads, Tool, CPU};
 use crate::module;
 use crate::recorder::{pieces, size, Commander};
-use crate::recording::{Reader, Recorder};
+use crate::recording::{trace_in, Reader, Recorder};
 use crate::wait::wait_for;
 
 pub(super) fn unknown_pmu() -> Result<String> {
@@ -33,7 +33,7 @@ pub(super) fn unknown_pmu() -> Result<String> {
         let all: Vec<String> = all.iter().map(ToString::to_string).collect();
         let ended = Recorder::of(tool.name(), file.path(), &all)?.wait(Reader::KeepsUp)?;
         ensure!(ended.status == 0, "{}: {}", tool.name(), ended.errors);
-        seen.push(trace(file.path())?);
+        seen.push(trace_in(file.path())?);
     }
     ensure!(
         matches!(seen.as_slice(), [0, bytes] if *bytes != 0),
@@ -266,7 +266,7 @@ pub(super) fn commands() -> Result<String> {
         commander.ask("stop")?;
         let ended = recorder.wait(Reader::KeepsUp)?;
         ensure!(ended.status == 0, "{}: {}", tool.name(), ended.errors);
-        ensure!(trace(file.path())? != 0, "{}: no trace", tool.name());
+        ensure!(trace_in(file.path())? != 0, "{}: no trace", tool.name());
     }
     let answered = "answers ping, enable, evlist, disable EVENT and stop";
     Ok(both(answered, answered))
@@ -303,7 +303,7 @@ pub(super) fn two_events() -> Result<String> {
     ensure!(ended.status == 0, "auxrec: {}", ended.errors);
     Ok(both(
         "refuses: only one intel_pt event",
-        &format!("with {pmu} {} bytes of trace", trace(file.path())?),
+        &format!("with {pmu} {} bytes of trace", trace_in(file.path())?),
     ))
 }
 

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! A file that a recorder writes, and the trace in it.
+
+use std::cell::Cell;
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use auxview::trace::Trace;
+
+use crate::recorder::size;
+use crate::wait::wait_for;
+
+/// Bytes of trace in a file, which may end in the middle.
+///
+/// # Errors
+/// When it cannot be read, or is no recording: a recorder may have begun nothing yet.
+pub fn trace_in(file: &Path) -> Result<u64> {
+    let bytes = std::fs::read(file)?;
+    let trace = Trace::read(&bytes)?;
+    Ok(trace.rings.values().map(|ring| ring.loss.read).sum())
+}
+
+/// A file that is to have so much trace. It has other records, too: how many depends on what runs in the guest.
+pub struct Growing {
+    path: PathBuf,
+    trace: u64,
+    /// No shorter file has the trace: it is not read before.
+    least: Cell<u64>,
+}
+
+impl Growing {
+    pub fn new(path: &Path, trace: u64) -> Self {
+        Self {
+            path: path.to_owned(),
+            trace,
+            least: Cell::new(trace),
+        }
+    }
+
+    /// Whether the trace is there.
+    pub fn is_there(&self) -> bool {
+        let size = size(&self.path);
+        if size < self.least.get() {
+            return false;
+        }
+        let missing = self
+            .trace
+            .saturating_sub(trace_in(&self.path).unwrap_or_default());
+        self.least.set(size + missing);
+        missing == 0
+    }
+}
+
+/// Waits until a file has so much trace.
+///
+/// # Errors
+/// When it takes longer than [`PATIENCE`](crate::wait::PATIENCE).
+pub fn wait_for_trace(file: &Path, bytes: u64) -> Result<()> {
+    let growing = Growing::new(file, bytes);
+    wait_for("trace", || Ok(growing.is_there()))
+}
