@@ -139,9 +139,5 @@ fn perf_reads(file: &Path) -> Result<Option<usize>> {
 
 const CPU: [&str; 6] = ["-e", "intel_pt/rate=2048/", "-C", "1", "-m", "64,64"];
 
-/// These arguments, until the file has so many bytes of trace.
-fn until<'a>(arguments: &[&'a str], file: &'a TraceFile, bytes: &'a str) -> Vec<&'a str> {
-    let path = file.path().to_str().unwrap_or_default();
-    let workload = ["--", "auxe2e", "workload", "sleep", "--trace", path, bytes];
-    [arguments, &workload].concat()
-}
+/// A command that sleeps for a while.
+const SLEEP: [&str; 6] = ["--", "auxe2e", "workload", "sleep", "--ms", "2000"];

@@ -9,7 +9,7 @@ use anyhow::{ensure, Context, Result};
 use rustix::process::Signal;
 
 use super::Tool::{Auxrec, Perf};
-use super::{both, of_each, perf_reads, until, CPU};
+use super::{both, of_each, perf_reads, CPU, SLEEP};
 use crate::module;
 use crate::pattern;
 use crate::recorder::size;
@@ -96,8 +96,7 @@ pub(super) fn several_files() -> Result<String> {
 pub(super) fn aio() -> Result<String> {
     let file = Perf.file();
     let arguments = ["--aio", "-e", "intel_pt/rate=4096/", "-a", "-m", "64,64"];
-    let workload = ["--", "auxe2e", "workload", "sleep", "--ms", "2000"];
-    let ended = Perf.record(&file, &[&arguments[..], &workload].concat())?;
+    let ended = Perf.record(&file, &[&arguments[..], &SLEEP].concat())?;
     let read = perf_reads(file.path())?;
     ensure!(
         ended.status == 0 && read.is_none(),
@@ -120,8 +119,7 @@ pub(super) fn compressed() -> Result<String> {
     let mut out = Vec::new();
     for tool in [Perf, Auxrec] {
         let file = tool.file();
-        let arguments = [&["-z"], &CPU[..]].concat();
-        let arguments = until(&arguments, &file, "200000");
+        let arguments = [&["-z"], &CPU[..], &SLEEP].concat();
         let ended = tool.record(&file, &arguments)?;
         ensure!(ended.status == 0, "{}: {}", tool.name(), ended.errors);
         let output = Command::new("perf")

@@ -10,7 +10,7 @@ use auxview::trace::Trace;
 use rustix::process::Signal;
 
 use super::Tool::{Auxrec, Perf};
-use super::{both, of_each, perf_reads, until, CPU};
+use super::{both, of_each, perf_reads, CPU, SLEEP};
 use crate::hotplug::{of_cpu, switch};
 use crate::recorder::size;
 use crate::recording::{auxrec, said, Reader, TraceFile};
@@ -34,7 +34,7 @@ pub(super) fn full_area() -> Result<String> {
         if tool == Auxrec {
             arguments.extend(["--json", json.to_str().unwrap_or_default()]);
         }
-        let arguments = until(&arguments, &file, "400000");
+        arguments.extend(SLEEP);
         let ended = tool.start(&file, &arguments)?.wait(Reader::Slow)?;
         match tool {
             Perf => ensure!(
