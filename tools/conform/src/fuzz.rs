@@ -67,6 +67,9 @@ pub struct Args {
     programs: Vec<PathBuf>,
 }
 
+/// A program that takes so long hangs: it may wait for what does not come once, and then it has failed.
+const HUNG: Duration = Duration::from_secs(600);
+
 /// The most steps, and stretches of steps, of a program.
 const LONGEST: usize = 80;
 
@@ -222,7 +225,7 @@ impl<'a> Fuzzer<'a> {
         std::thread::spawn(move || {
             let mut last = 0;
             loop {
-                std::thread::sleep(patience() * 10);
+                std::thread::sleep(HUNG.max(patience() * 2));
                 let Some(seed) = seed.upgrade() else { return };
                 let now = count.load(Ordering::Relaxed);
                 if now == last {

@@ -41,6 +41,9 @@ const DEVICES: [&str; 2] = ["edu", "shared_sink/burst=8/"];
 /// Units whose events take long to start and to stop, or slow down what they trace.
 const SLOW: [&str; 2] = ["soft_pt", "trace_unit"];
 
+/// How long a case waits for what must come: only a defect takes longer, also in a guest that gets a small part of a CPU.
+const PATIENT: &str = "--patience 300";
+
 /// How many of them run beside other layers.
 const FEW: usize = 2;
 
@@ -83,8 +86,7 @@ impl End {
 /// The command that executes random programs on our drivers at once, until one does not do what is foreseen.
 #[must_use]
 pub fn adversary(end: End, seed: Option<u64>) -> String {
-    let mut command =
-        "auxload; conform fuzz --modules /modules --patience 60 --burst 500".to_owned();
+    let mut command = format!("auxload; conform fuzz --modules /modules {PATIENT} --burst 500");
     match end {
         End::After(seconds) => command.push_str(&format!(" --seconds {seconds}")),
         End::Operations(number) => command.push_str(&format!(" --operations {number}")),
@@ -160,7 +162,7 @@ impl Bench<'_> {
         let mut guest = Guest::new(self.kernel, &self.ours)?
             .append("kunit.enable=0")
             .devices(Devices::TraceUnit)
-            .timeout(patience(self.kernel, Duration::from_secs(1800)));
+            .timeout(patience(self.kernel, Duration::from_secs(3600)));
         for (name, path) in &self.programs {
             guest = guest.program(name, path)?;
         }
@@ -174,12 +176,9 @@ impl Bench<'_> {
     /// Runs `conform` with these options on units, a suite each.
     fn units(&self, dir: &Path, units: &[(&str, &str)], options: &str) -> Result<Vec<Case>> {
         let mut suites = Vec::new();
-        // Other kernels than the stock one do more for each byte.
-        let program = match self.kernel.kind {
-            Kind::Stock => format!("conform {options}"),
-            Kind::Lean | Kind::Debug | Kind::Rt => format!("conform --patience 60 {options}"),
-        };
+        let program = format!("conform {options}");
         let progress = Progress::begin(&format!("{} on our units", program.trim_end()));
+        let program = format!("{program} {PATIENT}");
         let mut command = "auxload && insmod /bin/c_pattern.ko".to_owned();
         for (number, (unit, _)) in units.iter().enumerate() {
             let line = format!("; {program} --pmu {unit} >/out/{number} 2>&1");
@@ -214,7 +213,7 @@ impl Bench<'_> {
         let units: Vec<&str> = units.iter().map(|(unit, _)| *unit).collect();
         let runs = [(units.as_slice(), STEPS), (&DEVICES, STEPS_OF_DEVICES)];
         for (units, steps) in runs {
-            command.push_str(" && conform fuzz --modules /modules");
+            command.push_str(&format!(" && conform fuzz --modules /modules {PATIENT}"));
             for unit in units {
                 command.push_str(&format!(" --pmu {unit}"));
             }
@@ -242,7 +241,7 @@ impl Bench<'_> {
     fn found_by_programs(&self, dir: &Path) -> Result<Case> {
         let progress = Progress::begin("random programs on a driver with defects");
         let fuzz = "conform fuzz --pmu c_pattern/rate=4096/ --seed 1 --steps 1500 --attempts 0";
-        let mut command = format!("insmod /bin/c_broken.ko; {fuzz} >/out/none 2>&1");
+        let mut command = format!("insmod /bin/c_broken.ko; {fuzz} {PATIENT} >/out/none 2>&1");
         for defect in FOUND_BY_PROGRAMS {
             command.push_str(&format!(
                 "; rmmod c_broken; insmod /bin/c_broken.ko defect={defect}; {fuzz} --patience 6 >/out/{defect} 2>&1"
@@ -274,7 +273,7 @@ impl Bench<'_> {
                 defect.case.replace('\'', "'\\''")
             );
             let line = format!(
-                "; insmod /bin/c_broken.ko; {conform}.good 2>&1; rmmod c_broken\
+                "; insmod /bin/c_broken.ko; {conform}.good {PATIENT} 2>&1; rmmod c_broken\
                  ; insmod /bin/c_broken.ko defect={}; {conform} --patience 6 2>&1; rmmod c_broken",
                 defect.name
             );
