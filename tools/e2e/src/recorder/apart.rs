@@ -11,8 +11,8 @@ use anyhow::{ensure, Context, Result};
 use crate::recorder::compress::plain;
 use crate::recorder::{accounted, end, size, with, Steps};
 use crate::recording::{
-    auxrec, outcome, random, recover, released, Disk, Ended, Reader, Recorder, Seen, TraceFile,
-    PAGE,
+    auxrec, outcome, random, recover, released, wait_for_trace, Disk, Ended, Reader, Recorder,
+    Seen, TraceFile, PAGE,
 };
 use crate::wait::wait_for;
 
@@ -41,13 +41,11 @@ impl Parts<'_> {
         std::array::from_fn(|thread| part(self.0, thread))
     }
 
-    /// How much there is in the shortest.
-    fn least(&self) -> u64 {
+    /// Waits until each has so much trace.
+    fn wait_for_trace(&self, bytes: u64) -> Result<()> {
         self.paths()
             .iter()
-            .map(|path| size(path))
-            .min()
-            .unwrap_or(0)
+            .try_for_each(|path| wait_for_trace(path, bytes))
     }
 
     fn none_left(&self) -> Result<()> {
@@ -82,7 +80,7 @@ fn whole(name: &str) -> Result<String> {
         let file = TraceFile::new(name);
         let parts = Parts(&file);
         let recorder = Recorder::start(file.path(), &with(terms, ring, more))?;
-        wait_for("trace", || Ok(parts.least() > 4 * ring * PAGE))?;
+        parts.wait_for_trace(4 * ring * PAGE)?;
         let ended = end(recorder)?;
         let seen = joined(&file)?;
         accounted(&ended, &seen)?;
@@ -115,7 +113,7 @@ fn compressed(name: &str) -> Result<String> {
         file.path(),
         &with("rate=1024", 16, &["-a", "--apart", "-z"]),
     )?;
-    wait_for("trace", || Ok(parts.least() > 2 * 16 * PAGE))?;
+    parts.wait_for_trace(10 * 16 * PAGE)?;
     let ended = end(recorder)?;
     parts.none_left()?;
     let seen = Seen::of(&plain(&file, name)?)?;
@@ -137,7 +135,7 @@ fn killed(name: &str) -> Result<String> {
         let parts = Parts(&file);
         let recorder = Recorder::start(file.path(), &with("rate=8192", 16, &["-a", "--apart"]))?;
         let least = 4 * PAGE + random(30 * PAGE);
-        wait_for("trace", || Ok(parts.least() > least))?;
+        parts.wait_for_trace(least)?;
         let before = size(file.path());
         if time % 2 == 0 {
             thread::sleep(Duration::from_micros(random(16_000)));

@@ -14,10 +14,9 @@ use rustix::process::Signal;
 use rustix::pty::{grantpt, openpt, ptsname, unlockpt, OpenptFlags};
 use rustix::termios::{tcgetattr, tcsetwinsize, Winsize};
 
-use crate::recorder::{accounted, end, size, with, Steps};
-use crate::recording::{auxrec, Ended, Recorder, TraceFile};
-use crate::recording::{released, Seen, PAGE};
-use crate::wait::{wait_for, PATIENCE};
+use crate::recorder::{accounted, end, with, Steps};
+use crate::recording::{auxrec, released, wait_for_trace, Ended, Recorder, Seen, TraceFile, PAGE};
+use crate::wait::PATIENCE;
 
 /// The cases, by their names.
 pub const ALL: [(&str, Steps); 4] = [
@@ -108,7 +107,7 @@ fn off_a_terminal(name: &str) -> Result<String> {
     let file = TraceFile::new(name);
     let arguments = with("rate=512", 16, &["-a", "--live", "terminal"]);
     let recorder = Recorder::start(file.path(), &arguments)?;
-    wait_for("trace", || Ok(size(file.path()) > 6 * 16 * PAGE))?;
+    wait_for_trace(file.path(), 6 * 16 * PAGE)?;
     let ended = end(recorder)?;
     ensure!(
         !ended.errors.contains('\x1b') && !ended.errors.contains("MB/s"),

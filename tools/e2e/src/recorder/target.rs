@@ -10,8 +10,10 @@ use std::time::Duration;
 use anyhow::{bail, ensure, Context, Result};
 use perfdata::{Event, RecordType};
 
-use crate::recorder::{accounted, end, pieces, size, with, Commander, Steps};
-use crate::recording::{auxrec, released, said, Reader, Recorder, Seen, TraceFile, PAGE};
+use crate::recorder::{accounted, end, pieces, with, Commander, Steps};
+use crate::recording::{
+    auxrec, released, said, wait_for_trace, Reader, Recorder, Seen, TraceFile, PAGE,
+};
 use crate::wait::wait_for;
 use crate::workload;
 
@@ -128,7 +130,7 @@ fn in_cgroup(name: &str, mount: &[&str]) -> Result<String> {
         Path::new(Group::NAME).join("cgroup.procs"),
         child.0.id().to_string(),
     )?;
-    let waited = wait_for("trace", || Ok(size(file.path()) > 6 * 16 * PAGE));
+    let waited = wait_for_trace(file.path(), 6 * 16 * PAGE);
     child.end()?;
     let ended = end(recorder)?;
     waited.with_context(|| ended.errors.clone())?;

@@ -25,8 +25,8 @@ pub fn trace_in(file: &Path) -> Result<u64> {
 pub struct Growing {
     path: PathBuf,
     trace: u64,
-    /// No shorter file has the trace: it is not read before.
-    least: Cell<u64>,
+    /// The length at which it is read again: it has grown by an eighth of what was missing. Trace may be compressed.
+    next: Cell<u64>,
 }
 
 impl Growing {
@@ -34,20 +34,20 @@ impl Growing {
         Self {
             path: path.to_owned(),
             trace,
-            least: Cell::new(trace),
+            next: Cell::new(trace / 8),
         }
     }
 
     /// Whether the trace is there.
     pub fn is_there(&self) -> bool {
         let size = size(&self.path);
-        if size < self.least.get() {
+        if size < self.next.get() {
             return false;
         }
         let missing = self
             .trace
             .saturating_sub(trace_in(&self.path).unwrap_or_default());
-        self.least.set(size + missing);
+        self.next.set(size + missing / 8);
         missing == 0
     }
 }
