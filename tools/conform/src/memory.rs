@@ -8,6 +8,10 @@ use conform::allocations::Allocations;
 use crate::cases::Case;
 use crate::module::Module;
 use crate::pmu::Pmu;
+use crate::rig::{patience, set_patience};
+
+/// A case without memory may wait for what never comes. It does not wait longer than this, in seconds.
+const SHORT: u64 = 10;
 
 /// Runs cases while allocations fail.
 pub struct Memory {
@@ -29,8 +33,12 @@ impl Memory {
         let module = Module::of(pmu).ok();
         let before = module.as_ref().map(Module::references).transpose()?;
         let (mut failed, mut told) = (0, 0);
+        let long = patience();
         for nth in 1..=self.most {
-            let (outcome, left) = self.allocations.without(nth, || (case.run)(pmu))?;
+            set_patience(long.as_secs().min(SHORT));
+            let starved = self.allocations.without(nth, || (case.run)(pmu));
+            set_patience(long.as_secs());
+            let (outcome, left) = starved?;
             if let (Some(module), Some(before)) = (&module, before) {
                 let returns = module.returns_to(before);
                 returns.with_context(|| format!("after allocation {nth} failed"))?;

@@ -6,8 +6,7 @@ use std::fmt;
 use std::hint::black_box;
 use std::io;
 use std::os::fd::AsFd;
-use std::sync::atomic::Ordering;
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context, Result};
@@ -41,17 +40,17 @@ impl fmt::Display for Mode {
 /// Pages of a data ring.
 pub const DATA_PAGES: usize = 16;
 
-/// How long a case waits for what must come.
-static PATIENCE: OnceLock<Duration> = OnceLock::new();
+/// How long a case waits for what must come, in seconds.
+static PATIENCE: AtomicU64 = AtomicU64::new(20);
 
 /// Longer than anything takes that works, even on a machine that is emulated and busy.
 pub fn patience() -> Duration {
-    PATIENCE.get().copied().unwrap_or(Duration::from_secs(20))
+    Duration::from_secs(PATIENCE.load(Ordering::Relaxed))
 }
 
 /// Waits this long from now on.
 pub fn set_patience(seconds: u64) {
-    let _ = PATIENCE.set(Duration::from_secs(seconds));
+    PATIENCE.store(seconds, Ordering::Relaxed);
 }
 
 /// `PERF_COUNT_SW_CPU_CLOCK`.
