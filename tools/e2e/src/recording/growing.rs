@@ -3,6 +3,7 @@
 //! A file that a recorder writes, and the trace in it.
 
 use std::cell::Cell;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
@@ -16,8 +17,7 @@ use crate::wait::wait_for;
 /// # Errors
 /// When it cannot be read, or is no recording: a recorder may have begun nothing yet.
 pub fn trace_in(file: &Path) -> Result<u64> {
-    let bytes = std::fs::read(file)?;
-    let trace = Trace::read(&bytes)?;
+    let trace = Trace::read(&File::open(file)?)?;
     Ok(trace.rings.values().map(|ring| ring.loss.read).sum())
 }
 
@@ -25,7 +25,7 @@ pub fn trace_in(file: &Path) -> Result<u64> {
 pub struct Growing {
     path: PathBuf,
     trace: u64,
-    /// The length at which it is read again: it has grown by an eighth of what was missing. Trace may be compressed.
+    /// The length at which it is read again: it has grown by half of what was missing. Trace may be compressed.
     next: Cell<u64>,
 }
 
@@ -34,7 +34,7 @@ impl Growing {
         Self {
             path: path.to_owned(),
             trace,
-            next: Cell::new(trace / 8),
+            next: Cell::new(trace / 2),
         }
     }
 
@@ -47,7 +47,7 @@ impl Growing {
         let missing = self
             .trace
             .saturating_sub(trace_in(&self.path).unwrap_or_default());
-        self.next.set(size + missing / 8);
+        self.next.set(size + missing / 2);
         missing == 0
     }
 }
