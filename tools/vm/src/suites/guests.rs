@@ -31,8 +31,8 @@ struct EndToEnd {
     append: &'static str,
     /// Where the guest's device is.
     devices: Devices,
-    /// Whether the lean kernel has what its cases need.
-    lean: bool,
+    /// The kernels that lack what its cases need.
+    lacking: &'static [Kind],
     /// Whether the guest boots again when it is rebooted.
     reboots: bool,
     /// How many processors it has, if not as many as others.
@@ -53,7 +53,7 @@ const GUEST: EndToEnd = EndToEnd {
     perf: false,
     append: "",
     devices: Devices::Plain,
-    lean: true,
+    lacking: &[],
     reboots: false,
     processors: None,
     parts: 1,
@@ -79,7 +79,7 @@ const PLUGGABLE: EndToEnd = EndToEnd {
     timeout: Duration::from_secs(600),
     append: "intel_iommu=on",
     devices: Devices::Pluggable,
-    lean: false,
+    lacking: &[Kind::Lean],
     ..GUEST
 };
 
@@ -89,7 +89,7 @@ const SWIOTLB: EndToEnd = EndToEnd {
     command: "auxe2e device swiotlb",
     timeout: Duration::from_secs(300),
     append: "swiotlb=force",
-    lean: false,
+    lacking: &[Kind::Lean],
     ..GUEST
 };
 
@@ -110,7 +110,7 @@ const TRACE_UNIT_IOMMU: EndToEnd = EndToEnd {
     timeout: Duration::from_secs(600),
     append: "intel_iommu=on iommu.strict=1",
     devices: Devices::TraceUnitIommu,
-    lean: false,
+    lacking: &[Kind::Lean],
     ..GUEST
 };
 
@@ -120,7 +120,7 @@ const INTEGRITY: EndToEnd = EndToEnd {
     command: "auxe2e boot integrity",
     timeout: Duration::from_secs(300),
     append: "lockdown=integrity",
-    lean: false,
+    lacking: &[Kind::Lean, Kind::Debug],
     ..GUEST
 };
 
@@ -148,7 +148,7 @@ const MANY: EndToEnd = EndToEnd {
     name: "e2e-many",
     command: "auxe2e boot many-cpus",
     timeout: Duration::from_secs(600),
-    lean: false,
+    lacking: &[Kind::Lean, Kind::Debug],
     processors: Some(64),
     ..GUEST
 };
@@ -212,7 +212,7 @@ fn jobs(plan: &Plan, what: &'static EndToEnd, cases: &[String]) -> Vec<Job> {
     for &kind in &plan.kernels {
         let mut cases = cases.to_vec();
 
-        if kind == Kind::Lean && !what.lean {
+        if what.lacking.contains(&kind) {
             continue;
         }
         if is_part && kind != what.usual && cases.is_empty() {
