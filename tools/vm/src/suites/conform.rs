@@ -41,7 +41,7 @@ const DEVICES: [&str; 2] = ["edu", "shared_sink/burst=8/"];
 /// Units whose events take long to start and to stop, or slow down what they trace.
 const SLOW: [&str; 2] = ["soft_pt", "trace_unit"];
 
-/// How long a case waits for what must come: only a defect takes longer, also in a guest that gets a small part of a CPU.
+/// How long a case on our units waits for what must come: only a defect takes longer, also in a guest that gets a small part of a CPU.
 const PATIENT: &str = "--patience 300";
 
 /// How many of them run beside other layers.
@@ -86,7 +86,8 @@ impl End {
 /// The command that executes random programs on our drivers at once, until one does not do what is foreseen.
 #[must_use]
 pub fn adversary(end: End, seed: Option<u64>) -> String {
-    let mut command = format!("auxload; conform fuzz --modules /modules {PATIENT} --burst 500");
+    let mut command =
+        "auxload; conform fuzz --modules /modules --patience 60 --burst 500".to_owned();
     match end {
         End::After(seconds) => command.push_str(&format!(" --seconds {seconds}")),
         End::Operations(number) => command.push_str(&format!(" --operations {number}")),
@@ -213,7 +214,7 @@ impl Bench<'_> {
         let units: Vec<&str> = units.iter().map(|(unit, _)| *unit).collect();
         let runs = [(units.as_slice(), STEPS), (&DEVICES, STEPS_OF_DEVICES)];
         for (units, steps) in runs {
-            command.push_str(&format!(" && conform fuzz --modules /modules {PATIENT}"));
+            command.push_str(" && conform fuzz --modules /modules");
             for unit in units {
                 command.push_str(&format!(" --pmu {unit}"));
             }
@@ -241,7 +242,7 @@ impl Bench<'_> {
     fn found_by_programs(&self, dir: &Path) -> Result<Case> {
         let progress = Progress::begin("random programs on a driver with defects");
         let fuzz = "conform fuzz --pmu c_pattern/rate=4096/ --seed 1 --steps 1500 --attempts 0";
-        let mut command = format!("insmod /bin/c_broken.ko; {fuzz} {PATIENT} >/out/none 2>&1");
+        let mut command = format!("insmod /bin/c_broken.ko; {fuzz} >/out/none 2>&1");
         for defect in FOUND_BY_PROGRAMS {
             command.push_str(&format!(
                 "; rmmod c_broken; insmod /bin/c_broken.ko defect={defect}; {fuzz} --patience 6 >/out/{defect} 2>&1"
@@ -273,7 +274,7 @@ impl Bench<'_> {
                 defect.case.replace('\'', "'\\''")
             );
             let line = format!(
-                "; insmod /bin/c_broken.ko; {conform}.good {PATIENT} 2>&1; rmmod c_broken\
+                "; insmod /bin/c_broken.ko; {conform}.good 2>&1; rmmod c_broken\
                  ; insmod /bin/c_broken.ko defect={}; {conform} --patience 6 2>&1; rmmod c_broken",
                 defect.name
             );
