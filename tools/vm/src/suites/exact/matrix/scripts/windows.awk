@@ -15,16 +15,23 @@
 	time[++times] = $1
 }
 
+# Whether a PSB is in or near the gap that begins at this time.
+function is_near(left,  n) {
+	for (n = 1; n <= psbs; n++)
+		if (time[left - 9] + 0 <= psb[n] && psb[n] <= time[left + 19] + 0)
+			return 1
+	return 0
+}
+
 END {
 	from = int(times / 5)
 	to = int(times * 4 / 5)
-	for (left = int(times * 2 / 5); left + 19 < to; left++) {
-		near = 0
-		for (n = 1; n <= psbs; n++)
-			near += time[left - 9] + 0 <= psb[n] && psb[n] <= time[left + 19] + 0
-		if (!near)
-			break
-	}
+	middle = int(times * 2 / 5)
+	for (left = middle; left + 19 < to && is_near(left); left++)
+		;
+	if (left + 19 >= to)
+		for (left = middle; left > from && is_near(left); left--)
+			;
 	for (n = split(from " " left " " (left + 10) " " to, bounds); n; n--)
 		line = substr(time[bounds[n]], 1, length(time[bounds[n]]) - 1) (line == "" ? "" : " ") line
 	print line
