@@ -11,7 +11,7 @@ use perfdata::{Flags, Read, SampleType};
 use rustix::io::Errno;
 
 use crate::pmu::{Place, Pmu};
-use crate::rig::{map_aux, map_base, software, Mode, Rig, CPU_CLOCK};
+use crate::rig::{map_aux, map_base, software, with_patience, Mode, Rig, CPU_CLOCK};
 use crate::stream::Known;
 
 /// All PMUs with AUX areas that this user can open.
@@ -24,6 +24,9 @@ pub fn all() -> Vec<Pmu> {
 const SIZES: [usize; 14] = [
     1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192,
 ];
+
+/// How long a driver is waited for that may commit nothing while it runs, in seconds.
+const COMMITS: u64 = 20;
 
 /// This PMU, with terms if any stand behind its name.
 pub fn named(name: &str) -> Result<Pmu> {
@@ -95,7 +98,7 @@ pub fn named(name: &str) -> Result<Pmu> {
     pmu.commits = {
         let mut rig = Rig::open(&pmu, place, pmu.pages(4), Mode::Linear)?;
         rig.event.enable()?;
-        rig.fills(1).is_ok()
+        with_patience(COMMITS, || rig.fills(1)).is_ok()
     };
     pmu.pauses = {
         let mut attr = pmu.attr();

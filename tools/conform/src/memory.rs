@@ -8,7 +8,7 @@ use conform::allocations::Allocations;
 use crate::cases::Case;
 use crate::module::Module;
 use crate::pmu::Pmu;
-use crate::rig::{patience, set_patience};
+use crate::rig::with_patience;
 
 /// A case without memory may wait for what never comes. It does not wait longer than this, in seconds.
 const SHORT: u64 = 10;
@@ -33,12 +33,9 @@ impl Memory {
         let module = Module::of(pmu).ok();
         let before = module.as_ref().map(Module::references).transpose()?;
         let (mut failed, mut told) = (0, 0);
-        let long = patience();
         for nth in 1..=self.most {
-            set_patience(long.as_secs().min(SHORT));
-            let starved = self.allocations.without(nth, || (case.run)(pmu));
-            set_patience(long.as_secs());
-            let (outcome, left) = starved?;
+            let starved = || self.allocations.without(nth, || (case.run)(pmu));
+            let (outcome, left) = with_patience(SHORT, starved)?;
             if let (Some(module), Some(before)) = (&module, before) {
                 let returns = module.returns_to(before);
                 returns.with_context(|| format!("after allocation {nth} failed"))?;

@@ -53,6 +53,15 @@ pub fn set_patience(seconds: u64) {
     PATIENCE.store(seconds, Ordering::Relaxed);
 }
 
+/// Does something that waits so many seconds at most.
+pub fn with_patience<T>(seconds: u64, what: impl FnOnce() -> T) -> T {
+    let long = PATIENCE.load(Ordering::Relaxed);
+    set_patience(long.min(seconds));
+    let done = what();
+    set_patience(long);
+    done
+}
+
 /// `PERF_COUNT_SW_CPU_CLOCK`.
 pub const CPU_CLOCK: u64 = 0;
 /// `PERF_COUNT_SW_DUMMY`.

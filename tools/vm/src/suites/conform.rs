@@ -41,7 +41,7 @@ const DEVICES: [&str; 2] = ["edu", "shared_sink/burst=8/"];
 /// Units whose events take long to start and to stop, or slow down what they trace.
 const SLOW: [&str; 2] = ["soft_pt", "trace_unit"];
 
-/// How long a case on our units waits for what must come: only a defect takes longer, also in a guest that gets a small part of a CPU.
+/// How long our units are waited for: only a defect takes longer, also in a guest that gets a small part of a CPU.
 const PATIENT: &str = "--patience 300";
 
 /// How many of them run beside other layers.
@@ -86,8 +86,7 @@ impl End {
 /// The command that executes random programs on our drivers at once, until one does not do what is foreseen.
 #[must_use]
 pub fn adversary(end: End, seed: Option<u64>) -> String {
-    let mut command =
-        "auxload; conform fuzz --modules /modules --patience 60 --burst 500".to_owned();
+    let mut command = format!("auxload; conform fuzz --modules /modules {PATIENT} --burst 500");
     match end {
         End::After(seconds) => command.push_str(&format!(" --seconds {seconds}")),
         End::Operations(number) => command.push_str(&format!(" --operations {number}")),
@@ -214,7 +213,7 @@ impl Bench<'_> {
         let units: Vec<&str> = units.iter().map(|(unit, _)| *unit).collect();
         let runs = [(units.as_slice(), STEPS), (&DEVICES, STEPS_OF_DEVICES)];
         for (units, steps) in runs {
-            command.push_str(" && conform fuzz --modules /modules");
+            command.push_str(&format!(" && conform fuzz --modules /modules {PATIENT}"));
             for unit in units {
                 command.push_str(&format!(" --pmu {unit}"));
             }
