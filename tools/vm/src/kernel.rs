@@ -28,14 +28,18 @@ const LEAN_CONFIG: &str = include_str!("../lean.config");
 /// What the debug kernel has beyond them.
 const DEBUG_CONFIG: &str = include_str!("../debug.config");
 
-/// What kernels that are built here have beyond Debian's source: patches that are meant for the kernel itself. The last shows only
-/// where allocations are made to fail.
-const PATCHES: [&str; 4] = [
+/// What kernels that are built here have beyond Debian's source: patches that are meant for the kernel itself. The debug kernel has
+/// all. The lean one has the first [`LEAN_PATCHES`]: the others show only where allocations are made to fail, and where kmemleak looks.
+const PATCHES: [&str; 5] = [
     include_str!("../../../Documentation/patches/0001-perf-core-Fill-up-AUX-samples-that-a-PMU-cuts-short.patch"),
     include_str!("../../../Documentation/patches/0002-perf-core-Export-perf_output_copy_aux.patch"),
     include_str!("../../../Documentation/patches/0003-perf-core-Read-the-state-to-inherit-under-child_mutex.patch"),
     include_str!("../../../Documentation/patches/0004-perf-core-Free-the-array-of-AUX-pages-if-there-is-no-page.patch"),
+    include_str!("../../../Documentation/patches/0005-tracing-Free-the-event-files-of-read-only-instances.patch"),
 ];
+
+/// How many of them the lean kernel has.
+const LEAN_PATCHES: usize = 3;
 
 /// Changed when this file makes something else of the same packages.
 const RECIPE: &str = "1";
@@ -147,7 +151,7 @@ impl Kind {
     fn patches(self) -> &'static [&'static str] {
         match self {
             Self::Stock | Self::Rt => &[],
-            Self::Lean => &PATCHES[..3],
+            Self::Lean => &PATCHES[..LEAN_PATCHES],
             Self::Debug => &PATCHES,
         }
     }
