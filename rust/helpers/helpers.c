@@ -196,9 +196,10 @@ bool rust_perf_in_nmi(void)
 	return in_nmi();
 }
 
+/* With PREEMPT_RT, neither RCU nor disabled softirqs make a thread atomic. */
 bool rust_perf_may_sleep(void)
 {
-	return in_task() && !irqs_disabled() && !in_atomic();
+	return !irqs_disabled() && !in_atomic() && !softirq_count() && !rcu_preempt_depth();
 }
 
 int rust_perf_irq_set_affinity(unsigned int irq, unsigned int cpu)

@@ -36,7 +36,7 @@ module! {
     params: {
         driver: u8 {
             default: 0,
-            description: "Register only the driver with this number; 0: all but 1, 2, 18 and 19",
+            description: "Register only the driver with this number; 0: all but 1, 2, 18, 19 and 30",
         },
     },
 }
@@ -104,6 +104,8 @@ drivers! {
 const LINE: u8 = 18;
 #[cfg(CONFIG_PCI_MSI)]
 const LINE_IN_HANDLER: u8 = 19;
+#[cfg(CONFIG_PCI_MSI)]
+const LINE_KEPT: u8 = 30;
 
 struct Module {
     drivers: Drivers,
@@ -124,7 +126,7 @@ impl kernel::Module for Module {
         }
         #[cfg(CONFIG_PCI_MSI)]
         let _line = match number {
-            LINE | LINE_IN_HANDLER => Some(line::register(module)?),
+            LINE | LINE_IN_HANDLER | LINE_KEPT => Some(line::register(module)?),
             _ => None,
         };
         Ok(Self {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Drivers of QEMU's `edu` device that drop their interrupt in a callback of perf's, or in its own
-//! handler.
+//! Drivers of QEMU's `edu` device that drop their interrupt in a callback of perf's or in its own
+//! handler, or leave it to its handler.
 
 use kernel::{
     device::Core,
@@ -49,11 +49,13 @@ mod regs {
 pub(crate) enum Where {
     CpuOffline,
     Handler,
+    /// Where the handler is: that frees the handler.
+    DropOfHandler,
 }
 
 type Bar = pci::DevresBar<{ regs::END }>;
 
-/// What a handler has a hold of, too: its own interrupt.
+/// What a handler has, too: its own interrupt.
 type Line = Arc<SpinLock<Option<PciLines<Handler>>>>;
 
 kernel::pci_device_table!(
@@ -90,6 +92,7 @@ impl pci::Driver for Driver {
         let bar = Arc::new(bar, GFP_KERNEL)?;
         let drops = match crate::module_parameters::driver.value() {
             crate::LINE_IN_HANDLER => Where::Handler,
+            crate::LINE_KEPT => Where::DropOfHandler,
             _ => Where::CpuOffline,
         };
         let line = Arc::pin_init(new_spinlock!(None), GFP_KERNEL)?;
@@ -111,7 +114,7 @@ impl pci::Driver for Driver {
         let lines = PciLines::following(device, NAME, kvec![handler]?, 0, &entry)?;
 
         *line.lock() = Some(lines);
-        if let (Where::Handler, Some(bar)) = (drops, bar.try_access()) {
+        if let (Where::Handler | Where::DropOfHandler, Some(bar)) = (drops, bar.try_access()) {
             bar.write32(1, regs::IRQ_RAISE);
         }
         Ok(registration)
@@ -141,7 +144,7 @@ impl irq::Handler for Handler {
     }
 }
 
-/// Drops its interrupt when a CPU goes offline, or leaves that to its handler; traces nothing.
+/// Drops its interrupt when a CPU goes offline, or leaves it to its handler; traces nothing.
 pub(crate) struct Unit {
     line: Line,
     drops: Where,

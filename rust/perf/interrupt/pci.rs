@@ -11,20 +11,21 @@ use crate::{
         Numbers, //
     }, //
 };
-use core::mem::ManuallyDrop;
 use kernel::{
     device::{
         Bound,
         DeviceContext, //
     },
-    devres::Devres,
+    devres,
     error::to_result,
     irq,
+    new_mutex,
     pci,
     prelude::*,
     sync::{
         aref::ARef,
-        Arc, //
+        Arc,
+        Mutex, //
     }, //
 };
 
@@ -33,7 +34,7 @@ use kernel::{
 /// [`irq::Registration`] must not be forgotten, so making one is unsafe. These are a resource of the
 /// device: they are freed when this is dropped, and at the latest when the device is unbound. Dropped
 /// where nothing may sleep, in a handler for one, they stay until then: `free_irq()` waits for the
-/// handlers.
+/// handlers. A little memory stays until then in any case.
 ///
 /// C counterpart: `pci_alloc_irq_vectors()` and `request_irq()`.
 ///
@@ -58,24 +59,30 @@ use kernel::{
 ///     PciLines::following(device, c"my_unit", handlers, 1, entry)
 /// }
 /// ```
-pub struct PciLines<H: irq::Handler + Send + 'static>(ManuallyDrop<Devres<Requested<H>>>);
+pub struct PciLines<H: irq::Handler + Send + 'static>(Arc<Kept<H>>);
 
-/// # Invariants
-///
-/// `device` is bound and has vectors. Those of `vectors` are the first ones.
-struct Requested<H: irq::Handler + Send + 'static> {
-    device: ARef<pci::Device>,
-    vectors: KVec<Vector<H>>,
-    /// What follows the units by the numbers of the vectors.
-    lines: Option<Arc<Lines>>,
+/// What [`PciLines`] and the device have in common.
+#[pin_data]
+struct Kept<H: irq::Handler + Send + 'static> {
+    /// [`None`] once they are freed.
+    #[pin]
+    requested: Mutex<Option<Requested<H>>>,
 }
 
+/// Frees the interrupts when the device is unbound.
+struct Resource<H: irq::Handler + Send + 'static>(Arc<Kept<H>>);
+
 /// # Invariants
 ///
-/// `irq` is requested with the address of `handler`.
-struct Vector<H> {
-    irq: c_uint,
-    handler: Pin<KBox<H>>,
+/// - `device` is bound and has vectors.
+/// - Each of `irqs` is requested with the address of the handler of the same number. They are those of
+///   the first vectors.
+struct Requested<H: irq::Handler + Send + 'static> {
+    device: ARef<pci::Device>,
+    irqs: KVec<c_uint>,
+    handlers: Arc<KVec<H>>,
+    /// What follows the units by the numbers of the vectors.
+    lines: Option<Arc<Lines>>,
 }
 
 impl<H: irq::Handler + Send + 'static> PciLines<H> {
@@ -88,7 +95,7 @@ impl<H: irq::Handler + Send + 'static> PciLines<H> {
         name: &'static CStr,
         handlers: KVec<H>,
     ) -> Result<Self> {
-        Self::request(device, name, handlers, None)
+        Self::keep(device, Requested::new(device, name, handlers, None)?)
     }
 
     /// As [`Self::new`]. The vectors from `first` on are those of the units of the PMU of `entry`: one
@@ -121,63 +128,67 @@ impl<H: irq::Handler + Send + 'static> PciLines<H> {
         if count.is_none_or(|count| system && count != 1) {
             return Err(EINVAL);
         }
-        let this = Self::request(device, name, handlers, Some(shared.lines.clone()))?;
-        let vectors = &this.0.access(device.as_ref())?.vectors;
-        let mut irqs = KVec::with_capacity(vectors.len(), GFP_KERNEL)?;
+        let requested = Requested::new(device, name, handlers, Some(shared.lines.clone()))?;
+        let mut irqs = KVec::with_capacity(requested.irqs.len(), GFP_KERNEL)?;
 
-        for vector in vectors.iter().skip(first) {
-            irqs.push(vector.irq, GFP_KERNEL)?;
+        for &irq in requested.irqs.iter().skip(first) {
+            irqs.push(irq, GFP_KERNEL)?;
         }
         let numbers = match (system, irqs.first()) {
             (true, Some(&irq)) => Numbers::System(irq),
             _ => Numbers::Cpus(irqs),
         };
+        let this = Self::keep(device, requested)?;
 
         shared.lines.follow(numbers, &shared.units);
         Ok(this)
     }
 
-    fn request(
-        device: &pci::Device<Bound>,
-        name: &'static CStr,
-        handlers: KVec<H>,
-        lines: Option<Arc<Lines>>,
-    ) -> Result<Self> {
-        let vectors = KVec::with_capacity(handlers.len(), GFP_KERNEL)?;
-        let count = c_uint::try_from(handlers.len())?;
-        let types = bindings::PCI_IRQ_MSI | bindings::PCI_IRQ_MSIX;
+    fn keep(device: &pci::Device<Bound>, requested: Requested<H>) -> Result<Self> {
+        let kept = pin_init!(Kept {
+            requested <- new_mutex!(Some(requested)),
+        });
+        let kept = Arc::pin_init(kept, GFP_KERNEL)?;
 
-        // SAFETY: A bound device, which has a driver.
-        to_result(unsafe { bindings::pci_alloc_irq_vectors(raw(device), count, count, types) })?;
-        // INVARIANT: Just allocated, and none is requested yet.
-        let mut requested = Requested {
-            device: device.into(),
-            vectors,
-            lines,
-        };
+        let resource = Ok(Resource(kept.clone()));
 
-        for (number, handler) in (0..).zip(handlers) {
-            requested.push(number, name, KBox::pin(handler, GFP_KERNEL)?)?;
-        }
-        // `Devres` drops it while the device is still bound.
-        Ok(Self(ManuallyDrop::new(Devres::new(
-            device.as_ref(),
-            Ok::<_, Error>(requested),
-        )?)))
+        devres::register::<Resource<H>, Error>(device.as_ref(), resource, GFP_KERNEL)?;
+        Ok(Self(kept))
+    }
+}
+
+impl<H: irq::Handler + Send + 'static> Kept<H> {
+    /// Frees the interrupts, if nobody has.
+    ///
+    /// Context: task, may sleep.
+    fn free(&self) {
+        let mut requested = self.requested.lock();
+        let handlers = requested.as_ref().map(|it| it.handlers.clone());
+
+        // Under the lock: whoever unbinds the device must wait for this.
+        *requested = None;
+        drop(requested);
+        // Not under the lock: a handler may have its own interrupt, and drops it.
+        drop(handlers);
+    }
+}
+
+impl<H: irq::Handler + Send + 'static> Drop for Resource<H> {
+    fn drop(&mut self) {
+        self.0.free();
     }
 }
 
 impl<H: irq::Handler + Send + 'static> Drop for PciLines<H> {
     fn drop(&mut self) {
         // SAFETY: No requirements.
-        if !unsafe { bindings::rust_perf_may_sleep() } {
-            pr_err!(
+        match unsafe { bindings::rust_perf_may_sleep() } {
+            true => self.0.free(),
+            // `Resource` does.
+            false => pr_err!(
                 "interrupts are dropped where they cannot be freed: they stay with the device\n"
-            );
-            return;
+            ),
         }
-        // SAFETY: Dropped here only, and not used afterwards: `self` is being dropped.
-        unsafe { ManuallyDrop::drop(&mut self.0) };
     }
 }
 
@@ -188,16 +199,42 @@ fn raw<C: DeviceContext>(device: &pci::Device<C>) -> *mut bindings::pci_dev {
 }
 
 impl<H: irq::Handler + Send + 'static> Requested<H> {
-    /// Requests the vector `number`, which is the next one.
-    fn push(&mut self, number: c_uint, name: &'static CStr, handler: Pin<KBox<H>>) -> Result {
+    fn new(
+        device: &pci::Device<Bound>,
+        name: &'static CStr,
+        handlers: KVec<H>,
+        lines: Option<Arc<Lines>>,
+    ) -> Result<Self> {
+        let irqs = KVec::with_capacity(handlers.len(), GFP_KERNEL)?;
+        let count = c_uint::try_from(handlers.len())?;
+        let handlers = Arc::new(handlers, GFP_KERNEL)?;
+        let types = bindings::PCI_IRQ_MSI | bindings::PCI_IRQ_MSIX;
+
+        // SAFETY: A bound device, which has a driver.
+        to_result(unsafe { bindings::pci_alloc_irq_vectors(raw(device), count, count, types) })?;
+        // INVARIANT: Just allocated, and none is requested yet.
+        let mut this = Self {
+            device: device.into(),
+            irqs,
+            handlers: handlers.clone(),
+            lines,
+        };
+
+        for (number, handler) in (0..).zip(handlers.iter()) {
+            this.push(number, name, handler)?;
+        }
+        Ok(this)
+    }
+
+    /// Requests the vector `number`, which is the next one, for `handler`, which is that of this number.
+    fn push(&mut self, number: c_uint, name: &'static CStr, handler: &H) -> Result {
         // SAFETY: A device with vectors, by the type invariant; it checks the number.
         let irq = unsafe { bindings::pci_irq_vector(raw(&self.device), number) };
         let irq = c_uint::try_from(irq).map_err(|_| Error::from_errno(irq))?;
-        let cookie = core::ptr::from_ref(&*handler).cast_mut().cast();
 
         // SAFETY:
-        // - `handle()` gets the address of the handler, which is pinned, and freed after
-        //   `free_irq()`.
+        // - `handle()` gets the address of the handler, which stays where it is: nothing changes the
+        //   vector in `handlers`, and it is freed after `free_irq()`.
         // - `name` is never freed.
         // - `irq` is a number of the device's; the core checks it.
         to_result(unsafe {
@@ -207,14 +244,11 @@ impl<H: irq::Handler + Send + 'static> Requested<H> {
                 None,
                 0,
                 name.as_char_ptr(),
-                cookie,
+                cookie(handler),
             )
         })?;
-        // INVARIANT: Just requested.
-        let vector = Vector { irq, handler };
-
-        // INVARIANT: It is the next one. There is room for it, so it is not dropped here.
-        self.vectors.push(vector, GFP_KERNEL)?;
+        // INVARIANT: Just requested, and the next one. There is room for it.
+        self.irqs.push(irq, GFP_KERNEL)?;
         Ok(())
     }
 }
@@ -224,16 +258,19 @@ impl<H: irq::Handler + Send + 'static> Drop for Requested<H> {
         if let Some(lines) = &self.lines {
             lines.stay();
         }
-        for vector in &self.vectors {
-            let cookie = core::ptr::from_ref(&*vector.handler).cast_mut().cast();
-
+        for (&irq, handler) in self.irqs.iter().zip(self.handlers.iter()) {
             // SAFETY: Requested with this cookie, by the type invariant; this is a task that may sleep:
-            // the driver core revokes `Devres` in one, and `PciLines` drops it in no other.
-            unsafe { bindings::free_irq(vector.irq, cookie) };
+            // `Kept::free()` demands it, and `Requested` is made in one.
+            unsafe { bindings::free_irq(irq, cookie(handler)) };
         }
         // SAFETY: Allocated, by the type invariant, and all that were requested are freed.
         unsafe { bindings::pci_free_irq_vectors(raw(&self.device)) };
     }
+}
+
+/// What `handle()` gets.
+fn cookie<H>(handler: &H) -> *mut core::ffi::c_void {
+    core::ptr::from_ref(handler).cast_mut().cast()
 }
 
 /// # Safety

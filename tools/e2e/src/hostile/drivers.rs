@@ -93,12 +93,13 @@ macro_rules! cases {
         [$(attack($name, || DRIVERS[$index].run()),)*
             attack("hostile driver: counter that refuses", counting),
             attack("hostile driver: frees its interrupt as its CPU goes", frees_interrupt),
-            attack("hostile driver: frees its interrupt in its handler", frees_in_handler)]
+            attack("hostile driver: frees its interrupt in its handler", || raised(19)),
+            attack("hostile driver: leaves its interrupt to its handler", || raised(30))]
     };
 }
 
 /// The cases.
-pub const ALL: [Attack; 29] = cases! {
+pub const ALL: [Attack; 30] = cases! {
     "hostile driver: forgets its registration": 0,
     "hostile driver: drops its registration with interrupts off at exit": 1,
     "hostile driver: claims more than it wrote": 2,
@@ -451,9 +452,9 @@ fn frees_interrupt() -> Result<String> {
     outcome
 }
 
-/// It stays until the device has no driver.
-fn frees_in_handler() -> Result<String> {
-    let seen = with(19, || {
+/// A driver with an interrupt that comes at once, and stays until the device has no driver.
+fn raised(driver: u8) -> Result<String> {
+    let seen = with(driver, || {
         ensure!(is_registered(LINE), "the driver found no device");
         wait_for("the interrupt", || Ok(line_interrupts()? == Some(1)))?;
         Ok("an interrupt".to_owned())
