@@ -134,7 +134,7 @@ const MODULE: &str = "hostile";
 fn with<T>(number: u8, what: impl FnOnce() -> Result<T>) -> Result<T> {
     let file = format!("/modules/{MODULE}.ko");
     if !Path::new(&file).exists() {
-        bail!(Skip("the modules have no tests on this kernel"));
+        bail!(Skip("its driver was not built for this kernel"));
     }
     module::tool("insmod", &[&file, &format!("driver={number}")])?;
     let seen = what();
