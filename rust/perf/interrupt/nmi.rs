@@ -20,7 +20,7 @@ use kernel::{
 /// Has the interrupt of a unit called that raises an NMI, by its CPU's local APIC.
 ///
 /// x86 only. Dropped, it does not run any more. One that is forgotten, or dropped where nothing may
-/// sleep, is removed when the module goes.
+/// sleep, is removed when the module goes, but its memory is not freed.
 ///
 /// C counterpart: `register_nmi_handler()` with `NMI_LOCAL`.
 ///
