@@ -61,7 +61,7 @@ use kernel::{
 /// ```
 pub struct PciLines<H: irq::Handler + Send + 'static>(Arc<Kept<H>>);
 
-/// What [`PciLines`] and the device have in common.
+/// The interrupts, which [`PciLines`] and the device share.
 #[pin_data]
 struct Kept<H: irq::Handler + Send + 'static> {
     /// [`None`] once they are freed.
@@ -149,7 +149,6 @@ impl<H: irq::Handler + Send + 'static> PciLines<H> {
             requested <- new_mutex!(Some(requested)),
         });
         let kept = Arc::pin_init(kept, GFP_KERNEL)?;
-
         let resource = Ok(Resource(kept.clone()));
 
         devres::register::<Resource<H>, Error>(device.as_ref(), resource, GFP_KERNEL)?;
