@@ -2,7 +2,7 @@
 
 //! `auxvm`: what the Makefile calls, inside the build root.
 
-use anyhow::Result;
+use anyhow::{bail, Result};
 use clap::{Parser, Subcommand};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
@@ -375,8 +375,11 @@ fn run(args: Args) -> Result<ExitCode> {
             println!("{}", comparison::write(&cache)?.display());
         }
         Verb::Figures => {
-            println!("{}", figures::write(&cache)?.display());
-            if let Some(path) = verify::document(&cache)? {
+            let documents = [figures::write(&cache)?, verify::document(&cache)?];
+            if documents.iter().all(Option::is_none) {
+                bail!("nothing is measured here: run make bench or make verify first");
+            }
+            for path in documents.iter().flatten() {
                 println!("{}", path.display());
             }
         }

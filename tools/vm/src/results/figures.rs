@@ -373,18 +373,15 @@ pub fn save(cache: &Cache, figures: &[Figure]) -> Result<()> {
     fs::rename(&new, &path).on("replace", &path)
 }
 
-/// Writes the document; gives its place.
+/// Writes the document, if anything was measured; gives its place then.
 ///
 /// # Errors
 ///
-/// When nothing was measured, or a file cannot be used.
-pub fn write(cache: &Cache) -> Result<PathBuf> {
+/// When a file cannot be used.
+pub fn write(cache: &Cache) -> Result<Option<PathBuf>> {
     let from = path(cache);
     if !from.exists() {
-        return Err(Error::Other(format!(
-            "there is no {}: run make bench first",
-            from.display()
-        )));
+        return Ok(None);
     }
     let text = fs::read_to_string(&from).on("read", &from)?;
     let to = cache.checkout().join("Documentation/figures.md");
@@ -394,7 +391,7 @@ pub fn write(cache: &Cache) -> Result<PathBuf> {
     };
     let text = document(&text, &old).map_err(|why| broken(cache, &why))?;
     fs::write(&to, text).on("write", &to)?;
-    Ok(to)
+    Ok(Some(to))
 }
 
 #[cfg(test)]
