@@ -196,7 +196,10 @@ bool rust_perf_in_nmi(void)
 	return in_nmi();
 }
 
-/* With PREEMPT_RT, neither RCU nor disabled softirqs make a thread atomic. */
+/*
+ * With PREEMPT_RT, in_atomic() sees neither disabled softirqs nor RCU readers.
+ * A handler that is forced into a thread runs with both.
+ */
 bool rust_perf_may_sleep(void)
 {
 	return !irqs_disabled() && !in_atomic() && !softirq_count() && !rcu_preempt_depth();

@@ -49,7 +49,7 @@ mod regs {
 pub(crate) enum Where {
     CpuOffline,
     Handler,
-    /// Where the handler is: that frees the handler.
+    /// With the handler, which owns it.
     DropOfHandler,
 }
 

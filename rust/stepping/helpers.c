@@ -240,7 +240,7 @@ bool rust_stepping_in_nmi(void)
 /* As far as the kernel counts: without CONFIG_PREEMPT_COUNT locks are unseen. */
 bool rust_stepping_may_sleep(void)
 {
-	return !irqs_disabled() && !in_atomic() && !rcu_preempt_depth();
+	return !irqs_disabled() && !in_atomic() && !softirq_count() && !rcu_preempt_depth();
 }
 
 void rust_stepping_synchronize_rcu_tasks(void)

@@ -34,7 +34,7 @@ use kernel::{
 /// [`irq::Registration`] must not be forgotten, so making one is unsafe. These are a resource of the
 /// device: they are freed when this is dropped, and at the latest when the device is unbound. Dropped
 /// where nothing may sleep, in a handler for one, they stay until then: `free_irq()` waits for the
-/// handlers. A little memory stays until then in any case.
+/// handlers. A small allocation stays until the device is unbound in any case.
 ///
 /// C counterpart: `pci_alloc_irq_vectors()` and `request_irq()`.
 ///
@@ -74,7 +74,7 @@ struct Resource<H: irq::Handler + Send + 'static>(Arc<Kept<H>>);
 
 /// # Invariants
 ///
-/// - `device` is bound and has vectors.
+/// - `device` has vectors, and is bound: [`Resource`] waits for the lock when it is unbound.
 /// - Each of `irqs` is requested with the address of the handler of the same number. They are those of
 ///   the first vectors.
 struct Requested<H: irq::Handler + Send + 'static> {
@@ -157,17 +157,17 @@ impl<H: irq::Handler + Send + 'static> PciLines<H> {
 }
 
 impl<H: irq::Handler + Send + 'static> Kept<H> {
-    /// Frees the interrupts, if nobody has.
+    /// Frees the interrupts, unless they are freed already.
     ///
     /// Context: task, may sleep.
     fn free(&self) {
         let mut requested = self.requested.lock();
         let handlers = requested.as_ref().map(|it| it.handlers.clone());
 
-        // Under the lock: whoever unbinds the device must wait for this.
+        // The lock makes the driver core wait with the unbinding until they are freed.
         *requested = None;
         drop(requested);
-        // Not under the lock: a handler may have its own interrupt, and drops it.
+        // Without the lock: a handler may own its `PciLines`, whose drop takes the lock.
         drop(handlers);
     }
 }
@@ -183,7 +183,7 @@ impl<H: irq::Handler + Send + 'static> Drop for PciLines<H> {
         // SAFETY: No requirements.
         match unsafe { bindings::rust_perf_may_sleep() } {
             true => self.0.free(),
-            // `Resource` does.
+            // `Resource` frees them.
             false => pr_err!(
                 "interrupts are dropped where they cannot be freed: they stay with the device\n"
             ),
@@ -267,7 +267,7 @@ impl<H: irq::Handler + Send + 'static> Drop for Requested<H> {
     }
 }
 
-/// What `handle()` gets.
+/// The argument of [`handle`]: the address of the handler.
 fn cookie<H>(handler: &H) -> *mut core::ffi::c_void {
     core::ptr::from_ref(handler).cast_mut().cast()
 }

@@ -25,7 +25,7 @@ const SIZES: [usize; 14] = [
     1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192,
 ];
 
-/// How long a driver is waited for that may commit nothing while it runs, in seconds.
+/// How long discovery waits for trace, in seconds: some drivers commit none while they run.
 const COMMITS: u64 = 20;
 
 /// This PMU, with terms if any stand behind its name.

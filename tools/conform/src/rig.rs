@@ -53,7 +53,7 @@ pub fn set_patience(seconds: u64) {
     PATIENCE.store(seconds, Ordering::Relaxed);
 }
 
-/// Does something that waits so many seconds at most.
+/// Calls `what` with this patience, or with the present one if that is shorter.
 pub fn with_patience<T>(seconds: u64, what: impl FnOnce() -> T) -> T {
     let long = PATIENCE.load(Ordering::Relaxed);
     set_patience(long.min(seconds));

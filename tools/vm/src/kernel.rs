@@ -29,7 +29,7 @@ const LEAN_CONFIG: &str = include_str!("../lean.config");
 const DEBUG_CONFIG: &str = include_str!("../debug.config");
 
 /// What kernels that are built here have beyond Debian's source: patches that are meant for the kernel itself. The debug kernel has
-/// all. The lean one has the first [`LEAN_PATCHES`]: the others show only where allocations are made to fail, and where kmemleak looks.
+/// all. The lean one has the first [`LEAN_PATCHES`]: the other defects show only when an allocation fails, or to kmemleak.
 const PATCHES: [&str; 5] = [
     include_str!("../../../Documentation/patches/0001-perf-core-Fill-up-AUX-samples-that-a-PMU-cuts-short.patch"),
     include_str!("../../../Documentation/patches/0002-perf-core-Export-perf_output_copy_aux.patch"),

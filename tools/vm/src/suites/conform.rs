@@ -41,7 +41,7 @@ const DEVICES: [&str; 2] = ["edu", "shared_sink/burst=8/"];
 /// Units whose events take long to start and to stop, or slow down what they trace.
 const SLOW: [&str; 2] = ["soft_pt", "trace_unit"];
 
-/// How long our units are waited for: only a defect takes longer, also in a guest that gets a small part of a CPU.
+/// How long `conform` waits for our units: only a defect takes longer, also in a guest that gets a small part of a CPU.
 const PATIENT: &str = "--patience 300";
 
 /// How many of them run beside other layers.

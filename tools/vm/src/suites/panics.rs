@@ -110,7 +110,7 @@ pub fn run(cache: &Cache, kernel: &Kernel) -> Result<Option<Case>> {
     modules::build(cache, kernel, Mode::Plain)?;
     let mut graph = Graph::default();
     for path in modules::objects(cache, kernel)? {
-        // In its folder, and linked.
+        // The object of the crate, and that of the module.
         if path.ends_with("hostile.o") {
             continue;
         }
