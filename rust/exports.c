@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Exports the Rust symbols of the framework, as rust/exports.c does those of
- * the kernel crate.
+ * Exports the Rust symbols of the framework, as rust/exports.c of the kernel
+ * does for the kernel crate.
  */
 
 #include <linux/export.h>

@@ -12,7 +12,8 @@
 //!
 //! - [`circular`]: reads a circular buffer that a unit overwrites without stopping.
 //! - [`ring`]: positions, sizes, free space, and the split of a range at the end of the ring.
-//! - [`guard`], [`lifecycle`]: reentrancy from NMI, and what the state of a CPU does next.
+//! - [`guard`], [`lifecycle`]: the guard against re-entrance from NMI, and the state machine of a
+//!   CPU.
 //! - [`table`]: tables of regions, which direct a unit that writes to memory by itself.
 
 // Kbuild passes `no_std` itself and sets `MODULE`.

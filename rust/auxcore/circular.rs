@@ -11,14 +11,14 @@
 use crate::ring::{Pos, Size};
 use core::num::NonZeroU64;
 
-/// The reader of a circular buffer. It knows up to where it has read.
+/// The reader of a circular buffer, with the position up to which it has read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CircularReader {
     size: Size,
     read: Pos,
 }
 
-/// The lengths of packets in the buffer, and of those that the reader adds.
+/// The length of the unit's packets, and of the barrier packets that the reader adds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Packets {
     /// The length of each packet, in bytes. The unit writes whole packets only.
@@ -27,7 +27,7 @@ pub struct Packets {
     pub barrier: u64,
 }
 
-/// What to copy, and what is lost.
+/// The bytes to copy, and the number of bytes that are lost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub struct Extent {
@@ -35,7 +35,7 @@ pub struct Extent {
     pub from: Pos,
     /// The number of bytes to copy: whole packets.
     pub len: u64,
-    /// Whether a barrier packet goes in front of them. Never if there is nothing to copy.
+    /// Whether the caller writes a barrier packet in front of them. False if `len` is 0.
     pub barrier: bool,
     /// Bytes that the unit has overwritten since the last read.
     pub overwritten: u64,
@@ -58,8 +58,9 @@ impl CircularReader {
         written.distance_from(self.read)
     }
 
-    /// Reads what the unit has written up to `written`, into `space` bytes, which a barrier packet
-    /// takes from too; [`None`] stands for a destination without a limit.
+    /// Reads the bytes that the unit has written up to `written`. The packets and the barrier
+    /// packet share the `space` bytes of the destination; [`None`] is a destination without a
+    /// limit.
     ///
     /// `barrier_due`: bytes were lost before, and no barrier packet was written since.
     ///
@@ -95,7 +96,7 @@ impl CircularReader {
         let kept = whole(pending.min(self.size.len()));
         let overwritten = pending.saturating_sub(kept);
 
-        // The loss that a lack of space makes needs a barrier too, which takes more of the space.
+        // A loss for lack of space needs a barrier packet too, which takes some of the space.
         let mut barrier = barrier_due || overwritten != 0;
         if kept > fits(barrier) {
             barrier = true;

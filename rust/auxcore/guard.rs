@@ -6,8 +6,10 @@
 //! held. The NMI cannot wait. It sets pending bits, and the holder processes them before it
 //! releases the guard.
 
-/// The memory of a [`Guard`]: whether it is held, and the requests. The kernel implements it for what
-/// one CPU and its NMIs share; the tests implement one that lets an NMI in before each access.
+/// The memory of a [`Guard`]: whether it is held, and the requests.
+///
+/// The kernel's implementation is memory that one CPU and its NMIs share. The implementation of the
+/// tests can simulate an NMI before each access.
 pub trait Memory {
     /// Takes the guard, with acquire ordering; false if it is held.
     fn take(&self) -> bool;
@@ -15,11 +17,11 @@ pub trait Memory {
     fn release(&self);
     /// Whether the guard is held.
     fn is_held(&self) -> bool;
-    /// Adds requests. An NMI may interrupt this and add its own.
+    /// Adds requests. An NMI may interrupt this call and add its own requests.
     fn add(&self, bits: u32);
     /// Whether there are requests.
     fn has_any(&self) -> bool;
-    /// Takes all requests at once, so that none is lost.
+    /// Removes and returns all requests at once, so that none is lost.
     fn take_all(&self) -> u32;
 }
 
@@ -28,11 +30,11 @@ pub trait Memory {
 pub struct Pending(u32);
 
 impl Pending {
-    /// Nothing.
+    /// No request.
     pub const NONE: Self = Self(0);
     /// Stop the event.
     pub const STOP: Self = Self(1);
-    /// Follow `hw.aux_paused`.
+    /// Pause or resume the unit, as `hw.aux_paused` says.
     pub const PAUSE: Self = Self(2);
     /// The unit has raised its interrupt.
     pub const INTERRUPT: Self = Self(4);
@@ -43,7 +45,7 @@ impl Pending {
         self.0
     }
 
-    /// The set that [`Self::bits`] gave; unknown bits are dropped.
+    /// The set from a number that [`Self::bits`] returned. Unknown bits are dropped.
     #[must_use]
     pub const fn from_bits(bits: u32) -> Self {
         Self(bits & (Self::STOP.0 | Self::PAUSE.0 | Self::INTERRUPT.0))
@@ -57,7 +59,7 @@ impl Pending {
     }
 }
 
-/// Lets one callback at a time at the state of a CPU.
+/// Allows one callback at a time to use the state of a CPU.
 #[derive(Debug, Default)]
 pub struct Guard<M>(M);
 
@@ -70,8 +72,8 @@ impl<M: Memory> Guard<M> {
     /// Runs `f` with the guard held, then `process` with the requests that arrived in the
     /// meantime, until there are none. [`None`] if the guard is held: then nothing runs.
     ///
-    /// A request that arrives while `process` runs is processed next. The requests are looked at
-    /// after the release: an NMI that comes between the two finds the guard free, and leaves none.
+    /// A request that arrives while `process` runs is processed next. The check for requests
+    /// follows the release. An NMI between the two finds the guard free, and adds no request.
     #[inline]
     pub fn run<R>(&self, f: impl FnOnce() -> R, mut process: impl FnMut(Pending)) -> Option<R> {
         if !self.0.take() {
@@ -88,9 +90,11 @@ impl<M: Memory> Guard<M> {
         Some(result)
     }
 
-    /// Leaves a request to the holder on this CPU; false if the guard is free.
+    /// Adds a request for the holder on this CPU. Returns false and adds nothing if the guard is
+    /// free.
     pub fn request(&self, pending: Pending) -> bool {
-        // The caller has interrupted the holder, which cannot release the guard meanwhile.
+        // If the guard is held, the caller has interrupted the holder, which cannot release the
+        // guard meanwhile.
         let held = self.0.is_held();
 
         if held {

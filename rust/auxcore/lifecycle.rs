@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What the state of one CPU does next: when a transaction is begun, and when it is ended.
+//! The state machine of one CPU: it decides when a transaction begins, and when it ends.
 //!
-//! [`Lifecycle`] is the state machine of the framework's per-CPU state, without the state: it knows
-//! neither perf nor a driver. A caller reports an input, carries out the [`Action`] that it gets,
-//! and reports the outcome by [`Lifecycle::began`] or [`Lifecycle::ended`].
+//! [`Lifecycle`] does not call perf or a driver. The caller reports an input, carries out the
+//! [`Action`] that it gets, and reports the outcome by [`Lifecycle::began`] or
+//! [`Lifecycle::ended`].
 //!
 //! ```text
 //!                 add, start, online         began(Traced)
@@ -18,10 +18,10 @@
 //! ```
 //!
 //! - An event *owns* the CPU's unit from `add` to `del`.
-//! - `wanted` is what perf has asked for last: `start` or `stop`. It outlives an offline CPU, so
-//!   that an offline that is rolled back begins again.
+//! - `wanted` is perf's last request: `start` or `stop`. It is kept while the CPU is offline, so
+//!   that tracing begins again when the CPU comes back or the offline is rolled back.
 //! - `disabling` is set when perf has queued the disable of the event (the AUX area was full, or
-//!   the transaction ended as truncated). Nothing is begun from then on until `del`.
+//!   the transaction ended as truncated). From then on no transaction begins until `del`.
 
 /// What the unit of the CPU is doing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -56,7 +56,7 @@ pub enum Begun {
     Counted,
     /// There is no space in the AUX area: perf has queued the disable of the event.
     NoSpace,
-    /// It failed otherwise.
+    /// It failed for another reason.
     Failed,
 }
 
@@ -115,8 +115,8 @@ impl Lifecycle {
 
     /// perf adds an event, and starts it if `start` is set; [`None`] if another event owns the unit.
     ///
-    /// An event that cannot be begun because the CPU is offline is not refused here: the caller
-    /// sees [`Action::None`] and asks [`Self::is_online`].
+    /// It does not fail if the CPU is offline. Then the result is [`Action::None`], and the caller
+    /// checks [`Self::is_online`].
     pub fn add(&mut self, start: bool) -> Option<Action> {
         if self.owned {
             return None;
@@ -127,21 +127,21 @@ impl Lifecycle {
         Some(self.begin_if_due())
     }
 
-    /// perf deletes the event: the caller ends what is active, then calls [`Self::disown`].
+    /// perf deletes the event. The caller carries out the action, then calls [`Self::disown`].
     pub fn del(&mut self) -> Action {
         self.wanted = false;
         self.end_if_active()
     }
 
-    /// No event owns the unit any more. Nothing is active.
+    /// Ends the ownership of the unit. The phase must be [`Phase::Idle`].
     pub fn disown(&mut self) {
         self.owned = false;
         self.wanted = false;
         self.disabling = false;
     }
 
-    /// perf starts the event. Counting is ended first: there may be an AUX area now. So
-    /// [`Action::End`] is followed by [`Self::resume`].
+    /// perf starts the event. Counting ends first, because there may be an AUX area now: after
+    /// [`Action::End`] the caller calls [`Self::resume`].
     pub fn start(&mut self) -> Action {
         if !self.owned {
             return Action::None;
@@ -160,7 +160,7 @@ impl Lifecycle {
         self.end_if_active()
     }
 
-    /// The CPU goes offline. What perf wants stays as it is.
+    /// The CPU goes offline. perf's last request is kept.
     pub fn offline(&mut self) -> Action {
         self.online = false;
         self.end_if_active()
@@ -172,7 +172,7 @@ impl Lifecycle {
         self.begin_if_due()
     }
 
-    /// The driver wants a commit and a new transaction. [`Action::End`] is followed by
+    /// The driver requests a commit and a new transaction. After [`Action::End`] the caller calls
     /// [`Self::resume`].
     pub fn flush(&mut self) -> Action {
         match self.phase {
@@ -181,13 +181,13 @@ impl Lifecycle {
         }
     }
 
-    /// Whether to begin again after an end.
+    /// [`Action::Begin`] if a transaction is to begin again after an end.
     pub fn resume(&self) -> Action {
         self.begin_if_due()
     }
 
-    /// Reports how a begin ended. Also for a counting event whose caller looked for an AUX area and
-    /// found one ([`Begun::Traced`]) or none ([`Begun::Counted`]).
+    /// Reports how a begin ended. The caller also reports when it has checked whether a counting
+    /// event has an AUX area now: [`Begun::Traced`] if it has, [`Begun::Counted`] if not.
     pub fn began(&mut self, begun: Begun) {
         self.phase = match begun {
             Begun::Traced => Phase::Tracing,
@@ -200,7 +200,7 @@ impl Lifecycle {
         };
     }
 
-    /// Reports an end; `truncated` if perf has queued the disable of the event with it.
+    /// Reports an end. `truncated`: perf has queued the disable of the event.
     pub fn ended(&mut self, truncated: bool) {
         self.phase = Phase::Idle;
         self.disabling |= truncated;

@@ -127,8 +127,7 @@ impl Size {
         (pos.get() & self.mask()) as usize
     }
 
-    /// The position with the offset of `pos` that is less than the size: what is left of `pos` where
-    /// wraps are not counted.
+    /// The position of the first byte ever written at the offset of `pos`: `pos` without the wraps.
     #[inline]
     #[must_use]
     pub const fn first(self, pos: Pos) -> Pos {
@@ -138,8 +137,8 @@ impl Size {
     /// The space in bytes for a writer at `head`, with the reader at `tail`: perf's `CIRC_SPACE()`.
     ///
     /// One byte always stays free, so that a full ring and an empty one differ. User space owns
-    /// `tail`, which can have any value. If it is ahead of the head, or by the ring's size or more
-    /// behind it, the space is 0.
+    /// `tail`, which can have any value. The space is 0 if `tail` is ahead of `head`, or if it is
+    /// the ring's size or more behind `head`.
     #[inline]
     pub const fn space(self, head: Pos, tail: Pos) -> u64 {
         let used = head.distance_from(tail);
@@ -194,13 +193,13 @@ impl Size {
         })
     }
 
-    /// How often the way from `from` to `to` passes the end of the ring.
+    /// How often a writer that moves from `from` to `to` wraps at the end of the ring.
     #[inline]
     pub const fn wraps(self, from: Pos, to: Pos) -> u64 {
         let way = to.distance_from(from);
         let start = from.get() & self.mask();
 
-        // The sum of two offsets cannot overflow, that of an offset and `way` can.
+        // The sum of two offsets cannot overflow. The sum of an offset and `way` can.
         way / self.len() + (start + way % self.len()) / self.len()
     }
 }

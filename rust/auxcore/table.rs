@@ -31,9 +31,9 @@
 //!    - `pt.c` differs: `pt_buffer_reset_markers()` fills up one page more there, and commits one
 //!      byte more than `handle->size`.
 //! 2. `INT` is on the region that ends at the first b at or behind the wakeup point: rounded
-//!    **up**, so that the commit after the interrupt reaches the wakeup point, and perf wakes the
-//!    reader. A wakeup point in the past is due at b1. `pt.c` rounds down, and then takes two
-//!    interrupts for a wakeup point inside a page.
+//!    **up**. So the commit after the interrupt reaches the wakeup point, and perf wakes the
+//!    reader. For a wakeup point in the past, `INT` is at b1. `pt.c` rounds down, and then takes
+//!    two interrupts for a wakeup point inside a page.
 //! 3. `INT` is at b(k-1) at the latest, if there is such an end. So the driver can check for new
 //!    space before the unit stops. As in `pt.c`.
 //! 4. The region with `STOP` has `INT` too: the unit reports that it stopped. As in `pt.c`.
@@ -69,7 +69,7 @@ use core::ops::{Deref, DerefMut};
 /// tables. It does not depend on the page size of the CPU.
 pub const PAGE: u64 = 4096;
 
-/// A chain of tables that go round a ring; see the [module](self).
+/// A closed chain of tables for a ring; see the [module](self).
 ///
 /// No call walks the regions, so the time that a call takes does not depend on where user space has
 /// moved the tail. If all regions have the same length, the region of a position is computed;
@@ -91,9 +91,9 @@ pub const PAGE: u64 = 4096;
 ///   except for the last table, and an end follows the last region of each table.
 /// - The regions follow each other as the ring's memory does, from offset 0, and add up to `size`.
 ///   There are `count` of them, which is not 0.
-/// - If `uniform` is given, each region has 2^`uniform` bytes; otherwise `starts` has an element for each
-///   region, in ascending order.
-/// - Only the entries in `marked` have marks, and they are those of regions.
+/// - If `uniform` is [`Some`], each region has 2^`uniform` bytes. Otherwise `starts` has an element
+///   for each region, in ascending order.
+/// - Only the entries in `marked` have marks, and they are entries of regions.
 pub struct Table<S, I> {
     entries: S,
     starts: I,
@@ -109,15 +109,15 @@ pub struct Table<S, I> {
 /// The marks of a transaction.
 #[derive(Clone, Copy)]
 struct Marked {
-    /// The number in the storage of the entry with the first interrupt.
+    /// The number in the storage of the entry with the first `INT`.
     int: usize,
-    /// That of the entry at whose region's end the unit stops.
+    /// The number in the storage of the entry with `STOP`.
     stop: usize,
     asked: Asked,
     marks: Marks,
 }
 
-/// What the marks were placed for.
+/// The arguments of [`Table::mark`] for which the marks were placed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Asked {
     head: Pos,
@@ -126,7 +126,7 @@ struct Asked {
 }
 
 impl Asked {
-    /// The distance of the wakeup point. One in the past is due with the first byte.
+    /// The distance from the head to the wakeup point; 1 if the wakeup point is in the past.
     #[inline]
     fn due(&self) -> u64 {
         if self.head.reached(self.wakeup) {
@@ -138,7 +138,7 @@ impl Asked {
 }
 
 impl<S: DerefMut<Target = [Entry]>, I: DerefMut<Target = [u64]>> Table<S, I> {
-    /// Builds the tables for the ring that `chunks` make up, one after the other.
+    /// Builds the tables for the ring whose memory is `chunks`, in the order of the ring.
     pub fn new(
         mut entries: S,
         mut starts: I,
@@ -163,7 +163,8 @@ impl<S: DerefMut<Target = [Entry]>, I: DerefMut<Target = [u64]>> Table<S, I> {
                 index = put(index, end(&layout, tables)?)?;
             }
             index = put(index, region)?;
-            // Whether the regions have the same length is known only behind the last.
+            // Only after the last region it is known whether all have the same length, so the
+            // offsets are stored meanwhile.
             if let Some(start) = starts.get_mut(count) {
                 *start = bytes;
             }
@@ -175,7 +176,7 @@ impl<S: DerefMut<Target = [Entry]>, I: DerefMut<Target = [u64]>> Table<S, I> {
             count = count.saturating_add(1);
             bytes = bytes.checked_add(region.len()).ok_or(Error::Size)?;
         }
-        // Round to the first table.
+        // The end of the last table leads to the first one.
         put(index, end(&layout, 0)?)?;
 
         if uniform.is_none() && starts.len() < count {
@@ -220,7 +221,7 @@ impl<S: Deref<Target = [Entry]>, I: Deref<Target = [u64]>> Table<S, I> {
         }
     }
 
-    /// What a unit reads at `address`; [`None`] if no entry of a table is there.
+    /// The bits that a unit reads at `address`; [`None`] if no entry of a table is there.
     pub fn fetch(&self, address: u64) -> Option<u64> {
         let (table, offset) = self.layout.locate(address)?;
 
@@ -233,11 +234,11 @@ impl<S: Deref<Target = [Entry]>, I: Deref<Target = [u64]>> Table<S, I> {
     }
 
     /// The position that a unit at `cursor` writes to next, if it began at `from` and has written
-    /// less than the ring; [`None`] if no unit that follows this table can be there.
+    /// less than the ring's size; [`None`] if no unit that follows this table can be at `cursor`.
     ///
-    /// In linear mode a unit never writes more than that. In overwrite mode the driver must count
-    /// how often the unit went round the ring: by an interrupt, for which no mark is placed here,
-    /// or by reading the cursor often enough.
+    /// In non-overwrite mode a unit never writes as much as the ring's size. In overwrite mode the
+    /// driver must count how often the unit wraps: by an interrupt, for which no mark is placed
+    /// here, or by reading the cursor often enough.
     pub fn position(&self, from: Pos, cursor: Cursor) -> Option<Pos> {
         let (table, offset) = self.layout.locate(cursor.table)?;
 
@@ -246,7 +247,7 @@ impl<S: Deref<Target = [Entry]>, I: Deref<Target = [u64]>> Table<S, I> {
         }
         let index = self.layout.storage_index(table, cursor.entry)?;
         let place = match self.place(index) {
-            // A unit that has filled the last region of a table may stand at the end of the table.
+            // The cursor of a unit that has filled the last region of a table may be at the `END`.
             None if cursor.offset == 0 => self.place_behind(index)?,
             place => place?,
         };

@@ -9,7 +9,7 @@ use perf::{
     AuxPmu, //
 };
 
-/// Keeps what `free_aux()` will drop.
+/// Keeps the state that `free_aux()` will drop.
 pub fn keep<'a, T: AuxPmu>(transaction: &'a mut Transaction<'_, T>) -> &'static mut T::Buffer {
     transaction.buffer()
 }

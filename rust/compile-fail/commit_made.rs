@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A commit that a driver makes without a length that the framework checks.
+//! A commit that a driver makes itself, so that the framework cannot check its length.
 //!
 //! error: cannot construct `Commit` with struct literal syntax due to private fields
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The positive control: all that the other cases do, but right.
+//! The positive control: it does correctly what the other cases do wrong.
 //!
 //! compiles
 
@@ -11,9 +11,9 @@ register!();
 perf::format! {
     /// The terms.
     struct Config {
-        /// Of one word.
+        /// The lower half of a word.
         low: config[0..=31],
-        /// Beside it.
+        /// The upper half of the same word.
         high: config[32..=63],
     }
 }

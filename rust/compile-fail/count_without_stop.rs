@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A driver that counts, but cannot be stopped then.
+//! A driver that can start to count, but cannot stop.
 //!
 //! error: a driver that starts counting stops counting, and ticks only then
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A PMU without an AUX area that does not count either.
+//! A PMU that has no AUX area and does not count either.
 //!
 //! error: a PMU without an AUX area counts: it has count_start() and count_stop()
 
@@ -15,7 +15,7 @@ impl Pmu for Driver {
     usual!(types, event_init);
 }
 
-/// Registers it.
+/// Registers the PMU.
 pub fn register() -> Result<perf::Registration<Driver>> {
     perf::Registration::new(perf::pmu::Description::new(c"driver"), Driver)
 }

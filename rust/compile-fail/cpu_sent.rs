@@ -8,7 +8,7 @@ use perf::context::Cpu;
 
 fn send(_what: impl Send) {}
 
-/// Sends the proof away.
+/// Sends the proof that interrupts are off to another CPU.
 pub fn away(cpu: &Cpu) {
     send(cpu);
 }

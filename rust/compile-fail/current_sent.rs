@@ -8,7 +8,7 @@ use stepping::Current;
 
 fn send<T: Send>(_: T) {}
 
-/// Sends it.
+/// Sends the task.
 pub fn current(task: Current<'_>) {
     send(task);
 }

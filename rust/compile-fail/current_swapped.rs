@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A callback's current task that is swapped with one of a longer life.
+//! A callback's current task that is swapped with one of a longer lifetime.
 //!
 //! error: explicit lifetime required in the type of `task`
 
@@ -10,7 +10,7 @@ use stepping::{
     Trap, //
 };
 
-/// Keeps the task of a callback in the place of another.
+/// Keeps the task of a callback in place of another task.
 pub fn swap<'a>(
     kept: &mut Current<'a>,
     task: &mut Current<'_>,

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A current task without a guard that has switches of tasks followed.
+//! A current task, taken without a guard that follows task switches.
 //!
 //! error: associated function `new` is private
 
 use kernel::interrupt::LocalInterruptDisabled;
 use stepping::Current;
 
-/// Gets at a task that may be gone.
+/// Accesses a task that may be gone.
 pub fn get(irq: &LocalInterruptDisabled) -> Option<Current<'_>> {
-    // SAFETY: None: this is what must not compile.
+    // SAFETY: There is none: this call must not compile.
     unsafe { Current::new(irq) }
 }

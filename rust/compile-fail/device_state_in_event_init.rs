@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! State of the device that is changed when an event is opened, which a running event uses.
+//! State of the device that is changed when an event is opened. A running event uses it.
 //!
 //! error: cannot assign to `self.mode`, which is behind a `&` reference
 

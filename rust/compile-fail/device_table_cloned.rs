@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A table of regions that outlives its memory in a copy.
+//! A copy of a table of regions, which would outlive the table's memory.
 //!
 //! error: `DeviceTable` does not implement `Clone`
 

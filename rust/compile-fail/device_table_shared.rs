@@ -7,7 +7,7 @@
 use auxcore::{ring::Pos, table::Marks};
 use perf::aux::DeviceTable;
 
-/// Marks it while another may.
+/// Marks the table while another reference may be in use.
 pub fn mark(table: &DeviceTable) -> Option<Marks> {
     table.mark(Pos::new(0), 1, Pos::new(0)).ok()
 }

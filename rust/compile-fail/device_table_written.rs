@@ -6,7 +6,7 @@
 
 use perf::aux::DeviceTable;
 
-/// Leads the device wherever the driver likes.
+/// Leads the device to any address.
 pub fn redirect(table: &mut DeviceTable) {
     let _ = &mut table.table;
 }

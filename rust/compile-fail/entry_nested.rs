@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A transaction that is used while another entry runs in it.
+//! A transaction that is used while an entry runs in it.
 //!
 //! error: closure requires unique access to `*transaction` but it is already borrowed
 
@@ -13,7 +13,7 @@ use perf::{
     AuxPmu, //
 };
 
-/// Holds the buffer over an entry that has the transaction too.
+/// Holds the buffer during an entry that has the same transaction.
 pub fn nest<T: AuxPmu>(transaction: &mut Transaction<'_, T>, entry: &Entry<T>) -> bool {
     let buffer = transaction.buffer();
     let entered = entry.with_transaction(|_, _| {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! perf's own event, behind the framework's back.
+//! The C object of perf's event, taken by a driver.
 //!
 //! error: method `as_ptr` is private
 

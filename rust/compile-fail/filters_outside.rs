@@ -10,7 +10,7 @@ use perf::{
     Pmu, //
 };
 
-/// Reads them in `setup_aux()`.
+/// Reads the filters in `setup_aux()`.
 pub fn read<'a, T: Pmu>(event: &Event<'a, T>) -> &'a [Filter] {
     event.filters()
 }

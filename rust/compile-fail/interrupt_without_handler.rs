@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A driver whose interrupt enters, but which has no interrupt().
+//! A driver whose interrupt enters its transaction, but which has no interrupt().
 //!
 //! error: an interrupt needs AuxPmu::interrupt()
 
@@ -20,7 +20,7 @@ impl AuxPmu for Driver {
     usual!(aux, setup_aux, start, quiesce);
 }
 
-/// The handler of its interrupt.
+/// The handler of the driver's interrupt.
 pub fn handle(entry: &perf::interrupt::Entry<Driver>) -> bool {
     entry.interrupt()
 }

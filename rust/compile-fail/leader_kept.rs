@@ -10,7 +10,7 @@ use perf::{
     AuxPmu, //
 };
 
-/// Keeps it.
+/// Keeps the leader's state.
 pub fn keep<'a, L: AuxPmu, C: perf::format::Config>(
     attr: &Attr<'a, C>,
     leader: &'a Entry<L>,

@@ -18,7 +18,7 @@ impl irq::Handler for Handler<'_> {
     }
 }
 
-/// Requests an interrupt whose handler reads what is gone.
+/// Requests an interrupt whose handler reads a variable that is gone.
 pub fn request(device: &pci::Device<Bound>, number: &u32) -> Result {
     let lines = PciLines::new(device, c"lines_borrow", kvec![Handler(number)]?)?;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A handler of a PCI device's interrupt, taken back while it is requested.
+//! A handler of a PCI device's interrupt, taken out while the interrupt is requested.
 //!
 //! error: field `0` of struct `PciLines` is private
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Handlers of a PCI device's interrupts that must stay in their task.
+//! Handlers of a PCI device's interrupts that must not be sent to another task.
 //!
 //! error: cannot be sent between threads safely
 

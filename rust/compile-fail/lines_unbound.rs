@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Interrupts of a PCI device that may have no driver.
+//! Interrupts of a PCI device that may not be bound to a driver.
 //!
 //! error: mismatched types
 
@@ -16,7 +16,7 @@ impl irq::Handler for Handler {
     }
 }
 
-/// Requests an interrupt that nothing would free.
+/// Requests an interrupt that would never be freed.
 pub fn request(device: &pci::Device) -> Result<PciLines<Handler>> {
     PciLines::new(device, c"lines_unbound", kvec![Handler]?)
 }

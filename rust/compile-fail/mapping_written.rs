@@ -7,7 +7,7 @@
 use auxcore::ring::Pos;
 use perf::aux::VirtualMapping;
 
-/// Writes wherever it likes.
+/// Writes outside of a transaction.
 pub fn write(mapping: &mut VirtualMapping) {
     let _ = mapping.copy_in(Pos::new(0), &[1]);
 }

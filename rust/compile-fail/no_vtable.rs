@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A driver without `#[vtable]`: its module is not known, so nothing could pin its code.
+//! A driver without `#[vtable]`: the framework does not know its module, and cannot pin its code.
 //!
 //! error: missing: `USE_VTABLE_ATTR`, `OwnerModule`
 

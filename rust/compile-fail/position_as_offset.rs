@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A position that is taken for an offset in the ring.
+//! A position that is used as an offset in the ring.
 //!
 //! error: the type `[u8]` cannot be indexed by
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The raw bindings, from a driver.
+//! The raw bindings, used by a driver.
 //!
 //! error: module `bindings` is private
 
 use perf::bindings;
 
-/// perf's own function.
+/// Uses a type of perf's core.
 pub fn begin() -> usize {
     core::mem::size_of::<bindings::perf_output_handle>()
 }

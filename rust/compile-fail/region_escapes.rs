@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A region that leaves the closure that it was lent to.
+//! A region that escapes from the closure that borrows it.
 //!
 //! error: lifetime may not live long enough
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A driver that writes to an AUX area that its event does not have.
+//! A driver that writes to an AUX area while it counts. Then the event has no AUX area.
 //!
 //! error: no method named `region` found
 

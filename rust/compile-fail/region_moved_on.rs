@@ -6,7 +6,7 @@
 
 use perf::aux::Region;
 
-/// Claims to have written.
+/// Claims that bytes were written.
 pub fn claim(region: &mut Region<'_>) {
     region.extent.written = 4096;
 }

@@ -6,7 +6,7 @@
 
 use perf::aux::Sample;
 
-/// Keeps where perf writes its record.
+/// Keeps the place to which perf writes its record.
 pub fn keep<'a>(kept: &mut Option<Sample<'a>>, sample: Sample<'_>) {
     *kept = Some(sample);
 }

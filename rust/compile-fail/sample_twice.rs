@@ -13,7 +13,7 @@ use perf::{
     AuxPmu, //
 };
 
-/// Copies twice into space for one.
+/// Copies twice into the space for one copy.
 pub fn copy<T: AuxPmu>(transaction: &mut Transaction<'_, T>, sample: Sample<'_>) -> Copied {
     let _ = sample.copy_written(transaction);
 

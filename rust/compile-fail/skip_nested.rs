@@ -10,7 +10,7 @@ use perf::{
     AuxPmu, //
 };
 
-/// Skips inside of a skip.
+/// Skips while it skips.
 pub fn skip<T: AuxPmu>(transaction: &mut Transaction<'_, T>) -> Result {
     transaction.skip(8, |writer| {
         let _ = transaction.skip(8, |writer| writer.put(&[0; 8]));

@@ -7,7 +7,7 @@
 perf::format! {
     /// The terms.
     pub struct Config {
-        /// Lost.
+        /// A term without a word.
         lost: config4[0],
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Trace state that is used after it was quiesced.
+//! Trace state that is used after `quiesce()`.
 //!
 //! error: cannot move out of `*trace`
 

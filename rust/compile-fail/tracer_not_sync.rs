@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A tracer that callbacks on several CPUs cannot share.
+//! A tracer that callbacks on several CPUs cannot share safely.
 //!
 //! error: cannot be shared between threads safely
 

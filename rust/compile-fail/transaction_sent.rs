@@ -11,7 +11,7 @@ use perf::{
 
 fn send(_what: impl Send) {}
 
-/// Sends a transaction away, to another CPU perhaps.
+/// Sends a transaction to another thread, perhaps on another CPU.
 pub fn away<T: AuxPmu>(transaction: &mut Transaction<'_, T>) {
     send(transaction);
 }

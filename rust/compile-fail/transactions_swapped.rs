@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The transactions of two PMUs, swapped in a callback: each would go on with pages of the other.
+//! The transactions of two PMUs, swapped in a callback. Each would continue with the other's pages.
 //!
 //! error: borrowed data escapes outside of closure
 

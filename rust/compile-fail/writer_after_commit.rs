@@ -9,7 +9,7 @@ use perf::aux::{
     Region, //
 };
 
-/// Writes to what counts as written already.
+/// Writes to bytes that are already committed.
 pub fn write(region: &mut Region<'_>) -> Result<(), Full> {
     let mut writer = region.reserve(8)?;
 

@@ -3,11 +3,14 @@
 //! Makes a KUnit suite of the examples in the documentation of the crate `perf`.
 //!
 //! The kernel does the same for its own crate, with `scripts/rustdoc_test_builder.rs` and
-//! `scripts/rustdoc_test_gen.rs`; those know no other crate than `kernel`, and no tree but theirs.
+//! `scripts/rustdoc_test_gen.rs`. They support only the crate `kernel`, and only the kernel's tree.
 //!
-//! It has two parts. rustdoc calls it instead of the compiler, once for each example, which it
-//! keeps. Then `rust/Makefile` calls it, and it writes a crate with all of them: a case for each, named
-//! after its file. An example that declares a module is the root of that crate.
+//! The program runs in two modes:
+//!
+//! - rustdoc calls it instead of the compiler, once for each example. It stores the example.
+//! - `rust/Makefile` calls it afterwards. It writes a crate with a test case for each example. The
+//!   name of a case is made from the example's file. The example that declares a module is the root
+//!   of the crate.
 
 use std::{
     env,
@@ -24,9 +27,9 @@ type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
 
 /// An example, as rustdoc completes it.
 struct Example {
-    /// Its file, relative to the top of the source.
+    /// The file of the example, relative to the top of the source.
     file: String,
-    /// The line in which it begins there.
+    /// The line of that file in which the example begins.
     line: usize,
     body: String,
 }
@@ -43,7 +46,7 @@ fn main() -> Result {
     }
 }
 
-/// Keeps the example that rustdoc wants to be compiled.
+/// Stores the example that rustdoc passes on standard input.
 fn keep(folder: &Path, file: &str) -> Result {
     let top = env::var("RUST_PERF_TOP")?;
     let file = Path::new(file).strip_prefix(top)?.display().to_string();
@@ -51,7 +54,7 @@ fn keep(folder: &Path, file: &str) -> Result {
     std::io::stdin().read_to_string(&mut body)?;
     let line = match fence(&body) {
         Some(line) => line + 1,
-        // Somewhere there.
+        // The line is not exact.
         None => env::var("UNSTABLE_RUSTDOC_TEST_LINE")?.parse()?,
     };
 
@@ -126,14 +129,15 @@ fn crate_of(examples: &[Example]) -> Result<String> {
     Ok(text)
 }
 
-/// The lines of a case before its example.
+/// The number of lines in a case before its example.
 const HEAD: usize = 17;
 
 /// Adds a case whose failed assertions name file and line of the documentation.
 fn push_case(text: &mut String, name: &str, example: &Example) -> Result {
     let Example { file, line, body } = example;
     let main = function(body).ok_or("an example without a function")?;
-    // As the kernel's: its prelude has a `Result` of its own, and a failure must not be a panic.
+    // As in the kernel's script: the prelude has a `Result` of its own, and a failure must not be
+    // a panic.
     let body = body
         .replace(
             &format!("{main}() -> Result<(), impl core::fmt::Debug> {{"),
@@ -144,7 +148,7 @@ fn push_case(text: &mut String, name: &str, example: &Example) -> Result {
             &format!("}} let result = {main}(); assert!(result.is_ok()); }}"),
         );
 
-    // The line of the crate in which the example begins, and how far that is off.
+    // The line of the crate in which the example begins, and its difference to `line`.
     let added = body.lines().take_while(|line| !line.contains(main)).count() + 1;
     let before = text.lines().count();
     let first = before + HEAD + added + 1;

@@ -26,16 +26,17 @@
 struct rust_perf_charge {
 	struct user_struct *user;
 	struct mm_struct *mm;
-	/* Pages charged to user->perf_mlock, and those to mm->pinned_vm. */
+	/* Pages charged to user->perf_mlock, and pages charged to mm->pinned_vm. */
 	unsigned long locked;
 	unsigned long pinned;
 };
 
 /*
- * As perf_mmap_calc_limits() and perf_mmap_account(): first to the user's
- * allowance, the rest to RLIMIT_MEMLOCK. @ring pages are those of the AUX area,
- * which perf charges later. Each counter is raised before it is compared, so
- * that two threads do not pass the limit together. NULL for a kernel thread.
+ * Charges @pages pages as perf_mmap_calc_limits() and perf_mmap_account() do:
+ * first to the user's allowance, the rest to RLIMIT_MEMLOCK. @ring is the number
+ * of pages of the AUX area, which perf charges later. Each counter is raised
+ * before it is compared, so that two threads together cannot exceed the limit.
+ * Returns NULL for a kernel thread.
  */
 struct rust_perf_charge *rust_perf_charge(unsigned long pages, unsigned long ring)
 {
@@ -62,7 +63,7 @@ struct rust_perf_charge *rust_perf_charge(unsigned long pages, unsigned long rin
 	atomic_long_sub(charge->pinned, &charge->user->perf_mlock);
 
 	pinned = atomic64_add_return(charge->pinned, &charge->mm->pinned_vm);
-	/* The AUX area may need some of the limit too. */
+	/* perf charges the part of the AUX area beyond the allowance to the same limit. */
 	pinned += before > allowance ? min(before - allowance, ring) : 0;
 	if (charge->pinned && pinned > rlimit(RLIMIT_MEMLOCK) >> PAGE_SHIFT &&
 	    !capable(CAP_IPC_LOCK)) {
@@ -72,7 +73,7 @@ struct rust_perf_charge *rust_perf_charge(unsigned long pages, unsigned long rin
 	return charge;
 }
 
-/* Any task; the one that was charged may be gone. */
+/* May be called from any task. The task that was charged may have exited. */
 void rust_perf_uncharge(struct rust_perf_charge *charge)
 {
 	if (!charge)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Memory that a device writes trace to: AUX pages that are mapped for it, and
+ * Memory to which a device writes trace: AUX pages that are mapped for DMA, and
  * coherent memory.
  */
 
@@ -20,7 +20,7 @@
 struct rust_perf_dma {
 	struct device *dev;
 	enum dma_data_direction direction;
-	/* AUX pages, each with a reference. */
+	/* Either AUX pages. This holds a reference to each. */
 	struct sg_table table;
 	struct page **pages;
 	unsigned int nr;
@@ -31,9 +31,9 @@ struct rust_perf_dma {
 };
 
 /*
- * Whether the device reaches a page by itself. Without an IOMMU and with a mask
- * that does not cover all memory, a page may lie beyond it. dma_map_sgtable()
- * would bounce it, or warn if there is no swiotlb.
+ * Whether the device reaches a page without bouncing. If there is no IOMMU and
+ * the DMA mask does not cover all memory, a page may lie beyond the mask.
+ * dma_map_sgtable() would bounce such a page, or warn if there is no swiotlb.
  */
 static bool reachable(struct device *dev, void *address)
 {
@@ -47,9 +47,10 @@ static bool reachable(struct device *dev, void *address)
 }
 
 /*
- * Whether swiotlb bounces the mapping. On a coherent platform that alone makes
- * a segment need synchronisation. Elsewhere every segment does, and then the
- * device is refused if any of its mappings might be bounced.
+ * Whether swiotlb bounces the mapping. If the device is coherent, only bounced
+ * segments need synchronisation, so __dma_need_sync() detects them. If it is not,
+ * all segments need it. Then this returns true if swiotlb might bounce any
+ * mapping of the device.
  */
 static bool bounced(struct rust_perf_dma *dma)
 {
@@ -58,13 +59,13 @@ static bool bounced(struct rust_perf_dma *dma)
 
 	if (!dev_is_dma_coherent(dma->dev))
 		return dma_max_mapping_size(dma->dev) != SIZE_MAX;
-	/* Not dma_need_sync(): with CONFIG_DMA_API_DEBUG that is always true. */
+	/* dma_need_sync() is no alternative: it is always true with CONFIG_DMA_API_DEBUG. */
 	if (dev_dma_skip_sync(dma->dev))
 		return false;
 	/*
-	 * __dma_need_sync() knows swiotlb's memory from other memory only without
-	 * an IOMMU. With one, what is aligned to the IOMMU's pages is not bounced,
-	 * as all AUX pages are where these are no larger.
+	 * __dma_need_sync() recognises swiotlb's memory only if there is no IOMMU.
+	 * With an IOMMU, memory that is aligned to the IOMMU's pages is not bounced.
+	 * All AUX pages are aligned unless the IOMMU's pages are larger.
 	 */
 	if (use_dma_iommu(dma->dev))
 		return dma_get_merge_boundary(dma->dev) >= PAGE_SIZE;
@@ -84,9 +85,9 @@ static void put_pages(struct rust_perf_dma *dma)
 }
 
 /*
- * Maps @nr AUX pages for the device. -EFAULT if it does not reach them by itself:
- * what swiotlb bounces is copied when the mapping is synchronised, over bytes
- * that software has written.
+ * Maps @nr AUX pages for the device. Fails with -EFAULT if swiotlb would bounce
+ * them: each synchronisation would copy the bounce buffer over bytes that
+ * software has written to the pages.
  *
  * The device stays bound until rust_perf_dma_free().
  */
@@ -118,7 +119,7 @@ struct rust_perf_dma *rust_perf_dma_map(struct device *dev, void **addresses,
 		get_page(dma->pages[dma->nr]);
 	}
 
-	/* At least a page: perf's areas are made of them. */
+	/* A segment has at least a page, because perf's areas consist of pages. */
 	error = sg_alloc_table_from_pages_segment(&dma->table, dma->pages, nr, 0,
 						  (size_t)nr << PAGE_SHIFT,
 						  max(dma_get_max_seg_size(dev) & PAGE_MASK,
@@ -138,7 +139,7 @@ struct rust_perf_dma *rust_perf_dma_map(struct device *dev, void **addresses,
 	return dma;
 
 unmap:
-	/* Not a byte of what swiotlb has is to be copied. */
+	/* Nothing in swiotlb's buffers may be copied to the pages. */
 	dma_unmap_sgtable(dev, &dma->table, direction, DMA_ATTR_SKIP_CPU_SYNC);
 free:
 	sg_free_table(&dma->table);
@@ -150,7 +151,7 @@ put:
 	return ERR_PTR(error);
 }
 
-/* Coherent memory, zeroed, from the device's node. */
+/* Allocates coherent memory, zeroed, on the device's node. */
 struct rust_perf_dma *rust_perf_dma_alloc(struct device *dev, size_t size)
 {
 	struct rust_perf_dma *dma;
@@ -175,7 +176,7 @@ void rust_perf_dma_free(struct rust_perf_dma *dma)
 	if (dma->memory) {
 		dma_free_coherent(dma->dev, dma->size, dma->memory, dma->address);
 	} else {
-		/* The framework has synchronised all that was published. */
+		/* The framework has synchronised all bytes that it has committed. */
 		dma_unmap_sgtable(dma->dev, &dma->table, dma->direction,
 				  DMA_ATTR_SKIP_CPU_SYNC);
 		sg_free_table(&dma->table);
@@ -191,9 +192,9 @@ void *rust_perf_dma_memory(struct rust_perf_dma *dma)
 }
 
 /*
- * Calls @each for all segments that the device sees, until it returns false.
- * None crosses the boundary that the device has: a list of pages is coalesced
- * without regard to it.
+ * Calls @each for each segment that the device sees, until @each returns false.
+ * It splits segments at the device's segment boundary, because the list of pages
+ * was coalesced without regard to that boundary.
  */
 void rust_perf_dma_for_each(struct rust_perf_dma *dma,
 			    bool (*each)(void *data, u64 address, u64 len),
@@ -223,9 +224,9 @@ void rust_perf_dma_for_each(struct rust_perf_dma *dma,
 }
 
 /*
- * On a coherent platform there is nothing to synchronise, as what swiotlb
- * bounces was refused. The API is not even called there: with
- * CONFIG_DMA_API_DEBUG it takes a spinlock, and the caller may hold raw ones.
+ * A coherent device needs no synchronisation, because rust_perf_dma_map() refuses
+ * bounced pages. The DMA API must not even be called for it: with
+ * CONFIG_DMA_API_DEBUG it takes a spinlock, and the caller may hold raw spinlocks.
  */
 static bool needs_sync(struct rust_perf_dma *dma)
 {
@@ -233,7 +234,8 @@ static bool needs_sync(struct rust_perf_dma *dma)
 }
 
 /*
- * The whole list: the API has no way to synchronise a part of one. Any context.
+ * Synchronises the whole list: the API cannot synchronise a part of one. May be
+ * called in any context.
  */
 void rust_perf_dma_sync_for_cpu(struct rust_perf_dma *dma)
 {

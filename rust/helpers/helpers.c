@@ -46,7 +46,7 @@ void rust_perf_pm_del(struct notifier_block *block)
 	unregister_pm_notifier(block);
 }
 
-/* Calls it in a task on each CPU that is online, one after the other. */
+/* Calls @func in task context on each online CPU, one CPU after the other. */
 void rust_perf_on_each_cpu(int (*func)(void *data), void *data)
 {
 	unsigned int cpu;
@@ -91,7 +91,7 @@ ssize_t rust_perf_cpu_emit(char *page, unsigned int cpu)
 	return sysfs_emit(page, "%u\n", cpu);
 }
 
-/* What rb_alloc_aux_page() leaves in the first page of a chunk. */
+/* The order that rb_alloc_aux_page() stores in the first page of a chunk. */
 unsigned long rust_perf_page_order(void *address)
 {
 	struct page *page = virt_to_page(address);
@@ -104,7 +104,7 @@ phys_addr_t rust_perf_virt_to_phys(void *address)
 	return virt_to_phys(address);
 }
 
-/* The mapping has a reference to each page. */
+/* The mapping holds a reference to each page. */
 void *rust_perf_vmap(void **addresses, unsigned int nr)
 {
 	struct page **pages;
@@ -135,7 +135,7 @@ void rust_perf_vunmap(void *mapping)
 	vfree(mapping);
 }
 
-/* The node of an event's unit: that of the PMU's device, or of the CPU. */
+/* The node of an event's unit: the node of the PMU's device, or else of the CPU. */
 int rust_perf_event_node(struct perf_event *event)
 {
 	int node = NUMA_NO_NODE;
@@ -147,7 +147,7 @@ int rust_perf_event_node(struct perf_event *event)
 	return node;
 }
 
-/* A high order may fail: the driver reports that, not the kernel's log. */
+/* A high order may fail. The driver reports it, so the page allocator does not warn. */
 unsigned long rust_perf_alloc_pages(int node, unsigned int order)
 {
 	struct page *page = alloc_pages_node(node, GFP_KERNEL | __GFP_ZERO | __GFP_NOWARN,
@@ -157,7 +157,7 @@ unsigned long rust_perf_alloc_pages(int node, unsigned int order)
 }
 
 #ifdef CONFIG_KUNIT
-/* As rb_alloc_aux_page() and the loop in rb_alloc_aux(). */
+/* Allocates a chunk as rb_alloc_aux_page() and the loop in rb_alloc_aux() do. */
 bool rust_perf_alloc_chunk(void **addresses, unsigned int order)
 {
 	struct page *page = alloc_pages(GFP_KERNEL | __GFP_ZERO, order);
@@ -176,7 +176,7 @@ bool rust_perf_alloc_chunk(void **addresses, unsigned int order)
 	return true;
 }
 
-/* As rb_free_aux_page(). */
+/* Frees a page as rb_free_aux_page() does. */
 void rust_perf_free_chunk_page(void *address)
 {
 	struct page *page = virt_to_page(address);
@@ -197,8 +197,8 @@ bool rust_perf_in_nmi(void)
 }
 
 /*
- * With PREEMPT_RT, in_atomic() sees neither disabled softirqs nor RCU readers.
- * A handler that is forced into a thread runs with both.
+ * With PREEMPT_RT, in_atomic() detects neither disabled softirqs nor RCU readers.
+ * A force-threaded interrupt handler runs with softirqs disabled, as an RCU reader.
  */
 bool rust_perf_may_sleep(void)
 {
@@ -221,24 +221,27 @@ void rust_perf_remote_init(call_single_data_t *remote, struct irq_work *work)
 	INIT_CSD(remote, remote_queue_here, work);
 }
 
-/* With interrupts off, so that the CPU stays online. Calls merge. */
+/*
+ * The caller has interrupts off, so that @cpu stays online. A call merges with an
+ * earlier one whose function has not run.
+ */
 bool rust_perf_remote_queue(call_single_data_t *remote, unsigned int cpu)
 {
 	if (in_nmi() || !cpu_online(cpu))
 		return false;
-	/* -EBUSY: it is on its way. */
+	/* -EBUSY means that an earlier call is still in flight. */
 	smp_call_function_single_async(cpu, remote);
 	return true;
 }
 
-/* Waits for the function, when no CPU calls rust_perf_remote_queue() any more. */
+/* Waits for the function. No new call of rust_perf_remote_queue() may start. */
 void rust_perf_remote_sync(call_single_data_t *remote)
 {
-	/* A section with interrupts off is one of RCU: those that call it now. */
+	/* A section with interrupts off is an RCU reader: waits for rust_perf_remote_queue(). */
 	synchronize_rcu_expedited();
 	while (smp_load_acquire(&remote->node.u_flags) & CSD_FLAG_LOCK)
 		cpu_relax();
-	/* It is unlocked before the function is called. */
+	/* The lock is released before the function is called: waits for the function. */
 	synchronize_rcu_expedited();
 }
 
@@ -295,13 +298,13 @@ bool rust_perf_cpu_online(unsigned int cpu)
 	return cpu_online(cpu);
 }
 
-/* nr_cpu_ids if there is none. */
+/* Returns nr_cpu_ids if no other CPU is online. */
 unsigned int rust_perf_any_online_but(unsigned int cpu)
 {
 	return cpumask_any_but(cpu_online_mask, cpu);
 }
 
-/* The ring buffers that have an AUX area of ours, by their addresses. */
+/* The ring buffers that have an AUX area of a driver of the framework, by address. */
 static DEFINE_XARRAY(rings);
 
 int rust_perf_ring_store(void *key, void *ring)
@@ -314,13 +317,13 @@ void rust_perf_ring_erase(void *key, void *ring)
 	xa_cmpxchg(&rings, (unsigned long)key, ring, NULL, 0);
 }
 
-/* Under RCU, or with interrupts off. */
+/* The caller is an RCU reader, or has interrupts off. */
 void *rust_perf_ring_load(void *key)
 {
 	return xa_load(&rings, (unsigned long)key);
 }
 
-/* An object from kmalloc(). */
+/* @object comes from kmalloc(). */
 void rust_perf_kfree_rcu(struct rust_perf_rcu *object)
 {
 	kfree_rcu(object, rcu);

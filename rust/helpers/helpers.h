@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * C for what bindgen cannot see: static inlines and macros. The prefix is our
- * own, since kernels without CONFIG_RUST_INLINE_HELPERS export every
- * rust_helper_*.
+ * C functions for static inlines and macros, which bindgen cannot see. They have
+ * a prefix of their own, since kernels without CONFIG_RUST_INLINE_HELPERS export
+ * every rust_helper_*.
  */
 
 #ifndef RUST_PERF_HELPERS_H
@@ -22,23 +22,23 @@
 #include <linux/workqueue.h>
 #include <linux/xarray.h>
 
-/* The first field of an object that RCU frees. */
+/* The first field of an object that kfree_rcu() frees. */
 struct rust_perf_rcu {
 	struct rcu_head rcu;
 };
 
-/* A task that is inside a callback: on its stack. */
+/* A task that runs a callback of a driver. It lies on the stack of the task. */
 struct rust_perf_callback {
 	struct list_head node;
 	struct task_struct *task;
 };
 
-/* What rust_perf.ko keeps of a registered PMU. */
+/* The record of a registered PMU in rust_perf.ko. */
 struct rust_perf_registration {
 	struct list_head node;
 	struct work_struct work;
 	struct irq_work irq_work;
-	/* 1 when it is decided who calls end(). */
+	/* 1 once a caller has claimed the right to call end(). */
 	atomic_t ending;
 	struct module *module;
 	/* Unregisters the PMU and frees the registration. */
@@ -51,23 +51,23 @@ struct rust_perf_dma;
 /* A reference to a device: see registry.c. */
 struct rust_perf_device_ref;
 
-/* What a user is charged for: see charge.c. */
+/* Memory that is charged to a user: see charge.c. */
 struct rust_perf_charge;
 
-/* As trace.h declares them. */
+/* The same declarations as in trace.h. */
 extern struct tracepoint __tracepoint_rust_perf_begin;
 extern struct tracepoint __tracepoint_rust_perf_commit;
 
-/* Where a field is whose path in the bindings has bindgen's numbers. */
+/* Offsets of fields whose paths in the bindings contain numbers that bindgen chooses. */
 enum rust_perf_offset {
 	RUST_PERF_AUX_PAUSED = offsetof(struct perf_event, hw.aux_paused),
 };
 
-/* A handler of NMIs: see nmi.c. */
+/* An NMI handler: see nmi.c. */
 struct rust_perf_nmi {
 	struct list_head node;
 	struct module *module;
-	/* In NMI; whether it is handled. */
+	/* Runs in NMI. Returns whether it has handled the NMI. */
 	bool (*handle)(struct rust_perf_nmi *nmi);
 };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Handlers of NMIs on x86. The kernel's have no argument, so one of them calls
- * all of ours.
+ * NMI handlers on x86. The kernel passes no private data to an NMI handler, so
+ * one handler calls all of the framework's.
  */
 
 #include "helpers.h"
@@ -16,7 +16,7 @@
 static LIST_HEAD(handlers);
 static DEFINE_MUTEX(handlers_lock);
 
-/* Under rcu_read_lock(). The number of handlers whose NMI it is. */
+/* Runs under rcu_read_lock(). Returns the number of handlers that handled the NMI. */
 static int local_nmi(unsigned int type, struct pt_regs *regs)
 {
 	struct rust_perf_nmi *nmi;
@@ -47,7 +47,7 @@ static void remove(struct rust_perf_nmi *nmi)
 		unregister_nmi_handler(NMI_LOCAL, "rust_perf");
 }
 
-/* It does not run any more when this returns. */
+/* When this returns, the handler does not run any more. */
 void rust_perf_nmi_del(struct rust_perf_nmi *nmi)
 {
 	mutex_lock(&handlers_lock);
@@ -56,7 +56,7 @@ void rust_perf_nmi_del(struct rust_perf_nmi *nmi)
 	synchronize_rcu();
 }
 
-/* The module's exit function has returned: removes what it has left behind. */
+/* Removes the handlers that a module has left registered when its exit function returned. */
 void rust_perf_nmi_module_going(struct module *module)
 {
 	struct rust_perf_nmi *nmi, *next;

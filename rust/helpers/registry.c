@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * What keeps a registration sound whatever its driver does with it: which
- * tasks are inside a callback, so that a registration that is dropped there is
- * unregistered later; and which registrations a module has left behind.
+ * Keeps registrations sound whatever their drivers do with them. It records
+ * - which tasks run a callback: a registration that is dropped in a callback is
+ *   unregistered later;
+ * - all registrations: those that a module has left behind are unregistered
+ *   before its text is freed.
  */
 
 #include "helpers.h"
@@ -21,7 +23,7 @@
 static LIST_HEAD(inside);
 static DEFINE_RAW_SPINLOCK(inside_lock);
 
-/* The current task calls a driver, from which it may sleep. */
+/* Records that the current task calls a callback that may sleep. */
 void rust_perf_enter_callback(struct rust_perf_callback *callback)
 {
 	unsigned long flags;
@@ -41,7 +43,7 @@ void rust_perf_leave_callback(struct rust_perf_callback *callback)
 	raw_spin_unlock_irqrestore(&inside_lock, flags);
 }
 
-/* Whether the current task may sleep and is inside no callback. */
+/* Whether the current task may sleep and does not run a callback. */
 bool rust_perf_may_unregister(void)
 {
 	struct rust_perf_callback *callback;
@@ -75,18 +77,21 @@ void rust_perf_registry_add(struct rust_perf_registration *registration)
 void rust_perf_registry_del(struct rust_perf_registration *registration)
 {
 	mutex_lock(&registrations_lock);
-	/* The notifier may have taken it off. */
+	/* module_going() may have removed it already. */
 	list_del_init(&registration->node);
 	mutex_unlock(&registrations_lock);
 }
 
-/* Whether the caller is the one that ends the registration. */
+/* Claims the right to end the registration. Returns false if it is claimed already. */
 bool rust_perf_registration_claim(struct rust_perf_registration *registration)
 {
 	return !atomic_xchg(&registration->ending, 1);
 }
 
-/* With registrations_lock held, under which none is freed that is listed. */
+/*
+ * The caller holds registrations_lock. While it is held, no registration on the
+ * list is freed.
+ */
 static struct rust_perf_registration *left_behind(struct module *module)
 {
 	struct rust_perf_registration *registration;
@@ -102,22 +107,23 @@ static struct rust_perf_registration *left_behind(struct module *module)
 static struct workqueue_struct *ends;
 
 /*
- * After the exit function of a module has returned, or its init function has
- * failed, and before its text is freed. A reference to the module does not keep
- * it any more: so this waits for each registration that is ended elsewhere.
+ * Runs after the exit function of a module has returned, or its init function
+ * has failed, and before its text is freed. A reference to the module does not
+ * delay that any more. So this waits for each registration that another task
+ * ends.
  *
  * A registration with a parent device is also a devres node of that device. If
  * the driver forgets the registration, the node stays on the device's list. The
  * registration is ended only once:
  * - The module's exit function unregisters its bus drivers. driver_detach()
- *   returns when all their devices are unbound, devres_release_all() included.
- *   That has ended the registration, and taken it off the list here.
+ *   returns when all their devices are unbound and devres_release_all() has run
+ *   for them. That has ended the registration and removed it from the list.
  * - If the registration is still on the list, the parent is still bound: the
  *   driver has forgotten its driver::Registration or faux::Registration too, or
- *   another module drives the parent. The registration is ended here. The node
- *   stays, with a release function in the text that is about to be freed. This
- *   is so for each Devres that is forgotten on such a device, and a matter of
- *   the kernel crate.
+ *   another module drives the parent. This function ends the registration. The
+ *   devres node stays, with a release function in the text that is about to be
+ *   freed. The kernel crate has this defect for each forgotten Devres on such a
+ *   device.
  */
 static int module_going(struct notifier_block *block, unsigned long state,
 			void *data)
@@ -137,7 +143,7 @@ static int module_going(struct notifier_block *block, unsigned long state,
 				module->name);
 			registration->end(registration);
 		} else {
-			/* rust_perf_registration_end_later() */
+			/* rust_perf_registration_end_later() has claimed it. */
 			irq_work_sync(&registration->irq_work);
 			mutex_unlock(&registrations_lock);
 			flush_workqueue(ends);
@@ -146,7 +152,7 @@ static int module_going(struct notifier_block *block, unsigned long state,
 		mutex_lock(&registrations_lock);
 	}
 	mutex_unlock(&registrations_lock);
-	/* One that is not listed any more may still run the module's code. */
+	/* end() of a registration that is off the list may still run the module's code. */
 	flush_workqueue(ends);
 	rust_perf_nmi_module_going(module);
 	return NOTIFY_OK;
@@ -191,9 +197,9 @@ static void put_device_later(struct work_struct *work)
 }
 
 /*
- * A reference to a device that a task of its own drops. perf frees AUX areas
- * with the mmap lock held, and what it takes to release a device takes locks
- * that a page fault may come under.
+ * A reference to a device that a worker drops. perf frees AUX areas with the
+ * mmap lock held. The release of a device takes locks under which a page fault
+ * may occur, so it must not run with the mmap lock held.
  */
 struct rust_perf_device_ref *rust_perf_device_ref_new(struct device *device)
 {
@@ -220,7 +226,7 @@ static void end_later(struct work_struct *work)
 	struct module *module = registration->module;
 
 	registration->end(registration);
-	/* This function is in rust_perf.ko, which the module depends on. */
+	/* The module may be freed after this, but not this code: it is in rust_perf.ko. */
 	module_put(module);
 }
 
@@ -245,11 +251,12 @@ void rust_perf_registration_init(struct rust_perf_registration *registration,
 }
 
 /*
- * Ends the registration in a task of its own, unless it is being ended. Any
- * context, NMI included.
+ * Ends the registration in a worker, unless its end is claimed already. May be
+ * called in any context, NMI included.
  *
- * The module is in use, or it is on its way out and module_going() waits: the
- * caller is in its exit function, or in a callback that end() waits for.
+ * Either the module is in use, or it is being unloaded and module_going() waits.
+ * In the second case the caller is the module's exit function, or a callback
+ * that end() waits for.
  */
 void rust_perf_registration_end_later(struct rust_perf_registration *registration)
 {

@@ -5,7 +5,7 @@
 
 #include "helpers.h"
 
-/* Drivers look at the static keys, and call what follows if one is set. */
+/* Code in a driver tests the static keys, and calls a function below if its key is set. */
 EXPORT_TRACEPOINT_SYMBOL_GPL(rust_perf_begin);
 EXPORT_TRACEPOINT_SYMBOL_GPL(rust_perf_commit);
 

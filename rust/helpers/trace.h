@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Tracepoints of the AUX transaction: what a driver, and the framework in its
- * name, told perf.
+ * Tracepoints of the AUX transaction: what a driver, or the framework for it,
+ * has reported to perf.
  */
 
 #undef TRACE_SYSTEM
@@ -24,7 +24,7 @@
 	EM(6, "offline")			\
 	EMe(7, "in_use")
 
-/* What was lost. */
+/* Why trace was lost. */
 #define RUST_PERF_LOSSES			\
 	EM(0, "none")				\
 	EM(1, "gap")				\

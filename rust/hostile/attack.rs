@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What all hostile drivers have in common: a driver that behaves, but for what its [`Attack`]
-//! replaces.
+//! The driver that all hostile drivers are based on. It behaves correctly, except for the callbacks
+//! that its [`Attack`] replaces.
 
 use kernel::{
     new_spinlock,
@@ -30,7 +30,7 @@ use perf::{
 /// An open transaction of a hostile driver.
 pub(crate) type Transaction<'a, A> = aux::Transaction<'a, Hostile<A>>;
 
-/// Callbacks of a driver. Each default behaves.
+/// Callbacks of a driver. The default ones behave correctly.
 pub(crate) trait Attack: Sized + Send + Sync + 'static {
     /// The driver's state.
     fn new() -> Result<Self>;
@@ -105,10 +105,10 @@ pub(crate) trait Attack: Sized + Send + Sync + 'static {
     }
 }
 
-/// Bytes of one record.
+/// The length of a record, in bytes.
 pub(crate) const RECORD: usize = 64;
 
-/// Writes one record, and asks for a flush where a driver does.
+/// Writes one record. Requests a flush as a driver should.
 pub(crate) fn write<A: Attack>(transaction: &mut Transaction<'_, A>) -> aux::Next {
     let mut region = transaction.region();
     let written = region.reserve(RECORD).and_then(|mut writer| {
@@ -137,20 +137,20 @@ impl Default for Trace {
     }
 }
 
-/// A driver and what it has no business to keep.
+/// A driver, and objects that a driver should not keep.
 pub(crate) struct Hostile<A: Attack> {
     pub(crate) attack: A,
-    /// Its own registration.
+    /// The driver's own registration.
     registration: Slot<aux::Registration<Self>>,
-    /// The way to its own transactions.
+    /// The entry to the driver's own transactions.
     entry: Slot<Entry<Self>>,
-    /// The way to those of another PMU of the same driver.
+    /// The entry to the transactions of another PMU of the same driver.
     peer: Slot<Entry<Self>>,
-    /// Callbacks so far.
+    /// The number of callbacks so far.
     pub(crate) calls: Atomic<u64>,
 }
 
-/// A place that is emptied in any context.
+/// A slot that can be emptied in any context.
 pub(crate) struct Slot<V>(Pin<KBox<SpinLock<Option<V>>>>);
 
 impl<V: Unpin> Slot<V> {
@@ -158,12 +158,13 @@ impl<V: Unpin> Slot<V> {
         Ok(Self(KBox::pin_init(new_spinlock!(None), GFP_KERNEL)?))
     }
 
-    /// Takes what is there, unless another context looks at it.
+    /// Takes the value, unless another context holds the lock.
     pub(crate) fn take(&self) -> Option<V> {
         self.0.try_lock()?.take()
     }
 
-    /// Puts `value`, and returns what was there; or `value`, if another context looks at it.
+    /// Stores `value`, and returns the old value. Returns `value` if another context holds the
+    /// lock.
     pub(crate) fn put(&self, value: V) -> Option<V> {
         match self.0.try_lock() {
             Some(mut slot) => slot.replace(value),
@@ -171,7 +172,7 @@ impl<V: Unpin> Slot<V> {
         }
     }
 
-    /// A copy of what is there.
+    /// A copy of the value.
     pub(crate) fn cloned(&self) -> Option<V>
     where
         V: Clone,
@@ -181,8 +182,8 @@ impl<V: Unpin> Slot<V> {
 }
 
 impl<A: Attack> Hostile<A> {
-    /// Registers the driver as `name`. It keeps its registration itself.
-    // Inlined, it would give the function that registers all drivers a frame larger than the stack.
+    /// Registers the driver as `name`. The driver keeps its own registration.
+    // Not inlined: the function that registers all drivers would get a frame larger than the stack.
     #[inline(never)]
     pub(crate) fn register(name: &CStr) -> Result<Armed<A>> {
         let driver = Self {
@@ -201,33 +202,33 @@ impl<A: Attack> Hostile<A> {
         Ok(armed)
     }
 
-    /// Drops its registration, here and now.
+    /// Drops the driver's registration in this context.
     pub(crate) fn unregister(&self) {
         drop(self.registration.take());
     }
 
-    /// Its registration.
+    /// Takes the driver's registration.
     pub(crate) fn take_registration(&self) -> Option<aux::Registration<Self>> {
         self.registration.take()
     }
 
-    /// The way to its own transactions.
+    /// The entry to the driver's own transactions.
     pub(crate) fn entry(&self) -> Option<Entry<Self>> {
         self.entry.cloned()
     }
 
-    /// The way to the transactions of its twin.
+    /// The entry to the transactions of the driver's twin.
     pub(crate) fn peer(&self) -> Option<Entry<Self>> {
         self.peer.cloned()
     }
 
-    /// Counts a callback; how many there were before.
+    /// Counts a callback. Returns the number of earlier ones.
     pub(crate) fn call(&self) -> u64 {
         self.calls.fetch_add(1, Relaxed)
     }
 }
 
-/// A hostile driver that is registered; disarmed when it is dropped.
+/// A registered hostile driver. It is unregistered when this is dropped.
 pub(crate) struct Armed<A: Attack>(Entry<Hostile<A>>);
 
 impl<A: Attack> Armed<A> {
@@ -235,7 +236,7 @@ impl<A: Attack> Armed<A> {
         self.0.driver()
     }
 
-    /// Shows each of two PMUs the transactions of the other.
+    /// Gives each of two PMUs the entry to the transactions of the other.
     pub(crate) fn introduce(&self, other: &Self) {
         drop(self.driver().peer.put(other.0.clone()));
         drop(other.driver().peer.put(self.0.clone()));
@@ -246,7 +247,7 @@ impl<A: Attack> Drop for Armed<A> {
     fn drop(&mut self) {
         let driver = self.driver();
 
-        // The driver refers to itself: what it keeps is dropped here, or never.
+        // The driver refers to itself: the objects that it keeps are dropped here, or never.
         driver.unregister();
         drop(driver.entry.take());
         drop(driver.peer.take());
@@ -288,14 +289,14 @@ impl<A: Attack> Pmu for Hostile<A> {
     type Count = ();
 
     fn event_init(&self, _attr: &Attr<'_, ()>) -> Result<EventState<A>> {
-        // Before what may fail: its drop is an attack, too.
+        // Created before the call that may fail, because its drop is an attack too.
         let state = EventState(self.entry());
 
         A::event_init(self)?;
         Ok(state)
     }
 
-    /// Takes whatever there is: more than it said it could, if the framework lets it.
+    /// Accepts any filters, also more than it has declared, if the framework passes them.
     fn filters_validate(_filters: &[filter::AddrFilter]) -> Result {
         Ok(())
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Drivers that ask for what cannot be, keep what they must not, and fail where they can.
+//! Drivers that make impossible requests, keep objects too long, or fail in callbacks.
 
 use super::attack::{
     write,
@@ -20,7 +20,7 @@ use perf::{
     pmu::Description, //
 };
 
-/// Asks for timers of 0, 1 and 1000 ns, and of negative intervals.
+/// Sets timers of 0, 1 and 1000 ns, and of negative intervals.
 pub(crate) struct Timers;
 
 impl Timers {
@@ -55,7 +55,7 @@ impl Attack for Timers {
     }
 }
 
-/// Asks for the longest interval that there is: it never ticks.
+/// Sets a timer with the longest possible interval, which never expires.
 pub(crate) struct Never;
 
 impl Attack for Never {
@@ -70,7 +70,7 @@ impl Attack for Never {
     }
 }
 
-/// Keeps the mapping of an AUX area, and its bounce memory, beyond `free_aux()`.
+/// Keeps the mapping and the bounce memory of an AUX area beyond `free_aux()`.
 pub(crate) struct Keeps {
     mapping: Slot<aux::VirtualMapping>,
     bounce: Slot<aux::Bounce>,
@@ -91,7 +91,7 @@ impl Attack for Keeps {
     }
 
     fn buffer_dropped(driver: &Hostile<Self>, buffer: &mut Buffer<Self>) {
-        // Those of the AUX area before are dropped here.
+        // This drops the objects of the previous AUX area.
         if let Some(mapping) = buffer.mapping.take() {
             drop(driver.attack.mapping.put(mapping));
         }
@@ -101,7 +101,7 @@ impl Attack for Keeps {
     }
 }
 
-/// Fails in `setup_aux()` every other time, after it has allocated all that it can.
+/// Fails in `setup_aux()` every other time, after it has allocated a mapping and bounce memory.
 pub(crate) struct SetupFails;
 
 impl Attack for SetupFails {
@@ -119,7 +119,7 @@ impl Attack for SetupFails {
     }
 }
 
-/// Refuses to start every other time, after it has written and asked for everything.
+/// Fails in `start()` every other time, after it has written, set a timer and deferred work.
 pub(crate) struct StartFails;
 
 impl Attack for StartFails {
@@ -138,14 +138,14 @@ impl Attack for StartFails {
     }
 }
 
-/// Registers another PMU in each callback in which it may sleep, and in one in which it may not.
+/// Registers another PMU in each callback that may sleep, and in one that may not.
 pub(crate) struct Registers;
 
 impl Registers {
     fn another() {
         let description = Description::new(c"hostile_nested");
 
-        // The framework refuses it.
+        // The framework must refuse it.
         if aux::Registration::new(description, super::quiet::Quiet).is_ok() {
             pr_err!("hostile: a PMU was registered in a callback\n");
         }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Hostile drivers: safe code that does what no driver should. Each must be harmless.
+//! Hostile drivers: safe code that misuses the framework. Each must be harmless.
 //!
-//! Those that must not even compile are in `rust/compile-fail/`. Each here is an [`attack::Attack`]
-//! on a driver that behaves otherwise. It is registered as `hostile_NAME`, and `auxe2e` opens it,
-//! maps it, runs it, and unloads the module.
+//! Misuse that must not compile is in `rust/compile-fail/`. Each driver here is an
+//! [`attack::Attack`] on a driver that otherwise behaves correctly. It is registered as
+//! `hostile_NAME`. `auxe2e` opens it, maps its AUX area, runs it, and unloads the module.
 //!
 //! ```text
 //! # insmod rust_perf.ko; insmod hostile.ko driver=5
@@ -58,7 +58,7 @@ macro_rules! drivers {
                 })
             }
 
-            /// How many are registered.
+            /// The number of registered drivers.
             fn count(&self) -> usize {
                 let armed = [$(self.$field.is_some(),)*];
 
@@ -69,7 +69,7 @@ macro_rules! drivers {
 }
 
 drivers! {
-    // How these end says how the module ends.
+    // These two misbehave when the module is unloaded: see `Module::drop()`.
     forgets: unregister::Forgets = c"hostile_forgets", 1;
     interrupts_off: unregister::InterruptsOff = c"hostile_interrupts_off", 2;
     overclaim: publish::Overclaim = c"hostile_overclaim", 3;
@@ -99,7 +99,7 @@ drivers! {
     drop_failing: Unregisters<{ unregister::SETUP_AUX_FAILS }> = c"hostile_drop_failing", 29;
 }
 
-/// The numbers of the drivers of a device.
+/// The numbers of the drivers of a PCI device.
 #[cfg(CONFIG_PCI_MSI)]
 const LINE: u8 = 18;
 #[cfg(CONFIG_PCI_MSI)]

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Drivers of QEMU's `edu` device that drop their interrupt in a callback of perf's or in its own
-//! handler, or leave it to its handler.
+//! Drivers of QEMU's `edu` device that drop their interrupt in a callback of perf or in the
+//! interrupt's own handler, or leave it to the handler that owns it.
 
 use kernel::{
     device::Core,
@@ -36,26 +36,26 @@ use perf::{
 
 const NAME: &CStr = c"hostile_line";
 
-/// Registers, in the first BAR.
+/// The offsets of registers in the first BAR.
 mod regs {
-    /// Raises the interrupt, and makes it go.
+    /// The first register raises the interrupt, the second one acknowledges it.
     pub(super) const IRQ_RAISE: usize = 0x60;
     pub(super) const IRQ_ACK: usize = 0x64;
     pub(super) const END: usize = 0xa0;
 }
 
-/// Where the interrupt is dropped.
+/// The callback in which the interrupt is dropped.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Where {
     CpuOffline,
     Handler,
-    /// With the handler, which owns it.
+    /// The drop of the handler, which owns the interrupt.
     DropOfHandler,
 }
 
 type Bar = pci::DevresBar<{ regs::END }>;
 
-/// What a handler has, too: its own interrupt.
+/// An interrupt. Its handler has a reference to it too.
 type Line = Arc<SpinLock<Option<PciLines<Handler>>>>;
 
 kernel::pci_device_table!(
@@ -64,10 +64,10 @@ kernel::pci_device_table!(
     [(pci::DeviceId::from_class(0x00ff00, 0xffffff), ())]
 );
 
-/// The driver while it is registered.
+/// The registered driver.
 pub(crate) type Registered = Pin<KBox<driver::Registration<pci::Adapter<Driver>>>>;
 
-/// Registers the driver: it binds the device if no other driver has.
+/// Registers the driver. It binds the device unless another driver has bound it.
 pub(crate) fn register(module: &'static ThisModule) -> Result<Registered> {
     KBox::pin_init(driver::Registration::new(NAME, module), GFP_KERNEL)
 }
@@ -134,7 +134,7 @@ impl irq::Handler for Handler {
             bar.write32(1, regs::IRQ_ACK);
         }
         if self.drops == Where::Handler {
-            // The handler is freed with it.
+            // Dropping the interrupt frees this handler.
             let line = self.line.try_lock().and_then(|mut line| line.take());
 
             drop(line);
@@ -144,7 +144,8 @@ impl irq::Handler for Handler {
     }
 }
 
-/// Drops its interrupt when a CPU goes offline, or leaves it to its handler; traces nothing.
+/// A unit that traces nothing. It drops its interrupt when a CPU goes offline, or leaves it to the
+/// interrupt's handler.
 pub(crate) struct Unit {
     line: Line,
     drops: Where,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Drivers that report what is not true of what they wrote.
+//! Drivers that make false reports about the bytes that they have written.
 
 use super::attack::{
     write,
@@ -18,7 +18,7 @@ use kernel::{
 };
 use perf::aux;
 
-/// Claims more than it wrote, and more than there is.
+/// Reports more bytes than it has written, and more than there is space for.
 pub(crate) struct Overclaim;
 
 impl Attack for Overclaim {
@@ -58,7 +58,7 @@ impl Attack for Overclaim {
     }
 }
 
-/// Writes, and never commits a byte: it forgets each reservation and each writer.
+/// Writes, but never commits a byte: it forgets each region and each writer.
 pub(crate) struct NeverCommits;
 
 impl Attack for NeverCommits {
@@ -97,7 +97,7 @@ impl Attack for NeverCommits {
     }
 }
 
-/// Flushes at every callback, and puts nothing off to the wakeup.
+/// Requests a flush in each callback, whether a wakeup is due or not.
 pub(crate) struct Flushes;
 
 impl Attack for Flushes {
@@ -125,8 +125,8 @@ impl Attack for Flushes {
     }
 }
 
-/// Turns all that it is given into padding, again and again, also with bytes that wait for a commit
-/// and with padding that is too short.
+/// Skips again and again: also when bytes wait for a commit, and with padding that is too short or
+/// too long.
 pub(crate) struct Skips;
 
 impl Skips {
@@ -162,7 +162,7 @@ impl Attack for Skips {
         let _ = Self::pad(transaction, 64);
         let _ = transaction.skip(usize::MAX, |_| Ok(()));
         if let Some(space) = transaction.region().space() {
-            // All of it: it finds the area full afterwards.
+            // Skips all of the space, so that the area is full afterwards.
             if driver.call() % 16 == 1 {
                 let _ = Self::pad(transaction, usize::try_from(space).unwrap_or(0));
             }
@@ -177,14 +177,14 @@ impl Attack for Skips {
     ) -> aux::Commit {
         let before = aux::Commit::written(transaction, aux::Loss::None);
 
-        // What is claimed was before the region that the padding leaves.
+        // The bytes of the commit are before the padding. The region begins behind it.
         let _ = Self::pad(transaction, 64);
         before
     }
 }
 
-/// Commits in `quiesce` what another transaction wrote: it keeps the commit, which is `Copy`, and the
-/// number of bytes in its own statics.
+/// Commits in `quiesce()` a number of bytes that another transaction may have stored in the
+/// driver's state.
 pub(crate) struct Stale;
 
 impl Attack for Stale {

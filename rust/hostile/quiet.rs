@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! PMUs that never should be, and one that counts badly.
+//! A PMU that does nothing, PMUs that the framework must refuse, and a counter that misbehaves.
 
 use kernel::{
     prelude::*,
@@ -22,7 +22,7 @@ use perf::{
     Pmu, //
 };
 
-/// Does nothing.
+/// A PMU that does nothing.
 pub(crate) struct Quiet;
 
 #[vtable]
@@ -54,7 +54,7 @@ impl AuxPmu for Quiet {
     }
 }
 
-/// Registers what cannot be; an error if one of it is accepted.
+/// Tries to register impossible PMUs. Fails if one is accepted.
 pub(crate) fn impossible() -> Result {
     let both = Capabilities::NO_SG.and(Capabilities::PREFER_LARGE);
     let nonsense: [fn() -> Result<Description<'static>>; 6] = [
@@ -84,7 +84,7 @@ pub(crate) fn impossible() -> Result {
     Ok(())
 }
 
-/// A counter that refuses to start every other time, and counts what it likes.
+/// A counter that fails to start every other time, and reports arbitrary counts.
 pub(crate) struct BadCounter {
     starts: Atomic<u64>,
 }

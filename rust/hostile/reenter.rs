@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Drivers that come back to their own transactions, or to those of another PMU, from a callback.
+//! Drivers that enter their own transactions, or those of another PMU, from a callback.
 
 use super::attack::{
     write,
@@ -62,7 +62,8 @@ impl Attack for Reenters {
 
     fn start(driver: &Hostile<Self>, transaction: &mut Transaction<'_, Self>) -> Result<Trace> {
         Self::again(driver);
-        // No `defer()` here: `deferred()` flushes, and so would have no end.
+        // There is no `defer()` here. `deferred()` flushes, which calls `start()` again, without
+        // end.
         transaction.set_timer(Delta::from_millis(1));
         Ok(Trace::default())
     }
@@ -116,7 +117,7 @@ impl Attack for Reenters {
     }
 }
 
-/// Two PMUs of this mix all that they have, while the transactions of both are open.
+/// Two PMUs that swap their states while the transactions of both are open.
 pub(crate) struct Twin;
 
 impl Twin {
@@ -126,13 +127,13 @@ impl Twin {
         };
 
         let _ = peer.with_transaction(|theirs, their_trace| {
-            // Each now has the other's state, of another ring.
+            // Each PMU now has the other's state, which belongs to another ring.
             mem::swap(trace, their_trace);
             mem::swap(ours.buffer(), theirs.buffer());
             let mut our_region = ours.region();
             let mut their_region = theirs.region();
             mem::swap(&mut our_region, &mut their_region);
-            // What is written goes to the other ring, and counts there.
+            // The bytes are written to the other ring, and count there.
             if let (Ok(mut a), Ok(mut b)) =
                 (our_region.reserve(RECORD), their_region.reserve(RECORD))
             {

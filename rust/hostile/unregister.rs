@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Drivers that drop their own registration where it is in use, or never.
+//! Drivers that drop their own registration while it is in use, or never drop it.
 
 use super::attack::{
     write,
@@ -18,7 +18,7 @@ use kernel::{
 };
 use perf::aux;
 
-/// A callback in which [`Unregisters`] drops its registration.
+/// The callbacks in which [`Unregisters`] drops its registration.
 pub(crate) const EVENT_INIT: u8 = 0;
 pub(crate) const EVENT_DROP: u8 = 1;
 pub(crate) const SETUP_AUX: u8 = 2;
@@ -28,7 +28,7 @@ pub(crate) const TICK: u8 = 5;
 pub(crate) const QUIESCE: u8 = 6;
 pub(crate) const DEFERRED: u8 = 7;
 pub(crate) const PAUSE: u8 = 8;
-/// In `setup_aux()`, which then fails with the registration in the buffer that is not to be.
+/// `setup_aux()`, which then fails: the registration is dropped with the unused buffer.
 pub(crate) const SETUP_AUX_FAILS: u8 = 9;
 
 /// Drops its registration in the callback `WHERE`.
@@ -67,7 +67,7 @@ impl<const WHERE: u8> Attack for Unregisters<WHERE> {
         }
     }
 
-    // The fields are dropped after this, in `free_aux()`: the registration, too.
+    // `free_aux()` drops the fields after this, also the registration.
     fn buffer_dropped(_driver: &Hostile<Self>, _buffer: &mut Buffer<Self>) {}
 
     fn start(_driver: &Hostile<Self>, transaction: &mut Transaction<'_, Self>) -> Result<Trace> {
@@ -106,12 +106,12 @@ impl<const WHERE: u8> Attack for Unregisters<WHERE> {
     }
 }
 
-/// Behaves until the module goes: then it drops its registration where it cannot be unregistered,
-/// with interrupts off.
+/// Behaves correctly until the module is unloaded. Then it drops its registration with interrupts
+/// off, where it cannot be unregistered.
 pub(crate) struct InterruptsOff;
 
 impl InterruptsOff {
-    /// The module goes.
+    /// Called when the module is unloaded.
     pub(crate) fn exit(driver: &Hostile<Self>) {
         let registration = driver.take_registration();
         let off = interrupt::local_interrupt_disable();
@@ -127,11 +127,11 @@ impl Attack for InterruptsOff {
     }
 }
 
-/// Behaves until the module goes: then it forgets its registration.
+/// Behaves correctly until the module is unloaded. Then it forgets its registration.
 pub(crate) struct Forgets;
 
 impl Forgets {
-    /// The module goes.
+    /// Called when the module is unloaded.
     pub(crate) fn exit(driver: &Hostile<Self>) {
         mem::forget(driver.take_registration());
     }

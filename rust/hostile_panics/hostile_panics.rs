@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A driver that can panic in its callbacks: with interrupts off that stops the machine.
+//! A driver that can panic in its callbacks. A panic with interrupts off stops the machine.
 //!
-//! No type forbids it. The build check "no callback can panic" finds it in the objects of a driver,
-//! and must find both panics here. This module is never loaded.
+//! The type system does not prevent this. The build check "no callback can panic" finds panics in
+//! the objects of a driver, and must find both panics here. This module is never loaded.
 
 use kernel::{
     prelude::*,
@@ -61,13 +61,13 @@ impl AuxPmu for Panics {
     fn start(&self, transaction: &mut aux::Transaction<'_, Self>) -> Result<u8> {
         let index = usize::try_from(transaction.event().config().index())?;
 
-        // Beyond the table for most configurations.
+        // The index is out of bounds for most configurations.
         transaction.set_timer(Delta::from_millis(TABLE[index]));
         Ok(0)
     }
 
     fn tick(&self, _transaction: &mut aux::Transaction<'_, Self>, ticks: &mut u8) -> aux::Next {
-        // At the 256th.
+        // The 256th tick overflows.
         *ticks += 1;
         aux::Next::Continue
     }

@@ -47,18 +47,20 @@ pub trait Output {
     /// The time stamp counter.
     fn tsc(&mut self) -> u64;
 
-    /// The cycles up to now, of instructions that are traced. [`None`]: a tick of the time stamp counter is a cycle.
+    /// The number of cycles up to now in which traced instructions were executed. [`None`]: a tick
+    /// of the time stamp counter counts as a cycle.
     fn cycles(&mut self) -> Option<u64> {
         None
     }
 
-    /// Its frequency in units of 100 MHz, if it is known: with `CYC`s, what `CBR` says.
+    /// The frequency of the time stamp counter in units of 100 MHz, if it is known. With `CYC`s,
+    /// `CBR` packets have this value if [`Config::cbr`] is [`None`].
     fn ratio(&mut self) -> Option<u8> {
         None
     }
 
-    /// Whether interrupts are enabled at the thread's next instruction, if that is known. Asked without
-    /// [`Config::event`], for the flag in `MODE.Exec`.
+    /// Whether interrupts are enabled at the thread's next instruction, if that is known. Used for
+    /// the flag in `MODE.Exec` if [`Config::event`] is false.
     fn interrupts(&mut self) -> Option<bool> {
         None
     }
@@ -69,20 +71,23 @@ pub trait Output {
 pub struct Config {
     /// Whether there are `TSC` packets.
     pub tsc: bool,
-    /// Ticks after which there is another `TSC`, in front of the next packet with an address. 0: only
-    /// at a `PSB`, and where tracing begins.
+    /// The number of ticks after which another `TSC` is written, in front of the next packet with
+    /// an address. 0: a `TSC` is written only at a `PSB` and where tracing begins.
     pub tsc_period: u64,
-    /// Whether each packet of branches and addresses has a `CYC` in front of it that counts cycles; needs `tsc`
-    /// where these are ticks of the time stamp counter. A packet has six branches at most.
+    /// Whether a `CYC` precedes each packet of branches or with an address. It counts cycles: see
+    /// [`Output::cycles`]. If these are ticks of the time stamp counter, `tsc` is needed. With
+    /// `CYC`s a `TNT` has at most six branches.
     pub cyc: bool,
-    /// The fewest cycles that a `CYC` counts, but for the one that tracing ends with.
+    /// The minimum number of cycles in a `CYC`. The `CYC` at the end of tracing may have fewer.
     pub cyc_threshold: u64,
     /// Whether a return to the address behind its call is a bit in a `TNT`. Not every decoder
     /// supports that.
     pub ret_compression: bool,
-    /// Whether there are no `TNT`s. A decoder then sees where indirect branches lead, and cannot follow the thread.
+    /// Whether there are no `TNT`s. A decoder then learns the targets of indirect branches, but
+    /// cannot follow the thread.
     pub tnt_disable: bool,
-    /// Whether there are no packets of branches, nor of where tracing begins and ends: a trace of clocks and of PTWRITEs.
+    /// Whether packets of branches, and of the beginning and end of tracing, are left out. The
+    /// trace then consists of times and PTWRITEs.
     pub branch_disable: bool,
     /// Whether there is a `PTW` for each PTWRITE.
     pub ptw: bool,
@@ -136,7 +141,8 @@ pub enum Branch {
 pub enum Cause {
     /// The instruction leads there.
     Instruction,
-    /// The instruction does not lead there: the trace has an asynchronous event before it.
+    /// The instruction does not lead there. The trace has an asynchronous event in front of the
+    /// instruction instead.
     Elsewhere,
 }
 
@@ -145,20 +151,20 @@ pub enum Cause {
 struct State {
     tnt: Tnt,
     last_ip: u64,
-    /// What the newest `MODE.Exec` says: the mode, and whether interrupts are enabled.
+    /// The contents of the newest `MODE.Exec`: the mode, and whether interrupts are enabled.
     mode: Option<(Mode, bool)>,
     /// Whether interrupts are enabled.
     interrupts: bool,
     cr3: Option<u64>,
     /// The newest `TSC`.
     tsc: u64,
-    /// The cycle up to which `CYC`s count.
+    /// The cycle up to which `CYC`s have counted.
     counted: u64,
     /// The cycle of the oldest branch in `tnt`, if [`Output::cycles()`] has any.
     first: Option<u64>,
     /// The number of the newest `MTC`, or of the one before the newest `TMA`.
     mtc: u64,
-    /// Whether there was a `PSB`.
+    /// Whether a `PSB` was written.
     begun: bool,
     on: bool,
     since_psb: u64,
@@ -166,8 +172,8 @@ struct State {
 
 /// Writes the trace of one thread of execution: of a CPU, or of a task.
 ///
-/// Each call writes all of its packets, or writes nothing and fails with [`Full`]. After a failure
-/// the trace is where it was before the call. Most callers then end it with
+/// Each call writes all of its packets, or writes nothing and fails with [`Full`]. A failed call
+/// leaves the state of the trace unchanged. Most callers then end the trace with
 /// [`disable`](Encoder::disable), which always has space.
 #[derive(Clone, Debug)]
 pub struct Encoder {
@@ -212,8 +218,8 @@ impl Encoder {
     /// Begins a trace that a decoder can read without the packets before it. Tracing is off
     /// afterwards.
     ///
-    /// `lost`: trace is missing before it, and a decoder is to report that as an error. The records
-    /// of the ring may report the same loss; then it is reported twice.
+    /// `lost`: trace is missing before this point, and a decoder is to report that as an error. If
+    /// the records of the ring report the same loss, it is reported twice.
     pub fn begin(&mut self, lost: bool, output: &mut impl Output) -> Result<(), Full> {
         let mut group = Group::new();
         let mut state = State {
@@ -231,7 +237,7 @@ impl Encoder {
         Ok(())
     }
 
-    /// Tracing begins at `ip`, in `mode`. Does nothing if tracing is on.
+    /// Begins tracing at `ip`, in `mode`. Does nothing if tracing is on.
     pub fn enable(&mut self, ip: u64, mode: Mode, output: &mut impl Output) -> Result<(), Full> {
         if self.state.on {
             return Ok(());
@@ -254,12 +260,12 @@ impl Encoder {
             group.address(Address::Pge, ip, &mut state.last_ip);
         }
         self.write(&group, state, output)?;
-        // A decoder may keep older calls or not: the encoder does not depend on it.
+        // Decoders differ in whether they keep older calls, so the encoder must not use them.
         self.calls.clear();
         Ok(())
     }
 
-    /// An instruction was executed. Does nothing if tracing is off.
+    /// Traces an executed instruction. Does nothing if tracing is off.
     #[inline]
     pub fn step(&mut self, step: &Step, output: &mut impl Output) -> Result<Cause, Full> {
         let Step { insn, from, to, .. } = *step;
@@ -297,8 +303,8 @@ impl Encoder {
         Ok(Cause::Instruction)
     }
 
-    /// A near branch in front of `next` was executed, and has led to `to`, in `mode`. Does nothing if
-    /// tracing is off.
+    /// Traces an executed near branch. It is in front of `next`, and has led to `to`, in `mode`.
+    /// Does nothing if tracing is off.
     #[inline]
     pub fn branch(
         &mut self,
@@ -325,7 +331,8 @@ impl Encoder {
             }
             Branch::IndirectCall => {
                 let forgotten = self.tip(None, to, mode, output)?;
-                // A `PSB` behind the packet makes a decoder forget this call too.
+                // A `PSB` behind the packet makes a decoder forget this call too, so it is not
+                // pushed then.
                 if !forgotten {
                     self.calls.push(next);
                 }
@@ -344,8 +351,8 @@ impl Encoder {
         Ok(())
     }
 
-    /// An asynchronous event took the thread from `from`, whose instruction was not executed, to
-    /// `to`, and tracing stays on. Does nothing if tracing is off.
+    /// Traces an asynchronous event that has taken the thread from `from` to `to`. The instruction
+    /// at `from` was not executed. Tracing stays on. Does nothing if tracing is off.
     pub fn interrupt(
         &mut self,
         from: u64,
@@ -356,25 +363,25 @@ impl Encoder {
         self.interrupt_by(None, from, to, mode, output)
     }
 
-    /// Tracing ends before the instruction at `ip`. Does nothing if tracing is off.
+    /// Ends tracing before the instruction at `ip`. Does nothing if tracing is off.
     ///
     /// Fails only if the [`Output`] has not kept the space that it was asked to keep.
     pub fn disable(&mut self, ip: u64, output: &mut impl Output) -> Result<(), Full> {
         self.close(None, Some(ip), None, output)
     }
 
-    /// Tracing ends with the far transfer that was executed last, such as a system call.
+    /// Ends tracing with the far transfer that was executed last, such as a system call.
     pub fn far(&mut self, output: &mut impl Output) -> Result<(), Full> {
         self.close(None, None, None, output)
     }
 
-    /// Tracing ends with the branch to `to` that was executed last and left the traced addresses.
-    /// The branch is not reported to [`step`](Self::step).
+    /// Ends tracing with the branch that was executed last. It has left the traced addresses and
+    /// led to `to`. The caller does not report it to [`step`](Self::step).
     pub fn leave(&mut self, to: u64, output: &mut impl Output) -> Result<(), Full> {
         self.close(None, None, Some(to), output)
     }
 
-    /// `origin`: in front of the address at which it ends.
+    /// Ends tracing. The packets of `origin` precede those with the addresses `at` and `to`.
     fn close(
         &mut self,
         origin: Option<events::Origin>,
@@ -414,7 +421,8 @@ impl Encoder {
         self.write(&group, state, output)
     }
 
-    /// Writes a `TIP`, perhaps of a far transfer at this address. Returns what [`finish`](Self::finish) returns.
+    /// Writes a `TIP`. `far`: the far transfer that leads to `to`, and its address. Returns what
+    /// [`finish`](Self::finish) returns.
     fn tip(
         &mut self,
         far: Option<(Far, u64)>,
@@ -439,8 +447,8 @@ impl Encoder {
         self.finish(&mut group, state, to, output)
     }
 
-    /// Writes a group after which a decoder has followed the thread to `ip` exactly, so that a
-    /// `PSB` can follow. Returns whether one does; then decoders forget the calls before it.
+    /// Writes a group at whose end a decoder has followed the thread to `ip` exactly. Adds a `PSB`
+    /// if one is due. Returns whether it has added one: then decoders forget the calls before it.
     fn finish(
         &mut self,
         group: &mut Group,
@@ -464,7 +472,7 @@ impl Encoder {
         self.config.psb_period != 0 && state.since_psb >= self.config.psb_period
     }
 
-    /// Adds a `PSB` and what comes with it.
+    /// Adds a `PSB` and the packets up to its `PSBEND`.
     fn psb(&self, group: &mut Group, state: &mut State, ip: Option<u64>, output: &mut impl Output) {
         let now = (self.config.tsc || self.config.cyc).then(|| output.tsc());
 
@@ -489,10 +497,11 @@ impl Encoder {
         }
         match (ip, state.mode) {
             (Some(ip), Some((mode, _))) => {
-                // In each `PSB`.
+                // Each `PSB` has a `MODE.Exec`.
                 state.mode = None;
                 self.mode_exec(group, state, mode, output);
-                // perf reads it before it has forgotten the address before.
+                // perf's decoder reads this `FUP` before it resets the last address, so the address
+                // is not compressed.
                 group.full_address(Address::Fup, ip);
                 state.last_ip = ip;
             }
@@ -501,7 +510,7 @@ impl Encoder {
         group.psbend();
     }
 
-    /// Writes `group`, and if that went well the decoder will be in `state`.
+    /// Writes `group`. On success `state` becomes the state of the decoder.
     fn write<const MAX: usize>(
         &mut self,
         group: &Group<MAX>,
@@ -518,7 +527,8 @@ impl Encoder {
         Ok(())
     }
 
-    /// Adds `MODE.Exec` where a decoder does not know the mode, or with events not whether interrupts are enabled.
+    /// Adds `MODE.Exec` if a decoder does not know the mode. With events, also if it does not know
+    /// whether interrupts are enabled.
     fn mode_exec(
         &self,
         group: &mut Group,

@@ -112,7 +112,7 @@ pub enum Far {
 }
 
 impl Kind {
-    /// Whether it is a branch, so that another instruction than the next can follow.
+    /// Whether it is a branch: another instruction than the next one can follow.
     pub const fn is_branch(self) -> bool {
         matches!(
             self,
@@ -166,8 +166,8 @@ impl Insn {
     }
 
     /// Whether the instruction at the beginning of `text` certainly neither stores nor loads TF,
-    /// and does not load SS. Reads prefixes and the first opcode byte only, which is faster than
-    /// [`decode`](Self::decode). False if these bytes leave it open.
+    /// and does not load SS. Reads only prefixes and the first opcode byte, which is faster than
+    /// [`decode`](Self::decode). False if these bytes do not decide it.
     ///
     /// # Examples
     ///

@@ -33,7 +33,7 @@
 //! [`insn`] classifies x86 instructions.
 //!
 //! The crate is `no_std`, calls no kernel function, allocates nothing and has no `unsafe`. No
-//! function panics. It is built by kbuild into each module that uses it, and by cargo for tools.
+//! function panics. Kbuild builds it into each module that uses it, and cargo builds it for tools.
 //!
 //! Reference: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 3, "Intel
 //! Processor Trace".

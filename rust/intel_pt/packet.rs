@@ -36,7 +36,7 @@ impl Address {
     }
 }
 
-/// What a `CFE` is about.
+/// The type of a `CFE`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Cfe {
     /// An interrupt or an exception.
@@ -54,11 +54,12 @@ pub enum Payload {
     Bits64(u64),
 }
 
-/// Branches for which the trace has one bit each: whether they were taken.
+/// Branches that take one bit each in the trace: whether they were taken.
 ///
 /// # Invariants
 ///
-/// The highest bit that is set marks the end; below it are at most [`Tnt::MAX`] branches, the newest in bit 0.
+/// The highest bit that is set marks the end. The bits below it are at most [`Tnt::MAX`] branches,
+/// the newest in bit 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tnt(u64);
 
@@ -66,10 +67,10 @@ impl Tnt {
     /// No branches.
     pub const EMPTY: Self = Self(1);
 
-    /// The bits in a long packet.
+    /// The number of branches in a long packet.
     pub const MAX: u32 = 47;
 
-    /// The bits in a short packet.
+    /// The number of branches in a short packet.
     const SHORT: u32 = 6;
 
     /// Whether it holds as many branches as a long packet.
@@ -109,7 +110,7 @@ impl Tnt {
         self.0 = self.0 & mask(Self::MAX) | bit(Self::MAX);
     }
 
-    /// How many branches it holds.
+    /// The number of branches.
     const fn len(self) -> u32 {
         63_u32.wrapping_sub(self.0.leading_zeros())
     }
@@ -121,12 +122,12 @@ impl Default for Tnt {
     }
 }
 
-/// What a block of items is about.
+/// The type of a block of items.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Block {
     /// General registers.
     Registers,
-    /// What each sample has.
+    /// The basic items, which each sample has.
     Basic,
 }
 
@@ -156,7 +157,7 @@ impl<const MAX: usize> Group<MAX> {
         self.len == 0
     }
 
-    /// Adds `bytes`, or drops them if they do not fit, which happens to no group of the encoder.
+    /// Adds `bytes`, or drops them if they do not fit. No group of the encoder is too long.
     fn push(&mut self, bytes: &[u8]) {
         let end = self.len.saturating_add(bytes.len());
 
@@ -199,7 +200,8 @@ impl<const MAX: usize> Group<MAX> {
         self.push(&[0x19, a, b, c, d, e, f, g]);
     }
 
-    /// `TMA`: the low 16 bits of the coarse clock at the `TSC` before, and ticks since its last one, of nine bits.
+    /// `TMA`: the low 16 bits of the coarse clock at the `TSC` before it, and the low nine bits of
+    /// the ticks since the coarse clock's last tick.
     pub fn tma(&mut self, coarse: u64, fast: u64) {
         let [a, b, ..] = coarse.to_le_bytes();
         let [c, d, ..] = (fast & mask(9)).to_le_bytes();
@@ -207,17 +209,18 @@ impl<const MAX: usize> Group<MAX> {
         self.push(&[0x02, 0x73, a, b, 0, c, d]);
     }
 
-    /// `MTC`: the low eight bits of how many there were.
+    /// `MTC`: the low eight bits of the number of `MTC`s that were due.
     pub fn mtc(&mut self, count: u64) {
         let [low, ..] = count.to_le_bytes();
 
         self.push(&[0x59, low]);
     }
 
-    /// `CYC`: cycles since the one before.
+    /// `CYC`: the cycles since the last `CYC`.
     pub fn cyc(&mut self, cycles: u64) {
-        // Five bits, then seven in each byte, lowest first. The lowest bit of a byte that says that
-        // there is another is bit 2 in the first.
+        // The number has five bits in the first byte, and seven in each further byte, lowest bits
+        // first. A flag says that another byte follows. It is bit 2 of the first byte, and bit 0 of
+        // the others.
         let more = |rest: u64| u8::from(rest != 0);
         let [low, ..] = cycles.to_le_bytes();
         let mut rest = cycles >> 5;
@@ -236,7 +239,7 @@ impl<const MAX: usize> Group<MAX> {
         self.push(&[0x02, 0x03, ratio, 0]);
     }
 
-    /// `PIP`: the address space of a CPU, by the value of `CR3`. Not that of a virtual machine.
+    /// `PIP`: the address space of a CPU, by the value of `CR3`. Not of a virtual machine.
     pub fn pip(&mut self, cr3: u64) {
         let [a, b, c, d, e, f, ..] = (cr3.wrapping_shr(5) & mask(47))
             .wrapping_shl(1)
@@ -268,7 +271,8 @@ impl<const MAX: usize> Group<MAX> {
         self.push(&[0x02, 0x83]);
     }
 
-    /// `CFE`: what the processor does itself. `address`: a `FUP` with the address of its instruction follows.
+    /// `CFE`: a control transfer by the processor itself. `address`: a `FUP` with the address of
+    /// its instruction follows.
     pub fn cfe(&mut self, kind: Cfe, vector: u8, address: bool) {
         let kind = match kind {
             Cfe::Interrupt => 1,
@@ -285,7 +289,7 @@ impl<const MAX: usize> Group<MAX> {
         self.push(&[0x02, 0x53, 0, a, b, c, d, e, f, g, h]);
     }
 
-    /// `BBP`: a block begins. Its items are of this mode's width.
+    /// `BBP`: a block begins. Its items have the width of this mode.
     pub fn bbp(&mut self, block: Block, width: Mode) {
         let kind = match block {
             Block::Registers => 1,
@@ -315,7 +319,7 @@ impl<const MAX: usize> Group<MAX> {
         self.push(&[0x02, 0x33 | u8::from(address) << 7]);
     }
 
-    /// `MODE.Exec`. `interrupts`: whether they are enabled.
+    /// `MODE.Exec`. `interrupts`: whether interrupts are enabled.
     pub fn mode_exec(&mut self, mode: Mode, interrupts: bool) {
         let bits = match mode {
             // CS.L and IA32_EFER.LMA.
@@ -327,8 +331,8 @@ impl<const MAX: usize> Group<MAX> {
         self.push(&[0x99, bits | u8::from(interrupts) << 2]);
     }
 
-    /// Moves the branches of `tnt` to packets: short ones, which have more bits a byte, or a long
-    /// one for more branches than seven short ones hold.
+    /// Moves the branches of `tnt` to packets. Short packets have more branches a byte, but more
+    /// branches than seven short packets hold go to a long one.
     pub fn tnt(&mut self, tnt: &mut Tnt) {
         let taken = core::mem::take(tnt);
         let (bits, mut len) = (taken.0, taken.len());
@@ -341,7 +345,7 @@ impl<const MAX: usize> Group<MAX> {
         }
 
         while len > 0 {
-            // Oldest first.
+            // The oldest branches come first.
             let now = if len % Tnt::SHORT == 0 {
                 Tnt::SHORT
             } else {
@@ -407,7 +411,7 @@ const fn mask(n: u32) -> u64 {
     bit(n).wrapping_sub(1)
 }
 
-/// Whether the bits above bit 47 repeat it.
+/// Whether all bits above bit 47 are equal to bit 47.
 const fn is_canonical(ip: u64) -> bool {
     matches!(ip >> 47, 0 | 0x1_ffff)
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The bytes of packets, event by event.
+//! Tests of the bytes of packets.
 
 use super::*;
 use crate::insn::{Insn, Mode};
@@ -61,7 +61,7 @@ fn smoke() {
     assert_eq!(ring.bytes, want);
 }
 
-/// A Jcc at this address that leads 16 bytes on.
+/// A taken Jcc at this address, with a displacement of 16.
 fn taken(from: u64) -> Step {
     Step {
         insn: Insn::decode(&[0x74, 0x10], Mode::Bits64).unwrap(),
@@ -102,10 +102,10 @@ fn cycles_are_counted_in_front_of_packets() {
     let jump = taken(0x403000);
     pt.begin(false, &mut clock).unwrap();
     pt.enable(0x401000, Mode::Bits64, &mut clock).unwrap();
-    // TSC, CBR.
+    // The packets of `begin()`: `TSC`, `CBR`.
     let mut want = PSB.to_vec();
     want.extend([0x19, 0x10, 0, 0, 0, 0, 0, 0, 2, 3, 10, 0, 2, 0x23]);
-    // CYC, TSC, MODE.Exec, TIP.PGE.
+    // The packets of `enable()`: `CYC`, `TSC`, `MODE.Exec`, `TIP.PGE`.
     want.extend([0x83, 0x19, 0x20, 0, 0, 0, 0, 0, 0, 0x99, 1]);
     want.extend([0x51, 0, 0x10, 0x40, 0]);
     for (pass, cyc) in [
@@ -119,7 +119,7 @@ fn cycles_are_counted_in_front_of_packets() {
         want.extend(cyc);
         want.extend([0x3d, 0, 0x10, 0x2d, 0, 0x10]);
     }
-    // Six branches, and one that is flushed at the end of the trace.
+    // Six branches in a `TNT`, and one that is flushed with the `PIP`.
     for _ in 0..7 {
         pt.step(&jump, &mut clock).unwrap();
     }
@@ -149,12 +149,12 @@ fn the_coarse_clock_is_told_where_it_is_further() {
     pt.begin(false, &mut clock).unwrap();
     pt.enable(0x401000, Mode::Bits64, &mut clock).unwrap();
     let mut want = PSB.to_vec();
-    // TSC, TMA: each reads the clock, which advances by 16.
+    // `TSC`, `TMA`: each call reads the clock, which advances by 16.
     want.extend([0x19, 0x13, 2, 1, 0, 0, 0, 0, 2, 0x73, 0x21, 0x10, 0, 3, 0]);
     want.extend([2, 0x23]);
     want.extend([0x19, 0x23, 2, 1, 0, 0, 0, 0, 2, 0x73, 0x22, 0x10, 0, 3, 0]);
     want.extend([0x99, 1, 0x51, 0, 0x10, 0x40, 0]);
-    // Distances: 0, 1, the maximum of the packet, and one more.
+    // The number of `MTC`s that are due: 0, 1, the maximum of the packet, and one more.
     for (pass, told) in [
         (0, &[][..]),
         (0xf0, &[0x59, 3]),
@@ -170,7 +170,7 @@ fn the_coarse_clock_is_told_where_it_is_further() {
         want.extend(told);
         want.extend([0x3d, 0, 0x10, 0x2d, 0, 0x10]);
     }
-    // Behind the branches.
+    // The `MTC` follows the branches.
     clock.1 += 0x100;
     for _ in 0..47 {
         pt.step(&jump, &mut clock).unwrap();
@@ -189,7 +189,7 @@ fn times_and_address_spaces_stand_between_addresses() {
         tsc_period: 0x20,
         ..Config::default()
     });
-    // Before the first `PSB`, which reports it.
+    // The first `PSB` reports the address space.
     pt.address_space(0x1_2345_6000, &mut clock).unwrap();
     pt.begin(false, &mut clock).unwrap();
     pt.enable(0x401000, Mode::Bits64, &mut clock).unwrap();
@@ -218,8 +218,8 @@ fn times_and_address_spaces_stand_between_addresses() {
     assert_eq!(clock.0, want);
 }
 
-/// perf forgets all calls at a `PSB`: no bit may stand for a return to one in front of it.
-/// An interrupt of code that is not traced, IRET, CLI, a page fault, INT, and an IRET with which the trace ends.
+/// An interrupt of code that is not traced, IRET, CLI, a page fault, INT, and an IRET with which
+/// the trace ends.
 fn with_events(event: bool) -> Vec<u8> {
     let mut ring = Ring::default();
     let mut pt = Encoder::new(Config {
@@ -319,7 +319,7 @@ fn without_events_the_output_knows_whether_interrupts_are_enabled() {
     pt.enable(0x401000, Mode::Bits64, &mut output).unwrap();
     let mut want = PSB.to_vec();
     want.extend([2, 0x23, 0x99, 5, 0x51, 0, 0x10, 0x40, 0]);
-    // The mode is as it was, and a `PSB` has it again.
+    // The mode does not change. Only a `PSB` repeats it.
     for _ in 0..3 {
         pt.interrupt(0x401000, 0x401000, Mode::Bits64, &mut output)
             .unwrap();
@@ -330,6 +330,8 @@ fn without_events_the_output_knows_whether_interrupts_are_enabled() {
     assert_eq!(output.0, want);
 }
 
+/// perf's decoder forgets all calls at a `PSB`. So no bit may stand for a return to a call in front
+/// of one.
 #[test]
 fn calls_in_front_of_a_psb_are_forgotten() {
     let insn = |text: &[u8]| Insn::decode(text, Mode::Bits64).unwrap();
@@ -339,7 +341,7 @@ fn calls_in_front_of_a_psb_are_forgotten() {
         let mut ring = Ring::default();
         let mut pt = Encoder::new(Config {
             ret_compression: true,
-            // Due with every packet, or never.
+            // A `PSB` is due with each packet, or never.
             psb_period: u64::from(psb),
             ..Config::default()
         });
@@ -354,7 +356,7 @@ fn calls_in_front_of_a_psb_are_forgotten() {
         pt.enable(0x401000, Mode::Bits64, &mut ring).unwrap();
         pt.step(&step(*call, 0x401000, 0x402000), &mut ring)
             .unwrap();
-        // A packet, and a PSB if one is due.
+        // A packet, with a `PSB` if one is due.
         let jump = insn(&[0xff, 0xe0]);
         if call.len == 5 {
             pt.step(&step(jump, 0x402000, 0x402000), &mut ring).unwrap();
@@ -393,7 +395,7 @@ fn ptwrites_have_their_operands_and_addresses() {
         pt.ptwrite(0x401017, wide, &mut clock).unwrap();
         pt.disable(0x401020, &mut clock).unwrap();
 
-        // The branch, which was before it; IP bit, size and FUP.
+        // The branch before it; then IP bit, size and `FUP`.
         let bits = |size: u8| size << 5 | u8::from(fup_on_ptw) << 7 | 0x12;
         let fup = |low| fup_on_ptw.then_some([0x3d, low, 0x10]);
         let mut want = vec![0b110];
@@ -444,7 +446,7 @@ fn without_branches_there_are_clocks_and_ptwrites() {
         pt.ptwrite(0x401012, Payload::Bits32(number), &mut clock)
             .unwrap();
         want.extend([2, 0x92, number.to_le_bytes()[0], 0, 0, 0]);
-        // The first address is whole, and the one behind a `PSB`.
+        // The first address is not compressed, nor is the one behind a `PSB`.
         match number {
             1 => want.extend([&[0x3d, 0x12, 0x10], &psb[..]].concat()),
             _ => want.extend([0x5d, 0x12, 0x10, 0x40, 0]),
@@ -455,7 +457,7 @@ fn without_branches_there_are_clocks_and_ptwrites() {
     assert_eq!(clock.0, want);
 }
 
-/// Packets, and an instruction counter.
+/// Packets, and a counter of instructions.
 #[derive(Default)]
 struct Counter(Vec<u8>, u64);
 
@@ -478,7 +480,7 @@ impl Output for Counter {
 fn cycles_are_those_of_the_output() {
     for (cyc_threshold, jumps, interrupts) in [
         (0, Some(0x43), &[Some(&[0x07, 2][..]), Some(&[0x13][..])]),
-        // Six jumps have too few, and so has the second interrupt.
+        // The cycles of the six jumps are too few, and so are those of the second interrupt.
         (32, None, &[Some(&[0x47, 2][..]), None]),
     ] {
         let mut counter = Counter::default();
@@ -493,7 +495,7 @@ fn cycles_are_those_of_the_output() {
         pt.begin(false, &mut counter).unwrap();
         pt.enable(0x401000, Mode::Bits64, &mut counter).unwrap();
         counter.0.clear();
-        // The first of them is the eighth instruction.
+        // The first jump is the eighth instruction.
         for cycles in 108..114 {
             counter.1 = cycles;
             pt.step(&jump, &mut counter).unwrap();
@@ -507,7 +509,7 @@ fn cycles_are_those_of_the_output() {
             want.extend(cyc.unwrap_or_default());
             want.extend([0x3d, 0, 0x10, 0x2d, 0, 0x10]);
         }
-        // An end has all of them.
+        // The `CYC` at the end counts all cycles.
         counter.1 = 145;
         pt.disable(0x401000, &mut counter).unwrap();
         want.push(if cyc_threshold == 0 { 0x1b } else { 0x2b });
@@ -562,7 +564,7 @@ fn sample() {
         }
         want.extend(end);
 
-        // All of it, or nothing.
+        // The sample is written completely, or not at all.
         let len = want.len();
         ring.room = Some(len + CLOSE_MAX - 1);
         assert_eq!(pt.sample(&sample, mode, follows, &mut ring), Err(Full));

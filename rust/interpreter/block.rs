@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Decoded instructions, kept by their address. Their text is compared before they are executed.
+//! Blocks of decoded instructions, by address. The text of a block is compared with memory before
+//! the block is executed.
 
 use crate::{
     decode::{Next, Text, LEN_MAX, PLACES, WORDS},
@@ -10,51 +11,53 @@ use crate::{
 };
 use core::ops::ControlFlow;
 
-/// No pass.
+/// The pass of a block whose text was never read.
 const NEVER: u64 = u64::MAX;
 
-/// Instructions in a block, at most.
+/// The maximum number of instructions in a block.
 const OPS: usize = 16;
 
-/// To the last byte of the text of a block, at most.
+/// An upper bound of the distance from the first to the last byte of a block.
 // CAST: Widening; `From` is not const.
 #[allow(clippy::as_conversions)]
 const TEXT_MAX: u64 = 8 * WORDS as u64 - 1;
 
-/// Instructions that follow each other in memory: the last one can be a branch.
+/// Instructions that follow each other in memory. An unconditional branch can only be the last one.
 ///
-/// It is decoded up to the first conditional branch, and further when that has not been taken: most of what is never
-/// executed is never decoded. Generated code is decoded at once.
+/// Decoding stops at a conditional branch, and continues when the branch was not taken. So code
+/// that is never executed is mostly not decoded. Generated code is decoded up to the end of the
+/// block at once.
 ///
 /// # Invariants
 ///
-/// Its text is at the beginning of `words`, from the word that `first` is in. The first `count` of `ops` are what was
-/// decoded from it. Behind them is one that ends the block, unless they are all.
+/// - `words` begins with the word that holds the byte at `first`, and holds the block's text.
+/// - The first `count` elements of `ops` are decoded from that text.
+/// - If `count` is less than the length of `ops`, the next element ends the block.
 #[derive(Clone, Copy, Debug)]
 pub struct Block {
     pub(crate) first: u64,
     /// In bytes.
     pub(crate) len: u64,
-    /// 0: the first instruction is not interpreted.
+    /// The number of instructions; 0 if the first instruction is not interpreted.
     pub(crate) count: usize,
-    /// The words that hold it; 0 if it is at no address.
+    /// The number of words that hold the text; 0 if the block has no address.
     used: usize,
-    /// What belongs to it of the first word, and of the last.
+    /// Masks of the bits that belong to the text, in the first and in the last of these words.
     masks: [u64; 2],
-    /// The [pass](Machine::pass) in which its text was read or compared last.
+    /// The [pass](Machine::pass) in which the text was read or compared last.
     compared: u64,
-    /// The pass in which its text was read.
+    /// The pass in which the text was read.
     filled: u64,
-    /// Whether an observer has its text.
+    /// Whether the text was reported to an observer.
     reported: bool,
-    /// The words that were read.
+    /// The number of words that were read from memory.
     read: usize,
     words: [u64; PLACES],
     pub(crate) ops: [Op; OPS],
 }
 
 impl Block {
-    /// One that is at no address.
+    /// A block that has no address.
     pub const EMPTY: Self = Self {
         // User code is in the lower half.
         first: u64::MAX,
@@ -70,11 +73,12 @@ impl Block {
         ops: [Op::EMPTY; OPS],
     };
 
-    /// Behind how many instructions to stop with this limit, if not behind all. The first `start` of them were
-    /// executed.
+    /// The number of instructions to execute with this limit; [`None`] if the limit does not end
+    /// the block early. The first `start` instructions were executed already.
     ///
-    /// The instruction behind that is single-stepped, and what is next begins a block. In front of a branch it is
-    /// one that there is already.
+    /// The instruction behind that number is single-stepped, and the instruction after it begins a
+    /// block. If possible, the single-stepped instruction is a branch: its target is mostly a block
+    /// that exists already.
     #[inline]
     pub(crate) fn limited(&self, start: usize, limit: u64) -> Option<usize> {
         let limit = usize::try_from(limit).unwrap_or(OPS);
@@ -90,13 +94,14 @@ impl Block {
             .filter(|(_, op)| op.what.is_branch());
 
         match branches.last() {
-            // At least one is executed.
+            // At least one instruction must be executed.
             None | Some((0, _)) => limit,
             Some((branch, _)) => branch,
         }
     }
 
-    /// Whether it was executed in this pass, and is still what the memory has at `ip`, without a look at the text.
+    /// Whether the block is at `ip` and its text, which was compared in this pass, cannot have
+    /// changed since. Does not read the text.
     #[inline]
     pub(crate) fn is_still_at(&self, ip: u64, pass: u64, machine: &mut impl Machine) -> bool {
         let last = ip.wrapping_add(self.len).wrapping_sub(1);
@@ -104,7 +109,7 @@ impl Block {
         self.first == ip && self.compared == pass && machine.is_settled(ip, last)
     }
 
-    /// Whether it is what the memory has at `ip` now.
+    /// Whether the block is at `ip` and memory holds its text. Compares the text.
     #[inline]
     pub(crate) fn is_at(&mut self, ip: u64, pass: u64, machine: &mut impl Machine) -> bool {
         self.first == ip && self.compare(pass, machine)
@@ -123,15 +128,16 @@ impl Block {
         is_there
     }
 
-    /// Forgets the block if an observer has its text, so that the observer gets it again. Needed when another
-    /// address space is next: it may have the same text at the same address.
+    /// Drops the block if its text was reported to an observer, so that it is reported again.
+    /// Needed before another address space is used, which may have the same text at the same
+    /// address.
     pub fn forget_reported(&mut self) {
         if self.reported {
             *self = Self::EMPTY;
         }
     }
 
-    /// Gives its text to the observer, from this byte on, if it is generated code.
+    /// Reports the text from byte `from` on to the observer, if it is generated code.
     #[cold]
     pub(crate) fn report<M: Machine, O: Observer>(
         &mut self,
@@ -154,7 +160,7 @@ impl Block {
             .code(first, text.unwrap_or(&[]), task.executed);
 
         if reported.is_break() {
-            // The observer gets it the next time.
+            // The text is reported when the block is decoded again.
             *self = Self::EMPTY;
         } else {
             self.reported = true;
@@ -162,7 +168,7 @@ impl Block {
         reported
     }
 
-    /// Becomes what the memory has at `ip`. Whether it is generated code, perhaps.
+    /// Reads and decodes the text at `ip`. Returns whether it may be generated code.
     #[cold]
     pub(crate) fn fill(&mut self, ip: u64, pass: u64, machine: &mut impl Machine) -> bool {
         // INVARIANT: Nothing was decoded from the words.
@@ -176,13 +182,14 @@ impl Block {
         self.decode(machine)
     }
 
-    /// Decodes more of it, if the memory has it still. Whether it is generated code, perhaps.
+    /// Decodes more of the block. Returns whether it may be generated code; [`None`] if memory no
+    /// longer holds the text.
     #[cold]
     pub(crate) fn grow(&mut self, pass: u64, machine: &mut impl Machine) -> Option<bool> {
         let is_generated = self.decode(machine);
         let end = self.first.wrapping_add(self.len);
 
-        // `compared` is about the text that was decoded before.
+        // `compared` covers only the text that was decoded before.
         if self.filled == pass && machine.is_settled(self.first, end.wrapping_sub(1))
             || self.compare(pass, machine)
         {
@@ -192,9 +199,11 @@ impl Block {
         None
     }
 
-    /// Decodes the next instructions: all if it is generated code, perhaps, which is returned; else up to a branch.
+    /// Decodes the next instructions: all if the text may be generated code, else up to a
+    /// conditional branch. Returns whether the text may be generated code.
     fn decode(&mut self, machine: &mut impl Machine) -> bool {
-        // A decoder keeps the newest text of each address, so blocks that overlap must report all of their text.
+        // A decoder keeps only the newest text of each address, so blocks that overlap must report
+        // all of their text.
         let reach = self.first.wrapping_add(TEXT_MAX);
         let at_once = machine.is_generated(self.first, reach);
         let start = self.count;
@@ -215,7 +224,7 @@ impl Block {
         at_once
     }
 
-    /// As [`decode`](Self::decode). With `at_once` not up to a conditional branch.
+    /// Decodes the next instructions. With `at_once` it does not stop at a conditional branch.
     fn decode_ops(&mut self, at_once: bool) {
         let start = usize::try_from(self.first & 7).unwrap_or(0);
         let text = Text {
@@ -223,7 +232,7 @@ impl Block {
             ip: self.first & !7,
             end: self.read.wrapping_mul(8),
         };
-        // No more than the words have.
+        // Cannot overflow: the block is within the words.
         let mut at = usize::try_from(self.len).unwrap_or(0).wrapping_add(start);
         let mut count = small(self.count);
         let mut end = Op::EMPTY;
@@ -250,7 +259,8 @@ impl Block {
         self.end_at(count.into(), at.wrapping_sub(start), end);
     }
 
-    /// Has so many instructions, in so many bytes, and behind them `end`, if they are not all.
+    /// Ends the block behind `count` instructions of `len` bytes in total. `end` becomes the next
+    /// element, if `ops` has space for it.
     fn end_at(&mut self, count: usize, len: usize, end: Op) {
         let start = usize::try_from(self.first & 7).unwrap_or(0);
         let mut len = len;
@@ -264,7 +274,8 @@ impl Block {
             };
         }
         if count == 0 {
-            // As long as these bytes are there.
+            // The instruction is not interpreted, so its length is unknown. All bytes that it can
+            // have are compared.
             let all = self.read.wrapping_mul(8);
 
             len = all.saturating_sub(start).min(LEN_MAX);
@@ -282,7 +293,7 @@ impl Block {
     }
 }
 
-/// In a block, which is short.
+/// Converts a number or an offset within a block, which is short.
 #[inline]
 fn small(number: usize) -> u8 {
     u8::try_from(number & 0xff).unwrap_or(u8::MAX)
@@ -297,7 +308,8 @@ fn bytes_of(words: &[u64; PLACES]) -> [u8; PLACES * 8] {
     bytes
 }
 
-/// Reads text, as far as that is possible: it may end with its page. How many words.
+/// Reads text and returns the number of words that were read. It may be less than all: the text may
+/// end with its page.
 fn read(first: u64, words: &mut [u64; PLACES], machine: &mut impl Machine) -> usize {
     let words = words.get_mut(..WORDS).unwrap_or(&mut []);
 
@@ -320,7 +332,7 @@ fn read(first: u64, words: &mut [u64; PLACES], machine: &mut impl Machine) -> us
     read
 }
 
-/// The bits of so many bytes, fewer than 8.
+/// The number of bits in `bytes`, which is less than 8.
 fn whole_bytes(bytes: usize) -> u32 {
     u32::try_from(bytes.wrapping_mul(8)).unwrap_or(0)
 }

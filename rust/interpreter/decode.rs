@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! From the bytes of an instruction to what the interpreter does for it.
+//! Decodes the bytes of an instruction to an [`Op`], which the interpreter executes.
 //!
-//! Only what is decoded here is interpreted. Anything that is not certain, down to a prefix that has no
-//! use, is left to the processor.
+//! The interpreter executes only instructions that are decoded here. It leaves all doubtful ones to
+//! the processor, even an instruction with a useless prefix.
 
 use crate::op::{Carry, Locked, Native, Op, Place, Two, What, Width};
 
-/// A value for each byte, by a function.
+/// A table with the value of a function for each byte.
 macro_rules! table {
     ($choose:ident) => {{
         let mut table = [$choose(0); 256];
@@ -32,7 +32,7 @@ mod vectors;
 pub(crate) use frequent::{Next, Text, PLACES, WORDS};
 
 impl Op {
-    /// Becomes the instruction at `ip`; [`None`] if that is left to the processor.
+    /// Decodes the instruction at `ip`. [`None`] if it is left to the processor.
     pub(crate) fn decode(&mut self, text: &[u8], ip: u64) -> Option<()> {
         *self = Self::EMPTY;
         let mut decoder = Decoder {
@@ -76,7 +76,7 @@ const ARITHMETIC: [Two; 8] = [
     Two::Cmp,
 ];
 
-/// SAL, in the middle, is SHL.
+/// By the middle bits of ModRM. Number 6, SAL, is the same as SHL.
 const SHIFTS: [Native; 8] = [
     Native::Rol,
     Native::Ror,
@@ -88,7 +88,7 @@ const SHIFTS: [Native; 8] = [
     Native::Sar,
 ];
 
-/// By an immediate.
+/// The same for a count that is an immediate.
 const SHIFTS_BY: [Native; 8] = {
     let mut shifts = SHIFTS;
 
@@ -99,10 +99,10 @@ const SHIFTS_BY: [Native; 8] = {
 
 const BITS: [Native; 4] = [Native::Bt, Native::Bts, Native::Btr, Native::Btc];
 
-/// Decodes what is behind an opcode.
+/// Decodes the part of an instruction behind its opcode.
 type Insn = for<'a, 'b> fn(&'b mut Decoder<'a>, u8) -> Option<()>;
 
-/// What a byte is, up to the opcode.
+/// The kind of a byte, up to the opcode.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Byte {
     Opcode,
@@ -131,17 +131,17 @@ impl Byte {
 struct Decoder<'a> {
     text: &'a [u8],
     at: usize,
-    /// The operand size prefix.
+    /// Whether there is an operand size prefix.
     small: bool,
-    /// F2, F3 or 0.
+    /// The repeat prefix, F2 or F3; 0 if there is none.
     repeat: u8,
     rex: u8,
     op: &'a mut Op,
-    /// Whether the displacement counts from the next instruction.
+    /// Whether the displacement is relative to the next instruction.
     relative: bool,
     /// Whether there is a LOCK prefix.
     lock: bool,
-    /// Where the instruction is.
+    /// The address of the instruction.
     ip: u64,
 }
 
@@ -160,7 +160,7 @@ impl Decoder<'_> {
         Some(*bytes)
     }
 
-    /// A signed number of so many bytes, sign-extended.
+    /// Reads a signed number of this width and sign-extends it.
     fn number(&mut self, width: Width) -> Option<u64> {
         Some(match width {
             Width::B1 => Width::B1.extend(self.byte()?.into()),
@@ -170,7 +170,7 @@ impl Decoder<'_> {
         })
     }
 
-    /// Reads the instruction.
+    /// Decodes the instruction.
     fn insn(&mut self) -> Option<()> {
         let opcode = self.prefixes()?;
 
@@ -205,7 +205,8 @@ impl Decoder<'_> {
         op.choose()
     }
 
-    /// Reads prefixes and the opcode behind them. `gs` and 32-bit addresses are left to the processor.
+    /// Reads the prefixes and the opcode behind them. `gs` and 32-bit addresses are left to the
+    /// processor.
     #[inline]
     fn prefixes(&mut self) -> Option<u8> {
         let first = self.byte()?;
@@ -217,7 +218,7 @@ impl Decoder<'_> {
         }
     }
 
-    /// The opcode, which a REX prefix is right in front of.
+    /// Reads the opcode, which must follow the REX prefix directly.
     #[inline]
     fn behind_rex(&mut self, rex: u8) -> Option<u8> {
         let opcode = self.byte()?;
@@ -226,7 +227,7 @@ impl Decoder<'_> {
         (Byte::of(opcode) == Byte::Opcode).then_some(opcode)
     }
 
-    /// As [`prefixes`](Self::prefixes), with a first one.
+    /// As [`prefixes`](Self::prefixes), if `first` is a prefix other than REX.
     #[inline(never)]
     fn more_prefixes(&mut self, first: u8) -> Option<u8> {
         let mut byte = first;
@@ -235,7 +236,7 @@ impl Decoder<'_> {
             match byte {
                 0x66 => self.small = true,
                 0xf2 | 0xf3 => self.repeat = byte,
-                // Without a meaning in 64-bit code, but for `fs`, the last of them.
+                // These have no effect in 64-bit code. Behind `fs` they are left to the processor.
                 0x26 | 0x2e | 0x36 | 0x3e if !self.op.fs => {}
                 0x64 => self.op.fs = true,
                 0xf0 => self.lock = true,
@@ -247,7 +248,7 @@ impl Decoder<'_> {
         }
     }
 
-    /// A register of the operand's width, by its number.
+    /// The register with this number, as an operand of this width.
     #[inline]
     fn register(&self, number: u8, width: Width) -> Place {
         if width == Width::B1 {
@@ -267,7 +268,8 @@ impl Decoder<'_> {
         }
     }
 
-    /// Reads ModRM; the operands are of these widths. Returns the three bits in the middle.
+    /// Reads ModRM for operands of these widths. Returns the three middle bits and the operand
+    /// `rm`.
     fn modrm(&mut self, reg: Width, rm: Width) -> Option<(u8, Place)> {
         let modrm = self.byte()?;
         let (form, middle, low) = (modrm >> 6, modrm >> 3 & 7, modrm & 7);
@@ -324,7 +326,7 @@ impl Decoder<'_> {
         Some((middle, Place::Memory))
     }
 
-    /// An immediate of the operand's width, but 4 bytes at most.
+    /// Reads an immediate of the operand's width, but of at most 4 bytes.
     fn immediate(&mut self) -> Option<()> {
         let width = match self.op.width {
             Width::B8 => Width::B4,
@@ -334,7 +336,7 @@ impl Decoder<'_> {
         Some(())
     }
 
-    /// Both operands, and what is done.
+    /// Sets the operation and both operands.
     fn set(&mut self, what: What, target: Place, source: Place) -> Option<()> {
         self.op.what = what;
         self.op.target = target;
@@ -342,7 +344,7 @@ impl Decoder<'_> {
         Some(())
     }
 
-    /// `rm, reg`, or `reg, rm`.
+    /// Decodes the operands `rm, reg`, or `reg, rm` if `reversed`.
     fn rm_reg(&mut self, what: What, reversed: bool) -> Option<()> {
         let (_, rm) = self.modrm(self.op.width, self.op.width)?;
 
@@ -353,14 +355,14 @@ impl Decoder<'_> {
         }
     }
 
-    /// The width of an opcode whose lowest bit is clear for bytes.
+    /// Sets the width of a byte if the lowest bit of the opcode is clear.
     fn byte_or_more(&mut self, opcode: u8) {
         if opcode & 1 == 0 {
             self.op.width = Width::B1;
         }
     }
 
-    /// The register in the lowest bits of the opcode.
+    /// Sets `reg` to the register in the lowest bits of the opcode.
     fn in_opcode(&mut self, opcode: u8) {
         let low = opcode & 7;
         let number = if self.rex & REX_B != 0 { low | 8 } else { low };
@@ -368,7 +370,8 @@ impl Decoder<'_> {
         self.op.reg = self.register(number, self.op.width);
     }
 
-    /// The width of what the stack takes: 8 bytes, or 2 with the prefix 66, which compilers do not use.
+    /// Sets the width of an operand on the stack: 8 bytes. With the prefix 66 it would be 2, which
+    /// compilers do not use.
     fn on_stack(&mut self) -> Option<()> {
         if self.small {
             return None;
@@ -377,8 +380,8 @@ impl Decoder<'_> {
         Some(())
     }
 
-    /// A near branch. Processors differ about an operand size prefix. A repeat prefix has no use, or is
-    /// one of MPX.
+    /// Checks the prefixes of a near branch. Processors differ in the effect of an operand size
+    /// prefix. F3 has no use here, and F2 is a prefix of MPX.
     fn near(&mut self) -> Option<()> {
         (!self.small && self.repeat != 0xf3).then_some(())
     }
@@ -388,7 +391,7 @@ impl Decoder<'_> {
         let displacement = self.number(width)?;
         let len = u64::try_from(self.at).ok()?;
 
-        // It is the last part of the instruction.
+        // The displacement is the last part of the instruction.
         self.op.imm = self.ip.wrapping_add(len).wrapping_add(displacement);
         self.op.what = what;
         is_user(self.op.imm).then_some(())
@@ -434,7 +437,7 @@ impl Decoder<'_> {
             _ => return None,
         };
 
-        // Bytes have their result in AX.
+        // With byte operands the result is in AX, which is not decoded.
         if self.op.width == Width::B1 {
             return None;
         }

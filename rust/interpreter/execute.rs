@@ -11,8 +11,11 @@ use crate::{
 };
 
 impl<M: Machine, O: Observer> Task<'_, M, O> {
-    /// Executes instructions of a block, `left` at most, up to the first one behind which another is next. Takes from
-    /// `left` how many. Returns why it has stopped, and the address of the last instruction if that has not branched.
+    /// Executes at most `left` instructions of a block, until execution leaves the block or stops.
+    /// Subtracts their number from `left`.
+    ///
+    /// Returns the reason, and the address of the last instruction. For [`Stop::Branched`] the
+    /// address is the target instead.
     #[inline]
     pub(crate) fn execute(&mut self, block: &Block, left: &mut u64) -> (Stop, u64) {
         let (last, stop) = match block.limited(0, *left) {
@@ -23,8 +26,8 @@ impl<M: Machine, O: Observer> Task<'_, M, O> {
         self.stopped(block, last, stop, left)
     }
 
-    /// As [`execute`](Self::execute), for a block that has become longer behind its first `start` instructions, which
-    /// were executed.
+    /// As [`execute`](Self::execute), for a block that has grown. Its first `start` instructions
+    /// were executed already.
     pub(crate) fn resume(&mut self, block: &Block, start: usize, left: &mut u64) -> (Stop, u64) {
         let before = u64::try_from(start).unwrap_or(0);
 
@@ -42,7 +45,8 @@ impl<M: Machine, O: Observer> Task<'_, M, O> {
         self.stopped(block, last, stop, left)
     }
 
-    /// What follows the instruction at this place in the block: see [`execute`](Self::execute).
+    /// Counts the executed instructions. The last one is at index `last` of the block. Returns as
+    /// [`execute`](Self::execute) does.
     #[inline(always)]
     fn stopped(&mut self, block: &Block, last: usize, stop: Stop, left: &mut u64) -> (Stop, u64) {
         if stop != Stop::Branched {
@@ -56,7 +60,7 @@ impl<M: Machine, O: Observer> Task<'_, M, O> {
         (stop, self.ip)
     }
 
-    /// As [`stopped`](Self::stopped), if that has not led to another block.
+    /// As [`stopped`](Self::stopped), for the other reasons than [`Stop::Branched`].
     #[inline(never)]
     fn stopped_otherwise(
         &mut self,
@@ -83,12 +87,12 @@ impl<M: Machine, O: Observer> Task<'_, M, O> {
         (stop, from())
     }
 
-    /// Executes instructions, up to the first one behind which another is next: its place, and why.
+    /// Executes instructions until one of them stops. Returns its index, and the reason.
     #[inline]
     fn run(&mut self, ops: &[Op]) -> (usize, Stop) {
         let mut at = 0_usize;
 
-        // The compiler unrolls this, and no loop whose length it does not know.
+        // The compiler unrolls the loop over four, as it knows the length.
         let (fours, rest) = ops.split_at(ops.len() & !3);
 
         for four in fours.chunks_exact(4) {
@@ -108,13 +112,13 @@ impl<M: Machine, O: Observer> Task<'_, M, O> {
         (at.saturating_sub(1), Stop::End)
     }
 
-    /// As [`run`](Self::run), for the instructions from `start` to in front of `end`.
+    /// As [`run`](Self::run), for the instructions `start..end`.
     #[cold]
     fn run_some(&mut self, block: &Block, start: usize, end: usize) -> (usize, Stop) {
         let ops = block.ops.get(start..end).unwrap_or(&[]);
 
         match self.run(ops) {
-            // If there is no instruction, there is none at this place, either.
+            // If `end` is 0, no instruction has this index, so none is counted.
             (_, Stop::End) => (end.wrapping_sub(1), Stop::Limit),
             (last, stop) => (last.wrapping_add(start), stop),
         }

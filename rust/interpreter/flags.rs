@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The arithmetic flags. Most of them are overwritten before anything looks, so they are computed when
-//! something does.
+//! The arithmetic flags. Most of them are overwritten before an instruction reads them, so they are
+//! computed only when they are read.
 
 use crate::op::Width;
 
@@ -23,24 +23,24 @@ pub const OVERFLOW: u64 = 1 << 11;
 /// The flags that arithmetic sets.
 pub const ARITHMETIC: u64 = CARRY | PARITY | ADJUST | ZERO | SIGN | OVERFLOW;
 
-/// How the newest flags come from numbers.
+/// How the current arithmetic flags follow from two numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Source {
-    /// They are in `bits`.
+    /// The flags are in `bits`.
     Bits,
-    /// Of `a + b`.
+    /// The flags of `a + b`.
     Add,
-    /// Of `a - b`. A bitwise operation has the flags of its result less 0.
+    /// The flags of `a - b`. A bitwise operation has the flags of its result minus 0.
     Sub,
 }
 
 /// The flags register.
 ///
-/// Numbers are sign-extended from their width: both orders of them, and whether they are equal, are those of
-/// the numbers.
+/// `a` and `b` are sign-extended from their width. So both their signed and their unsigned order
+/// are those of the original numbers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Flags {
-    /// The arithmetic ones are old where they come from elsewhere.
+    /// All flags. The arithmetic ones are valid only if `source` is [`Source::Bits`].
     bits: u64,
     a: u64,
     b: u64,
@@ -59,7 +59,7 @@ impl Flags {
         }
     }
 
-    /// Those of a result that `source` made of `a` and `b`, whose upper bits do not matter.
+    /// Sets the flags of the operation `source` on `a` and `b`. Bits above the width are ignored.
     #[inline]
     pub(crate) fn lazy(&mut self, source: Source, width: Width, a: u64, b: u64) {
         self.a = width.extend(a);
@@ -68,13 +68,13 @@ impl Flags {
         self.width = width;
     }
 
-    /// Those of the result of a bitwise operation.
+    /// Sets the flags of a bitwise operation with this result.
     #[inline]
     pub(crate) fn logic(&mut self, width: Width, result: u64) {
         self.lazy(Source::Sub, width, result, 0);
     }
 
-    /// `-a`.
+    /// Computes `-a` and sets the flags.
     pub(crate) fn neg(&mut self, width: Width, a: u64) -> u64 {
         let result = a.wrapping_neg() & width.mask();
 
@@ -82,11 +82,12 @@ impl Flags {
         result
     }
 
-    /// `a + b` and the carry.
+    /// Computes `a + b` plus the carry, and sets the flags.
     pub(crate) fn adc(&mut self, width: Width, a: u64, b: u64) -> u64 {
         let carry = u64::from(self.carry());
         let result = a.wrapping_add(b).wrapping_add(carry) & width.mask();
-        // Without the carry it has come round if it is less, with it if it is not more.
+        // Without a carry in, the sum has wrapped if it is less than `a`. With one, also if it is
+        // equal.
         let over = if carry == 0 { result < a } else { result <= a };
         let overflow = (a ^ result) & (b ^ result);
 
@@ -94,7 +95,7 @@ impl Flags {
         result
     }
 
-    /// `a - b` and the borrow.
+    /// Computes `a - b` minus the borrow, and sets the flags.
     pub(crate) fn sbb(&mut self, width: Width, a: u64, b: u64) -> u64 {
         let carry = u64::from(self.carry());
         let result = a.wrapping_sub(b).wrapping_sub(carry) & width.mask();
@@ -105,7 +106,7 @@ impl Flags {
         result
     }
 
-    /// `a + 1`: the carry stays.
+    /// Computes `a + 1` and sets all flags but the carry.
     pub(crate) fn inc(&mut self, width: Width, a: u64) -> u64 {
         let carry = self.carry();
         let result = a.wrapping_add(1) & width.mask();
@@ -114,7 +115,7 @@ impl Flags {
         result
     }
 
-    /// `a - 1`: the carry stays.
+    /// Computes `a - 1` and sets all flags but the carry.
     pub(crate) fn dec(&mut self, width: Width, a: u64) -> u64 {
         let carry = self.carry();
         let result = a.wrapping_sub(1) & width.mask();
@@ -123,8 +124,8 @@ impl Flags {
         result
     }
 
-    /// Sets all arithmetic flags. Of `result` and `overflow` the highest bit of the width counts, of `adjust` bit
-    /// 4.
+    /// Sets all arithmetic flags. OF is the highest bit of `overflow` within the width, and AF is
+    /// bit 4 of `adjust`.
     fn eager(&mut self, width: Width, result: u64, carry: bool, overflow: u64, adjust: u64) {
         let highest = width.bits().wrapping_sub(1);
         let mut bits = self.bits & !ARITHMETIC;
@@ -138,7 +139,7 @@ impl Flags {
         self.set(bits);
     }
 
-    /// The result, sign-extended or with one bit more.
+    /// The result for the sign-extended numbers. It can have one bit more than the width.
     const fn result(&self) -> u64 {
         match self.source {
             Source::Add => self.a.wrapping_add(self.b),
@@ -146,7 +147,7 @@ impl Flags {
         }
     }
 
-    /// All flags.
+    /// Computes and returns all flags.
     pub(crate) fn get(&mut self) -> u64 {
         if self.source != Source::Bits {
             let Self { a, b, width, .. } = *self;
@@ -181,13 +182,13 @@ impl Flags {
         }
     }
 
-    /// Whether they are those of a comparison that has not been computed.
+    /// Whether the flags are those of a subtraction, and have not been computed yet.
     #[inline]
     pub(crate) fn is_comparison(&self) -> bool {
         self.source == Source::Sub
     }
 
-    /// Whether a condition holds, by the four bits that opcodes have for it.
+    /// Whether a condition holds. `condition` is the four bits that opcodes have for it.
     #[inline]
     pub(crate) fn has(&self, condition: u8) -> bool {
         if !self.is_comparison() {
@@ -207,7 +208,7 @@ impl Flags {
         holds == (condition & 1 == 0)
     }
 
-    /// As [`has`](Self::has), where the flags are not those of a comparison.
+    /// As [`has`](Self::has), with all flags computed.
     #[inline(never)]
     fn has_other(&self, condition: u8) -> bool {
         let mut flags = *self;
@@ -228,7 +229,7 @@ impl Flags {
     }
 }
 
-/// A number whose order among others is that of signed numbers.
+/// Maps a signed number to an unsigned one, so that the order is the same.
 const fn signed(number: u64) -> u64 {
     number ^ 1 << 63
 }
@@ -238,6 +239,6 @@ fn is_even(result: u64) -> bool {
     let half = (result ^ result >> 4) & 15;
     let half = u32::try_from(half).unwrap_or(0);
 
-    // A bit for each number below 16.
+    // Bit `n` is set if `n` has an even number of bits.
     0x9669_u64.wrapping_shr(half) & 1 != 0
 }

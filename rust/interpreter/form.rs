@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Forms of instructions: what one function of the interpreter computes.
+//! Forms of instructions. All instructions of one form compute the same function.
 
 use crate::op::{Locked, Native, Op, Two, Vector, What};
 
-/// What an instruction computes, whatever its operands are.
+/// The function that an instruction computes, independent of its operands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Form(u8);
 
 impl Form {
-    /// Numbers of forms are below this.
+    /// The number of each form is less than this.
     pub const COUNT: usize = 128;
 
-    /// Of instructions that compute nothing: moves of general registers, branches, the stack.
+    /// The form of instructions that compute nothing: moves of general registers, branches, the
+    /// stack.
     const OTHER: Self = Self(0);
 
     /// The form of the instruction that `text` begins with. [`None`] if the interpreter does not know it.
@@ -23,7 +24,7 @@ impl Form {
         Some(op.what.form())
     }
 
-    /// A number of its own.
+    /// The number of the form, which is unique.
     #[inline]
     pub const fn number(self) -> u8 {
         self.0
@@ -32,7 +33,8 @@ impl Form {
 
 impl What {
     /// The form of an instruction.
-    // CAST: Numbers of variants, which are fewer than there are places between these.
+    // CAST: The numbers of variants. No enum has more variants than the numbers that are reserved
+    // for it here.
     #[allow(clippy::as_conversions)]
     pub(crate) const fn form(self) -> Form {
         Form(match self {

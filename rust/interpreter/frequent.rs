@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The most frequent forms of instructions have functions of their own, which the decoder chooses.
+//! The most frequent forms of instructions have functions of their own. The decoder chooses the
+//! function.
 
 use crate::{
     flags::{Flags, Source, ARITHMETIC},
@@ -24,7 +25,7 @@ pub(crate) fn run<M: Machine, O: Observer>(task: &mut Task<'_, M, O>, op: &Op) -
     }
 }
 
-/// A width that the compiler knows.
+/// A width as a type, so that the compiler knows it.
 trait Wide {
     const WIDTH: Width;
 }
@@ -50,7 +51,7 @@ impl Wide for W8 {
     const WIDTH: Width = Width::B8;
 }
 
-/// The part of a vector register, where the compiler knows it.
+/// A part of a vector register as a type, so that the compiler knows it.
 trait Part {
     const HOW: How;
 }
@@ -71,7 +72,7 @@ impl Part for Whole {
     const HOW: How = How::Whole;
 }
 
-/// A shift that the compiler knows.
+/// A shift as a type, so that the compiler knows it.
 trait Shift {
     const NATIVE: Native;
 }
@@ -92,14 +93,14 @@ impl Shift for Sar {
     const NATIVE: Native = Native::Sar;
 }
 
-/// What is made of two operands.
+/// An operation on two operands, as a type.
 trait Compute {
-    /// Whether the first one is read.
+    /// Whether the first operand is read.
     const READS: bool = true;
-    /// Whether it is written.
+    /// Whether the first operand is written.
     const WRITES: bool = true;
 
-    /// Upper bits do not matter.
+    /// The result. Its bits above the width are ignored.
     fn result(a: u64, b: u64) -> u64;
 
     fn flags(flags: &mut Flags, width: Width, a: u64, b: u64, result: u64);
@@ -170,7 +171,8 @@ impl Compute for Mov {
     fn flags(_flags: &mut Flags, _width: Width, _a: u64, _b: u64, _result: u64) {}
 }
 
-/// Writes a register, of which the bits above a byte stay, and those above 4 bytes become 0.
+/// Writes a register. A value of 1 or 2 bytes keeps the bits above it; a value of 4 bytes clears
+/// them.
 #[inline]
 fn put<W: Wide, M: Machine, O: Observer>(task: &mut Task<'_, M, O>, place: Place, value: u64) {
     let mask = W::WIDTH.mask();
@@ -183,7 +185,7 @@ fn put<W: Wide, M: Machine, O: Observer>(task: &mut Task<'_, M, O>, place: Place
     task.set(place, kept | value & mask);
 }
 
-/// Of a register and `b`.
+/// Executes `C` on a register and `b`.
 #[inline]
 fn to_register<C: Compute, W: Wide, M: Machine, O: Observer>(
     task: &mut Task<'_, M, O>,
@@ -200,7 +202,7 @@ fn to_register<C: Compute, W: Wide, M: Machine, O: Observer>(
     Ok(())
 }
 
-/// Of memory and `b`.
+/// Executes `C` on memory and `b`.
 #[inline]
 fn to_memory<C: Compute, W: Wide, M: Machine, O: Observer>(
     task: &mut Task<'_, M, O>,
@@ -263,7 +265,7 @@ fn mem_imm<C: Compute, W: Wide, M: Machine, O: Observer>(
     to_memory::<C, W, M, O>(task, op, op.imm)
 }
 
-/// MOVZX, of `F` to any width from 4 bytes on.
+/// MOVZX from width `F` to 4 bytes or more.
 fn zero_reg<F: Wide, M: Machine, O: Observer>(task: &mut Task<'_, M, O>, op: &Op) -> Done {
     task.set(op.target, task.at(op.source) & F::WIDTH.mask());
     Ok(())
@@ -301,17 +303,17 @@ fn cmov_reg<W: Wide, M: Machine, O: Observer>(task: &mut Task<'_, M, O>, op: &Op
         op.target
     };
 
-    // The upper half becomes 0 in any case.
+    // The upper half becomes 0, whether the condition holds or not.
     task.set(op.target, task.at(from) & W::WIDTH.mask());
     Ok(())
 }
 
-/// The address of the vector in memory. [`Err`] if it must be aligned, and is not.
+/// The address of the vector in memory. [`Err`] if it must be aligned and is not.
 #[inline]
 fn vector_address<M: Machine, O: Observer>(task: &Task<'_, M, O>, op: &Op) -> Result<u64, Stop> {
     let address = task.effective(op);
 
-    // The bits that must be 0.
+    // `imm` is the mask of the address bits that must be 0.
     if address & op.imm != 0 {
         return Err(Stop::Left);
     }
@@ -349,7 +351,7 @@ fn shift<N: Shift, W: Wide, M: Machine, O: Observer>(task: &mut Task<'_, M, O>, 
     Ok(())
 }
 
-/// IMUL of a register, with itself or an immediate.
+/// IMUL with two or three operands. The result is written to a register.
 fn multiply<W: Wide, M: Machine, O: Observer>(task: &mut Task<'_, M, O>, op: &Op) -> Done {
     let a = if op.target.is_immediate() {
         op.imm
@@ -367,7 +369,7 @@ fn multiply<W: Wide, M: Machine, O: Observer>(task: &mut Task<'_, M, O>, op: &Op
     Ok(())
 }
 
-/// What the processor makes of two numbers, and its flags.
+/// Has the processor compute an operation on two numbers, and sets the flags.
 #[inline(always)]
 fn native<W: Wide, M: Machine, O: Observer>(
     task: &mut Task<'_, M, O>,
@@ -410,12 +412,12 @@ fn count<W: Wide, M: Machine, O: Observer>(task: &mut Task<'_, M, O>, op: &Op) -
     Ok(())
 }
 
-/// Behind the last instruction of a block.
+/// Ends a block: it is behind the last instruction.
 fn end<M: Machine, O: Observer>(_task: &mut Task<'_, M, O>, _op: &Op) -> Done {
     Err(Stop::End)
 }
 
-/// Behind a conditional branch, where more can be decoded.
+/// Ends the decoded part of a block, behind a conditional branch.
 fn more<M: Machine, O: Observer>(_task: &mut Task<'_, M, O>, _op: &Op) -> Done {
     Err(Stop::More)
 }

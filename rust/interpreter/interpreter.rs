@@ -1,21 +1,25 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Executes x86-64 user code without the processor that it is for: on a copy of its registers, and on
-//! memory that a [`Machine`] gives.
+//! Interprets x86-64 user code: it executes instructions on a copy of the registers, and on memory
+//! that a [`Machine`] provides.
 //!
-//! [`run`] executes instructions until there is one that it leaves to the processor, which then executes
-//! that one. An instruction is executed whole or left: one that faults changes nothing here, and faults on
-//! the processor. What is left: floating point of whole vectors, and most of what computes on vectors;
-//! instructions with `gs` or 32-bit addresses; locked ones whose operand is not aligned; what asks for or changes
-//! the state of the processor.
+//! [`run`] executes instructions until it finds one that it leaves to the processor. An instruction
+//! is executed completely or not at all. An instruction that faults changes nothing here: the
+//! processor executes it and raises the fault. These instructions are left to the processor:
 //!
-//! Each access to memory is one access of the instruction's width, in the order of the program. Code is
-//! compared with the memory each time before it is executed, block by block, so that code may change; but for
-//! code of which the [`Machine`] says that it has not changed. A store to the block that is executed is left
-//! to the processor.
+//! - floating-point instructions on whole vectors, and most other computations on vectors;
+//! - instructions with `gs` or with 32-bit addresses;
+//! - locked instructions whose operand is not aligned;
+//! - instructions that read or change the state of the processor.
 //!
-//! The crate is `no_std`, calls no kernel function, allocates nothing and has no `unsafe`. No function
-//! panics. It is built by kbuild into each module that uses it, and by cargo for tools.
+//! Each access to memory is one access of the instruction's width, in program order.
+//!
+//! Code may change. So the text of a block is compared with memory each time before the block is
+//! executed, unless [`Machine::is_settled`] holds for it. A store to the block that is being
+//! executed is left to the processor.
+//!
+//! The crate is `no_std`, calls no kernel function, allocates nothing and has no `unsafe`. No
+//! function panics. Kbuild builds it into each module that uses it, and cargo builds it for tools.
 //!
 //! Reference: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2.
 
@@ -58,7 +62,7 @@ pub struct Registers {
     pub flags: u64,
 }
 
-/// What the processor makes of numbers.
+/// The result of an instruction that the processor computes on numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Values {
     /// The result, or its lower half, or the quotient.
@@ -74,66 +78,72 @@ pub struct Values {
 /// By default no code is generated, every form is trusted, and there are neither vector registers nor a known
 /// base of `fs`: instructions that need these are left to the processor.
 pub trait Machine {
-    /// Reads a number by one access. [`None`] if that faults; nothing has happened then.
+    /// Reads a number by one access. [`None`] if the access faults; then nothing has changed.
     fn load(&mut self, address: u64, width: Width) -> Option<u64>;
 
-    /// Writes the lowest bytes of a number by one access. [`None`] if that faults; nothing has happened
-    /// then.
+    /// Writes the lowest bytes of a number by one access. [`None`] if the access faults; then
+    /// nothing has changed.
     fn store(&mut self, address: u64, width: Width, value: u64) -> Option<()>;
 
-    /// Writes the lowest bytes of `new` to an address that is a multiple of the width, if `old` is there, by one
-    /// locked access; whether it was. [`None`] if that faults; nothing has happened then.
+    /// Writes the lowest bytes of `new` by one locked access, if memory holds `old`. The address is
+    /// a multiple of the width. Returns whether memory held `old`. [`None`] if the access faults;
+    /// then nothing has changed.
     fn replace(&mut self, address: u64, width: Width, old: u64, new: u64) -> Option<bool>;
 
-    /// Reads text from an address that is a multiple of 8; false if that faults.
+    /// Reads text from an address that is a multiple of 8. False if the access faults.
     fn text(&mut self, address: u64, words: &mut [u64]) -> bool;
 
-    /// Whether the text there is these words, but for bits that are not in the first and in the last mask.
+    /// Whether the text at `address` is `words`. In the first and in the last word only the bits of
+    /// the masks are compared.
     fn has_text(&mut self, address: u64, words: &[u64], masks: [u64; 2]) -> bool;
 
-    /// A number that this call of [`run`] has, and no call before with the same blocks.
+    /// A number for this call of [`run`] that no earlier call with the same blocks has.
     fn pass(&self) -> u64 {
         0
     }
 
-    /// Whether the text between these addresses can be executed, and cannot have changed since this call of [`run`] began,
-    /// by another CPU or by the task itself, at these addresses or at others.
+    /// Whether the text from `first` to `last` is executable, and cannot have changed since this
+    /// call of [`run`] began. This includes changes by another CPU or by the task itself, and
+    /// changes through another mapping.
     fn is_settled(&mut self, first: u64, last: u64) -> bool {
         let _ = (first, last);
         false
     }
 
-    /// Whether a decoder needs the text of the code there because no file has it.
+    /// Whether the code from `first` to `last` is generated: no file contains it, so a decoder
+    /// needs its text.
     fn is_generated(&mut self, first: u64, last: u64) -> bool {
         let _ = (first, last);
         false
     }
 
-    /// Whether there are forms of instructions that the interpreter executes otherwise than the processor.
+    /// Whether there are forms of instructions for which the interpreter and the processor differ.
     fn distrusts(&self) -> bool {
         false
     }
 
-    /// Whether this is such a form. The interpreter leaves such instructions to the processor.
+    /// Whether this is such a form. The interpreter leaves its instructions to the processor.
     fn is_distrusted(&self, form: Form) -> bool {
         let _ = form;
         false
     }
 
-    /// Reads a vector register from memory by one access. [`None`] if that faults, or if the registers cannot
-    /// be had; nothing has happened then.
+    /// Reads a vector register from memory by one access. [`None`] if the access faults, or if the
+    /// registers are not available; then nothing has changed.
     fn load_vector(&mut self, number: u8, address: u64, how: How) -> Option<()> {
         let _ = (number, address, how);
         None
     }
 
-    /// Writes a vector register to memory by one access. [`None`] as above.
+    /// Writes a vector register to memory by one access. [`None`] if the access faults, or if the
+    /// registers are not available; then nothing has changed.
     fn store_vector(&mut self, number: u8, address: u64, how: How) -> Option<()> {
         let _ = (number, address, how);
         None
     }
 
-    /// A vector register, the lowest bits first. Where registers have 128 bits, the others do not matter.
+    /// A vector register, the lowest word first. If registers have 128 bits, the upper two words
+    /// are ignored.
     fn vector(&mut self, number: u8) -> Option<[u64; 4]> {
         let _ = number;
         None
@@ -145,7 +155,7 @@ pub trait Machine {
         None
     }
 
-    /// Clears all but the lowest 128 bits of all of them.
+    /// Clears all bits of all vector registers above the lowest 128.
     fn zero_upper(&mut self) -> Option<()> {
         None
     }
@@ -155,9 +165,9 @@ pub trait Machine {
         None
     }
 
-    /// Has the processor compute an instruction on numbers that are not wider than `width`, with these
-    /// arithmetic flags before. Bits above the width do not matter. [`None`] if it does not know the
-    /// instruction.
+    /// Has the processor compute an instruction on numbers of this width. `flags` are the
+    /// arithmetic flags before the instruction. Bits above the width are ignored. [`None`] if the
+    /// machine does not support the instruction.
     fn compute(
         &mut self,
         native: Native,
@@ -168,9 +178,10 @@ pub trait Machine {
         flags: u64,
     ) -> Option<Values>;
 
-    /// Has the processor compute a floating-point instruction on the lowest 64 bits of two vectors, of which 4
-    /// or 8 bytes are used, or on a vector and an integer of this width. Sets the flags of all conditions that
-    /// occur. [`None`] if the instruction could fault.
+    /// Has the processor compute a scalar floating-point instruction. The operands are the lowest
+    /// 64 bits of two vectors, of which 4 or 8 bytes are used, or such a vector and an integer of
+    /// this width. Sets the exception flags in MXCSR of all conditions that occur. [`None`] if the
+    /// instruction could fault.
     fn float(&mut self, float: Float, double: bool, width: Width, a: u64, b: u64)
         -> Option<Values>;
 }
@@ -195,26 +206,29 @@ pub enum Branch {
     Return,
 }
 
-/// Gets the executed instructions. By default it records nothing and refuses only PTWRITE.
+/// Receives the executed instructions. The default methods record nothing and refuse only PTWRITE.
 ///
-/// `executed` is how many instructions this call of [`run`] has executed. It includes a branch, and not a PTWRITE.
+/// `executed` is the number of instructions that this call of [`run`] has executed. It includes the
+/// reported branch, but not the reported PTWRITE.
 pub trait Observer {
-    /// Instructions from `first` to in front of `end` are next. On [`ControlFlow::Break`] they are not
-    /// executed; else the observer may not be asked again when this call of [`run`] comes back to them.
+    /// The instructions in `first..end` are to be executed next. On [`ControlFlow::Break`] they are
+    /// not executed. Otherwise this call of [`run`] may execute them again without another call of
+    /// this method.
     fn enters(&mut self, first: u64, end: u64) -> ControlFlow<()> {
         let _ = (first, end);
         ControlFlow::Continue(())
     }
 
-    /// `text`, at `first`, is next, and is generated: see [`Machine::is_generated()`]. Called before
-    /// instructions are executed that were decoded anew. On [`ControlFlow::Break`] they are not executed.
+    /// `text`, at address `first`, is to be executed next, and is generated code: see
+    /// [`Machine::is_generated()`]. Called before newly decoded instructions are executed. On
+    /// [`ControlFlow::Break`] they are not executed.
     fn code(&mut self, first: u64, text: &[u8], executed: u64) -> ControlFlow<()> {
         let _ = (first, text, executed);
         ControlFlow::Continue(())
     }
 
-    /// The branch at `from`, in front of `next`, was executed and has led to `to`. After
-    /// [`ControlFlow::Break`] nothing more is executed.
+    /// The branch at `from` was executed. `next` is the address behind the branch, and `to` is the
+    /// address of the instruction that is next. On [`ControlFlow::Break`] nothing more is executed.
     fn branches(
         &mut self,
         branch: Branch,
@@ -227,8 +241,8 @@ pub trait Observer {
         ControlFlow::Continue(())
     }
 
-    /// The PTWRITE at `from` has this operand. If true, the interpreter executes the instruction; if false, it
-    /// leaves the instruction to the processor.
+    /// The PTWRITE at `from` has this operand. If the method returns true, the interpreter executes
+    /// the instruction. If it returns false, the instruction is left to the processor.
     fn ptwrite(&mut self, from: u64, operand: u64, width: Width, executed: u64) -> bool {
         let _ = (from, operand, width, executed);
         false
@@ -269,8 +283,9 @@ impl PtWrite {
     }
 }
 
-/// Whether a task with these registers takes the Jcc or JRCXZ that `text` begins with: neither changes a register.
-/// [`None`] if `text` begins with another instruction, or if the interpreter leaves it to the processor.
+/// Whether a task with these registers takes the Jcc or JRCXZ that `text` begins with. Neither
+/// instruction changes a register. [`None`] if `text` begins with another instruction, or if the
+/// interpreter leaves it to the processor.
 pub fn is_taken(text: &[u8], registers: &Registers) -> Option<bool> {
     let mut op = Op::EMPTY;
     let [_, cx, ..] = registers.general;
@@ -288,33 +303,37 @@ pub fn is_taken(text: &[u8], registers: &Registers) -> Option<bool> {
 pub enum Ended {
     /// The next instruction is left to the processor.
     Left,
-    /// It has done as much as it was to do.
+    /// The limit is reached.
     Limit,
-    /// The observer does not want what is next.
+    /// The observer refuses the next instructions.
     Refused,
     /// The observer has stopped it after the branch at this address.
     Stopped {
-        /// Of the branch.
+        /// The address of the branch.
         from: u64,
     },
 }
 
-/// What [`run`] has done.
+/// The result of [`run`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ran {
-    /// Instructions that it has executed. One with a REP prefix counts when it is left.
+    /// The number of executed instructions. An instruction with a REP prefix counts once, when it
+    /// is complete.
     pub executed: u64,
-    /// Why it has returned.
+    /// Why [`run`] has returned.
     pub ended: Ended,
 }
 
-/// Instructions that a call of [`run`] decodes, with at most those of a block more: one takes as long as several that
-/// are executed.
+/// The number of decoded instructions at which a call of [`run`] stops to decode. It may decode as
+/// many more as one block has. To decode an instruction takes as long as to execute several.
 const DECODED_MAX: usize = 192;
 
-/// Executes from `registers` on, `limit` instructions at most; rounds of a string instruction count too. It executes
-/// fewer if it has decoded 192: the next call continues. `blocks` are kept from one call to the next, for the same
-/// program or another; so many are used as are a power of 2.
+/// Executes at most `limit` instructions, from `registers` on.
+///
+/// The rounds of a string instruction count towards the limit too. The call ends early if it has
+/// decoded 192 instructions; the next call continues. The caller keeps `blocks` from one call to
+/// the next, for the same program or another. The number of blocks in use is the largest power of 2
+/// that is available.
 #[inline(never)]
 pub fn run(
     blocks: &mut [Block],
@@ -346,10 +365,11 @@ pub fn run(
             }
         }
         let mut stopped = loop {
-            // Else the compiler computes the addresses of all instructions in front of this loop.
+            // `black_box` keeps the compiler from computing the addresses of all instructions in
+            // front of the loop.
             let stopped = task.execute(black_box(&*block), &mut left);
 
-            // Most often a loop of the program is a block.
+            // Most loops of a program are one block.
             if stopped.0 != Stop::Branched || !block.is_still_at(task.ip, task.pass, task.machine) {
                 break stopped;
             }
@@ -377,7 +397,7 @@ pub fn run(
     }
 }
 
-/// Whether the block that the task is at may be executed.
+/// Checks whether the block at the task's address may be executed.
 #[inline]
 fn enter<M: Machine, O: Observer>(block: &Block, task: &mut Task<'_, M, O>) -> Result<(), Ended> {
     if block.count == 0 {
@@ -391,8 +411,8 @@ fn enter<M: Machine, O: Observer>(block: &Block, task: &mut Task<'_, M, O>) -> R
     Ok(())
 }
 
-/// The block becomes the one that the task is at, if no more than [`DECODED_MAX`] instructions were decoded.
-/// Whether it may be executed.
+/// Decodes the block at the task's address, and checks whether it may be executed. Decodes nothing
+/// if [`DECODED_MAX`] instructions were decoded.
 #[cold]
 fn decode<M: Machine, O: Observer>(
     block: &mut Block,
@@ -412,7 +432,7 @@ fn decode<M: Machine, O: Observer>(
     Ok(())
 }
 
-/// Decodes more of a block, of which all was executed, and executes that.
+/// Decodes more of a block that was executed up to its end, and executes that part.
 #[cold]
 fn more<M: Machine, O: Observer>(
     block: &mut Block,
@@ -428,7 +448,7 @@ fn more<M: Machine, O: Observer>(
     let end = block.first.wrapping_add(block.len);
 
     *decoded = decoded.wrapping_add(block.count.saturating_sub(start));
-    // What is next is left to the processor.
+    // The next instruction is left to the processor.
     if block.count == start {
         return (Stop::End, task.ip);
     }
@@ -440,14 +460,14 @@ fn more<M: Machine, O: Observer>(
     task.resume(block, start, left)
 }
 
-/// The places for blocks that are used: a power of 2, less 1.
+/// The mask for indices of blocks: the largest power of 2 that is not above `blocks`, minus 1.
 fn mask(blocks: usize) -> usize {
     1_usize
         .wrapping_shl(blocks.checked_ilog2().unwrap_or(0))
         .wrapping_sub(1)
 }
 
-/// Where a block at `ip` is kept, in its lowest bits.
+/// The index of the block at `ip`, in the lowest bits of the result.
 #[inline]
 fn place(ip: u64) -> usize {
     let hash = ip ^ ip >> 11;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Instructions that read memory and write it as one access: those with LOCK, and exchanges.
+//! Instructions that read and write memory as one atomic access: those with LOCK, and exchanges.
 //!
-//! The processor compares and exchanges until nothing else has written in between. Other CPUs cannot tell that from
-//! the instruction itself.
+//! The interpreter repeats a compare-and-exchange until no other CPU has written in between. To
+//! other CPUs this looks like the instruction itself.
 
 use crate::{
     flags::{Flags, Source},
@@ -12,10 +12,10 @@ use crate::{
     Machine, Observer,
 };
 
-/// How often it is tried before the processor gets the instruction.
+/// The number of attempts before the instruction is left to the processor.
 const TRIES: u32 = 16;
 
-/// What becomes of memory, of a register if of any, and of the flags.
+/// The new values of memory, of a register if one is written, and of the flags.
 struct After {
     memory: u64,
     register: Option<(Place, u64)>,
@@ -27,7 +27,7 @@ impl<M: Machine, O: Observer> Task<'_, M, O> {
         let width = op.width;
         let address = self.address(op)?;
 
-        // It may lie in two lines of the cache, or pages.
+        // The operand may cross a cache line or a page.
         if address & width.bytes().wrapping_sub(1) != 0 {
             return Err(Stop::Left);
         }
@@ -51,7 +51,7 @@ impl<M: Machine, O: Observer> Task<'_, M, O> {
         Err(Stop::Left)
     }
 
-    /// What becomes of `old`.
+    /// Computes the instruction for `old`, the value in memory.
     fn after(&mut self, op: &Op, locked: Locked, old: u64) -> After {
         let width = op.width;
         let operand = self.get(op.source, width);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What the interpreter knows of an instruction.
+//! The decoded form of an instruction.
 
 pub(crate) use crate::place::Place;
 
@@ -18,8 +18,8 @@ pub enum Width {
 }
 
 impl Width {
-    /// Its place in the list: without a jump table, which the kernel is built without, arithmetic is
-    /// faster than a choice.
+    /// The binary logarithm of the number of bytes. The kernel is built without jump tables, so
+    /// arithmetic is faster than a `match`.
     const fn log(self) -> u32 {
         // CAST: The number of a variant.
         #[allow(clippy::as_conversions)]
@@ -40,19 +40,19 @@ impl Width {
         8_u32.wrapping_shl(self.log())
     }
 
-    /// All bits of such an operand.
+    /// The mask of all bits of such an operand.
     #[inline]
     pub const fn mask(self) -> u64 {
         u64::MAX.wrapping_shr(64_u32.wrapping_sub(self.bits()))
     }
 
-    /// Its highest bit.
+    /// The highest bit of such an operand.
     #[inline]
     pub const fn sign(self) -> u64 {
         1_u64.wrapping_shl(self.bits().wrapping_sub(1))
     }
 
-    /// A number of this width, sign-extended.
+    /// Sign-extends a number of this width.
     pub(crate) const fn extend(self, value: u64) -> u64 {
         let sign = self.sign();
 
@@ -60,15 +60,16 @@ impl Width {
     }
 }
 
-/// Instructions whose flags are not all defined, or that are long to write down: the processor computes
-/// them on values.
+/// Instructions that the processor computes on values: some of their flags are undefined, or their
+/// code would be long.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Native {
-    /// ROL: `a` by `b`.
+    /// ROL of `a` by `b`.
     Rol,
     /// ROR.
     Ror,
-    /// ROL of a register by an immediate, whose flags some processors have otherwise than those of ROL by `cl`.
+    /// ROL of a register by an immediate. On some processors its flags differ from those of ROL by
+    /// `cl`.
     RolBy,
     /// ROR of a register by an immediate.
     RorBy,
@@ -82,17 +83,17 @@ pub enum Native {
     Shr,
     /// SAR.
     Sar,
-    /// SHLD: `a` from `c` by `b`.
+    /// SHLD of `a` by `b`, with bits from `c`.
     Shld,
     /// SHRD.
     Shrd,
-    /// MUL of the accumulator `a` by `b`: the low and the high half.
+    /// MUL of the accumulator `a` by `b`: the lower and the upper half.
     Mul,
     /// IMUL of the accumulator.
     Imul,
     /// IMUL with two or three operands.
     ImulTwo,
-    /// DIV of `c`:`a` by `b`: quotient and remainder. They are known to fit.
+    /// DIV of `c`:`a` by `b`: quotient and remainder. The quotient is known to fit.
     Div,
     /// IDIV.
     Idiv,
@@ -104,17 +105,17 @@ pub enum Native {
     Btr,
     /// BTC.
     Btc,
-    /// BSF of `b`, into a register with `a`.
+    /// BSF of `b` into a register that holds `a`.
     Bsf,
     /// BSR.
     Bsr,
-    /// TZCNT, or BSF on a processor that does not know it.
+    /// TZCNT, or BSF on a processor without TZCNT.
     Tzcnt,
-    /// LZCNT, or BSR on a processor that does not know it.
+    /// LZCNT, or BSR on a processor without LZCNT.
     Lzcnt,
     /// POPCNT.
     Popcnt,
-    /// ANDN: not `a`, and `b`. Of BMI1, as the next three.
+    /// ANDN: `!a & b`. Part of BMI1, as the next three.
     Andn,
     /// BLSR of `b`.
     Blsr,
@@ -122,7 +123,7 @@ pub enum Native {
     Blsmsk,
     /// BLSI of `b`.
     Blsi,
-    /// BZHI of `b` from bit `a` on. Of BMI2, as the next three.
+    /// BZHI of `b` from bit `a` on. Part of BMI2, as the next three.
     Bzhi,
     /// SHLX of `b` by `a`.
     Shlx,
@@ -134,7 +135,8 @@ pub enum Native {
     Movbe,
 }
 
-/// What floating-point instructions do to the lowest elements `a` and `b` of vectors. The rest of `a` stays.
+/// Scalar floating-point operations on the lowest elements `a` and `b` of two vectors. The other
+/// bits of `a` stay.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Float {
     /// ADDSS, ADDSD.
@@ -165,31 +167,31 @@ pub enum Float {
     CompareOrdered,
 }
 
-/// What an instruction does.
+/// The operation of an instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum What {
     Lea,
     Push,
     Pop,
-    /// To `imm`.
+    /// Direct JMP to `imm`.
     Jump,
     JumpIf(u8),
     Call,
-    /// Then `imm` more bytes are taken from the stack.
+    /// RET, which removes `imm` more bytes from the stack.
     Return,
-    /// Nothing.
+    /// NOP, and other instructions that have no effect here.
     Nop,
-    /// Of two operands.
+    /// An operation on two operands.
     Two(Two),
-    /// MOV with zero extension from `from`.
+    /// MOV with zero extension from this width.
     Movzx(Width),
-    /// MOV with sign extension from `from`.
+    /// MOV with sign extension from this width.
     Movsx(Width),
     Not,
     Neg,
     Inc,
     Dec,
-    /// Two registers.
+    /// XCHG of two registers.
     Xchg,
     Bswap,
     /// MOVBE.
@@ -200,9 +202,9 @@ pub(crate) enum What {
     ExtendA,
     /// CWD, CDQ, CQO.
     ExtendD,
-    /// On the destination and the source.
+    /// An operation on the target and the source.
     Native(Native),
-    /// On `reg` and the source.
+    /// An operation on `reg` and the source.
     Three(Native),
     /// MUL and IMUL of the accumulator.
     Multiply(Native),
@@ -211,25 +213,25 @@ pub(crate) enum What {
     Leave,
     Carry(Carry),
     Direction(bool),
-    /// Of a vector register, with what aligned; see [`crate::vector`].
+    /// An operation on this part of a vector register; see [`crate::vector`].
     Vector(Vector, How),
-    /// STOS, LODS, MOVS; with a REP prefix or not.
+    /// STOS or MOVS; true with a REP prefix.
     Stos(bool),
     Movs(bool),
     /// JRCXZ.
     JumpIfCx,
     IndirectJump,
     IndirectCall,
-    /// Of memory and the source, as one access.
+    /// An atomic operation on memory and the source.
     Locked(Locked),
     /// PTWRITE of the source.
     PtWrite,
 }
 
-/// What an instruction does to memory that no other CPU writes meanwhile.
+/// Atomic operations on memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Locked {
-    /// With LOCK, as the next four.
+    /// With a LOCK prefix, as the next four.
     Two(Two),
     Not,
     Neg,
@@ -244,7 +246,7 @@ pub(crate) enum Locked {
 }
 
 impl Locked {
-    /// What an instruction does with LOCK; [`None`] if it has no such form.
+    /// The operation of an instruction with LOCK; [`None`] if LOCK is not possible.
     pub(crate) const fn of(what: What) -> Option<Self> {
         Some(match what {
             What::Two(Two::Mov | Two::Cmp | Two::Test) => return None,
@@ -259,8 +261,8 @@ impl Locked {
     }
 }
 
-/// What becomes of two operands, each of any kind. Most instructions are these.
-// With a number of its own it is found in a table.
+/// Operations on two operands of any kind. Most instructions have one of these.
+// The number of a variant is an index of a table.
 #[repr(u8)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Two {
@@ -276,59 +278,61 @@ pub(crate) enum Two {
     Test,
 }
 
-/// The part of a vector register that an instruction has.
+/// The part of a vector register that an instruction uses.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum How {
-    /// SSE: 128 bits, and a write leaves those above them.
+    /// SSE: 128 bits. A write keeps the bits above them.
     Legacy,
-    /// VEX: 128 bits, and a write clears those above them.
+    /// VEX: 128 bits. A write clears the bits above them.
     Low,
     /// VEX: 256 bits.
     Whole,
 }
 
-/// What an instruction does to vector registers.
+/// Operations on vector registers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Vector {
-    /// Between memory and a register, or two registers. With memory: whether it must be aligned.
+    /// A move between memory and a register, or between two registers. True if memory must be
+    /// aligned.
     Move(bool),
     /// From a general register or memory.
     FromGeneral,
-    /// To one.
+    /// To a general register or memory.
     ToGeneral,
-    /// 64 bits; the others become 0.
+    /// A move of 64 bits. The other bits become 0.
     MoveLow,
-    /// As many as the width has; the others become 0 if they come from memory, else they stay.
+    /// A move of an operand of the instruction's width. The other bits become 0 if it comes from
+    /// memory, else they stay.
     MoveScalar,
-    /// The upper 64 bits, or the lower ones; the others stay.
+    /// The upper 64 bits if true, else the lower ones. The other bits stay.
     LoadHalf(bool),
     StoreHalf(bool),
     HighToLow,
-    /// To all elements of this width.
+    /// A copy to all elements of this width.
     Broadcast(Width),
-    /// Of the lowest element, of 8 bytes or 4.
+    /// On the lowest element, which has 8 bytes if true, else 4.
     Float(Float, bool),
-    /// A bit of each byte.
+    /// The highest bit of each byte.
     Mask,
     ZeroUpper,
     And,
     AndNot,
     Or,
     Xor,
-    /// Of elements of this width.
+    /// On elements of this width, as the next three.
     Equal(Width),
     Add(Width),
     Sub(Width),
     Greater(Width),
-    /// Of bytes without a sign.
+    /// On unsigned bytes, as the next one.
     Min,
     Max,
-    /// The elements of two low halves in turn.
+    /// The elements of the two lower halves in turn.
     UnpackLow(Width),
     UnpackHigh(Width),
-    /// 4-byte elements, by the immediate.
+    /// A choice of 4-byte elements by the immediate.
     Shuffle,
-    /// Of elements, by the immediate.
+    /// A shift of elements by the immediate.
     ShiftRight(Width),
     ShiftLeft(Width),
     BytesRight,
@@ -336,7 +340,7 @@ pub(crate) enum Vector {
 }
 
 impl Vector {
-    /// Whether VEX has no third operand for it.
+    /// Whether the VEX form of the instruction has only two operands.
     pub(crate) const fn has_two_operands(self, in_memory: bool) -> bool {
         match self {
             Self::Move(_)
@@ -358,7 +362,7 @@ impl Vector {
     }
 }
 
-/// What becomes of the carry flag.
+/// An operation on the carry flag.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Carry {
     Clear,
@@ -367,7 +371,7 @@ pub(crate) enum Carry {
 }
 
 impl What {
-    /// Whether another instruction than the next can follow.
+    /// Whether execution can continue elsewhere than at the next instruction.
     pub(crate) const fn is_branch(self) -> bool {
         matches!(
             self,
@@ -381,8 +385,8 @@ impl What {
         )
     }
 
-    /// Whether it ends a block: a branch that does not lead to the next instruction, and what can be executed
-    /// again.
+    /// Whether the instruction ends a block: an unconditional branch, or a string instruction,
+    /// which may be executed again.
     pub(crate) const fn ends(self) -> bool {
         self.is_branch() && !matches!(self, Self::JumpIf(_) | Self::JumpIfCx)
             || matches!(self, Self::Stos(_) | Self::Movs(_))
@@ -392,16 +396,17 @@ impl What {
 /// An instruction that can be interpreted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Op {
-    /// Of the address; with that of the next instruction where it is relative to that.
+    /// The displacement of the address. If it is relative to the next instruction, that
+    /// instruction's address is added to it.
     pub(crate) displacement: u64,
-    /// Sign-extended; the target of a direct branch.
+    /// The immediate, sign-extended; or the target of a direct branch.
     pub(crate) imm: u64,
     pub(crate) what: What,
     pub(crate) width: Width,
-    /// What is written, and what is only read.
+    /// The operand that may be written, and the operand that is only read.
     pub(crate) target: Place,
     pub(crate) source: Place,
-    /// The register in the middle of ModRM, or that in the opcode.
+    /// The register in the middle bits of ModRM, or in the opcode.
     pub(crate) reg: Place,
     pub(crate) base: Place,
     pub(crate) index: Place,
@@ -410,7 +415,8 @@ pub(crate) struct Op {
     pub(crate) fs: bool,
     /// In bytes.
     pub(crate) len: u8,
-    /// Where it ends in its block, and how many instructions of the block end there.
+    /// The offset of the instruction's end in the block, and the number of the block's instructions
+    /// up to there.
     pub(crate) end: u8,
     pub(crate) count: u8,
     /// The function that executes it; see [`crate::frequent`].
@@ -418,7 +424,7 @@ pub(crate) struct Op {
 }
 
 impl Op {
-    /// Ends a block, and has no length.
+    /// Ends a block. It is no instruction, and has no length.
     pub(crate) const EMPTY: Self = Self {
         displacement: 0,
         imm: 0,

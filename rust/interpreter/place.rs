@@ -2,8 +2,9 @@
 
 //! Where operands are.
 
-/// An operand that is executed: where it is in [`Task::general`](crate::task::Task::general), or that it is
-/// elsewhere. As a number of its own is in range of that array, no access to it needs a check.
+/// The place of an operand: an index of [`Task::general`](crate::task::Task::general), or a variant
+/// for an operand elsewhere. Each variant is in range of that array, so no access needs a bounds
+/// check.
 #[repr(u8)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Place {
@@ -23,9 +24,9 @@ pub(crate) enum Place {
     R13,
     R14,
     R15,
-    /// What is 0: for addresses without a register.
+    /// A constant 0: for addresses without a base or an index.
     Zero,
-    /// The immediate, where it is used.
+    /// The immediate of the instruction.
     Immediate,
     /// In memory.
     Memory,
@@ -37,7 +38,7 @@ pub(crate) enum Place {
 }
 
 impl Place {
-    /// How many there are.
+    /// The number of variants.
     pub(crate) const COUNT: usize = 23;
 
     const REGISTERS: [Self; 16] = [
@@ -105,7 +106,7 @@ impl Place {
         }
     }
 
-    /// Of a register, as the processor numbers them.
+    /// The processor's number of a register.
     #[inline]
     pub(crate) const fn number(self) -> u8 {
         // CAST: The number of a variant.
@@ -115,7 +116,7 @@ impl Place {
         number
     }
 
-    /// In [`Task::general`](crate::task::Task::general).
+    /// The index in [`Task::general`](crate::task::Task::general).
     #[inline]
     pub(crate) const fn index(self) -> usize {
         // CAST: The number of a variant.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Instructions in all of their forms.
+//! The implementation of all instructions, in all of their forms.
 
 use crate::{
     flags::{self, Flags, Source},
@@ -9,11 +9,11 @@ use crate::{
     Branch, Machine, Observer, Values,
 };
 
-/// The number of a string's elements after which something else can come in between.
+/// The number of elements after which a string instruction is interrupted.
 pub(crate) const STRING_MAX: u64 = 64;
 
 impl<M: Machine, O: Observer> Task<'_, M, O> {
-    /// The operand that is read.
+    /// Reads the source operand.
     #[inline]
     pub(crate) fn source(&mut self, op: &Op, width: Width) -> Result<u64, Stop> {
         if op.source.is_memory() {
@@ -24,7 +24,7 @@ impl<M: Machine, O: Observer> Task<'_, M, O> {
         }
     }
 
-    /// Writes the operand that is only written.
+    /// Writes the target operand.
     #[inline]
     pub(crate) fn write(&mut self, op: &Op, width: Width, value: u64) -> Done {
         if op.target.is_memory() {
@@ -36,7 +36,7 @@ impl<M: Machine, O: Observer> Task<'_, M, O> {
         }
     }
 
-    /// The operand that is read first.
+    /// Reads the target operand.
     #[inline]
     fn target(&mut self, op: &Op) -> Result<u64, Stop> {
         if op.target.is_memory() {
@@ -47,7 +47,7 @@ impl<M: Machine, O: Observer> Task<'_, M, O> {
         }
     }
 
-    /// Reads both operands, and writes what `f` makes of them.
+    /// Reads both operands, writes the result of `f`, and sets the flags.
     #[inline]
     fn both(&mut self, op: &Op, source: Source, f: impl FnOnce(u64, u64) -> u64) -> Done {
         let width = op.width;
@@ -60,7 +60,7 @@ impl<M: Machine, O: Observer> Task<'_, M, O> {
         Ok(())
     }
 
-    /// As [`both`](Self::both), bitwise.
+    /// As [`both`](Self::both), for a bitwise operation.
     #[inline]
     fn bitwise(&mut self, op: &Op, f: impl FnOnce(u64, u64) -> u64) -> Done {
         let b = self.source(op, op.width)?;
@@ -72,7 +72,7 @@ impl<M: Machine, O: Observer> Task<'_, M, O> {
         Ok(())
     }
 
-    /// As [`both`](Self::both), with the carry. The flags are as before if the write fails.
+    /// As [`both`](Self::both), for an operation with the carry. The flags stay if the write fails.
     fn carried(&mut self, op: &Op, f: impl FnOnce(&mut Flags, Width, u64, u64) -> u64) -> Done {
         let b = self.source(op, op.width)?;
         let a = self.target(op)?;
@@ -84,7 +84,7 @@ impl<M: Machine, O: Observer> Task<'_, M, O> {
         Ok(())
     }
 
-    /// As [`both`](Self::both), with one operand.
+    /// As [`both`](Self::both), for an operation on one operand.
     #[inline]
     fn one(&mut self, op: &Op, f: impl FnOnce(&mut Flags, Width, u64) -> u64) -> Done {
         let a = self.target(op)?;
@@ -166,7 +166,8 @@ impl<M: Machine, O: Observer> Task<'_, M, O> {
                 self.flags.set(values.flags);
             }
             What::Cmov(condition) => {
-                // The source is read in any case, and the upper half becomes 0.
+                // The source is read, and the upper half becomes 0, whether the condition holds or
+                // not.
                 let value = self.source(op, op.width)?;
                 let old = self.get(op.target, op.width);
                 let new = if self.flags.has(condition) {
@@ -269,7 +270,7 @@ impl<M: Machine, O: Observer> Task<'_, M, O> {
         Ok(())
     }
 
-    /// A branch that leads to its target if the condition holds.
+    /// Executes a conditional branch.
     #[inline(always)]
     pub(crate) fn jump_if(&mut self, op: &Op, holds: bool) -> Done {
         if holds {
@@ -299,7 +300,7 @@ impl<M: Machine, O: Observer> Task<'_, M, O> {
     }
 
     fn native(&mut self, op: &Op, native: Native) -> Done {
-        // Of memory processors do the same with an immediate as with `cl`.
+        // With a memory operand, the flags for an immediate are the same as for `cl`.
         let native = match native {
             Native::RolBy if op.target.is_memory() => Native::Rol,
             Native::RorBy if op.target.is_memory() => Native::Ror,
@@ -321,10 +322,10 @@ impl<M: Machine, O: Observer> Task<'_, M, O> {
             _ => self.source(op, op.width)?,
         };
         let a = self.target(op)?;
-        // The register that a double shift takes from, and the only target of a multiplication.
+        // A double shift takes bits from this register, and a multiplication writes it.
         let reg = op.reg;
         let c = self.get(reg, op.width);
-        // With 16 bits the result of a double shift by more is undefined.
+        // The result of a 16-bit double shift is undefined if the count is more than 16.
         if matches!(native, Native::Shld | Native::Shrd) && op.width == Width::B2 {
             return Err(Stop::Left);
         }
@@ -333,8 +334,8 @@ impl<M: Machine, O: Observer> Task<'_, M, O> {
         match native {
             Native::Bt => {}
             Native::ImulTwo => self.put(reg, op.width, values.low),
-            // A count of 0 writes nothing to memory that a debugger could see; the register's upper
-            // half becomes 0 in any case.
+            // With a count of 0 this writes the old value to memory, which a debugger cannot see.
+            // The upper half of a register becomes 0 with any count.
             _ => self.write(op, op.width, values.low)?,
         }
         self.flags.set(values.flags);
@@ -367,7 +368,7 @@ impl<M: Machine, O: Observer> Task<'_, M, O> {
         Ok(())
     }
 
-    /// STOS and MOVS. With a REP prefix up to [`STRING_MAX`] elements.
+    /// STOS and MOVS. With a REP prefix it executes at most [`STRING_MAX`] elements.
     fn string(&mut self, op: &Op, repeated: bool, moves: bool) -> Done {
         let mut done = 0;
 
@@ -382,7 +383,7 @@ impl<M: Machine, O: Observer> Task<'_, M, O> {
             }
             match self.element(op.width, moves) {
                 Ok(()) => {}
-                // The finished part stays: the processor continues from there.
+                // The finished elements stay. The processor continues behind them.
                 Err(_) if done > 0 => return Err(Stop::Again),
                 Err(stop) => return Err(stop),
             }
@@ -394,7 +395,7 @@ impl<M: Machine, O: Observer> Task<'_, M, O> {
         }
     }
 
-    /// An element of a string.
+    /// Executes one element of a string instruction.
     fn element(&mut self, width: Width, moves: bool) -> Done {
         let (from, to) = (self.at(Place::Si), self.at(Place::Di));
         let value = if moves {
@@ -417,8 +418,8 @@ impl<M: Machine, O: Observer> Task<'_, M, O> {
     }
 }
 
-/// Whether the quotient of `c`:`a` by `b` fits into the width. The dividends that programs have are
-/// extended ones.
+/// Whether the quotient of `c`:`a` by `b` fits into the width. For IDIV only a dividend that is
+/// sign-extended from `a` is accepted; programs hardly use others.
 fn fits(native: Native, width: Width, a: u64, b: u64, c: u64) -> bool {
     match native {
         Native::Div => c < b,

@@ -2,8 +2,8 @@
 
 //! A task that is interpreted: its registers and its memory.
 //!
-//! An instruction is executed whole, or nothing is changed and it is left to the processor: so a fault has
-//! the address, the error code and the partial effects that the processor gives it.
+//! An instruction is executed completely, or it changes nothing and is left to the processor. So
+//! the processor raises each fault, with its address, its error code and its partial effects.
 
 use crate::{
     decode::{is_user, WORDS},
@@ -12,26 +12,26 @@ use crate::{
     Branch, Machine, Observer, Registers,
 };
 
-/// Why the instruction behind this one is not the next.
+/// Why the next instruction of the block is not executed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Stop {
-    /// The block ends there.
+    /// The block ends.
     End,
     /// More of the block can be decoded.
     More,
-    /// So many instructions were executed as were to be.
+    /// The limit of instructions is reached.
     Limit,
-    /// The observer does not want what is next.
+    /// The observer refuses the next instructions.
     Refused,
-    /// It was a branch, to [`Task::ip`].
+    /// The instruction has branched to [`Task::ip`].
     Branched,
-    /// So it was, and the observer wants no more.
+    /// The instruction has branched to [`Task::ip`], and the observer stops the interpreter.
     Enough,
-    /// It was a branch that does not lead away, and the observer wants no more.
+    /// The instruction is a branch that was not taken, and the observer stops the interpreter.
     Passed,
-    /// It is executed again: more of a string is left.
+    /// The string instruction has elements left and is executed again.
     Again,
-    /// It is left to the processor: nothing has changed.
+    /// The instruction is left to the processor. Nothing has changed.
     Left,
 }
 
@@ -40,23 +40,24 @@ pub(crate) type Done = Result<(), Stop>;
 /// The longest store, in bytes.
 const STORE_MAX: u64 = 32;
 
-/// From the longest store in front of a block to the end of the longest block, in bytes.
+/// The length of the longest block and of the longest store in front of it, in bytes.
 // CAST: Widening; `From` is not const.
 #[allow(clippy::as_conversions)]
 const REACH: u64 = STORE_MAX + 8 * WORDS as u64;
 
 /// A task that is interpreted.
 pub(crate) struct Task<'a, M, O> {
-    /// What a [`Place`] can be: the general registers, then 0, then the immediate. The others are not used.
+    /// The values of [`Place`]s: the general registers, then 0, then the immediate. The other
+    /// elements are not used.
     pub(crate) general: [u64; Place::COUNT],
-    /// The address of the block that is executed, or of what is behind it.
+    /// The address of the block that is executed; afterwards, of the next instruction.
     pub(crate) ip: u64,
     pub(crate) flags: Flags,
     pub(crate) machine: &'a mut M,
     pub(crate) observer: &'a mut O,
-    /// Instructions that were executed before the block.
+    /// The number of instructions that were executed before the block.
     pub(crate) executed: u64,
-    /// [`Machine::pass()`].
+    /// The value of [`Machine::pass()`].
     pub(crate) pass: u64,
 }
 
@@ -97,13 +98,13 @@ impl<'a, M: Machine, O: Observer> Task<'a, M, O> {
         self.ip.wrapping_add(op.end.into())
     }
 
-    /// How many instructions have been executed, with so many of the block.
+    /// The number of executed instructions, with `count` instructions of the block.
     #[inline]
     pub(crate) fn executed_with(&self, count: u8) -> u64 {
         self.executed.wrapping_add(count.into())
     }
 
-    /// A branch leads to `to`.
+    /// Executes a branch to `to`.
     #[inline]
     pub(crate) fn branch(&mut self, branch: Branch, op: &Op, to: u64) -> Done {
         let next = self.next(op);
@@ -123,7 +124,7 @@ impl<'a, M: Machine, O: Observer> Task<'a, M, O> {
         }
     }
 
-    /// A branch does not lead away.
+    /// Executes a conditional branch that is not taken.
     #[inline]
     pub(crate) fn pass(&mut self, op: &Op) -> Done {
         let next = self.next(op);
@@ -143,7 +144,7 @@ impl<'a, M: Machine, O: Observer> Task<'a, M, O> {
         }
     }
 
-    /// A general register, or one of the others in [`Task::general`].
+    /// The value of a place in [`Task::general`].
     #[inline]
     pub(crate) fn at(&self, place: Place) -> u64 {
         self.general.get(place.index()).copied().unwrap_or(0)
@@ -156,7 +157,7 @@ impl<'a, M: Machine, O: Observer> Task<'a, M, O> {
         }
     }
 
-    /// An operand that is not in memory.
+    /// Reads an operand that is not in memory.
     #[inline]
     pub(crate) fn get(&self, place: Place, width: Width) -> u64 {
         let (register, shift) = place.in_register();
@@ -164,7 +165,7 @@ impl<'a, M: Machine, O: Observer> Task<'a, M, O> {
         self.at(register).wrapping_shr(shift) & width.mask()
     }
 
-    /// Writes a register: the upper half becomes 0 with 4 bytes, and stays with fewer.
+    /// Writes a register. With 4 bytes the upper half becomes 0; with fewer the other bits stay.
     #[inline]
     pub(crate) fn put(&mut self, place: Place, width: Width, value: u64) {
         let (register, shift) = place.in_register();
@@ -179,7 +180,7 @@ impl<'a, M: Machine, O: Observer> Task<'a, M, O> {
         }
     }
 
-    /// Makes the immediate an operand.
+    /// Stores the immediate, so that it can be read as an operand.
     #[inline]
     pub(crate) fn set_immediate(&mut self, op: &Op) {
         self.set(Place::Immediate, op.imm);
@@ -211,7 +212,7 @@ impl<'a, M: Machine, O: Observer> Task<'a, M, O> {
         self.machine.load(address, width).ok_or(Stop::Left)
     }
 
-    /// Loads a register, of which the bits above the number become 0.
+    /// Loads a number into a register. The bits above the number become 0.
     #[inline]
     pub(crate) fn load_to(&mut self, place: Place, address: u64, width: Width) -> Done {
         let Some(register) = self.general.get_mut(place.index()) else {
@@ -228,7 +229,7 @@ impl<'a, M: Machine, O: Observer> Task<'a, M, O> {
         self.machine.store(address, width, value).ok_or(Stop::Left)
     }
 
-    /// [`Stop::Left`] if a store to this address may change the block that is executed.
+    /// Fails with [`Stop::Left`] if a store to this address may change the block that is executed.
     #[inline]
     pub(crate) fn store_to(&self, address: u64) -> Done {
         if address.wrapping_sub(self.ip).wrapping_add(STORE_MAX) < REACH {
@@ -248,7 +249,8 @@ impl<'a, M: Machine, O: Observer> Task<'a, M, O> {
     }
 }
 
-/// An address that a branch can lead to. The processor faults at one that is none.
+/// Checks the target of a branch. At any other address the processor faults, so the branch is left
+/// to it.
 #[inline]
 pub(crate) fn to(address: u64) -> Result<u64, Stop> {
     if is_user(address) {

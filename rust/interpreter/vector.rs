@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Vector registers: moves, and what functions on strings do.
+//! Instructions on vector registers: moves, and those that string functions use.
 
 use crate::{
     flags,
@@ -98,7 +98,7 @@ impl<M: Machine, O: Observer> Task<'_, M, O> {
             .ok_or(Stop::Left)
     }
 
-    /// Where an operand in memory is. SSE wants it aligned.
+    /// The address of an operand in memory. Fails if `aligned` and the address is not aligned.
     fn vector_address(&mut self, op: &Op, how: How, aligned: bool) -> Result<u64, Stop> {
         let address = self.address(op)?;
 
@@ -173,7 +173,7 @@ impl<M: Machine, O: Observer> Task<'_, M, O> {
             let [value, ..] = self.get_vector(op.source.number())?;
             value
         };
-        // What is compared is in the register that is never written.
+        // The first operand of a comparison is `reg`, which a comparison does not write.
         let values = self
             .machine
             .float(float, double, op.width, low, b)
@@ -193,8 +193,8 @@ impl<M: Machine, O: Observer> Task<'_, M, O> {
         }
     }
 
-    /// The second source. What is in memory is read by one access, through the register that is written:
-    /// its old value is not needed any more.
+    /// Reads the second source operand. An operand in memory is loaded by one access into the
+    /// target register, whose old value is not needed any more.
     fn vector_source(&mut self, op: &Op, how: How) -> Result<Value, Stop> {
         if !op.source.is_memory() {
             return self.get_vector(op.source.number());
@@ -209,7 +209,7 @@ impl<M: Machine, O: Observer> Task<'_, M, O> {
     }
 }
 
-/// What is made of two registers. The words that an instruction has not do not matter.
+/// The result of an operation on two registers. Words beyond the instruction's part are ignored.
 fn computed(what: Vector, a: Value, b: Value) -> Value {
     match what {
         Vector::UnpackLow(width) => {
@@ -250,7 +250,7 @@ fn computed(what: Vector, a: Value, b: Value) -> Value {
     result
 }
 
-/// The elements of two words in turn.
+/// Interleaves the elements of two words.
 fn unpacked(width: Width, a: u64, b: u64) -> (u64, u64) {
     if width == Width::B8 {
         return (a, b);
@@ -272,7 +272,7 @@ fn unpacked(width: Width, a: u64, b: u64) -> (u64, u64) {
     (half(a, b), half(a >> 32, b >> 32))
 }
 
-/// The 4-byte elements that a number of 2 bits each names, in each 128 bits.
+/// Chooses 4-byte elements within each 128 bits. `order` has 2 bits for each element.
 fn shuffled(value: Value, order: u64) -> Value {
     let half = |low: u64, high: u64| {
         let element = |at: u32| {
@@ -294,7 +294,7 @@ fn shuffled(value: Value, order: u64) -> Value {
     [low.0, low.1, above.0, above.1]
 }
 
-/// Elements, or 128 bits, shifted by a number of bits, or of bytes.
+/// Shifts elements by a number of bits, or each 128 bits by a number of bytes.
 fn shifted(what: Vector, value: Value, by: u64) -> Value {
     let count = u32::try_from(by).unwrap_or(u32::MAX);
     let words = |width: Width, left: bool| {
@@ -337,7 +337,7 @@ fn shifted(what: Vector, value: Value, by: u64) -> Value {
     }
 }
 
-/// What `f` makes of the elements of two words.
+/// Applies `f` to each pair of elements of two words.
 fn each(width: Width, a: u64, b: u64, f: impl Fn(u64, u64) -> u64) -> u64 {
     let mask = width.mask();
     let mut result = 0;
@@ -353,15 +353,15 @@ fn each(width: Width, a: u64, b: u64, f: impl Fn(u64, u64) -> u64) -> u64 {
     result
 }
 
-/// All bits of the elements that two words have in common.
+/// A word in which all bits of the elements are set that are equal in `a` and `b`.
 fn equal(width: Width, a: u64, b: u64) -> u64 {
     let signs = each_sign(width);
     let differs = a ^ b;
-    // The highest bit of each element that is not 0, as nothing is carried out of an element.
+    // The highest bit of each element whose lower bits are not 0. No carry leaves an element.
     let rest = (differs & !signs).wrapping_add(!signs);
     let equal = !(rest | differs) & signs;
 
-    // From the highest bit down to the lowest.
+    // Copies the highest bit of each element to its other bits.
     equal | equal.wrapping_sub(equal.wrapping_shr(width.bits().wrapping_sub(1)))
 }
 
@@ -375,8 +375,8 @@ const fn each_sign(width: Width) -> u64 {
     }
 }
 
-/// The highest bits of its bytes.
+/// The highest bits of the bytes of `word`.
 fn mask_of(word: u64) -> u64 {
-    // Each comes to another place of the highest byte.
+    // The multiplication moves each of them to a place of its own in the highest byte.
     (word & 0x8080_8080_8080_8080).wrapping_mul(0x0002_0408_1020_4081) >> 56
 }

@@ -77,16 +77,18 @@ pub type Registration<T> = crate::registration::Registration<T, Aux>;
 /// `perf_aux_output_begin()`, and `perf_aux_output_end()` after [`quiesce`](Self::quiesce). The
 /// driver owns the hardware.
 ///
-/// State lives in three places, and nowhere else: what [`Pmu::event_init`] returns belongs to the
-/// event, what [`setup_aux`](Self::setup_aux) returns to the AUX area, what [`start`](Self::start)
-/// returns to one transaction on one CPU.
+/// The state of a driver lives in three places, and nowhere else:
+///
+/// - The value that [`Pmu::event_init`] returns belongs to the event.
+/// - The value that [`setup_aux`](Self::setup_aux) returns belongs to the AUX area.
+/// - The value that [`start`](Self::start) returns belongs to one transaction on one CPU.
 ///
 /// C counterpart: `struct pmu`.
 ///
 /// # Examples
 ///
-/// A unit that writes a byte at every tick. `Documentation/driver-tutorial.md` has a longer one, step
-/// by step.
+/// A unit that writes a byte at every tick. `Documentation/driver-tutorial.md` develops a longer
+/// example step by step.
 ///
 /// ```
 /// use kernel::{prelude::*, time::Delta};
@@ -154,8 +156,7 @@ pub trait AuxPmu: Pmu {
     /// State of a transaction.
     ///
     /// Plain data: it may be dropped in NMI, so a type with drop glue is refused at compile time.
-    /// Small: it is moved at each start and stop. What is large belongs into
-    /// [`Buffer`](Self::Buffer).
+    /// Small: it is moved at each start and stop. Large state belongs in [`Buffer`](Self::Buffer).
     type Trace: Send;
 
     /// User space maps an AUX area for `event`.
@@ -164,7 +165,7 @@ pub trait AuxPmu: Pmu {
     ///
     /// Context: task, may sleep; `mmap_lock` is held.
     ///
-    /// C counterpart: `pmu->setup_aux()`. What it returns is dropped in `pmu->free_aux()`.
+    /// C counterpart: `pmu->setup_aux()`. The returned value is dropped in `pmu->free_aux()`.
     fn setup_aux(&self, event: &Event<'_, Self>, pages: &Pages) -> Result<Self::Buffer>;
 
     /// The mapping through which the unit writes to the AUX area, if it does so by DMA: see
@@ -197,7 +198,7 @@ pub trait AuxPmu: Pmu {
 
     /// The timer that was [set](Transaction::set_timer) has expired.
     ///
-    /// What one call does must be bounded: user code waits.
+    /// The work of one call must be bounded: no user code runs on the CPU meanwhile.
     ///
     /// Context: hard interrupt on the event's CPU.
     fn tick(&self, _transaction: &mut Transaction<'_, Self>, _trace: &mut Self::Trace) -> Next {
@@ -206,9 +207,10 @@ pub trait AuxPmu: Pmu {
 
     /// The unit has raised its interrupt: see [`Entry`](crate::interrupt::Entry).
     ///
-    /// Called if a transaction is open on the unit's CPU. Interrupts merge. One that comes when the
-    /// unit was stopped is not reported: [`quiesce`](Self::quiesce) and [`start`](Self::start) leave
-    /// no interrupt pending that the next transaction would take for its own.
+    /// Called if a transaction is open on the unit's CPU. Interrupts merge. An interrupt that
+    /// arrives while the unit is stopped is not reported. [`quiesce`](Self::quiesce) and
+    /// [`start`](Self::start) must leave no interrupt pending: the next transaction would take it
+    /// for its own.
     ///
     /// Context: interrupts off on the event's CPU, under any raw lock, perhaps in NMI.
     ///
@@ -222,12 +224,12 @@ pub trait AuxPmu: Pmu {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
 
-    /// Keeps the unit from tracing, as simply as can be, until [`resume`](Self::resume). The
-    /// transaction stays open.
+    /// Pauses the unit until [`resume`](Self::resume), by the cheapest means. The transaction stays
+    /// open.
     ///
-    /// A driver that has this has [`resume`](Self::resume) too, and perf learns that it can pause:
-    /// `PERF_PMU_CAP_AUX_PAUSE`. Its [`start`](Self::start) leaves the unit paused, and `resume`
-    /// follows unless the event is to be paused.
+    /// A driver that implements this implements [`resume`](Self::resume) too, and the PMU gets the
+    /// capability `PERF_PMU_CAP_AUX_PAUSE`. Its [`start`](Self::start) leaves the unit paused. The
+    /// framework then calls `resume`, unless the event is paused.
     ///
     /// Context: interrupts off on the event's CPU, under any raw lock, perhaps in NMI.
     ///
@@ -236,7 +238,7 @@ pub trait AuxPmu: Pmu {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
 
-    /// Lets the unit trace.
+    /// Resumes the unit, which is paused.
     ///
     /// Context: interrupts off on the event's CPU, under any raw lock, perhaps in NMI.
     ///
@@ -245,13 +247,15 @@ pub trait AuxPmu: Pmu {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
 
-    /// What [`Transaction::defer`] asked for, once for all requests since the last call. The
-    /// transaction may have ended since, and the event may be gone.
+    /// Does the work for which the driver called [`Transaction::defer`]. Requests merge: there is
+    /// one call for all requests since the last call. The transaction may have ended since, and the
+    /// event may be gone.
     ///
-    /// It is outside of a transaction, but may enter one by
-    /// [`Entry::with_transaction`](crate::interrupt::Entry::with_transaction). A `defer()` there has it
-    /// called again as soon as it has returned, in another interrupt, without a bound: a driver that
-    /// always asks again leaves no time to user code. One that polls sets a timer.
+    /// It runs outside of a transaction, but may enter one by
+    /// [`Entry::with_transaction`](crate::interrupt::Entry::with_transaction). If it calls
+    /// `defer()` there, another interrupt calls `deferred` again as soon as it has returned,
+    /// without a bound. A driver that always does so leaves no time to user code. To poll, set a
+    /// timer.
     ///
     /// Context: hard interrupt on the CPU that asked, never NMI; no lock of perf's or of the
     /// scheduler's is held.
@@ -261,15 +265,16 @@ pub trait AuxPmu: Pmu {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
 
-    /// A sample of another event asks for the newest trace: reports how far the unit has written, by
-    /// [`Sample::copy`].
+    /// A sample of another event requests the newest trace: the driver reports how far the unit has
+    /// written, by [`Sample::copy`].
     ///
-    /// The bytes that are copied must not change meanwhile: a unit that writes by itself is stopped
-    /// before and goes on after, unless it is paused. The transaction stays as it is.
+    /// The bytes must not change while they are copied. A unit that writes by itself must be
+    /// stopped before, and started again afterwards unless it is paused. The transaction stays
+    /// open.
     ///
-    /// perf asks only on kernels that export `perf_output_copy_aux()`; others refuse such samples
-    /// with `EINVAL`. Where no transaction is open, and in an NMI that interrupted a callback, the
-    /// driver is not asked and the sample has zeroes.
+    /// perf requests this only on kernels that export `perf_output_copy_aux()`; others refuse such
+    /// samples with `EINVAL`. If no transaction is open, and in an NMI that interrupted a callback,
+    /// the driver is not called and the sample contains zeroes.
     ///
     /// Context: interrupts off on the event's CPU, under any raw lock, perhaps in NMI.
     ///

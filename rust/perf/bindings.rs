@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Raw bindings: those of the kernel crate, and what it lacks of perf.
+//! Raw bindings: those of the kernel crate, and those for perf that it lacks.
 //!
-//! The only place that sees raw C types is this crate; drivers never do.
+//! Only this crate uses raw C types; drivers never do.
 
 // Generated code is not ours to lint; the list is that of `rust/bindings/lib.rs`.
 #[allow(

@@ -23,8 +23,8 @@ pub fn monotonic_fast() -> u64 {
     unsafe { bindings::ktime_get_mono_fast_ns() }
 }
 
-/// The processor's time stamp counter, which trace of Intel's is stamped with. Read after all
-/// instructions before have been executed.
+/// The processor's time stamp counter, which gives the timestamps in Intel PT's trace. It is read
+/// after all earlier instructions have been executed.
 ///
 /// C counterpart: `rdtsc_ordered()`.
 #[cfg(CONFIG_X86_64)]

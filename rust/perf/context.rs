@@ -4,8 +4,8 @@
 //!
 //! perf calls a driver in two kinds of context. `event_init()`, `setup_aux()` and `free_aux()` run
 //! in a task that may sleep. All other callbacks run on one CPU with interrupts off, under raw
-//! locks or in NMI. The second kind is a token, [`Cpu`]. Only the framework makes it, and a driver
-//! gets a reference that ends with the callback.
+//! locks or in NMI. A token, [`Cpu`], proves the second kind. Only the framework makes it, and a
+//! driver gets a reference that ends with the callback.
 
 use crate::bindings;
 use kernel::{

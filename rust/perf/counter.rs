@@ -105,8 +105,8 @@ impl<T: Pmu> Cell<T> {
         }
     }
 
-    /// Runs `f` on what the driver keeps; if this is an NMI that interrupted a callback, leaves
-    /// `pending` to that.
+    /// Runs `f` on the driver's state with the guard held. If this is an NMI that interrupted a
+    /// callback, `f` does not run, and `pending` is requested from that callback.
     fn enter(
         &self,
         driver: &T,
@@ -194,7 +194,7 @@ unsafe extern "C" fn add<T: Pmu>(event: *mut bindings::perf_event, flags: c_int)
     unsafe { on_cpu::<T, _>(event, add) }.unwrap_or(EINVAL.to_errno())
 }
 
-/// Starts an event that does not count yet; an errno.
+/// Starts an event that does not count yet. Returns an errno.
 fn start_one<T: Pmu>(
     registered: &Registered<T, Counter>,
     event: &Event<'_, T>,

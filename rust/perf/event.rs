@@ -47,7 +47,7 @@ pub struct Exclude {
     pub guest: bool,
 }
 
-/// What an event follows.
+/// What an event traces or counts.
 ///
 /// C counterpart: `event->cpu`, and `PERF_ATTACH_TASK` in `event->attach_state`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,9 +60,9 @@ pub enum Target {
     TaskOn(u32),
 }
 
-/// What user space asks for, seen from [`Pmu::event_init`].
+/// The attributes of an event that is being opened, as [`Pmu::event_init`] sees them.
 ///
-/// C counterpart: `struct perf_event_attr`, and what perf has made of the arguments of
+/// C counterpart: `struct perf_event_attr`, and the fields that perf sets from the arguments of
 /// `perf_event_open()`.
 ///
 /// # Examples
@@ -132,8 +132,8 @@ impl<'a, C: format::Config> Attr<'a, C> {
     ///
     /// `event` must be a `struct perf_event` in its `pmu->event_init()`, and stay so for `'a`.
     pub(crate) unsafe fn new(event: NonNull<bindings::perf_event>) -> Result<Self> {
-        // SAFETY: Valid by the safety requirement; `attr` is not written after the event was
-        // allocated, but for the period, which is not read here.
+        // SAFETY: Valid by the safety requirement. `attr` is not written after the event was
+        // allocated, except for the period, which is not read here.
         let raw: &'a _ = unsafe { &(*event.as_ptr()).attr };
 
         if raw.freq() != 0 {
@@ -144,11 +144,9 @@ impl<'a, C: format::Config> Attr<'a, C> {
             return Err(EOPNOTSUPP);
         }
 
-        // SAFETY: Both halves of the union are plain integers, of which this is the one that is meant
-        // for PMUs of this kind.
+        // SAFETY: Both members of the union are plain integers. PMUs of this kind use this one.
         let config1 = *unsafe { raw.__bindgen_anon_3.config1.as_ref() };
-        // SAFETY: Both halves of the union are plain integers, of which this is the one that is meant
-        // for PMUs of this kind.
+        // SAFETY: Both members of the union are plain integers. PMUs of this kind use this one.
         let config2 = *unsafe { raw.__bindgen_anon_4.config2.as_ref() };
         let words: [u64; WORDS] = [raw.config, config1, config2, raw.config3];
 
@@ -162,7 +160,7 @@ impl<'a, C: format::Config> Attr<'a, C> {
         ) {
             (Ok(cpu), true) => Target::TaskOn(cpu),
             (Ok(cpu), false) => Target::Cpu(cpu),
-            // -1 is for any CPU, and only tasks go with that.
+            // -1 means any CPU, which only an event of a task can have.
             (Err(_), _) => Target::Task,
         };
 
@@ -177,19 +175,20 @@ impl<'a, C: format::Config> Attr<'a, C> {
         })
     }
 
-    /// The terms.
+    /// The values of the terms.
     pub fn config(&self) -> &C {
         &self.config
     }
 
     /// The period asked for, in the PMU's unit; 0 for an event that only counts.
     pub fn period(&self) -> u64 {
-        // SAFETY: Both halves of the union are plain integers; with `freq` 0 it is the period.
+        // SAFETY: Both members of the union are plain integers; with `freq` 0 it is the period.
         *unsafe { self.raw.__bindgen_anon_1.sample_period.as_ref() }
     }
 
-    /// What user space excludes. Only PMUs without
-    /// [`NO_EXCLUDE`](crate::pmu::Capabilities::NO_EXCLUDE) see anything but the default.
+    /// What user space excludes. If the PMU has
+    /// [`NO_EXCLUDE`](crate::pmu::Capabilities::NO_EXCLUDE), perf refuses anything but the default,
+    /// but only after [`Pmu::event_init`].
     pub fn exclude(&self) -> Exclude {
         Exclude {
             user: self.raw.exclude_user() != 0,
@@ -201,7 +200,7 @@ impl<'a, C: format::Config> Attr<'a, C> {
         }
     }
 
-    /// What the event follows.
+    /// What the event traces or counts.
     pub fn target(&self) -> Target {
         self.target
     }
@@ -225,16 +224,17 @@ impl<'a, C: format::Config> Attr<'a, C> {
         self.raw.precise_ip() as u8
     }
 
-    /// Whether the event sends its records to the AUX area of its group's leader. Opening it fails unless
-    /// [`Pmu::aux_output_match`] accepts that.
+    /// Whether the event sends its records to the AUX area of its group's leader. Opening it fails
+    /// unless [`Pmu::aux_output_match`] accepts that.
     ///
     /// C counterpart: `attr.aux_output`.
     pub fn is_aux_output(&self) -> bool {
         self.raw.aux_output() != 0
     }
 
-    /// What [`Pmu::event_init`] returned for the leader of the group that the event is to join, if that is an
-    /// event of `pmu`. [`None`] for an event without such a leader, also if `pmu` is being unregistered.
+    /// The value that [`Pmu::event_init`] returned for the leader of the group that the event
+    /// joins. [`None`] if the leader is no event of `pmu`, if the event leads its own group, or if
+    /// `pmu` is being unregistered.
     ///
     /// C counterpart: `event->group_leader`.
     pub fn leader<L: AuxPmu>(&self, pmu: &Entry<L>) -> Option<&L::Event> {
@@ -248,17 +248,18 @@ impl<'a, C: format::Config> Attr<'a, C> {
         }
         // SAFETY: Live: it is the event, or perf holds it while it opens the event.
         let private = unsafe { (*leader).pmu_private }.cast::<State<L>>();
-        // SAFETY: An event of the PMU that `pmu` leads to has null here, before its `event_init()` succeeds,
-        // or a `State<L>`. Only `destroy()` frees that, for the last reference, which perf holds, or when the
-        // PMU is unregistered. `is_of()` was true inside the SRCU section in which perf creates events, so
-        // that `perf_pmu_unregister()` waits for its end, and with it for that of `'a`.
+        // SAFETY: In an event of the PMU of `pmu`, this is null before its `event_init()` succeeds,
+        // and then a `State<L>`. Only `destroy()` frees that: for the last reference, which perf
+        // holds, or when the PMU is unregistered. `is_of()` was true inside the SRCU section in
+        // which perf creates events. So `perf_pmu_unregister()` waits for the end of that section,
+        // and thus for the end of `'a`.
         let state = unsafe { private.as_ref() }?;
 
         Some(&state.data)
     }
 
     /// Whether this event was made by `fork()` from one that is inherited. It writes into its
-    /// parent's ring.
+    /// parent's ring buffer.
     pub fn is_inherited(&self) -> bool {
         self.inherited
     }
@@ -344,8 +345,8 @@ impl<'a, T: Pmu> Event<'a, T> {
         // SAFETY: Live by the type invariant.
         let period = unsafe { &raw const (*self.raw.as_ptr()).hw.sample_period };
 
-        // SAFETY: A field of the live event. perf may write it on another CPU while the event does not run: this is
-        // one load, as READ_ONCE() is.
+        // SAFETY: A field of the live event. perf may write it on another CPU while the event does
+        // not run: this is one load, as READ_ONCE() is.
         unsafe { period.read_volatile() }
     }
 

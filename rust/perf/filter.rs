@@ -10,8 +10,7 @@
 //!
 //! # Examples
 //!
-//! A unit with two pairs of address registers, which can do ranges, but nothing that starts or
-//! stops it:
+//! A unit with two pairs of address registers. It supports ranges, but no start or stop addresses:
 //!
 //! ```
 //! # use kernel::prelude::*;
@@ -122,13 +121,13 @@ impl Action {
 /// C counterpart: `struct perf_addr_filter`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AddrFilter {
-    /// What it does.
+    /// What the filter does.
     pub action: Action,
     /// Whether `offset` counts from the beginning of a file; else it is an address.
     pub in_file: bool,
-    /// Where it begins.
+    /// Where the filter begins.
     pub offset: u64,
-    /// Its length in bytes; 0 for a single address.
+    /// Length in bytes; 0 for a single address.
     pub size: u64,
 }
 
@@ -137,7 +136,7 @@ pub struct AddrFilter {
 /// C counterpart: `struct perf_addr_filter_range`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Filter {
-    /// What it does.
+    /// What the filter does.
     pub action: Action,
     /// First and last address; [`None`] while the task has not mapped the file.
     pub range: Option<(u64, u64)>,
@@ -170,8 +169,8 @@ unsafe fn iter<'a>(
 
 /// The filters of perf's list, at most `max`.
 ///
-/// perf indexes an array of `pmu->nr_addr_filters` entries with them and leaves the check of their
-/// number to the driver: more give [`EOPNOTSUPP`].
+/// perf leaves the check of their number to the driver, and indexes an array of
+/// `pmu->nr_addr_filters` entries with them. So more than `max` filters give [`EOPNOTSUPP`].
 ///
 /// # Safety
 ///
@@ -202,7 +201,7 @@ pub(crate) unsafe fn of_list(
     Ok(filters)
 }
 
-/// An event's filters, as its hardware is to have them.
+/// The address filters of an event, as its hardware needs them.
 ///
 /// # Invariants
 ///
@@ -215,7 +214,7 @@ pub(crate) struct Filters(UnsafeCell<KVec<Filter>>);
 unsafe impl Sync for Filters {}
 
 impl Filters {
-    /// None yet, with space for `max`.
+    /// An empty list with space for `max` filters.
     pub(crate) fn new(max: usize) -> Result<Self> {
         // INVARIANT: No event has the list yet, so no transaction reads it.
         Ok(Self(UnsafeCell::new(KVec::with_capacity(max, GFP_KERNEL)?)))
@@ -232,7 +231,7 @@ impl Filters {
         unsafe { &*self.0.get() }
     }
 
-    /// Takes over perf's filters, with the addresses that perf has resolved.
+    /// Copies perf's filters, with the addresses that perf has resolved.
     ///
     /// # Safety
     ///
@@ -257,7 +256,7 @@ impl Filters {
             let range = mapped.then(|| range(found.start, found.size));
 
             if let Some(action) = Action::from_raw(filter.action) {
-                // Fits: `of_list()` has accepted as many as there is space for.
+                // Fits: `of_list()` has accepted no more filters than there is space for.
                 let _ = filters.push_within_capacity(Filter { action, range });
             }
             // SAFETY: In the array, or right behind it.
@@ -274,7 +273,7 @@ fn range(start: c_ulong, size: c_ulong) -> (u64, u64) {
     (start, start.saturating_add(size.saturating_sub(1)))
 }
 
-/// perf's list of filters, where a test makes it.
+/// A list of filters like perf's, made by a test.
 #[cfg(CONFIG_KUNIT = "y")]
 pub(crate) struct List {
     head: KBox<bindings::list_head>,
@@ -283,7 +282,7 @@ pub(crate) struct List {
 
 #[cfg(CONFIG_KUNIT = "y")]
 impl List {
-    /// Filters of this action, offset, size and file.
+    /// A list of filters, each given as its action, offset, size and whether it is in a file.
     pub(crate) fn new(wanted: impl IntoIterator<Item = (u32, usize, usize, bool)>) -> Result<Self> {
         let mut head = KBox::new(bindings::list_head::default(), GFP_KERNEL)?;
         let mut filters = KVec::new();
@@ -352,7 +351,7 @@ mod tests {
     fn asked_for_is_told() -> Result {
         let mut list = List::new([(START, 0x1000, 0, true), (77, 0, 0, false)])?;
 
-        // SAFETY: A list of filters, of our own. The second has an action that perf has not.
+        // SAFETY: A list of filters, of our own. The second has an action that perf does not know.
         assert!(unsafe { of_list(list.head(), 8) }.err() == Some(EINVAL));
 
         let mut list = List::new([(START, 0x1000, 0, true)])?;
@@ -370,7 +369,8 @@ mod tests {
 
     #[test]
     fn addresses_are_taken_over() -> Result {
-        // Address and size that perf has found, whether in a file, and what comes of it.
+        // Address and size that perf has resolved, whether the filter is in a file, and the
+        // expected range.
         let table = [
             (0x1000, 0x10, false, Some((0x1000, 0x100f))),
             (0x1000, 0x10, true, Some((0x1000, 0x100f))),
@@ -399,7 +399,7 @@ mod tests {
             assert!(unsafe { filters.get() } == [expected]);
         }
 
-        // All taken away.
+        // User space removes all filters.
         let mut list = List::new([])?;
         // SAFETY: The list is the test's own and empty, so no range is read. `filters` is the test's
         // own too: no event has it, so no transaction is open, and no other CPU or interrupt uses it.

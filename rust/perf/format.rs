@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What user space asks of an event: the `config` words of `perf_event_attr`.
+//! The `config` words of `perf_event_attr`, by which user space configures an event.
 //!
 //! [`format!`](crate::format!) declares the terms once. The declaration gives the accessors, the
 //! check that no unknown bit is set, and the files in sysfs `format/` from which perf learns the
@@ -40,7 +40,7 @@ impl Term {
             _ => panic!("terms live in config, config1, config2 or config3"),
         };
 
-        // Here and not where it is used: there a shift must not be able to fail.
+        // Computed here, at compile time: in a callback a shift must not panic.
         let mask = u64::MAX >> (63 - last) & u64::MAX << first;
 
         Self { word, first, mask }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The kernel's memory of a [`Guard`](auxcore::guard::Guard).
+//! The kernel's implementations of the memory of a [`Guard`](auxcore::guard::Guard).
 
 use crate::local::Local;
 use auxcore::guard::Memory;
@@ -17,11 +17,11 @@ use kernel::sync::atomic::{
 
 /// The memory of a guard that one CPU and its NMIs share.
 ///
-/// Program order suffices, so taking and releasing are plain stores. The owner sees to it that only
-/// one CPU uses it.
+/// Program order suffices, so taking and releasing are plain stores. The owner must use it on one
+/// CPU only.
 pub(crate) struct OneCpu {
     held: Local<u32>,
-    /// Whether there are requests. Set after them, and cleared before them.
+    /// Whether there are requests. Set after they are added, and cleared before they are taken.
     any: Local<u32>,
     requests: Atomic<u32>,
 }
@@ -39,7 +39,7 @@ impl OneCpu {
 impl Memory for OneCpu {
     #[inline]
     fn take(&self) -> bool {
-        // An NMI between the two leaves the guard free.
+        // An NMI between the load and the store has released the guard when it returns.
         let free = self.held.get() == 0;
 
         if free {
@@ -97,7 +97,8 @@ impl AnyCpu {
 impl Memory for AnyCpu {
     #[inline]
     fn take(&self) -> bool {
-        // Acquire and release order what two CPUs do on which the event runs one after the other.
+        // Acquire and release order the accesses of two CPUs on which the event runs one after the
+        // other.
         self.held.cmpxchg(false, true, Acquire).is_ok()
     }
 

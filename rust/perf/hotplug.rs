@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! CPUs that come and go.
+//! CPU hotplug.
 //!
 //! When a CPU goes offline, the framework ends its transaction and begins none any more. Then it
 //! calls the driver's `cpu_offline()`: by then no unit uses the resources that the driver frees. perf
@@ -24,7 +24,7 @@ use kernel::{
     types::Opaque, //
 };
 
-/// The number of the hotplug state, while the module is there.
+/// The number of the hotplug state, while the module is loaded.
 static STATE: Atomic<i32> = Atomic::new(0);
 
 /// The hotplug state that all PMUs share.
@@ -36,7 +36,7 @@ static STATE: Atomic<i32> = Atomic::new(0);
 pub(crate) struct State(());
 
 impl State {
-    /// Sets it up. There is one at most.
+    /// Sets up the state. At most one exists.
     pub(crate) fn new() -> Result<Self> {
         // SAFETY: The callbacks are for nodes of `Node`s, which `Node::add()` alone adds.
         let state = unsafe { bindings::rust_perf_cpuhp_setup(Some(startup), Some(teardown)) };
@@ -50,7 +50,8 @@ impl State {
 
 impl Drop for State {
     fn drop(&mut self) {
-        // SAFETY: Set up, by the type invariant; all PMUs depend on this module, and are gone.
+        // SAFETY: Set up, by the type invariant. All PMUs are gone: their modules depend on this
+        // one.
         unsafe { bindings::rust_perf_cpuhp_remove(STATE.load(Relaxed)) };
     }
 }
@@ -89,16 +90,17 @@ impl Node {
     ///
     /// # Safety
     ///
-    /// `self` must stay where it is, and be [removed](Self::remove) before it goes.
+    /// `self` must stay where it is, and be [removed](Self::remove) before it is freed.
     pub(crate) unsafe fn add(&self) -> Result {
         // SAFETY:
-        // - The state is set up: this crate's module is there, and it is for the nodes of `Node`s.
+        // - The state is set up: this crate's module is loaded, and the state is for the nodes of
+        //   `Node`s.
         // - The node stays where it is until it is removed, by the safety requirement; so `online`,
         //   which is called at once, gets the node that has it.
         to_result(unsafe { bindings::rust_perf_cpuhp_add(STATE.load(Relaxed), self.node.get()) })
     }
 
-    /// Calls `offline` for each CPU that is online, and neither function any more.
+    /// Calls `offline` for each CPU that is online. After that, neither function is called.
     ///
     /// # Safety
     ///

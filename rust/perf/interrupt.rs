@@ -2,8 +2,8 @@
 
 //! The driver's own interrupt.
 //!
-//! A trace unit raises an interrupt when a region is full. Its handler is the driver's; what it may
-//! do to the open transaction goes through an [`Entry`], with the guarantees of a callback.
+//! A trace unit raises an interrupt when a region is full. The handler belongs to the driver. It
+//! accesses the open transaction through an [`Entry`], with the guarantees of a callback.
 
 use crate::{
     aux::{
@@ -34,12 +34,12 @@ pub use nmi::Nmi;
 #[cfg(CONFIG_PCI)]
 pub use pci::PciLines;
 
-/// The way of a driver's interrupt to the open transaction of this CPU.
+/// Access from the driver's interrupt handler to the open transaction of this CPU.
 ///
 /// It may be used in a hard interrupt, a per-CPU interrupt, an NMI, and a threaded handler on the
-/// unit's CPU; also before the PMU is registered and after it is unregistered, when no transaction
-/// is open. A callback on the CPU and an entry never run at the same time: an entry from an NMI that
-/// interrupted a callback is processed when the callback returns.
+/// unit's CPU. It may outlive the PMU: no transaction is open then. A callback on the CPU and an
+/// entry never run at the same time: an [`interrupt`](Self::interrupt) from an NMI that interrupted
+/// a callback is processed when the callback returns.
 ///
 /// C counterpart: `this_cpu_ptr()` of a driver's `struct perf_output_handle`.
 ///
@@ -70,7 +70,7 @@ impl<T: AuxPmu> Clone for Entry<T> {
 }
 
 impl<T: AuxPmu> Registration<T, Aux> {
-    /// The way of the driver's interrupt to its transactions.
+    /// Returns an entry for the driver's interrupt handler.
     pub fn entry(&self) -> Entry<T> {
         Entry(self.shared().clone())
     }
@@ -82,21 +82,24 @@ impl<T: AuxPmu> Entry<T> {
         &self.0.driver
     }
 
-    /// Whether `pmu` is the one that this leads to, and is not being unregistered.
+    /// Whether `pmu` is the PMU of this entry, and is not being unregistered.
     ///
-    /// If it is called in an SRCU section of perf's, in which events are created, and returns true, then
+    /// If this is called in an SRCU section in which perf creates events, and returns true, then
     /// `perf_pmu_unregister()` waits for the end of that section before it frees events.
     pub(crate) fn is_of(&self, pmu: *const bindings::pmu) -> bool {
         self.0.is_of(pmu)
     }
 
-    /// The unit of this CPU has raised its interrupt: has [`AuxPmu::interrupt`] called if a
-    /// transaction is open here, and does what it returns. True if it was called, or will be when
-    /// the callback that this NMI interrupted returns, or if no transaction is open. False in a
-    /// callback of the PMU on this CPU: that returns [`Next`] itself.
+    /// The unit of this CPU has raised its interrupt. If a transaction is open here, the framework
+    /// calls [`AuxPmu::interrupt`] and carries out the [`Next`] that it returns.
     ///
-    /// The interrupt of a unit that all CPUs share may arrive on any CPU: it is forwarded to the CPU
-    /// that the unit's events live on. From an NMI it is not, and this returns false.
+    /// Returns true if `AuxPmu::interrupt` was called, or if no transaction is open. Also returns
+    /// true in an NMI that interrupted a callback: `AuxPmu::interrupt` is called when that callback
+    /// returns. Returns false in a callback of the PMU on this CPU: the callback returns a [`Next`]
+    /// itself.
+    ///
+    /// The interrupt of a unit that all CPUs share may arrive on any CPU. It is forwarded to the
+    /// CPU on which the unit's events run. An NMI is not forwarded: this returns false.
     ///
     /// Context: any, NMI included. Interrupts are turned off meanwhile.
     pub fn interrupt(&self) -> bool {
@@ -104,8 +107,8 @@ impl<T: AuxPmu> Entry<T> {
         on_this_cpu(|cpu| self.unit_of(self.0.units.home(), cpu))
     }
 
-    /// As [`Self::interrupt`], for the unit of the CPU `unit`, whatever CPU serves the interrupt: it
-    /// is forwarded. From an NMI it is not, and this returns false.
+    /// As [`Self::interrupt`], for the unit of the CPU `unit`. If the interrupt arrives on another
+    /// CPU, it is forwarded to `unit`. An NMI is not forwarded: this returns false.
     ///
     /// Context: any, NMI included. Interrupts are turned off meanwhile.
     pub fn interrupt_of(&self, unit: u32) -> bool {
@@ -113,7 +116,7 @@ impl<T: AuxPmu> Entry<T> {
         on_this_cpu(|cpu| self.unit_of(Some(unit), cpu))
     }
 
-    /// The unit of the CPU `unit`, or of this one, has raised its interrupt.
+    /// The unit of the CPU `unit` has raised its interrupt; [`None`] is the unit of this CPU.
     fn unit_of(&self, unit: Option<u32>, cpu: &context::Cpu) -> bool {
         let cpus = &self.0.cpus;
 
@@ -125,9 +128,9 @@ impl<T: AuxPmu> Entry<T> {
         }
     }
 
-    /// Runs `f` in the transaction that is open on this CPU, and does what it returned first; what
-    /// it returned besides. [`None`] if no transaction is open, and in an NMI that interrupted a
-    /// callback.
+    /// Runs `f` in the transaction that is open on this CPU, and carries out the [`Next`] that it
+    /// returns. Returns the other value that `f` returned. [`None`] if no transaction is open, or
+    /// if this interrupted a callback or is called by one.
     ///
     /// Context: any, NMI included. Interrupts are turned off meanwhile.
     pub fn with_transaction<R>(

@@ -13,10 +13,10 @@ use core::cell::UnsafeCell;
 ///
 /// # Invariants
 ///
-/// `T` is an integer of 32 or 64 bits, so that the CPU accesses it at once.
+/// `T` is an integer of 32 or 64 bits, so that the CPU accesses it in one instruction.
 pub(crate) struct Local<T: Word>(UnsafeCell<T>);
 
-/// What a [`Local`] may hold.
+/// A type that a [`Local`] may hold.
 ///
 /// # Safety
 ///
@@ -47,8 +47,8 @@ impl<T: Word> Local<T> {
         unsafe { self.0.get().read_volatile() }
     }
 
-    /// Sets the value. Only what the CPU itself has set is sure to stay: of two CPUs that write, one
-    /// wins.
+    /// Sets the value. One CPU should be the only writer: if two write at the same time, one value
+    /// is lost.
     #[inline]
     pub(crate) fn set(&self, value: T) {
         // SAFETY: `self` is valid for writes and aligned. An access at the same time is no data race,

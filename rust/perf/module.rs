@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Modules that are one PMU, and nothing else.
+//! Modules that consist of one PMU.
 
 /// Declares a module that registers one PMU with an AUX area while it is loaded.
 ///
 /// `type` is the type of the driver, `driver` its value, `pmu` its
-/// [`Description`](crate::pmu::Description). What follows is as in `module!`, without its `type`. A
-/// module that is more than one PMU uses `module!` and holds each
+/// [`Description`](crate::pmu::Description). The fields after them are those of `module!`, without
+/// its `type`. A module that is more than one PMU uses `module!` and holds each
 /// [`Registration`](crate::aux::Registration) itself.
 ///
 /// # Examples

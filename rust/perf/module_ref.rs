@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! References to the module of an object that C keeps.
+//! Module references for objects that C keeps.
 //!
 //! The code that drops the last reference to a module must not be in that module: the text may be
-//! freed at once. So no generic function drops one here, since it would be compiled into the
-//! driver's module. [`release`] does, which is compiled into this crate's module and which C calls.
-//! This crate's module is unloaded last, and its exit waits for tasks that are preempted in it.
+//! freed at once. So no generic function drops a reference here, since it would be compiled into
+//! the driver's module. C calls [`release`], which drops it and is compiled into this crate's
+//! module. This crate's module is unloaded last, and its exit waits for tasks that are preempted in
+//! it.
 //!
 //! C counterpart: `module_put()`.
 
@@ -41,7 +42,7 @@ impl Header {
         }
     }
 
-    /// Takes the reference. The caller's code is kept by another one.
+    /// Takes the reference. Another reference must keep the module meanwhile.
     pub(crate) fn hold(&self) {
         // SAFETY: `THIS_MODULE`, or null for built-in code. This is called for an event, which has
         // a reference to the module, so that the count is not 0.
@@ -54,7 +55,7 @@ impl Header {
 /// # Safety
 ///
 /// - `header` must be that of a live object that holds its module and that is not used any more.
-/// - Unless something else keeps the module, no code of it may come after this.
+/// - Unless something else keeps the module, none of its code may run after this.
 #[inline(never)]
 pub(crate) unsafe fn release(header: NonNull<Header>) {
     // SAFETY: Live by the safety requirement.
@@ -75,7 +76,7 @@ pub(crate) unsafe fn release(header: NonNull<Header>) {
 #[inline(never)]
 pub(crate) unsafe extern "C" fn free_aux(private: *mut c_void) {
     if let Some(header) = NonNull::new(private.cast()) {
-        // SAFETY: By the safety requirement; perf's code comes after this.
+        // SAFETY: By the safety requirement; only perf's code runs after this.
         unsafe { release(header) };
     }
 }

@@ -3,16 +3,20 @@
 //! perf PMU drivers, in particular those with an AUX area.
 //!
 //! The AUX area is the ring buffer through which the kernel hands hardware trace to user space. A
-//! driver opens a transaction on it (`perf_aux_output_begin()`), lets its unit write, quiesces the
-//! unit, makes visible what was written (barrier (B)), and closes the transaction
-//! (`perf_aux_output_end()`): on the right CPU, never nested, never open when `stop()` has returned,
-//! with interrupts off, under any raw lock or in NMI, while user space unmaps, redirects and writes
-//! anything to the tail.
+//! driver in C takes three steps for each piece of trace:
+//!
+//! 1. Open a transaction (`perf_aux_output_begin()`) and let the unit write.
+//! 2. Quiesce the unit and make its writes visible (barrier (B)).
+//! 3. Close the transaction (`perf_aux_output_end()`).
+//!
+//! Each step runs on the event's CPU with interrupts off, perhaps under any raw lock or in NMI.
+//! Transactions do not nest, and none is open when `stop()` has returned. Meanwhile user space may
+//! unmap the AUX area, redirect the event and write any value to the tail.
 //!
 //! **The framework owns the transaction and the driver owns the hardware.** A driver implements
 //! [`Pmu`] and [`AuxPmu`] and makes a [`Registration`](aux::Registration). It never calls begin or
-//! end. Its callbacks get an [`aux::Transaction`] with the [`aux::Region`] that they may write, and
-//! return what they wrote as an [`aux::Commit`].
+//! end. Its callbacks get an [`aux::Transaction`] with the [`aux::Region`] that they may write.
+//! They report the bytes that were written as an [`aux::Commit`].
 //!
 //! ```text
 //!            begin               start                 quiesce           (B), end
@@ -25,14 +29,14 @@
 //!
 //! # Soundness
 //!
-//! No safe code in a driver causes undefined behaviour, touches a page of an AUX area outside of its
-//! transaction, or has a byte published before it is stored. `rust/compile-fail/` and the suite of
-//! hostile drivers (`rust/hostile/`) try. What a driver programs into its hardware is the driver's
-//! word: see [`AuxPmu::quiesce`].
+//! No safe code in a driver causes undefined behaviour, touches a page of an AUX area outside of
+//! its transaction, or has a byte published before it is stored. `rust/compile-fail/` and the suite
+//! of hostile drivers (`rust/hostile/`) test this. The framework cannot check what a driver
+//! programs into its hardware: see [`AuxPmu::quiesce`].
 //!
 //! # Modules
 //!
-//! - [`pmu`]: what a PMU is and does; [`counter`]: those without an AUX area.
+//! - [`pmu`]: what a PMU is and does; [`counter`]: PMUs without an AUX area.
 //! - [`aux`]: AUX areas: transactions, regions, padding, loss; pages, mappings, tables of regions.
 //! - [`interrupt`]: the driver's own interrupt.
 //! - [`event`]: one event of a PMU.
@@ -100,7 +104,7 @@ module! {
     license: "GPL",
 }
 
-/// A library for the drivers that depend on it, and what they share.
+/// The module of the framework, which holds the state that all PMUs share.
 struct Perf {
     _registry: Registry,
     _hotplug: hotplug::State,
@@ -117,8 +121,8 @@ impl kernel::Module for Perf {
 
 impl Drop for Perf {
     fn drop(&mut self) {
-        // A task may have been preempted in this module's code after it dropped the reference to a
-        // driver's module: see `module_ref`.
+        // Waits for tasks that were preempted in this module's code after they dropped the
+        // reference to a driver's module: see `module_ref`.
         //
         // SAFETY: This is a task that may sleep.
         unsafe { bindings::rust_perf_synchronize_rcu_tasks() };

@@ -52,12 +52,13 @@ impl Capabilities {
     pub const EXCLUSIVE: Self = Self(bindings::PERF_PMU_CAP_EXCLUSIVE);
     /// Instruction trace: perf writes `PERF_RECORD_ITRACE_START` when an event starts.
     pub const ITRACE: Self = Self(bindings::PERF_PMU_CAP_ITRACE);
-    /// The unit writes to contiguous memory only: perf allocates an AUX area in overwrite mode as one
-    /// [chunk](aux::Pages::chunks) or fails, and one in non-overwrite mode in chunks of up to the
-    /// watermark.
+    /// The unit writes to contiguous memory only. In overwrite mode perf allocates the AUX area as
+    /// one [chunk](crate::aux::Pages::chunks) or fails. In non-overwrite mode perf allocates chunks
+    /// of up to the watermark, rounded up to a power of two pages.
     pub const NO_SG: Self = Self(bindings::PERF_PMU_CAP_AUX_NO_SG);
-    /// The unit prefers large pieces of memory: perf allocates [chunks](aux::Pages::chunks) as large
-    /// as it gets, up to the AUX area or the watermark. Without either, each page is a chunk.
+    /// The unit prefers large pieces of memory: perf allocates [chunks](crate::aux::Pages::chunks)
+    /// as large as it gets, up to the AUX area in overwrite mode, and up to the rounded watermark
+    /// in non-overwrite mode. Without this and [`Self::NO_SG`], each page is a chunk.
     pub const PREFER_LARGE: Self = Self(bindings::PERF_PMU_CAP_AUX_PREFER_LARGE);
     /// The unit does not know privilege levels: events with `exclude_*` bits fail with `EINVAL`.
     pub const NO_EXCLUDE: Self = Self(bindings::PERF_PMU_CAP_NO_EXCLUDE);
@@ -81,8 +82,8 @@ impl Capabilities {
 /// it has [`count_start`](Self::count_start) and [`count_stop`](Self::count_stop), and any number of
 /// its events count at the same time.
 ///
-/// What [`event_init`](Self::event_init) returns belongs to the event, and what
-/// [`count_start`](Self::count_start) returns to one run of it on one CPU.
+/// The value that [`event_init`](Self::event_init) returns belongs to the event. The value that
+/// [`count_start`](Self::count_start) returns belongs to the event until it is stopped.
 ///
 /// C counterpart: `struct pmu`.
 ///
@@ -142,7 +143,7 @@ pub trait Pmu: Sized + Send + Sync + 'static {
 
     /// An event is opened, or inherited by a child task.
     ///
-    /// Errors go to the caller of `perf_event_open()`: [`EINVAL`] for what makes no sense,
+    /// Errors go to the caller of `perf_event_open()`: [`EINVAL`] for an invalid request,
     /// [`EOPNOTSUPP`] for what the unit cannot do, [`EBUSY`], [`EACCES`].
     ///
     /// Context: task, may sleep.
@@ -150,14 +151,15 @@ pub trait Pmu: Sized + Send + Sync + 'static {
     /// C counterpart: `pmu->event_init()`.
     fn event_init(&self, attr: &Attr<'_, Self::Config>) -> Result<Self::Event>;
 
-    /// Starts an event in counting mode: the PMU has no AUX area, or the event has none. Its
-    /// counter is all that comes of it, as with `perf stat`.
+    /// Starts an event in counting mode: the PMU has no AUX area, or the event has none. The event
+    /// then only updates its counter, as with `perf stat`.
     ///
-    /// A driver that has this has [`count_stop`](Self::count_stop) too. An AUX PMU without them
-    /// starts an event only when its AUX area is mapped.
+    /// A driver that implements this implements [`count_stop`](Self::count_stop) too. An AUX PMU
+    /// without them starts an event only when its AUX area is mapped.
     ///
-    /// An event of an AUX PMU that gets an AUX area is stopped and then traced. The framework looks
-    /// for one at each [`count_tick`](Self::count_tick) and whenever perf starts the event.
+    /// If a counting event of an AUX PMU gets an AUX area, the framework stops the counting and
+    /// starts the trace. It checks for an AUX area at each [`count_tick`](Self::count_tick) and
+    /// whenever perf starts the event.
     ///
     /// Context: interrupts off on the event's CPU, under perf's raw locks.
     ///
@@ -173,7 +175,7 @@ pub trait Pmu: Sized + Send + Sync + 'static {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
 
-    /// perf reads the counter: brings it up to date by [`Counting::count`].
+    /// perf reads the counter: the driver brings it up to date by [`Counting::count`].
     ///
     /// Context: interrupts off on the event's CPU, under any raw lock, perhaps in NMI.
     ///
@@ -191,9 +193,9 @@ pub trait Pmu: Sized + Send + Sync + 'static {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
 
-    /// Whether the unit can do these filters, at most as many as
-    /// [`Description::filters`] allows; [`EOPNOTSUPP`] for what it cannot. An open transaction has
-    /// them as [`Transaction::filters`](crate::aux::Transaction::filters).
+    /// Checks whether the unit supports these filters, which are at most [`Description::filters`]
+    /// in number. [`EOPNOTSUPP`] if it does not. An open transaction has them as
+    /// [`Transaction::filters`](crate::aux::Transaction::filters).
     ///
     /// Context: task, may sleep. perf passes neither the event nor the PMU.
     ///
@@ -202,8 +204,8 @@ pub trait Pmu: Sized + Send + Sync + 'static {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
 
-    /// Whether an event of this PMU may send its records to the AUX area of the PMU of type
-    /// `leader`, in whose group it is opened with `attr.aux_output`.
+    /// Whether an event of this PMU may send its records to the AUX area of its group's leader, as
+    /// `attr.aux_output` requests. `leader` is the type of the leader's PMU.
     ///
     /// Context: task.
     ///
@@ -235,7 +237,7 @@ pub trait Pmu: Sized + Send + Sync + 'static {
 /// The shortest interval of a timer: shorter ones leave the CPU no time for other work.
 pub const SHORTEST_TIMER: Delta = Delta::from_micros(10);
 
-/// `interval`, or the shortest one.
+/// `interval`, but at least [`SHORTEST_TIMER`].
 #[inline]
 pub(crate) fn at_least_shortest(interval: Delta) -> Delta {
     interval.max(SHORTEST_TIMER)
@@ -267,8 +269,8 @@ impl<'a, T: Pmu> Counting<'a, T> {
         self.cpu
     }
 
-    /// Has [`Pmu::count_tick`] called at this interval, or at [`SHORTEST_TIMER`] if that is longer,
-    /// until the event stops counting. AUX PMUs only.
+    /// Arms a timer that calls [`Pmu::count_tick`] at this interval until the event stops counting.
+    /// An interval below [`SHORTEST_TIMER`] becomes that. AUX PMUs only.
     pub fn set_timer(&mut self, interval: Delta) {
         const_assert!(T::HAS_COUNT_TICK, "a timer needs Pmu::count_tick()");
         *self.timer = Some(at_least_shortest(interval));
@@ -279,16 +281,16 @@ impl<'a, T: Pmu> Counting<'a, T> {
         self.event.count(n, self.cpu);
     }
 
-    /// The period asked for, in the PMU's unit; 0 for an event that only counts. User space may change it: the
-    /// event is then stopped and started again.
+    /// The period asked for, in the PMU's unit; 0 for an event that only counts. User space may
+    /// change it: perf then stops the event and starts it again.
     ///
     /// C counterpart: `event->hw.sample_period`, `PERF_EVENT_IOC_PERIOD`.
     pub fn period(&self) -> u64 {
         self.event.period(self.cpu)
     }
 
-    /// Writes a record that says by which number the records of this event, which go to the AUX area of its
-    /// group's leader, are to be known there. For [`Pmu::count_start`].
+    /// Writes a record that identifies this event by `id`. The records of this event in the AUX
+    /// area of its group's leader carry that number. For [`Pmu::count_start`].
     ///
     /// C counterpart: `perf_report_aux_output_id()`, `PERF_RECORD_AUX_OUTPUT_HW_ID`.
     pub fn report_aux_output_id(&self, id: u64) {

@@ -53,7 +53,7 @@ pub(crate) use {
     units::Units, //
 };
 
-/// What kind of PMU a registration is of: a [`Counter`](crate::counter::Counter), or one with an
+/// The kind of a registered PMU: a [`Counter`](crate::counter::Counter), or a PMU with an
 /// [AUX area](crate::aux::Aux).
 pub trait Kind<T: Pmu>: private::Sealed + Sized + Send + Sync + 'static {
     #[doc(hidden)]
@@ -92,42 +92,46 @@ pub(crate) mod private {
 
 /// A registered PMU.
 ///
-/// Dropped, it is unregistered: events that are still open are stopped and report `POLLHUP`. It may
-/// be dropped anywhere, also in a callback of its own: then it is unregistered soon, in a task. A
-/// driver that forgets it has it unregistered when the module goes.
+/// When this is dropped, the PMU is unregistered: events that are still open are stopped and report
+/// `POLLHUP`. It may be dropped in any context. In a callback of a PMU, and where nothing may
+/// sleep, a task unregisters the PMU soon afterwards. If a driver forgets it, the framework
+/// unregisters the PMU when the module is unloaded.
 ///
-/// Its callbacks come from before [`Self::new`] returns until after it is dropped.
+/// perf may call the driver before [`Self::new`] has returned, and until the PMU is unregistered.
 ///
 /// C counterpart: `perf_pmu_register()` and `perf_pmu_unregister()`.
 ///
 /// # Examples
 ///
-/// A module that is one PMU is declared with [`module_pmu!`](crate::module_pmu!). One that has to
-/// find its hardware first, or has several PMUs, holds registrations itself; see [`Pmu`] for one.
+/// A module that is one PMU is declared with [`module_pmu!`](crate::module_pmu!). A module that has
+/// to find its hardware first, or has several PMUs, holds its registrations itself: see [`Pmu`] for
+/// an example.
 pub struct Registration<T: Pmu, K: Kind<T>> {
-    // Dropped first: what follows is used by callbacks.
+    // Dropped first: callbacks use the next field.
     _owned: Owner<T, K>,
     shared: Arc<Shared<T, K>>,
 }
 
-/// What unregisters the PMU.
+/// The owner of the registered PMU.
 enum Owner<T: Pmu, K: Kind<T>> {
     Own {
         _registered: Handle<T, K>,
     },
-    /// The parent when it is unbound, or the registration when it is dropped before.
+    /// The parent device. The PMU is unregistered when the parent is unbound, or before that when
+    /// the registration is dropped.
     Parent {
         _registered: Devres<Handle<T, K>>,
     },
 }
 
 impl<T: Pmu, K: Kind<T>> Registration<T, K> {
-    /// Registers `driver` as the PMU that `description` describes. It then stands in
-    /// `/sys/bus/event_source/devices/`, and events may be opened.
+    /// Registers `driver` as the PMU that `description` describes. The PMU then appears in
+    /// `/sys/bus/event_source/devices/`, and user space can open events.
     ///
-    /// [`EEXIST`] if a PMU has this name, [`EINVAL`] or [`E2BIG`] for a description that makes no
-    /// sense; the kernel log says why. [`ENXIO`] if the parent is being unbound. [`EDEADLK`] in a
-    /// callback of a PMU: perf calls those with locks held that registration takes.
+    /// [`EEXIST`] if another PMU has this name, [`EINVAL`] or [`E2BIG`] for an invalid description;
+    /// the kernel log says why. [`ENXIO`] if the parent is being unbound. [`EDEADLK`] in a callback
+    /// of a PMU, since perf calls some of them with locks held that registration takes, and where
+    /// nothing may sleep.
     ///
     /// Context: task, may sleep.
     pub fn new(description: Description<'_>, driver: T) -> Result<Self> {
@@ -209,12 +213,13 @@ impl<T: Pmu, K: Kind<T>> Drop for Handle<T, K> {
             // SAFETY: Initialised by `Registered::init()`.
             match unsafe { bindings::rust_perf_registration_claim(registered.entry.get()) } {
                 true => drop(registered),
-                // The module goes, and the registry is ending it: the registry frees the box.
+                // The module is being unloaded: the registry ends the registration and frees the
+                // box.
                 false => core::mem::forget(registered),
             }
             return;
         }
-        // In a callback, which would wait for itself, or where nothing may sleep.
+        // This is a callback, which cannot wait for its own end, or a context that must not sleep.
         //
         // SAFETY: The box is neither moved out of nor freed before `Registered::end()`.
         let registered = KBox::leak(unsafe { Pin::into_inner_unchecked(registered) });
@@ -223,7 +228,7 @@ impl<T: Pmu, K: Kind<T>> Drop for Handle<T, K> {
     }
 }
 
-/// What perf has pointers to.
+/// A registered PMU, as perf sees it: perf has pointers to it.
 ///
 /// # Invariants
 ///
@@ -244,7 +249,7 @@ pub(crate) struct Registered<T: Pmu, K: Kind<T>> {
     name: CString,
     #[pin]
     files: debugfs::Scope<Arc<Shared<T, K>>>,
-    // Dropped last: the parent may be unbound then.
+    // Dropped last: from then on the parent may be unbound.
     user: Option<dma::User>,
 }
 
@@ -281,7 +286,8 @@ impl<T: Pmu, K: Kind<T>> Registered<T, K> {
         };
         let shared = Arc::pin_init(Shared::new(driver, units, filters, itrace), GFP_KERNEL)?;
         let directory = CString::try_from_fmt(fmt!("perf-{name}"))?;
-        // Before the registration becomes a resource of the parent, which are released in reverse.
+        // Before the registration becomes a resource of the parent: devres releases resources in
+        // reverse order.
         let user = parent.map(dma::User::new).transpose()?;
         let files = shared.clone();
 
@@ -333,7 +339,7 @@ impl<T: Pmu, K: Kind<T>> Registered<T, K> {
         }))
     }
 
-    /// The last step: from here on callbacks come.
+    /// Registers the PMU with perf. This is the last step: from here on perf calls the callbacks.
     fn register(&self) -> Result {
         // SAFETY: Not registered yet, so no other code has a reference to it.
         unsafe { (*self.pmu.get()).attr_groups = self.groups.as_raw() };
@@ -370,7 +376,7 @@ impl<T: Pmu, K: Kind<T>> Registered<T, K> {
         Ok(())
     }
 
-    /// Waits for timers and works, for good. No event is left.
+    /// Waits for the timers and works of all CPUs, which do not run again. No event is left.
     fn close(&self) {
         for state in self.shared.cpus.iter() {
             K::close(state);
@@ -381,7 +387,7 @@ impl<T: Pmu, K: Kind<T>> Registered<T, K> {
     ///
     /// # Safety
     ///
-    /// `entry` must be that of a leaked box, for the last time.
+    /// `entry` must be that of a leaked box, which must not be used after this call.
     unsafe extern "C" fn end(entry: *mut bindings::rust_perf_registration) {
         // SAFETY: By the safety requirement.
         let this = unsafe { container_of!(Opaque::cast_from(entry), Self, entry) };
@@ -475,7 +481,8 @@ impl<T: Pmu, K: Kind<T>> Registered<T, K> {
         let next = unsafe { bindings::rust_perf_any_online_but(cpu) };
         // SAFETY: Written at boot only.
         let none = next >= unsafe { bindings::nr_cpu_ids };
-        // The PMU itself may be on its way out: then no event is left, and no CPU goes.
+        // If there is no other CPU, the PMU is being unregistered: no event is left, and no CPU
+        // goes offline.
         if home.load(Relaxed) != cpu || none {
             return;
         }
@@ -483,13 +490,14 @@ impl<T: Pmu, K: Kind<T>> Registered<T, K> {
         home.store(next, Relaxed);
         self.shared.lines.settle(next);
         if let (Ok(from), Ok(to)) = (c_int::try_from(cpu), c_int::try_from(next)) {
-            // SAFETY: Registered, or about to be, without events; a task that may sleep, in a
-            // callback of CPU hotplug, so that neither CPU comes or goes.
+            // SAFETY: The PMU is registered, or has no events: then perf only compares its address.
+            // This is a task that may sleep, in a callback of CPU hotplug, so that neither CPU
+            // comes or goes.
             unsafe { bindings::perf_pmu_migrate_context(self.pmu.get(), from, to) };
         }
     }
 
-    /// Lets the unit of this CPU be started, or not any more.
+    /// Allows the events of this CPU to run, or forbids it and ends an open transaction.
     fn set_online(&self, online: bool) {
         let _irq = interrupt::local_interrupt_disable();
         // SAFETY: Interrupts are off until `_irq` is dropped, after `cpu`.
@@ -530,7 +538,7 @@ impl<T: Pmu, K: Kind<T>> Registered<T, K> {
         unsafe { &*this }
     }
 
-    /// What is mapped for the PMU's parent.
+    /// The memory that is mapped for the PMU's parent device, if it has one.
     pub(crate) fn domain(&self) -> Option<&Arc<dma::Domain>> {
         self.user.as_ref().map(dma::User::domain)
     }
@@ -550,10 +558,10 @@ impl<T: Pmu, K: Kind<T>> PinnedDrop for Registered<T, K> {
         // From here on `Attr::leader()` does not find its events.
         self.shared.set_pmu(core::ptr::null());
         // Events that are still open are stopped, and become REVOKED. This fails only for PMUs with
-        // `event_unmapped()`, which ours never have.
+        // `event_unmapped()`, which no PMU of the framework has.
         //
-        // SAFETY: Registered, by the type invariant; this is a task that may sleep and is in none of
-        // the PMU's callbacks: `Handle` and the registry see to that.
+        // SAFETY: Registered, by the type invariant; this is a task that may sleep and is in none
+        // of the PMU's callbacks: `Handle` and the registry ensure that.
         unsafe { bindings::perf_pmu_unregister(self.pmu.get()) };
         // SAFETY: Added in `register()`.
         unsafe { self.suspend.remove() };

@@ -85,7 +85,7 @@ macro_rules! counters {
     };
 }
 
-/// What has [`Stats`] for each CPU.
+/// An object that has [`Stats`] for each CPU.
 pub(crate) trait Sum: Send + Sync + 'static {
     /// The sum of a counter over all CPUs.
     fn sum(&self, counter: fn(&Stats) -> u64) -> u64;

@@ -2,10 +2,10 @@
 
 //! The system suspends, or makes an image of its memory, and resumes.
 //!
-//! perf takes events off the CPUs that go offline. The boot CPU's stay, and in suspend-to-idle those of
-//! all. So the framework ends the transactions of a PMU before tasks are frozen and devices suspended,
-//! and begins none. When all devices have resumed, it begins them again: a driver writes its unit's
-//! registers at each start.
+//! perf takes events off the CPUs that go offline. The events of the boot CPU stay, and with
+//! suspend-to-idle those of all CPUs. So the framework ends the transactions of a PMU before tasks
+//! are frozen and devices suspended, and begins none. When all devices have resumed, it begins them
+//! again: a driver writes its unit's registers at each start.
 //!
 //! C counterpart: none; a bus driver's `struct dev_pm_ops`, which drivers in Rust don't have.
 //!
@@ -26,7 +26,7 @@ use kernel::{
 /// `node` must be the node that has the function.
 pub(crate) type Callback = unsafe fn(node: NonNull<Node>);
 
-/// A PMU's entry in the list of those that learn of a suspend.
+/// A PMU's entry in the list of power management notifiers.
 ///
 /// Pinned: the list links its entries.
 pub(crate) struct Node {
@@ -57,16 +57,16 @@ impl Node {
     ///
     /// # Safety
     ///
-    /// It must not have been added. `self` must stay where it is, and be [removed](Self::remove) before
-    /// it goes.
+    /// It must not have been added. `self` must stay where it is, and be [removed](Self::remove)
+    /// before it is freed.
     pub(crate) unsafe fn add(&self) {
-        // SAFETY: Initialised by `new()`, and not in a list; it stays where it is until it is removed,
-        // by the safety requirement. It is not refused: the list has no other of this address, and
-        // priorities need not differ.
+        // SAFETY: Initialised by `new()`, and not in a list; it stays where it is until it is
+        // removed, by the safety requirement. The registration does not fail: the list has no other
+        // node of this address, and priorities need not differ.
         unsafe { bindings::rust_perf_pm_add(self.block.get()) };
     }
 
-    /// Waits for the functions, and calls them no more.
+    /// Waits for running functions to finish. After that, they are not called any more.
     ///
     /// # Safety
     ///

@@ -16,8 +16,8 @@ use kernel::{
 ///
 /// C counterpart: `struct perf_pmu_events_attr`.
 ///
-/// Made in a `static` of the driver, as [`format!`](crate::format!) does: perf and lockdep keep
-/// its address.
+/// To be made in a `static` of the driver, as [`format!`](crate::format!) does: perf and lockdep
+/// keep its address.
 #[repr(transparent)]
 pub struct Attribute(bindings::perf_pmu_events_attr);
 
@@ -25,7 +25,7 @@ pub struct Attribute(bindings::perf_pmu_events_attr);
 unsafe impl Sync for Attribute {}
 
 impl Attribute {
-    /// The file `name` that reads `text`, with a newline put behind it.
+    /// The file `name` that contains `text` and a newline.
     pub const fn new(name: &'static CStr, text: &'static CStr) -> Self {
         let mut attr: bindings::perf_pmu_events_attr = pin_init::zeroed();
 
@@ -68,7 +68,7 @@ impl Attribute {
 ///
 /// # Invariants
 ///
-/// The pointers in `raw` are to `_name` and `_text`.
+/// The pointers in `raw` are to the strings in `name` and `_text`.
 pub(crate) struct OwnedAttribute {
     raw: KBox<bindings::perf_pmu_events_attr>,
     name: CString,
@@ -81,7 +81,7 @@ unsafe impl Send for OwnedAttribute {}
 unsafe impl Sync for OwnedAttribute {}
 
 impl OwnedAttribute {
-    /// The file `name` that reads `text`, with a newline put behind it.
+    /// The file `name` that contains `text` and a newline.
     pub(crate) fn new(name: &CStr, text: fmt::Arguments<'_>) -> Result<Self> {
         let name = CString::try_from_fmt(fmt!("{name}"))?;
         let text = CString::try_from_fmt(text)?;
@@ -155,7 +155,7 @@ struct Group {
     _more: KVec<OwnedAttribute>,
 }
 
-/// The directories of a PMU, as `pmu.attr_groups` wants them.
+/// The directories of a PMU, in the form of `pmu->attr_groups`.
 ///
 /// # Invariants
 ///
@@ -166,14 +166,15 @@ pub(crate) struct Groups {
     _groups: KVec<Group>,
 }
 
-// SAFETY: Only read once made, and what the pointers lead to is owned or `'static`.
+// SAFETY: It is only read once it is made. The pointers are to memory that it owns or that is
+// `'static`.
 unsafe impl Send for Groups {}
 // SAFETY: A shared reference gives read access only, and nothing writes to it once it is made.
 unsafe impl Sync for Groups {}
 
 impl Groups {
-    /// Makes the directories named, with their files; the name "" is for files beside them.
-    /// Directories without files are left out.
+    /// Makes a directory for each name, with its files. The name "" stands for the PMU's own
+    /// directory. Directories without files are left out.
     pub(crate) fn new<const N: usize>(
         dirs: [(&'static CStr, &'static [Attribute], KVec<OwnedAttribute>); N],
     ) -> Result<Self> {

@@ -3,11 +3,11 @@
 //! A bench on which a driver is tested, without perf.
 //!
 //! It exists in builds with `CONFIG_RUST_PERF_TESTING` (`make CONFIG_RUST_PERF_TESTING=y modules`,
-//! on a kernel with `CONFIG_KUNIT=y`), and so does what uses it.
+//! on a kernel with `CONFIG_KUNIT=y`), and so must the code that uses it.
 //!
-//! A [`Bench`] is one event of a driver, an AUX area and a CPU. perf is a model, but the driver runs
-//! as it does under perf: through the same state of a CPU, on the event's CPU, with interrupts off.
-//! The test decides what perf, user space and time do.
+//! A [`Bench`] is one event of a driver, an AUX area and a CPU. perf is a model, but the driver
+//! runs as it does under perf: through the same per-CPU state, on the event's CPU, with interrupts
+//! off. The test decides what perf, user space and time do.
 //!
 //! ```
 //! # use kernel::{prelude::*, time::Delta};
@@ -66,9 +66,9 @@
 //! # Ok::<(), Error>(())
 //! ```
 //!
-//! A driver under test must not assert in its callbacks: a failed assertion ends the test's
-//! thread, on the spot and without unwinding, but there interrupts are off. For the same reason
-//! a test that fails keeps what it holds, such as a reference to the module for each mapped ring.
+//! A driver under test must not assert in its callbacks: a failed assertion ends the test's thread
+//! at once, without unwinding, and callbacks run with interrupts off. For the same reason a test
+//! that fails keeps what it holds, such as a reference to the module for each mapped ring.
 
 mod bench;
 mod model;

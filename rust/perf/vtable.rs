@@ -2,7 +2,7 @@
 
 //! The callbacks of `struct pmu` that all kinds of PMU have.
 //!
-//! Each is a thin shim: it turns what perf passes into types, and an error into an errno.
+//! Each is a thin shim: it converts perf's arguments to types, and an error to an errno.
 
 use crate::{
     bindings,
@@ -64,12 +64,12 @@ pub(crate) fn root_files<T: Pmu, K: Kind<T>>(cpumask: bool) -> &'static [sysfs::
     }
 }
 
-/// Runs `f`, which calls a driver from which it may sleep: a registration that the driver drops there
-/// is unregistered later.
+/// Runs `f`, which calls the driver in a task that may sleep. A registration that the driver drops
+/// meanwhile is unregistered later.
 pub(crate) fn in_callback<R>(f: impl FnOnce() -> R) -> R {
     let mut callback = MaybeUninit::<bindings::rust_perf_callback>::uninit();
 
-    // SAFETY: Valid for writes, and stays until it has left.
+    // SAFETY: Valid for writes, and stays until `rust_perf_leave_callback()`.
     unsafe { bindings::rust_perf_enter_callback(callback.as_mut_ptr()) };
     let result = f();
     // SAFETY: Entered above, by this task.
@@ -99,7 +99,7 @@ unsafe extern "C" fn event_init<T: Pmu, K: Kind<T>>(event: *mut bindings::perf_e
         unsafe { place(event, &shared.units)? };
         // SAFETY: In `event_init()`.
         let attr = unsafe { Attr::<T::Config>::new(event)? };
-        // With what drops the driver's data on failure.
+        // This includes the drop of the driver's data on failure.
         let state = in_callback(|| {
             let data = shared.driver.event_init(&attr)?;
             let state = State::<T>::new(attr.into_config(), shared.filters, data)?;
@@ -117,7 +117,7 @@ unsafe extern "C" fn event_init<T: Pmu, K: Kind<T>>(event: *mut bindings::perf_e
     })
 }
 
-/// Puts the event where there is a unit, or refuses it.
+/// Checks that the event's CPU has a unit. If all CPUs share one, moves the event to its CPU.
 ///
 /// # Safety
 ///
@@ -138,7 +138,8 @@ unsafe fn place(event: NonNull<bindings::perf_event>, units: &Units) -> Result {
         Units::System(home) => {
             let home = home.load(Relaxed);
 
-            // SAFETY: Live by the safety requirement; perf looks at it only after `event_init()`.
+            // SAFETY: Live by the safety requirement; perf reads the field only after
+            // `event_init()`.
             unsafe { (*event.as_ptr()).cpu = home.try_into()? };
             Ok(())
         }
@@ -147,7 +148,7 @@ unsafe fn place(event: NonNull<bindings::perf_event>, units: &Units) -> Result {
 
 /// # Safety
 ///
-/// `event` must be an event whose [`event_init`] has succeeded, for the last time.
+/// `event` must be an event whose [`event_init`] has succeeded, and this must be its last callback.
 unsafe extern "C" fn destroy<T: Pmu>(event: *mut bindings::perf_event) {
     // SAFETY: By the safety requirement.
     let private = unsafe { ptr::replace(&raw mut (*event).pmu_private, ptr::null_mut()) };
@@ -187,7 +188,7 @@ unsafe extern "C" fn addr_filters_validate<T: Pmu, const N: usize>(
 ) -> c_int {
     from_result(|| {
         let filters = NonNull::new(filters).ok_or(EINVAL)?;
-        // SAFETY: What perf passes.
+        // SAFETY: A list of filters that perf passes, by the safety requirement.
         let filters = unsafe { filter::of_list(filters, N)? };
 
         in_callback(|| T::filters_validate(&filters)).map(|()| 0)
@@ -201,11 +202,11 @@ unsafe extern "C" fn addr_filters_sync<T: Pmu>(event: *mut bindings::perf_event)
     let Some(event) = NonNull::new(event) else {
         return;
     };
-    // SAFETY: An event of ours. A child has its parent's list, and ranges of its own.
+    // SAFETY: An event of this PMU. A child has its parent's list, and ranges of its own.
     let list = unsafe { bindings::rust_perf_addr_filters(event.as_ptr()) };
-    // SAFETY: An event of ours, live.
+    // SAFETY: A live event of this PMU.
     let ranges = unsafe { (*event.as_ptr()).addr_filter_ranges };
-    // SAFETY: An event of ours, live; `event_init()` has set it.
+    // SAFETY: A live event of this PMU; `event_init()` has set the field.
     let state = unsafe { (*event.as_ptr()).pmu_private }.cast::<State<T>>();
     // SAFETY: Freed by `destroy()`, which comes after.
     let state = unsafe { &*state };
@@ -213,7 +214,7 @@ unsafe extern "C" fn addr_filters_sync<T: Pmu>(event: *mut bindings::perf_event)
     if let Some(list) = NonNull::new(list) {
         // SAFETY:
         // - The event's list, which perf has locked, and the array that perf keeps for it.
-        // - perf calls this for `Inner::try_begin()` alone: no transaction of the event is open, and
+        // - Only `Inner::try_begin()` has perf call this: no transaction of the event is open, and
         //   interrupts are off on its CPU.
         unsafe { state.filters.sync(list, ranges) };
     }
@@ -221,7 +222,7 @@ unsafe extern "C" fn addr_filters_sync<T: Pmu>(event: *mut bindings::perf_event)
 
 /// # Safety
 ///
-/// Called by perf with the leader of the group that an event of ours is to join.
+/// Called by perf with the leader of the group that an event of this PMU is to join.
 unsafe extern "C" fn aux_output_match<T: Pmu>(leader: *mut bindings::perf_event) -> c_int {
     // perf asks the event's own PMU about the leader, but passes the leader only.
     //
@@ -239,19 +240,20 @@ unsafe extern "C" fn cpumask_show<T: Pmu, K: Kind<T>>(
     _attribute: *mut bindings::device_attribute,
     page: *mut c_char,
 ) -> isize {
-    // SAFETY: perf sets it to the PMU.
+    // SAFETY: perf sets the device's data to the PMU.
     let pmu = unsafe { bindings::dev_get_drvdata(device) }.cast::<bindings::pmu>();
-    // SAFETY: The PMU of a `Registered<T, K>`, by the safety requirement; the device goes before it.
+    // SAFETY: The PMU of a `Registered<T, K>`, by the safety requirement; the device is removed
+    // before the PMU.
     let registered = unsafe { Registered::<T, K>::of_pmu(pmu) };
 
     match &registered.shared.units {
         Units::EachCpu => 0,
         Units::Cpus(mask) => {
-            // SAFETY: A page of sysfs's, and a mask that stays.
+            // SAFETY: A page from sysfs, and a mask that stays.
             unsafe { bindings::rust_perf_cpumask_emit(page, mask.as_raw()) }
         }
         Units::System(home) => {
-            // SAFETY: A page of sysfs's.
+            // SAFETY: A page from sysfs.
             unsafe { bindings::rust_perf_cpu_emit(page, home.load(Relaxed)) }
         }
     }

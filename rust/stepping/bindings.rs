@@ -2,7 +2,7 @@
 
 //! Raw bindings: those of the kernel crate, and this crate's own helpers.
 
-// Generated code is not ours to lint; the list is that of `rust/bindings/lib.rs`.
+// Generated code is not linted. The list is the one in `rust/bindings/lib.rs`.
 #[allow(
     clippy::all,
     clippy::as_underscore,

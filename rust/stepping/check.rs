@@ -28,7 +28,7 @@ use interpreter::{
     ARITHMETIC, //
 };
 
-/// Borders of each width, counts, and floating-point numbers.
+/// Values at the borders of each width, counts, and floating-point numbers.
 const VALUES: [u64; 7] = [
     0,
     1,
@@ -39,7 +39,7 @@ const VALUES: [u64; 7] = [
     u64::MAX,
 ];
 
-/// Calls `each` with the table of values.
+/// Calls `each` with each state that the table of values gives.
 fn states(mut each: impl FnMut(State)) {
     for a in VALUES {
         for b in VALUES {
@@ -54,23 +54,23 @@ fn states(mut each: impl FnMut(State)) {
     }
 }
 
-/// Where the interpreter finds the instruction.
+/// The address of the instruction for the interpreter.
 const ADDRESS: u64 = 0x1000;
 
-/// Words that hold an instruction.
+/// The number of words that hold an instruction.
 const TEXT: usize = 2;
 
-/// No instruction of 64-bit code.
+/// A byte that is no instruction in 64-bit code.
 const INVALID: u8 = 0x06;
 
-/// The instruction's text and registers, and no memory.
+/// A machine with the instruction's text and registers, and without memory.
 struct Registered<'a, P> {
     text: [u64; TEXT],
     vectors: [[u64; 2]; 2],
     processor: &'a P,
 }
 
-/// The processor that the interpreter asks.
+/// The processor that computes instructions for the interpreter.
 ///
 /// # Safety
 ///
@@ -78,13 +78,13 @@ struct Registered<'a, P> {
 /// - While [`with_vectors()`](Self::with_vectors) calls its argument, the vector registers must be the caller's, with
 ///   all floating-point exceptions masked.
 pub(crate) unsafe trait Processor {
-    /// Whether it knows the instruction.
+    /// Whether the processor has the instruction.
     fn knows(&self, native: Native) -> bool;
 
     /// Calls `f` while the vector registers can be used. `f` does not sleep.
     fn with_vectors(&self, f: impl FnOnce() -> Outcome) -> Outcome;
 
-    /// What it makes of `a`, `b` and `c`; see [`processor::compute()`].
+    /// The processor's result for `a`, `b` and `c`; see [`processor::compute()`].
     ///
     /// # Safety
     ///
@@ -97,12 +97,13 @@ pub(crate) unsafe trait Processor {
         [a, b, c]: [u64; 3],
         flags: u64,
     ) -> Option<Values> {
-        // SAFETY: The caller grants both.
+        // SAFETY: By the safety requirements a quotient fits, and the processor knows the
+        // instruction.
         unsafe { processor::compute(native, width, a, b, c, flags) }
     }
 }
 
-// By default every form is trusted: whether that is right is not known yet.
+// The default methods trust every form. Only the comparison can tell which forms differ.
 impl<P: Processor> Machine for Registered<'_, P> {
     fn load(&mut self, _address: u64, _width: Width) -> Option<u64> {
         None
@@ -129,7 +130,7 @@ impl<P: Processor> Machine for Registered<'_, P> {
         }
     }
 
-    // No block is kept.
+    // No block is kept from one run to the next, so no text is compared.
     fn has_text(&mut self, _address: u64, _words: &[u64], _masks: [u64; 2]) -> bool {
         false
     }
@@ -176,7 +177,7 @@ impl<P: Processor> Machine for Registered<'_, P> {
     }
 }
 
-/// The words of an instruction, and no other behind it.
+/// The words of an instruction, filled up with bytes that are no instruction.
 fn words(text: &[u8]) -> [u64; TEXT] {
     let mut rest = text.iter();
 
@@ -188,7 +189,8 @@ fn words(text: &[u8]) -> [u64; TEXT] {
 }
 
 impl State {
-    /// What the interpreter makes of an instruction; [`None`] if it leaves it to the processor.
+    /// The state after the interpreter has executed an instruction; [`None`] if it leaves the
+    /// instruction to the processor.
     fn interpreted(&self, text: [u64; TEXT], processor: &impl Processor) -> Option<Self> {
         let mut machine = Registered {
             text,
@@ -215,18 +217,19 @@ impl State {
     }
 }
 
-/// What came out of a case.
+/// The result of a case.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Outcome {
-    /// The interpreter does as the processor does.
+    /// The interpreter and the processor agree.
     Agrees,
-    /// It does not.
+    /// The interpreter and the processor differ for this form.
     Differs(Form),
-    /// The interpreter leaves the instruction to the processor whatever its operands are.
+    /// The interpreter leaves the instruction to the processor, with any operands.
     Left,
 }
 
-/// Compares what the instruction of a case does. Flags in `ignored` may differ.
+/// Compares the interpreter with the processor for the instruction of a case. Flags in `ignored`
+/// may differ.
 fn outcome(case: &Case, processor: &impl Processor, ignored: u64) -> Outcome {
     let text = (case.text)();
     let words = words(text);
@@ -238,9 +241,9 @@ fn outcome(case: &Case, processor: &impl Processor, ignored: u64) -> Outcome {
         };
         let mut executed = before;
 
-        // SAFETY: The interpreter has taken the instruction, so the processor knows it, and a quotient fits. One
-        // of `VECTORS` is executed in `with_vectors()`: by the trait's contract the vector registers are the
-        // caller's.
+        // SAFETY: The interpreter has executed the instruction, so the processor knows it, and a
+        // quotient fits. One of `VECTORS` is executed in `with_vectors()`: by the trait's contract
+        // the vector registers are the caller's.
         unsafe { (case.execute)(&mut executed) };
         let defined = |state: State| State {
             flags: state.flags & !ignored,
@@ -256,7 +259,7 @@ fn outcome(case: &Case, processor: &impl Processor, ignored: u64) -> Outcome {
     outcome
 }
 
-/// Compares each instruction, and passes its name and what came out to `each`.
+/// Compares each instruction, and passes its name and the result to `each`.
 pub(crate) fn all(processor: &impl Processor, mut each: impl FnMut(&'static str, Outcome)) {
     for case in GENERAL.iter().copied().flatten() {
         each(case.name, outcome(case, processor, 0));
@@ -277,11 +280,11 @@ pub(crate) mod tests {
     };
     use interpreter::OVERFLOW;
 
-    /// The processor that runs this, but for an instruction whose flags it has otherwise.
+    /// The processor that runs the test, but with an inverted overflow flag for one instruction.
     pub(crate) struct But(pub(crate) Option<Native>);
 
-    // SAFETY: The processor is asked what it knows. A test has the vector registers, which are as before
-    // afterwards, with all exceptions masked.
+    // SAFETY: `knows()` asks the processor. The vector registers are the test's. They have the same
+    // values afterwards, and all exceptions are masked.
     unsafe impl Processor for But {
         fn knows(&self, native: Native) -> bool {
             crate::knows(native)
@@ -298,7 +301,7 @@ pub(crate) mod tests {
             [a, b, c]: [u64; 3],
             flags: u64,
         ) -> Option<Values> {
-            // SAFETY: The caller grants what it needs.
+            // SAFETY: This function has the same safety requirements.
             let mut values = unsafe { processor::compute(native, width, a, b, c, flags) }?;
 
             if self.0 == Some(native) {
@@ -308,7 +311,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// The forms that are stepped on the processor that runs this.
+    /// The forms that are left to the processor that runs the test.
     pub(crate) fn distrusted() -> Vec<Form> {
         let mut forms = Vec::new();
 
@@ -354,7 +357,8 @@ pub(crate) mod tests {
         is_undefined.map(|(_, flag)| flag).sum()
     }
 
-    /// Where a processor has undefined flags otherwise, such as one that is newer than this, a form is stepped.
+    /// Each form agrees in the defined results. A form may differ in undefined flags, such as on a
+    /// newer processor. Then it is stepped.
     #[test]
     fn each_form_is_as_the_processor_has_it() {
         let but = But(None);

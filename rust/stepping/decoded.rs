@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Code that was decoded, and the pages that it is in, kept from one trap to the next.
+//! Decoded code, and the pages that hold it, kept from one trap to the next.
 
 use crate::bindings;
 use interpreter::Block;
@@ -9,22 +9,24 @@ use kernel::{
     prelude::*, //
 };
 
-/// Pages that are remembered: code goes back and forth between a few.
+/// The number of pages that are remembered. Code mostly alternates between a few pages.
 const PAGES: usize = 32;
 
-/// Code that was decoded, of whatever tasks have executed last: see [`Current::interpret`](crate::Current::interpret).
+/// Decoded code of the tasks that were interpreted last: see
+/// [`Current::interpret`](crate::Current::interpret).
 pub struct Decoded {
     pub(crate) blocks: KVVec<Block>,
-    /// Allocated by itself, as a client constructs a `Decoded` on its stack.
+    /// Allocated separately, because a client constructs a `Decoded` on its stack.
     pub(crate) pages: KBox<Pages>,
 }
 
 impl Decoded {
-    /// None, with room for so many blocks of up to 16 instructions. So many are used as are a power of 2.
+    /// Creates space for `blocks` blocks of up to 16 instructions. The number of blocks in use is
+    /// the largest power of 2 that is not above `blocks`.
     ///
     /// # Errors
     ///
-    /// `ENOMEM`, without a report in the log.
+    /// `ENOMEM`. A failure to allocate the blocks is not reported in the kernel's log.
     pub fn new(blocks: usize) -> Result<Self> {
         Ok(Self {
             blocks: KVVec::from_elem(Block::EMPTY, blocks, GFP_KERNEL | __GFP_NOWARN)?,
@@ -32,7 +34,7 @@ impl Decoded {
         })
     }
 
-    /// Before code of the current task is executed, with interrupts off.
+    /// Prepares for code of the current task. Interrupts must be off.
     pub(crate) fn begin(&mut self) {
         if self.pages.renew() {
             self.blocks.iter_mut().for_each(Block::forget_reported);
@@ -44,7 +46,7 @@ impl Decoded {
 #[derive(Clone, Copy)]
 struct Page {
     number: u64,
-    /// Whether it cannot be written, by this mapping or another.
+    /// Whether the page cannot be written, through any mapping.
     is_settled: bool,
 }
 
@@ -58,22 +60,23 @@ impl Page {
 
 /// Pages from which tasks of an address space can execute code. Used only with interrupts off.
 ///
-/// A CPU that changes a page table counts that in the address space. Before it frees the page it waits for each CPU that
-/// uses the address space, until that CPU has interrupts on. So a page that was found when the count was as it is now
-/// is there as long as this CPU has interrupts off.
+/// A CPU that changes a page table increments the generation of the address space. Before it frees
+/// the page, it waits for each CPU that uses the address space, until that CPU has interrupts on.
+/// So a page that was found at the current generation stays mapped while this CPU has interrupts
+/// off.
 ///
-/// A page that is settled cannot be written as long as it is there.
+/// During that time, a settled page cannot be written.
 pub(crate) struct Pages {
     space: u64,
     generation: u64,
-    /// How often this was renewed.
+    /// The number of calls of [`renew()`](Self::renew).
     passes: u64,
-    /// Each at the place that its lowest bits give.
+    /// Each page is at the index that the lowest bits of its number give.
     pages: [Page; PAGES],
 }
 
 impl Pages {
-    /// None.
+    /// No pages.
     pub(crate) const EMPTY: Self = Self {
         space: 0,
         generation: 0,
@@ -81,8 +84,9 @@ impl Pages {
         pages: [Page::NONE; PAGES],
     };
 
-    /// Forgets what may have changed, or is of another address space than the current task's; whether that is another
-    /// than before. Interrupts are off, and stay so as long as the pages are used.
+    /// Forgets pages that may have changed, or that belong to another address space than the
+    /// current task's. Returns whether the address space is another one than before. Interrupts
+    /// must be off, and stay off while the pages are used.
     pub(crate) fn renew(&mut self) -> bool {
         // SAFETY: The address space is the current task's, which keeps it.
         let space = unsafe { bindings::rust_stepping_space() };
@@ -99,20 +103,21 @@ impl Pages {
         is_other
     }
 
-    /// A number that the time since [`renew()`](Self::renew) has, and none before.
+    /// The number of the current pass. Each [`renew()`](Self::renew) begins a new pass.
     #[inline]
     pub(crate) fn pass(&self) -> u64 {
         self.passes
     }
 
-    /// The place of a page.
+    /// The entry for a page.
     #[inline]
     fn at(&self, page: u64) -> &Page {
         // CAST: Less than the number of places.
         self.pages.get(page as usize % PAGES).unwrap_or(&Page::NONE)
     }
 
-    /// Whether the current task may execute code from one byte to another, which are not a page apart.
+    /// Whether the current task may execute code from `first` to `last`. They are less than a page
+    /// apart.
     #[inline]
     pub(crate) fn can_execute(&mut self, first: u64, last: u64) -> bool {
         let (first, last) = (first >> PAGE_SHIFT, last >> PAGE_SHIFT);
@@ -121,8 +126,8 @@ impl Pages {
         has(first) && (last == first || has(last))
     }
 
-    /// Whether the current task may execute code from one byte to another, which cannot have changed since
-    /// [`renew()`](Self::renew).
+    /// Whether the current task may execute code from `first` to `last`, and this code cannot have
+    /// changed since [`renew()`](Self::renew).
     #[inline]
     pub(crate) fn is_settled(&self, first: u64, last: u64) -> bool {
         let number = first >> PAGE_SHIFT;
@@ -136,7 +141,7 @@ impl Pages {
         let (mut stays, mut is_settled) = (false, false);
         // CAST: An address has 64 bits.
         let address = (number << PAGE_SHIFT) as c_ulong;
-        // SAFETY: Interrupts are off where this type is used; both may be written.
+        // SAFETY: Interrupts are off, as this type requires. Both pointers are valid for writes.
         let can =
             unsafe { bindings::rust_stepping_can_execute(address, &mut stays, &mut is_settled) };
 

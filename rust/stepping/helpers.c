@@ -38,7 +38,7 @@
 
 /* --- registers ----------------------------------------------------------- */
 
-/* NULL for a task that does not return to user mode. */
+/* The user registers of a task; NULL if it does not return to user mode. */
 struct pt_regs *rust_stepping_user_regs(struct task_struct *task)
 {
 	if (task->flags & (PF_KTHREAD | PF_USER_WORKER | PF_EXITING))
@@ -46,13 +46,13 @@ struct pt_regs *rust_stepping_user_regs(struct task_struct *task)
 	return task_pt_regs(task);
 }
 
-/* Only to be compared: the task may be gone from user mode for good. */
+/* Only for comparison: the task may never return to user mode. */
 struct pt_regs *rust_stepping_frame(struct task_struct *task)
 {
 	return task_pt_regs(task);
 }
 
-/* The last task switch of a CPU, which may be under way. */
+/* The last task switch of a CPU. It may be in progress. */
 struct task_switch {
 	struct task_struct *prev;
 	struct task_struct *next;
@@ -60,7 +60,7 @@ struct task_switch {
 
 static DEFINE_PER_CPU(struct task_switch, task_switch);
 
-/* In trace_sched_switch(), with the run queue locked. */
+/* Called in trace_sched_switch(), with the run queue locked. */
 void rust_stepping_note_switch(struct task_struct *prev,
 			       struct task_struct *next)
 {
@@ -74,8 +74,8 @@ static void forget_switch(void *unused)
 }
 
 /*
- * What was noted when switches were last followed is stale. With the
- * interrupt, no switch is under way.
+ * Clears the notes, which are stale since switches were followed last. A CPU
+ * that takes the interrupt has no switch in progress.
  */
 static void forget_switches(void)
 {
@@ -83,7 +83,7 @@ static void forget_switches(void)
 
 	cpus_read_lock();
 	on_each_cpu(forget_switch, NULL, 1);
-	/* A CPU that is offline comes back with the note that it left with. */
+	/* An offline CPU would come back online with its old note. */
 	for_each_possible_cpu(cpu)
 		if (!cpu_online(cpu))
 			*per_cpu_ptr(&task_switch, cpu) =
@@ -97,9 +97,9 @@ struct pt_regs *rust_stepping_running_user_regs(void)
 }
 
 /*
- * Of the task to which this CPU goes back, with interrupts off, while switches
- * are noted. As long as the previous task is still current, that is the next
- * one: it has not run yet, and is not freed before it has.
+ * The user registers of the task to which this CPU returns. Interrupts are
+ * off, and switches are noted. While the previous task is still current, this
+ * is the next task: it has not run yet, and it is not freed before it runs.
  */
 struct pt_regs *rust_stepping_current_user_regs(void)
 {
@@ -110,7 +110,7 @@ struct pt_regs *rust_stepping_current_user_regs(void)
 	return rust_stepping_user_regs(task);
 }
 
-/* 64, 32, or 0 for a code segment of the program's own. */
+/* 64, 32, or 0 in a code segment that the program has defined. */
 unsigned int rust_stepping_user_bits(struct pt_regs *regs)
 {
 	if (user_64bit_mode(regs))
@@ -118,7 +118,7 @@ unsigned int rust_stepping_user_bits(struct pt_regs *regs)
 	return regs->cs == __USER32_CS ? 32 : 0;
 }
 
-/* Whether the trap flag of the task with this frame is the debugger's. */
+/* Whether a debugger has set the trap flag of the task with this frame. */
 bool rust_stepping_is_forced(struct pt_regs *regs)
 {
 	struct task_struct *task = current;
@@ -133,9 +133,10 @@ bool rust_stepping_is_forced(struct pt_regs *regs)
 /* --- memory -------------------------------------------------------------- */
 
 /*
- * Reads the current task's memory without a page fault; 0, or how much could
- * not be read. Protection keys restrict data accesses of the task's, not
- * execution: text in memory that can only be executed is read without them.
+ * Reads the current task's memory without a page fault. Returns 0, or @len on
+ * failure. Protection keys restrict data accesses of the task, but not
+ * execution. So the second attempt, for text that can only be executed,
+ * disables them.
  */
 unsigned long rust_stepping_read(void *to, unsigned long from,
 				 unsigned long len)
@@ -150,7 +151,7 @@ unsigned long rust_stepping_read(void *to, unsigned long from,
 	if (!cpu_feature_enabled(X86_FEATURE_OSPKE))
 		return len;
 
-	/* The register is the task's: no switch may save another value. */
+	/* The register belongs to the task: no switch may save another value. */
 	local_irq_save(flags);
 	pkru = read_pkru();
 	write_pkru(0);
@@ -161,8 +162,8 @@ unsigned long rust_stepping_read(void *to, unsigned long from,
 }
 
 /*
- * Reads what the current task's memory had when it was mapped from its file;
- * how much was read. May sleep.
+ * Reads the file that is mapped at @from, so later changes of the memory are
+ * not seen. Returns the number of bytes that were read. May sleep.
  */
 unsigned long rust_stepping_read_file(void *to, unsigned long from,
 				      unsigned long len)
@@ -193,7 +194,7 @@ unsigned long rust_stepping_read_file(void *to, unsigned long from,
 
 /* --- probes of user code ------------------------------------------------- */
 
-/* Whether a breakpoint in the current task can be a uprobe's. */
+/* Whether a breakpoint in the current task can belong to a uprobe. */
 bool rust_stepping_has_probes(void)
 {
 #ifdef CONFIG_UPROBES
@@ -205,7 +206,7 @@ bool rust_stepping_has_probes(void)
 #endif
 }
 
-/* Whether the current task has executed one. */
+/* Whether the current task has hit a uprobe before. */
 bool rust_stepping_has_probe_state(void)
 {
 #ifdef CONFIG_UPROBES
@@ -216,8 +217,8 @@ bool rust_stepping_has_probe_state(void)
 }
 
 /*
- * The address of the instruction in whose place the current task executes a
- * copy elsewhere, or 0.
+ * The address of the probed instruction of which the current task executes a
+ * copy elsewhere; 0 if it executes none.
  */
 unsigned long rust_stepping_probe_address(void)
 {
@@ -237,7 +238,7 @@ bool rust_stepping_in_nmi(void)
 	return in_nmi();
 }
 
-/* As far as the kernel counts: without CONFIG_PREEMPT_COUNT locks are unseen. */
+/* Without CONFIG_PREEMPT_COUNT, held spinlocks are not detected. */
 bool rust_stepping_may_sleep(void)
 {
 	return !irqs_disabled() && !in_atomic() && !softirq_count() && !rcu_preempt_depth();
@@ -248,7 +249,7 @@ void rust_stepping_synchronize_rcu_tasks(void)
 	synchronize_rcu_tasks();
 }
 
-/* Nothing happens, or the task stops and goes on. */
+/* Whether the signal has no effect, or only stops the task until it is continued. */
 bool rust_stepping_signal_passes(int sig, struct k_sigaction *ka)
 {
 	return ka->sa.sa_handler == SIG_IGN ||
@@ -283,7 +284,7 @@ static int die_notify(struct notifier_block *block, unsigned long event,
 		if (!(*dr6 & DR_STEP) || !rust_stepping_single_step())
 			return NOTIFY_DONE;
 
-		/* What else is in the trap is for others. */
+		/* Other causes of the trap are left to other notifiers. */
 		*dr6 &= ~DR_STEP;
 		current->thread.virtual_dr6 &= ~DR_STEP;
 		if (*dr6 || current->thread.virtual_dr6 & DR_TRAP_BITS)
@@ -298,7 +299,7 @@ static int die_notify(struct notifier_block *block, unsigned long event,
 	}
 }
 
-/* Before that of uprobes, which stops the chain. */
+/* Called before the notifier of uprobes, which stops the chain. */
 static struct notifier_block die_block = {
 	.notifier_call = die_notify,
 	.priority = INT_MAX,
@@ -309,7 +310,7 @@ static struct notifier_block die_block = {
 struct hook {
 	const char *name;
 	void *probe;
-	/* Some kernels are built without it. */
+	/* Whether some kernels are built without it. */
 	bool optional;
 	struct tracepoint *found;
 	bool hooked;
@@ -324,20 +325,20 @@ struct hook {
 #define rust_stepping_rseq_ip_fixup rust_stepping_rseq_abort
 #define rust_stepping_emulate_vsyscall rust_stepping_vsyscall
 
-/* Tasks are followed by these. */
+/* Hooked while tasks are followed. */
 static struct hook hooks[] = {
 	HOOK(sys_enter, false),
 	HOOK(sys_exit, false),
 	HOOK(sched_switch, false),
 	HOOK(rseq_ip_fixup, true),
 	/*
-	 * Not compared: arch/x86/entry/vsyscall/vsyscall_trace.h, which has its
-	 * prototype, is not installed.
+	 * check_types() does not cover this one: its prototype is in
+	 * arch/x86/entry/vsyscall/vsyscall_trace.h, which is not installed.
 	 */
 	HOOK(emulate_vsyscall, true),
 };
 
-/* A signal may be on its way when the first task is followed. */
+/* Always hooked: a signal may be in delivery when the first task is followed. */
 static struct hook always[] = {
 	HOOK(signal_deliver, false),
 };
@@ -367,7 +368,10 @@ static void match(struct tracepoint *tp, void *data)
 			search->hooks[i].found = tp;
 }
 
-/* The kernel's own tracepoints stay, but most are not exported by symbol. */
+/*
+ * The kernel's own tracepoints are never freed. Most are not exported, so they
+ * are found by name.
+ */
 static int find(struct hook *hooks, size_t nr)
 {
 	struct search search = { hooks, nr };
@@ -383,7 +387,7 @@ static int find(struct hook *hooks, size_t nr)
 	return 0;
 }
 
-/* Afterwards no probe runs. */
+/* When this returns, no probe runs any more. */
 static void unhook(struct hook *hooks, size_t nr)
 {
 	size_t i;
@@ -416,7 +420,7 @@ static int hook(struct hook *hooks, size_t nr)
 	return 0;
 }
 
-/* Follows signals and breakpoints. */
+/* Hooks signals and breakpoints. */
 int rust_stepping_hook_always(void)
 {
 	int err = find(hooks, ARRAY_SIZE(hooks)) ?:
@@ -437,7 +441,7 @@ void rust_stepping_unhook_always(void)
 	unhook(always, ARRAY_SIZE(always));
 }
 
-/* Follows system calls and switches of tasks, too. */
+/* Hooks system calls and task switches. */
 int rust_stepping_hook(void)
 {
 	int err = hook(hooks, ARRAY_SIZE(hooks));
@@ -452,14 +456,14 @@ void rust_stepping_unhook(void)
 	unhook(hooks, ARRAY_SIZE(hooks));
 }
 
-/* --- the last one is gone ------------------------------------------------ */
+/* --- after the last guard ------------------------------------------------ */
 
 static void idle(struct work_struct *work);
 static DECLARE_DELAYED_WORK(idle_work, idle);
 
 static void idle(struct work_struct *work)
 {
-	/* A task is yet to come by the hooks. */
+	/* A pending clear of a trap flag still needs the hooks. */
 	if (rust_stepping_idle())
 		schedule_delayed_work(&idle_work, 1);
 }
@@ -471,13 +475,13 @@ static void queue_idle(struct irq_work *work)
 
 static struct irq_work idle_irq_work = IRQ_WORK_INIT(queue_idle);
 
-/* Has rust_stepping_idle() called in a task. In any context. */
+/* Schedules a call of rust_stepping_idle() in a task. May be called in any context. */
 void rust_stepping_idle_later(void)
 {
 	irq_work_queue(&idle_irq_work);
 }
 
-/* Afterwards it is not called any more. */
+/* When this returns, rust_stepping_idle() is not called any more. */
 void rust_stepping_idle_cancel(void)
 {
 	irq_work_sync(&idle_irq_work);

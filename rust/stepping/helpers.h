@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * C for what bindgen cannot see: static inlines, macros, and the prototypes of
- * tracepoints.
+ * C functions for what bindgen cannot see: static inlines, macros, and the
+ * prototypes of tracepoints.
  */
 
 #ifndef RUST_STEPPING_HELPERS_H
@@ -51,7 +51,7 @@ bool rust_stepping_has_probes(void);
 bool rust_stepping_has_probe_state(void);
 bool rust_stepping_is_forced(struct pt_regs *regs);
 
-/* Instructions that not each processor knows. */
+/* Instructions that not all processors have. */
 enum rust_stepping_feature {
 	RUST_STEPPING_POPCNT,
 	RUST_STEPPING_BMI1,
@@ -62,7 +62,7 @@ enum rust_stepping_feature {
 bool rust_stepping_can_interpret(struct pt_regs *regs);
 void rust_stepping_access_begin(void);
 void rust_stepping_access_end(void);
-/* A number, or that the access to it faults. */
+/* A loaded number. @is_there is false if the access faults. */
 struct rust_stepping_loaded {
 	u64 value;
 	bool is_there;
@@ -76,7 +76,7 @@ bool rust_stepping_store_1(unsigned long to, u64 value);
 bool rust_stepping_store_2(unsigned long to, u64 value);
 bool rust_stepping_store_4(unsigned long to, u64 value);
 bool rust_stepping_store_8(unsigned long to, u64 value);
-/* The number is whether it was replaced. */
+/* @value is whether memory was replaced. */
 struct rust_stepping_loaded rust_stepping_replace_1(unsigned long at, u64 old,
 						    u64 new);
 struct rust_stepping_loaded rust_stepping_replace_2(unsigned long at, u64 old,
@@ -101,7 +101,7 @@ bool rust_stepping_has_text(unsigned long at, const u64 *words,
 			    unsigned int count, u64 first, u64 last);
 unsigned long rust_stepping_fs_base(void);
 bool rust_stepping_has(enum rust_stepping_feature feature);
-/* Between a register, or its lower half, and user memory. */
+/* Moves a register, or its lower half, from or to user memory. */
 typedef bool (*rust_stepping_vector_move)(unsigned long at);
 extern const rust_stepping_vector_move rust_stepping_vector_load_legacy[16];
 extern const rust_stepping_vector_move rust_stepping_vector_load_low[16];

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The kernel's hooks through which tasks are followed.
+//! The hooks in the kernel through which tasks are followed.
 //!
-//! Signals, breakpoints and traps are hooked while this module is loaded: one that is on its way when
-//! a task begins to be traced must be known. System calls and switches of tasks are hooked while there
-//! is a [`Following`](crate::Following), since those hooks cost all tasks something.
+//! Signals, breakpoints and traps are hooked while this module is loaded, because one of them may
+//! be in progress when a task begins to be traced. System calls and task switches are hooked only
+//! while there is a [`Following`](crate::Following), because these hooks slow down all tasks.
 //!
 //! C headers: [`include/linux/kdebug.h`](srctree/include/linux/kdebug.h),
 //! [`include/linux/tracepoint.h`](srctree/include/linux/tracepoint.h)
@@ -46,8 +46,8 @@ use kernel::{
     }, //
 };
 
-/// The number of [`Following`](crate::Following)s. It leaves 0 only with [`HOOKED`] locked, and while
-/// it is not 0 everything is hooked.
+/// The number of [`Following`](crate::Following)s. It changes from 0 only with [`HOOKED`] locked.
+/// While it is not 0, everything is hooked.
 static FOLLOWINGS: Atomic<usize> = Atomic::new(0);
 
 kernel::sync::global_lock! {
@@ -55,7 +55,7 @@ kernel::sync::global_lock! {
     unsafe(uninit) static HOOKED: Mutex<bool> = false;
 }
 
-/// Hooks what is hooked while this module is loaded.
+/// Hooks signals, breakpoints and traps.
 ///
 /// # Safety
 ///
@@ -85,12 +85,12 @@ pub(crate) fn are_followed() -> bool {
     FOLLOWINGS.load(Relaxed) != 0
 }
 
-/// One more, if there is one already; whether there is.
+/// Adds a [`Following`](crate::Following) if there is one already. Returns whether there is.
 fn join() -> bool {
     let mut count = FOLLOWINGS.load(Relaxed);
 
     while count != 0 {
-        // Pairs with the release in `follow()`: what another task has hooked is hooked.
+        // Pairs with the release in `follow()`: the hooks that another task has set are in place.
         match FOLLOWINGS.cmpxchg(count, count.wrapping_add(1), Acquire) {
             Ok(_) => return true,
             Err(now) => count = now,
@@ -101,7 +101,7 @@ fn join() -> bool {
 
 /// Follows tasks until [`unfollow`] is called as often. The caller must be able to sleep.
 ///
-/// It takes locks for the first only: others may come with locks held.
+/// Only the first call takes locks. Callers of the others may hold locks.
 pub(crate) fn follow() -> Result {
     if join() {
         return Ok(());
@@ -119,8 +119,8 @@ pub(crate) fn follow() -> Result {
     Ok(())
 }
 
-/// Undoes [`follow`]. In any context: unhooking waits for CPUs that go offline, whose callbacks take
-/// locks that the caller may hold, so a work does it.
+/// Undoes [`follow`]. May be called in any context. A work item unhooks, because that waits for
+/// CPUs that go offline, whose callbacks take locks that the caller may hold.
 pub(crate) fn unfollow() {
     // Pairs with the acquire in `join()`.
     if FOLLOWINGS.fetch_sub(1, Release) == 1 {
@@ -129,8 +129,9 @@ pub(crate) fn unfollow() {
     }
 }
 
-/// Unhooks system calls and switches if nothing is followed any more. Whether that is to be tried
-/// again: a task whose trap flag is pending to be cleared has yet to come by the hooks.
+/// Unhooks system calls and task switches if there is no [`Following`](crate::Following) any more.
+/// Returns whether to try again: a task whose trap flag has a pending clear has yet to reach a
+/// hook.
 fn idle() -> bool {
     let mut hooked = HOOKED.lock();
 
@@ -147,7 +148,7 @@ fn idle() -> bool {
     false
 }
 
-// What C calls has the prototypes that C sees.
+// The functions below have the prototypes that C sees.
 const _: () = {
     let _ = [rust_stepping_idle, bindings::rust_stepping_idle];
     let _ = [
@@ -181,7 +182,7 @@ unsafe extern "C" fn rust_stepping_idle() -> bool {
     idle()
 }
 
-/// The running task has trapped after an instruction of its user code; whether the trap is claimed.
+/// Handles a single-step trap of the running task's user code. Returns whether the trap is claimed.
 ///
 /// # Safety
 ///
@@ -195,7 +196,7 @@ unsafe extern "C" fn rust_stepping_single_step() -> bool {
     // SAFETY: There always is a current task.
     let probed = unsafe { bindings::rust_stepping_probe_address() };
     if probed != 0 {
-        // The trap is that of uprobes, after the copy of an instruction.
+        // The trap belongs to uprobes: the task has executed the copy of an instruction.
         work::queue(Reason::Copy(probed));
         return false;
     }
@@ -206,7 +207,8 @@ unsafe extern "C" fn rust_stepping_single_step() -> bool {
     tracer::single_step() || pending
 }
 
-/// The running task's next instruction is none that the processor knows; whether a tracer has executed it.
+/// Handles the running task's next instruction, which the processor does not know. Returns whether
+/// a tracer has executed it.
 ///
 /// # Safety
 ///
@@ -229,7 +231,7 @@ unsafe extern "C" fn rust_stepping_invalid_opcode() -> bool {
     tracer::invalid_opcode()
 }
 
-/// The running task has executed a breakpoint at this address.
+/// Handles a breakpoint that the running task has executed at this address.
 ///
 /// # Safety
 ///
@@ -275,7 +277,7 @@ unsafe extern "C" fn rust_stepping_sys_exit(
     regs: *mut bindings::pt_regs,
     _result: c_long,
 ) {
-    // The task must not get off the CPU in between.
+    // The task must not leave the CPU between the two.
     let _irq = interrupt::local_interrupt_disable();
     tracer::dispatch(Transition::Return);
 
@@ -284,7 +286,7 @@ unsafe extern "C" fn rust_stepping_sys_exit(
         // references to frames are not made.
         let regs = unsafe { Regs::new(raw, false) };
 
-        // Then it is traced, and steps next.
+        // With the trap flag set, the task is traced, and steps next.
         if regs.trap_flag() && regs.has_no_result() {
             syscall::returns(raw);
         }
@@ -301,12 +303,12 @@ unsafe extern "C" fn rust_stepping_signal_deliver(
     _info: *mut bindings::kernel_siginfo,
     action: *mut bindings::k_sigaction,
 ) {
-    // SAFETY: What the tracepoint passes.
+    // SAFETY: The tracepoint passes a valid `action`.
     if unsafe { bindings::rust_stepping_signal_passes(signal, action) } {
         return;
     }
     clear_pending_of_running();
-    // This is `get_signal()`, which comes back to the return to user mode, or ends the task.
+    // The caller is `get_signal()`: it continues to the return to user mode, or ends the task.
     work::queue(Reason::Signal);
     tracer::dispatch(Transition::Signal);
 }
@@ -332,7 +334,7 @@ unsafe extern "C" fn rust_stepping_sched_switch(
         // SAFETY: What the tracepoint passes: the running task, which has a stack.
         let frame = NonNull::new(unsafe { bindings::rust_stepping_frame(prev) });
         if let Some(frame) = frame {
-            // It exits, and its stack may become another task's.
+            // The task exits, and its stack may become another task's.
             transit::seen(frame);
             syscall::has_returned(frame);
             pending::take(frame);
@@ -363,7 +365,7 @@ unsafe extern "C" fn rust_stepping_vsyscall(_data: *mut c_void, _number: c_int) 
     work::queue(Reason::Vsyscall);
 }
 
-/// Clears the running task's trap flag if that is pending.
+/// Clears the running task's trap flag if a clear is pending.
 fn clear_pending_of_running() {
     if let Some(regs) = running() {
         // SAFETY: The frame of the running task, which is in the kernel, as this is; references to

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * User code that is interpreted: whether it can be, and its memory.
+ * Interpretation of user code: whether it is possible, and access to its
+ * memory.
  */
 
 #include "helpers.h"
@@ -22,13 +23,15 @@
 #include <asm/prctl.h>
 
 /*
- * Whether the task with this frame, in a trap after an instruction, can have
- * its next instructions executed for it, with interrupts off:
+ * Whether the next instructions of the task with this frame can be
+ * interpreted. The task is in a trap after an instruction, and interrupts are
+ * off. All of this must hold:
  *
  * - It is the current task, in 64-bit code of the kernel's segment.
- * - Nothing is to be done before it goes back to user mode.
- * - Accesses to its memory would be all that it does: there are no watchpoints
- *   on this CPU, no alignment checks, no shadow stack and no probes.
+ * - No work is pending before its return to user mode, and no debugger steps it.
+ * - Its instructions have no other effects than the interpreter gives them: there
+ *   are no watchpoints on this CPU, no alignment checks, no shadow stack and no
+ *   probes.
  */
 bool rust_stepping_can_interpret(struct pt_regs *regs)
 {
@@ -46,7 +49,7 @@ bool rust_stepping_can_interpret(struct pt_regs *regs)
 	return !rust_stepping_has_probe_state();
 }
 
-/* Between these two, accesses to user memory do not wait for a page. */
+/* Between these two, an access to user memory that needs a page fault fails. */
 void rust_stepping_access_begin(void)
 {
 	pagefault_disable();
@@ -58,8 +61,8 @@ void rust_stepping_access_end(void)
 }
 
 /*
- * Reads a number by one access. An address that is not in user space faults:
- * it becomes that of a page that is never mapped.
+ * Reads a number by one access. An address outside of user space faults: it is
+ * masked to an address that is never mapped.
  */
 #define RUST_STEPPING_LOAD(bytes, type)					\
 struct rust_stepping_loaded rust_stepping_load_##bytes(unsigned long from) \
@@ -101,7 +104,7 @@ RUST_STEPPING_STORE(2, u16)
 RUST_STEPPING_STORE(4, u32)
 RUST_STEPPING_STORE(8, u64)
 
-/* Writes a number by one locked access, if the old one is there. */
+/* Writes a number by one locked access, if memory holds the old one. */
 #define RUST_STEPPING_REPLACE(bytes, type)				\
 struct rust_stepping_loaded						\
 rust_stepping_replace_##bytes(unsigned long at, u64 old, u64 new)	\
@@ -126,10 +129,10 @@ RUST_STEPPING_REPLACE(4, u32)
 RUST_STEPPING_REPLACE(8, u64)
 
 /*
- * The last entry of the page tables for this address, and the page that it
- * names, if user code may execute what is there. Interrupts are off, which
- * keeps the page tables. The flag is in the last entry only: with page table
- * isolation the first one has it in the kernel's copy.
+ * Finds the page at this address. Returns false if user code may not execute
+ * it. Interrupts are off, so that the page tables stay. Only the NX flag of
+ * the last entry is checked: with page table isolation, the first entry has
+ * the flag in the kernel's copy.
  */
 static bool find_code(unsigned long at, unsigned long *pfn)
 {
@@ -177,9 +180,10 @@ found:
 }
 
 /*
- * Whether another CPU can take the permission away while this one has
- * interrupts off: else it waits for this one. It does not wait for a virtual
- * CPU that does not run: the hypervisor flushes that before it runs again.
+ * Whether another CPU can revoke the permission while this one has interrupts
+ * off. Otherwise it waits for an interrupt on this CPU. It does not wait with
+ * INVLPGB. Nor does it wait for a virtual CPU that does not run: the
+ * hypervisor flushes that CPU before it runs again.
  */
 static bool flushes_without_interrupt(void)
 {
@@ -188,10 +192,11 @@ static bool flushes_without_interrupt(void)
 }
 
 /*
- * Whether the page is of the file that the current task executes, so that it
- * cannot be written: the kernel refuses to open that file for writing, and to
- * make another file the task's as long as this one is mapped. A file that was
- * not opened by a path, as a memfd, can have been open for writing before.
+ * Whether the page belongs to the executable file of the current task, so that
+ * it cannot be written. The kernel refuses to open that file for writing. It
+ * also refuses to give the task another executable file while this one is
+ * mapped. A file that was not opened by a path, such as a memfd, is excluded:
+ * it may have been opened for writing before.
  */
 static bool is_program(struct folio *folio)
 {
@@ -213,10 +218,10 @@ static bool is_program(struct folio *folio)
 }
 
 /*
- * Whether the current task may execute code in the page at this address, with
- * interrupts off. *stays: until they are on, that stays so, as another CPU that
- * changes the page tables waits for this one. *settled: until then the page
- * cannot be written either.
+ * Whether the current task may execute code in the page at this address.
+ * Interrupts are off. *stays: this does not change while they are off, as
+ * another CPU that changes the page tables waits for this one. *settled: while
+ * they are off, the page cannot be written either.
  */
 bool rust_stepping_can_execute(unsigned long at, bool *stays, bool *settled)
 {
@@ -233,11 +238,11 @@ bool rust_stepping_can_execute(unsigned long at, bool *stays, bool *settled)
 
 /*
  * Whether no file has the code in the page at this address, which the current
- * task has just read: it is in memory of its own, or of a file without a name.
- * Also true for a page that another thread has just unmapped: then no file is
- * known. As in GUP-fast, the reference counts only if the page is still mapped
- * after it was taken. An inode is freed after an RCU grace period, which
- * interrupts that are off delay.
+ * task has just read: the page is anonymous, or belongs to a file without a
+ * name. Also true for a page that another thread has just unmapped: then no
+ * file is known. As in GUP-fast, the reference is valid only if the page is
+ * still mapped after it was taken. An inode is freed after an RCU grace
+ * period, which cannot end while interrupts are off.
  */
 bool rust_stepping_is_generated(unsigned long at)
 {
@@ -266,22 +271,23 @@ out:
 	return is_generated;
 }
 
-/* Of the current task; none has the same again. */
+/* The number of the current task's address space. It is never reused. */
 unsigned long long rust_stepping_space(void)
 {
 	return current->mm ? current->mm->context.ctx_id : 0;
 }
 
 /*
- * How often translations of the current task's address space were taken away.
- * Counted before the CPUs that use it are waited for: inc_mm_tlb_gen().
+ * The number of TLB flushes of the current task's address space. A CPU
+ * increments it, in inc_mm_tlb_gen(), before it waits for the CPUs that use
+ * the address space.
  */
 u64 rust_stepping_generation(void)
 {
 	return current->mm ? atomic64_read(&current->mm->context.tlb_gen) : 0;
 }
 
-/* Reads so many words of text; false if that faults. */
+/* Reads @words words of text; false if an access faults. */
 bool rust_stepping_text(unsigned long from, u64 *to, unsigned int words)
 {
 	const u64 __user *src = (const u64 __user *)from;
@@ -302,8 +308,9 @@ fault:
 }
 
 /*
- * Whether the text is these words, one at least, but for bits that are not in
- * the mask of the first and in that of the last.
+ * Whether the text at @at is these @count words, of which there is at least
+ * one. In the first and in the last word only the bits of the masks are
+ * compared.
  */
 bool rust_stepping_has_text(unsigned long at, const u64 *words,
 			    unsigned int count, u64 first, u64 last)
@@ -316,7 +323,7 @@ bool rust_stepping_has_text(unsigned long at, const u64 *words,
 	unsafe_get_user(value, src, fault);
 	value = (value ^ *words) & first;
 	differs = 0;
-	/* Two at once. */
+	/* Two words in each round. */
 	while (words + 2 <= end) {
 		differs |= value;
 		unsafe_get_user(value, src + 1, fault);
@@ -338,7 +345,7 @@ fault:
 	return false;
 }
 
-/* Of the current task's user code, with interrupts off. */
+/* The base of fs in the current task's user code. Interrupts are off. */
 unsigned long rust_stepping_fs_base(void)
 {
 	return x86_fsbase_read_cpu();

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Executes a task's next instructions for it, in its trap.
+//! Interprets a task's next instructions in its single-step trap.
 //!
-//! The memory is the task's own, with its permissions, and an access that faults is left to the task. So
-//! the kernel sees the faults that it would see, at the instructions where they are.
+//! The interpreter accesses the task's own memory, with the task's permissions. If an access
+//! faults, the instruction is left to the task. So the kernel sees the same faults, at the same
+//! instructions.
 
 use crate::{
     bindings,
@@ -50,16 +51,16 @@ const LEN_MAX: usize = 15;
 /// The resume flag in the flags register.
 const RESUME_FLAG: c_ulong = 1 << 16;
 
-/// The memory and the processor of the current task, while page faults are not waited for.
+/// The memory and the processor of the current task, with page faults disabled.
 struct Here<'a> {
     fs_base: Option<u64>,
     pages: &'a mut Pages,
-    /// Whether the tracepoint for code that no file has is enabled.
+    /// Whether the tracepoint for generated code is enabled.
     reports_code: bool,
 }
 
 impl<'a> Here<'a> {
-    /// Interrupts are off, and `pages` were renewed.
+    /// Interrupts must be off, and `pages` must have been renewed.
     fn new(pages: &'a mut Pages) -> Self {
         // SAFETY: Undone when this is dropped.
         unsafe { bindings::rust_stepping_access_begin() };
@@ -71,7 +72,7 @@ impl<'a> Here<'a> {
         }
     }
 
-    /// Whether the task may execute code in so many words at `address`, which are not more than a page.
+    /// Whether the task may execute code in `words` words at `address`, which are at most a page.
     #[inline]
     fn can_execute(&mut self, address: u64, words: u32) -> bool {
         let last = address
@@ -81,7 +82,7 @@ impl<'a> Here<'a> {
         self.pages.can_execute(address, last)
     }
 
-    /// Moves a vector register from or to memory by the function for it.
+    /// Moves a vector register from or to memory, by the function for this register.
     #[inline]
     fn move_vector(
         &mut self,
@@ -117,7 +118,7 @@ fn knows(native: Native) -> bool {
         Native::Movbe => Some(bindings::rust_stepping_feature_RUST_STEPPING_MOVBE),
         _ => None,
     };
-    // SAFETY: Reading what the processor has has no requirements.
+    // SAFETY: Reading the processor's features has no requirements.
     let lacks = |feature| !unsafe { bindings::rust_stepping_has(feature) };
 
     !feature.is_some_and(lacks)
@@ -308,7 +309,7 @@ impl Machine for Here<'_> {
         a: u64,
         b: u64,
     ) -> Option<Values> {
-        // SAFETY: Interrupts are off, so it stays as it is.
+        // SAFETY: Reading the state has no requirements. It does not change, as interrupts are off.
         if !unsafe { bindings::rust_stepping_vector_are_there() } {
             return None;
         }
@@ -338,7 +339,7 @@ unsafe impl check::Processor for This {
     }
 }
 
-/// Forms that this machine's processor executes otherwise than the interpreter, a bit each.
+/// Forms for which this machine's processor and the interpreter differ, one bit each.
 static DISTRUSTED: [Atomic<u64>; Form::COUNT / 64] = [Atomic::new(0), Atomic::new(0)];
 
 /// The word and the bit of a form in [`DISTRUSTED`].
@@ -351,14 +352,14 @@ fn bit(form: Form) -> (Option<&'static Atomic<u64>>, u64) {
     )
 }
 
-/// Compares the interpreter with the processor: passes the name of each instruction and what came out to `each`.
-/// Called in a task that may be preempted.
+/// Compares the interpreter with the processor. Passes the name of each instruction and the result
+/// to `each`. Called in a task that may be preempted.
 pub(crate) fn compare(each: impl FnMut(&'static str, Outcome)) {
     check::all(&This, each);
 }
 
-/// Has the processor execute the instructions that [`compare()`] finds to differ from now on, and names them in the
-/// kernel's log. Called once, before anything is interpreted.
+/// Finds the forms that differ, by [`compare()`]. Leaves them to the processor from now on, and
+/// logs their names. Called once, before anything is interpreted.
 pub(crate) fn check() {
     compare(|name, outcome| {
         if let Outcome::Differs(form) = outcome {
@@ -370,21 +371,22 @@ pub(crate) fn check() {
     });
 }
 
-/// Why a task executes an instruction itself, by a single step, and is not interpreted there.
+/// Why a task executes an instruction itself, by a single step, and is not interpreted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum Reason {
-    /// It is the task's first one behind the kernel: a step comes before each interpretation.
+    /// The instruction is the first one after a return from the kernel. Interpretation begins only
+    /// after a step.
     First = 0,
-    /// The interpreter leaves it to the processor.
+    /// The interpreter leaves the instruction to the processor.
     Left = 1,
-    /// The interpreter has executed or decoded as much as it may in a trap.
+    /// The interpreter has executed or decoded as many instructions as it may in one trap.
     Limit = 2,
     /// The client's observer has stopped the interpreter.
     Refused = 3,
     /// The task could not be interpreted: see [`Current::interpret`].
     State = 4,
-    /// The client has not tried.
+    /// The client has not called the interpreter.
     Off = 5,
 }
 
@@ -400,26 +402,29 @@ impl Reason {
     }
 }
 
-/// Whether no file has the code of the current task between these addresses, in one page or two, and the
-/// tracepoint `rust_stepping_code` is enabled.
+/// Whether the current task's code from `first` to `last` is generated: no file has it. It is in
+/// one page or two. False while the tracepoint `rust_stepping_code` is disabled.
 fn is_generated(first: u64, last: u64) -> bool {
     // SAFETY: Reading a static key has no requirements.
     if !unsafe { bindings::rust_stepping_reports_code() } {
         return false;
     }
-    // SAFETY: The function keeps the page tables. CAST: An address has 64 bits.
+    // SAFETY: The function disables interrupts, so that the page tables stay. CAST: An address has
+    // 64 bits.
     let is = |address: u64| unsafe { bindings::rust_stepping_is_generated(address as c_ulong) };
 
     is(first) || first >> PAGE_SHIFT != last >> PAGE_SHIFT && is(last)
 }
 
 impl Current<'_> {
-    /// Executes the task's next instructions, `limit` at most, until there is one that is left to the
-    /// processor; [`None`] if that cannot be done now. Rounds of a string instruction count too. `decoded` is kept from
+    /// Interprets at most `limit` of the task's next instructions, until one is left to the
+    /// processor. [`None`] if interpretation is not possible now.
+    ///
+    /// Rounds of a string instruction count towards the limit too. The caller keeps `decoded` from
     /// one call to the next, for the same task or another.
     ///
-    /// Only in [`single_step`](crate::Tracer::single_step), for a trap that is claimed. Interrupts are off
-    /// meanwhile.
+    /// Only in [`single_step`](crate::Tracer::single_step), for a trap that the tracer claims.
+    /// Interrupts are off meanwhile.
     pub fn interpret(
         &mut self,
         decoded: &mut Decoded,
@@ -456,8 +461,8 @@ impl Current<'_> {
             .map(|found| (found.operand, found.width))
     }
 
-    /// Executes the task's next instruction if that is a PTWRITE: the task continues behind it. Returns whether it
-    /// is one; [`ptwrite`](Self::ptwrite) says which.
+    /// Executes the task's next instruction if that is a PTWRITE: the task continues behind it.
+    /// Returns whether it is one. [`ptwrite`](Self::ptwrite) returns its operand.
     pub fn skip_ptwrite(&mut self) -> bool {
         let Some(found) = self.find_ptwrite(self.ip()) else {
             return false;
@@ -468,7 +473,8 @@ impl Current<'_> {
 
         // CAST: An address has 64 bits.
         frame.ip = found.next as c_ulong;
-        // The processor clears it behind each instruction. It is set while the processor reports a fault.
+        // The processor clears this flag after each instruction. It sets the flag when it reports a
+        // fault.
         frame.flags &= !RESUME_FLAG;
         // SAFETY: Live, by the type invariant, and there is no reference to it; the task, which alone would write
         // to it, does not run user code.
@@ -487,7 +493,7 @@ impl Current<'_> {
             ..self.registers()
         };
 
-        // The text is read already, so that no page is asked for.
+        // The text was read already, so the pages are not used.
         let mut pages = Pages::EMPTY;
         let mut here = Here::new(&mut pages);
 
@@ -520,9 +526,14 @@ impl Current<'_> {
         generated
     }
 
-    /// Reports to the tracepoint `rust_stepping_step` that the task has executed the instruction at `address`
-    /// itself: why, how many instructions the client counts for it, and how many the interpreter has executed
-    /// since the last report. Costs next to nothing while the tracepoint is off.
+    /// Reports to the tracepoint `rust_stepping_step` that the task has executed the instruction at
+    /// `address` itself.
+    ///
+    /// - `reason`: why it was not interpreted.
+    /// - `instructions`: how many instructions the client counts for it.
+    /// - `interpreted`: how many instructions the interpreter has executed since the last report.
+    ///
+    /// Costs next to nothing while the tracepoint is disabled.
     pub fn report_step(&self, address: u64, reason: Reason, instructions: u64, interpreted: u64) {
         // SAFETY: Reading a static key has no requirements.
         if unsafe { bindings::rust_stepping_reports_steps() } {
@@ -550,7 +561,8 @@ impl Current<'_> {
     }
 }
 
-/// Reports the current task's code at this address by the tracepoint `rust_stepping_code`. No file has it.
+/// Reports the current task's code at this address by the tracepoint `rust_stepping_code`. The
+/// caller knows that no file has it.
 pub fn report_code(address: u64, text: &[u8]) {
     let Ok(len) = u32::try_from(text.len()) else {
         return;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Trap flags that are pending to be cleared.
+//! Pending clears of trap flags.
 //!
-//! An NMI may interrupt the kernel where it saves or restores a task's registers: what the NMI
-//! writes to them may come too late, or be overwritten. So the NMI adds the task to a table, and the
-//! task's next entry into this module clears the flag, before the task can leave the CPU.
+//! An NMI may interrupt the kernel where it saves or restores a task's registers. Then a write to
+//! them may come too late, or be overwritten. So the NMI adds the task to a table. The task's next
+//! entry into this module clears the flag, before the task can leave the CPU.
 
 use crate::{
     bindings,
@@ -13,22 +13,22 @@ use crate::{
 use core::ptr::NonNull;
 use kernel::prelude::*;
 
-/// The tasks: one for each CPU is enough.
+/// The tasks with a pending clear. There is at most one for each CPU.
 static TASKS: Table<256> = Table::new();
 
-/// The flag of the current task, with these registers, is to be cleared.
+/// Marks the trap flag of the current task, which has these registers, as pending to be cleared.
 pub(crate) fn add(regs: NonNull<bindings::pt_regs>) {
     if !TASKS.contains(regs) {
         TASKS.add(regs);
     }
 }
 
-/// Whether the flag in these registers was pending to be cleared; it is not any more.
+/// Whether a clear was pending for these registers. It is not pending any more.
 pub(crate) fn take(regs: NonNull<bindings::pt_regs>) -> bool {
     TASKS.remove(regs)
 }
 
-/// Whether none is pending.
+/// Whether no clear is pending.
 pub(crate) fn is_empty() -> bool {
     TASKS.is_empty()
 }
@@ -59,7 +59,7 @@ mod tests {
         assert!(!clear(other));
         assert!(clear(one));
         assert!(!clear(one));
-        // Outside of system calls r11 is the program's own.
+        // Outside of system calls, r11 belongs to the program.
         let [one, other] = &frames;
         assert_eq!((one.flags, one.r11), (2, TRAP_FLAG));
         assert_eq!(other.flags, TRAP_FLAG | 2);

@@ -2,7 +2,7 @@
 
 //! Has the processor compute instructions on numbers.
 //!
-//! Manuals leave some flags undefined. So the processor on which a program runs is asked.
+//! Manuals leave some flags undefined. So the processor on which the program runs computes them.
 
 use core::arch::asm;
 use interpreter::{
@@ -13,12 +13,13 @@ use interpreter::{
     OVERFLOW, //
 };
 
-/// `rax` from which `add al, 0x7f` and `sahf` set the arithmetic flags.
+/// The value of `rax` from which `add al, 0x7f` and `sahf` set the arithmetic flags.
 pub(crate) const fn packed(flags: u64) -> u64 {
     (flags & 0xff) << 8 | flags / OVERFLOW & 1
 }
 
-/// An instruction, between loading and storing the flags, on `a` in `rax`, `b` in `rcx`, and `c` in `rdx`.
+/// Executes an instruction between loading and storing the flags, on `a` in `rax`, `b` in `rcx`,
+/// and `c` in `rdx`.
 macro_rules! computed {
     ($operands:expr, $a:ident, $b:ident, $c:ident, $flags:ident) => {{
         let mut low = $a;
@@ -30,7 +31,7 @@ macro_rules! computed {
         // as before.
         unsafe {
             asm!(
-                // OF if `al` is 1, then the others.
+                // Sets OF if `al` is 1. The next instruction sets the other flags.
                 "add al, 0x7f",
                 "sahf",
                 "mov rax, {a}",
@@ -49,7 +50,7 @@ macro_rules! computed {
     }};
 }
 
-/// [`computed!`] for 16, 32 and 64 bits: `$operands` are those of each.
+/// [`computed!`] for 16, 32 and 64 bits, with the operands `$o2`, `$o4` and `$o8`.
 macro_rules! wide {
     ($width:ident, $ops:tt, $op:literal, $o2:literal, $o4:literal, $o8:literal) => {
         match $width {
@@ -61,14 +62,14 @@ macro_rules! wide {
     };
 }
 
-/// [`computed!`] with its names in a group.
+/// [`computed!`] with its variables in parentheses.
 macro_rules! apply {
     (($a:ident, $b:ident, $c:ident, $flags:ident), $operands:expr) => {
         computed!($operands, $a, $b, $c, $flags)
     };
 }
 
-/// The accumulator by `cl`.
+/// An instruction on the accumulator, with the count in `cl`.
 macro_rules! shift {
     ($width:ident, $ops:tt, $op:literal) => {
         match $width {
@@ -78,21 +79,21 @@ macro_rules! shift {
     };
 }
 
-/// The accumulator and `rcx`.
+/// An instruction on the accumulator and `rcx`.
 macro_rules! two {
     ($width:ident, $ops:tt, $op:literal) => {
         wide!($width, $ops, $op, " ax, cx", " eax, ecx", " rax, rcx")
     };
 }
 
-/// The accumulator and `rdx` implied, and `rcx`.
+/// An instruction on `rcx`, and on the accumulator and `rdx`, which are implied.
 macro_rules! one {
     ($width:ident, $ops:tt, $op:literal) => {
         wide!($width, $ops, $op, " cx", " ecx", " rcx")
     };
 }
 
-/// Three operands, of 32 and 64 bits.
+/// An instruction with three operands, of 32 or 64 bits.
 macro_rules! three {
     ($width:ident, $ops:tt, $o4:literal, $o8:literal) => {
         match $width {
@@ -103,7 +104,7 @@ macro_rules! three {
     };
 }
 
-/// The accumulator from `rdx` by `cl`.
+/// A shift of the accumulator, with bits from `rdx` and the count in `cl`.
 macro_rules! double {
     ($width:ident, $ops:tt, $op:literal) => {
         wide!(
@@ -117,7 +118,8 @@ macro_rules! double {
     };
 }
 
-/// Whether a rotation of a register by an immediate other than 1 leaves OF as it was. One by `cl` does not.
+/// Whether a rotation of a register by an immediate other than 1 keeps OF. A rotation by `cl` does
+/// not.
 fn keeps_overflow() -> bool {
     let after: u64;
 
@@ -125,7 +127,7 @@ fn keeps_overflow() -> bool {
     // touch neither memory nor the stack, and do not fault.
     unsafe {
         asm!(
-            // OF is 1 then. A rotation of 0 that changes OF clears it.
+            // These set OF. A rotation of 0 that changes OF clears it.
             "mov {x:e}, 0x7fffffff",
             "add {x:e}, 1",
             "mov {x:e}, 0",
@@ -138,7 +140,7 @@ fn keeps_overflow() -> bool {
     after != 0
 }
 
-/// What a rotation by `cl` came to, with the flags of one by an immediate.
+/// The result of a rotation by `cl`, with the flags of a rotation by an immediate.
 fn by_immediate(values: Values, width: Width, count: u64, flags: u64) -> Values {
     let mask = if width == Width::B8 { 63 } else { 31 };
 
@@ -151,8 +153,9 @@ fn by_immediate(values: Values, width: Width, count: u64, flags: u64) -> Values 
     }
 }
 
-/// What the processor makes of these operands, with these arithmetic flags before. [`None`] for a width
-/// that the instruction has not, and a source of 0 that leaves the result undefined.
+/// The processor's result for these operands. `flags` are the arithmetic flags before the
+/// instruction. [`None`] for a width that the instruction does not have, and for a source of 0 that
+/// leaves the result undefined.
 ///
 /// # Safety
 ///
@@ -242,8 +245,8 @@ pub(crate) unsafe fn compute(
     }
 }
 
-/// An instruction on the lowest 64 bits of `xmm0` and `xmm1`, or on one of them and the accumulator or `rcx`;
-/// `$result` brings the result into the accumulator.
+/// Executes an instruction on the lowest 64 bits of `xmm0` and `xmm1`, or on one of them and the
+/// accumulator or `rcx`. `$result` moves the result to the accumulator.
 macro_rules! float {
     ($a:ident, $b:ident, $operands:literal, $result:literal) => {{
         let mut saved = [0_u64; 4];
@@ -286,11 +289,11 @@ macro_rules! scalar {
     };
 }
 
-/// The exceptions that are masked, in MXCSR.
+/// The bits of MXCSR that mask all exceptions.
 const MASKED: u32 = 0x1f80;
 
-/// What the processor makes of the lowest elements of two vectors, or of one and an integer of this width.
-/// [`None`] if an exception is not masked.
+/// The processor's result for the lowest elements of two vectors, or of one vector and an integer
+/// of this width. [`None`] if an exception is not masked.
 ///
 /// # Safety
 ///

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How many instructions of compiled functions the interpreter executes in a second, without a kernel: by the
-//! clock, on the processor that runs this.
+//! Measures how many instructions of compiled functions the interpreter executes in a second,
+//! without a kernel, on the processor that runs this.
 //!
-//! The functions are this program's own, on its own memory. Each must return what it returns when the processor
-//! executes it. As in soft_pt's traps, the interpreter is entered anew every [`LIMIT`] instructions.
+//! The functions are part of this program, and run on its memory. Each must return the same result
+//! as on the processor. As in soft_pt's traps, the interpreter is called again after each [`LIMIT`]
+//! instructions.
 
 use interpreter::{run, Block, Ended, Float, Machine, Native, Registers, Values, Width};
 use std::hint::black_box;
@@ -13,18 +14,20 @@ use std::time::{Duration, Instant};
 #[path = "processor.rs"]
 mod stepping_processor;
 
-/// soft_pt's default, and the blocks that it keeps.
+/// soft_pt's default limit, and the number of blocks that it keeps.
 const LIMIT: u32 = 1024;
 const BLOCKS: usize = 8192;
 
-/// Instructions in each round. Other work on the machine can only slow a round down.
+/// The minimum number of instructions in a round, and the number of rounds. The fastest round
+/// counts, since other work on the machine can only slow a round down.
 const LEAST: u64 = 100_000_000;
 const ROUNDS: u32 = 5;
 
 const TEXT: usize = 16 * 1024;
 const STACK: usize = 16 * 1024;
 
-/// Places of registers: the first two parameters, the result, the stack pointer.
+/// The numbers of the registers for the result, the stack pointer, and the second and the first
+/// parameter.
 const RAX: usize = 0;
 const RSP: usize = 4;
 const RSI: usize = 6;
@@ -55,7 +58,7 @@ static CRC: [u32; 256] = {
 /// The CRC-32 of the text.
 #[inline(never)]
 extern "C" fn checksum(text: *const u8, len: usize) -> u64 {
-    // SAFETY: What `main()` passes: a text that stays.
+    // SAFETY: `main()` passes a text that lives until this returns.
     let text = unsafe { std::slice::from_raw_parts(text, len) };
     let step = |crc: u32, byte: &u8| crc >> 8 ^ CRC[usize::from(crc.to_le_bytes()[0] ^ byte)];
     u64::from(!text.iter().fold(u32::MAX, step))
@@ -65,7 +68,7 @@ extern "C" fn checksum(text: *const u8, len: usize) -> u64 {
 #[inline(never)]
 extern "C" fn search(text: *const u8, len: usize) -> u64 {
     const WORD: [u8; 6] = *b"dbacab";
-    // SAFETY: What `main()` passes: a text that stays.
+    // SAFETY: `main()` passes a text that lives until this returns.
     let text = unsafe { std::slice::from_raw_parts(text, len) };
     let mut found = 0;
     let mut at = 0;
@@ -80,10 +83,10 @@ extern "C" fn search(text: *const u8, len: usize) -> u64 {
     found
 }
 
-/// The memory of this process. Addresses in the first page have none.
+/// The memory of this process. Nothing is mapped in the first page.
 struct Here;
 
-/// The number at this address.
+/// Reads the number at this address.
 macro_rules! load {
     ($type:ty, $address:ident) => {{
         let place = std::ptr::with_exposed_provenance::<$type>(usize::try_from($address).ok()?);
@@ -92,7 +95,7 @@ macro_rules! load {
     }};
 }
 
-/// Makes the number at this address this one.
+/// Writes a number to this address.
 macro_rules! store {
     ($type:ty, $address:ident, $value:ident) => {{
         let place = usize::try_from($address).ok()?;
@@ -124,7 +127,7 @@ impl Machine for Here {
     }
 
     fn replace(&mut self, address: u64, width: Width, old: u64, new: u64) -> Option<bool> {
-        // No other thread has this memory.
+        // No other thread uses this memory.
         let is_there = self.load(address, width)? == old;
         if is_there {
             self.store(address, width, new)?;
@@ -199,8 +202,8 @@ fn word(number: usize) -> u64 {
     u64::try_from(number).unwrap_or(u64::MAX)
 }
 
-/// Interprets a function until it returns, which is to address 0: what it returns, and how many instructions that
-/// were.
+/// Interprets a function until it returns, to address 0. Returns its result, and the number of
+/// executed instructions.
 fn interpret(
     blocks: &mut [Block],
     stack: &mut [u64],
@@ -231,7 +234,7 @@ fn interpret(
 }
 
 fn main() {
-    // What a linear congruential generator makes of four letters.
+    // A linear congruential generator chooses the letters.
     let mut seed = 1_u32;
     let letter = |_| {
         seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -263,7 +266,7 @@ fn main() {
     println!("interpreted {executed} {}", time.as_nanos());
 }
 
-/// Instructions a second.
+/// The number of instructions a second.
 fn rate(executed: u64, time: Duration) -> u128 {
     u128::from(executed) * 1_000_000_000 / time.as_nanos().max(1)
 }

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The interpreter against the processor that runs this: the same instruction, registers, flags and memory.
+//! Tests of the interpreter against the processor that runs them: the same instruction, registers,
+//! flags and memory.
 //!
-//! Instructions are random bytes that the interpreter takes, in a page of code between what loads all
-//! registers and what stores them. `INTERPRETER_CASES` says how many are executed.
+//! Instructions are random bytes that the interpreter decodes. Each is in a page of code, between
+//! code that loads all registers and code that stores them. `INTERPRETER_CASES` is the number of
+//! instructions to execute.
 
 #![allow(clippy::unwrap_used)] // A test.
 
@@ -31,7 +33,7 @@ mod ptwrite;
 
 use memory::{knows, Memory};
 
-/// In the order of their numbers.
+/// The general registers, by their numbers.
 const GENERAL: [AsmRegister64; 16] = [
     rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8, r9, r10, r11, r12, r13, r14, r15,
 ];
@@ -44,19 +46,21 @@ const VECTORS: [iced_x86::code_asm::AsmRegisterYmm; 16] = [
 const PAGE: usize = 4096;
 const PAGE_LEN: u64 = 4096;
 
-/// The pages: code, state, data.
+/// The offsets of the pages of state and data. The page of code is at 0.
 const STATE: u64 = PAGE_LEN;
 const DATA: u64 = 2 * PAGE_LEN;
 const DATA_LEN: u64 = 2 * PAGE_LEN;
 const ALL: usize = 4 * PAGE;
 
-/// In the code: what loads the registers, the instruction, and what branches lead to.
+/// Offsets in the code: the code that loads the registers, the instruction, the target of branches,
+/// and the code that stores the registers.
 const ENTRY: u64 = 0;
 const INSN: u64 = 0x400;
 const ELSEWHERE: u64 = 0x440;
 const EXIT: u64 = 0x500;
 
-/// In the state: registers, flags, where it has come out, and the caller's stack pointer.
+/// Offsets in the state, behind the general registers: flags, the address where execution has
+/// ended, the caller's stack pointer, a spare word, and the vector registers.
 const FLAGS: u64 = 16 * 8;
 const CAME_OUT: u64 = 17 * 8;
 const CALLER: u64 = 18 * 8;
@@ -67,7 +71,7 @@ fn index(number: u64) -> usize {
     usize::try_from(number).unwrap()
 }
 
-/// Pages that are executed and written.
+/// Pages that can be executed and written.
 struct Pages {
     base: u64,
 }
@@ -75,7 +79,7 @@ struct Pages {
 impl Pages {
     fn new() -> Self {
         let access = ProtFlags::READ | ProtFlags::WRITE | ProtFlags::EXEC;
-        // Absolute addresses of 32 bits reach it.
+        // The pages are within reach of absolute addresses of 32 bits.
         let wanted = std::ptr::without_provenance_mut(0x1000_0000);
         // SAFETY: A new mapping, which nothing else has.
         let place = unsafe { mmap_anonymous(wanted, ALL, access, MapFlags::PRIVATE) }.unwrap();
@@ -91,7 +95,7 @@ impl Pages {
             for (register, at) in VECTORS.into_iter().zip((0..).step_by(32)) {
                 asm.vmovdqu(register, ptr(state + YMM + at))?;
             }
-            // Flags first, which moves leave.
+            // The flags are loaded first, since moves do not change them.
             asm.push(qword_ptr(state + FLAGS))?;
             asm.popfq()?;
             for (register, at) in GENERAL.into_iter().zip((0..).step_by(8)) {
@@ -180,7 +184,7 @@ impl Pages {
     }
 }
 
-/// The branch that was executed, and the text that the observer got.
+/// The branch that was executed, and the text that was reported.
 #[derive(Default)]
 struct Once(Option<(Branch, u64)>, Vec<u8>);
 
@@ -277,7 +281,7 @@ impl Numbers {
                 put(0x38);
                 second = true;
             }
-            // Often without a third operand.
+            // VEX, often without a third operand.
             4 => {
                 put(0xc5);
                 put(choice.to_le_bytes()[3] | three);
@@ -291,12 +295,12 @@ impl Numbers {
             }
             _ => {}
         }
-        // Of the opcodes behind 0F 38 most are left.
+        // Most opcodes behind 0F 38 are not interpreted, so known opcodes are preferred.
         if second && choice >> 41 & 3 != 0 {
             let known = [0x58, 0x59, 0x78, 0x79, 0xf0, 0xf1, 0xf2, 0xf3, 0xf5, 0xf7];
             text[at] = known[index(choice >> 43) % known.len()];
         }
-        // Registers for operands, or a base without a displacement.
+        // ModRM often has two registers, or a base without a displacement.
         let modrm = self.next().to_le_bytes();
         text[at + 1] = match modrm[0] & 3 {
             0 => text[at + 1],
@@ -347,14 +351,14 @@ fn one(pages: &Pages, numbers: &mut Numbers, counts: &mut Counts, distrusted: &[
             _ => pages.base + DATA + numbers.below(DATA_LEN),
         };
     }
-    // As SSE wants it.
+    // Aligned addresses, as SSE requires.
     if numbers.below(4) == 0 {
         before
             .general
             .iter_mut()
             .for_each(|register| *register &= !15);
     }
-    // The stack, mostly.
+    // The stack pointer mostly points to the data.
     if numbers.below(8) != 0 {
         before.general[4] = pages.base + DATA + numbers.below(DATA_LEN);
     }
@@ -370,7 +374,7 @@ fn one(pages: &Pages, numbers: &mut Numbers, counts: &mut Counts, distrusted: &[
         };
         data[at..at + 8].copy_from_slice(&word.to_le_bytes());
     }
-    // Where the stack pointer and the others are.
+    // The same at the addresses in registers.
     for register in before.general {
         let offset = register.wrapping_sub(pages.base + DATA);
         if offset < DATA_LEN - 8 && numbers.below(2) == 0 {
@@ -385,7 +389,7 @@ fn one(pages: &Pages, numbers: &mut Numbers, counts: &mut Counts, distrusted: &[
 
     let mut slot = vec![0x90; index(ELSEWHERE - INSN)];
     slot[..15].copy_from_slice(&text);
-    // What follows it is left to the processor.
+    // The instruction behind it is left to the processor.
     let len = decoded.len().max(1);
     slot[len..len + 2].copy_from_slice(&[0x0f, 0x0b]);
     let mut memory = Memory {
@@ -414,7 +418,7 @@ fn one(pages: &Pages, numbers: &mut Numbers, counts: &mut Counts, distrusted: &[
         return;
     }
     assert!(!decoded.is_invalid(), "{text:x?}");
-    // A string instruction that is not complete is stepped until it is.
+    // A string instruction is repeated until it is complete.
     while registers.ip == before.ip && once.0.is_none() {
         let ran = run(
             &mut [Block::EMPTY],
@@ -424,7 +428,7 @@ fn one(pages: &Pages, numbers: &mut Numbers, counts: &mut Counts, distrusted: &[
             1,
         );
         if ran.executed == 0 && ran.ended == Ended::Left {
-            // It would fault.
+            // The next element would fault.
             counts.left += 1;
             return;
         }
@@ -435,7 +439,7 @@ fn one(pages: &Pages, numbers: &mut Numbers, counts: &mut Counts, distrusted: &[
             pages.base + ELSEWHERE,
         ];
         if !known.contains(&to) {
-            // Where nothing could be caught.
+            // The test could not regain control at any other target.
             counts.left += 1;
             return;
         }
@@ -446,7 +450,7 @@ fn one(pages: &Pages, numbers: &mut Numbers, counts: &mut Counts, distrusted: &[
     counts.locked += u64::from(decoded.has_lock_prefix());
 
     let mut whole = text[..len].to_vec();
-    // To what stores the registers, from behind the instruction.
+    // A jump from behind the instruction to the code that stores the registers.
     let distance = EXIT.wrapping_sub(INSN + u64::try_from(len).unwrap() + 5);
     whole.push(0xe9);
     whole.extend(&distance.to_le_bytes()[..4]);
@@ -502,7 +506,7 @@ fn an_instruction_does_what_the_processor_does() {
     let pages = Pages::new();
     let mut numbers = Numbers(seed);
     let mut counts = Counts::default();
-    // As the module does, on this processor.
+    // The forms that the module leaves to this processor.
     let distrusted = check::tests::distrusted();
 
     while counts.executed < cases {
@@ -531,7 +535,7 @@ fn an_instruction_does_what_the_processor_does() {
 
 #[test]
 fn a_distrusted_form_is_left_to_the_processor() {
-    // OR, AND, and what no interpreter executes.
+    // OR, AND, and UD2, which no interpreter executes.
     let text = [0x09, 0xc8, 0x21, 0xc8, 0x0f, 0x0b];
     let executed = |distrusted: Option<Form>| {
         let mut slot = text.to_vec();

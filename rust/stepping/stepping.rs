@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Follows tasks through their user code, instruction by instruction, and in and out of the kernel.
+//! Follows tasks through their user code, instruction by instruction, and into and out of the
+//! kernel.
 //!
 //! A task whose [trap flag](Regs::set_trap_flag) is set traps after each instruction. A client
-//! implements [`Tracer`], and gets a callback for each such trap and for each [`Transition`] between
-//! user code and the kernel. The task does not notice: the client clears the flag where the kernel
-//! would show it to the program, or take it for the program's own, and the transitions tell it where.
+//! implements [`Tracer`], and gets a callback for each such trap and for each [`Transition`]
+//! between user code and the kernel. The task must not notice that. So the client clears the flag
+//! where the kernel would show it to the program, or take it for the program's own. The transitions
+//! report these places.
 //!
 //! ```text
 //!                       single_step
@@ -15,15 +17,15 @@
 //!                                         Return, Probed, Handler, SwitchIn
 //! ```
 //!
-//! - [`Handle`]: a client's way to this crate, made first.
-//! - [`Registration`]: its tracer.
-//! - [`Following`]: a guard. While there is one, the tracer is called, and there is a [`Current`]
-//!   task. Without one, nothing can be had of a task, and no system call costs more than before.
+//! - [`Handle`]: a client's access to this crate, which is created first.
+//! - [`Registration`]: the client's registered tracer.
+//! - [`Following`]: a guard. While it exists, the tracer is called, and there is a [`Current`]
+//!   task. Without a guard, no task can be accessed, and system calls have no overhead.
 //! - [`Current`]: the task to which this CPU returns, its registers and its memory. After a step it can be
 //!   [interpreted](Current::interpret): its next instructions are executed without a trap.
 //!
-//! Safe code in a client can stop a program by what it does to its registers, as a debugger can. It
-//! cannot get at a task that is gone, nor at one that runs, and no callback comes when the tracer or its
+//! Safe code in a client can break a program by changing its registers, as a debugger can. It
+//! cannot access a task that has exited or that runs. No callback runs after the tracer or its
 //! module is gone: leaked guards and registrations keep both.
 //!
 //! C headers: [`include/linux/kdebug.h`](srctree/include/linux/kdebug.h),
@@ -97,8 +99,8 @@ impl kernel::Module for Stepping {
 impl Drop for Stepping {
     fn drop(&mut self) {
         hooks::exit();
-        // A task may be on its last steps in this module's code, after it gave back its reference:
-        // see `work`.
+        // A task may still execute the last instructions of this module's code, after it has
+        // dropped its reference: see `work`.
         //
         // SAFETY: This is a task that may sleep.
         unsafe { bindings::rust_stepping_synchronize_rcu_tasks() };

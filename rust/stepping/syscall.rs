@@ -3,9 +3,11 @@
 //! Tasks that return from a system call with the result `ENOSYS`.
 //!
 //! The kernel sets the result to `ENOSYS` before it makes the call. So the registers of a task that
-//! returns with this result look like those of a task whose call has no result yet. The former is in
-//! a table from the end of the call until it executes an instruction, makes another system call,
-//! or exits. If the table is full, it is mistaken for the latter.
+//! returns with this result look like those of a task whose call has no result yet.
+//!
+//! A table holds the returning tasks, from the end of the call until they execute an instruction,
+//! make another system call, or exit. If the table is full, a returning task is mistaken for a task
+//! whose call has no result yet.
 
 use crate::{
     bindings,
@@ -16,24 +18,25 @@ use kernel::prelude::*;
 
 static TASKS: Table<64> = Table::new();
 
-/// The task with these registers returns.
+/// Records that the task with these registers returns.
 pub(crate) fn returns(regs: NonNull<bindings::pt_regs>) {
     if !TASKS.contains(regs) {
         TASKS.add(regs);
     }
 }
 
-/// The task with these registers has executed an instruction, is in another system call, or exits.
+/// Forgets the task with these registers: it has executed an instruction, is in another system
+/// call, or exits.
 pub(crate) fn has_returned(regs: NonNull<bindings::pt_regs>) {
     TASKS.remove(regs);
 }
 
-/// Whether the task with these registers returns.
+/// Whether the task with these registers is recorded as returning.
 pub(crate) fn is_returning(regs: NonNull<bindings::pt_regs>) -> bool {
     TASKS.contains(regs)
 }
 
-/// System calls are not followed any more, for anyone.
+/// Forgets all tasks: system calls are not followed any more.
 pub(crate) fn forget() {
     TASKS.clear();
 }
@@ -43,7 +46,7 @@ mod tests {
     use super::*;
     use crate::task::Regs;
 
-    /// Of a task that makes this system call, with this result so far.
+    /// The registers of a task that makes this system call, with this result so far.
     fn regs(number: c_long, result: c_long) -> bindings::pt_regs {
         let mut regs: bindings::pt_regs = pin_init::zeroed();
         // CAST: Both are signed.
@@ -51,7 +54,7 @@ mod tests {
         regs
     }
 
-    /// Whether it is in a system call by its registers, and by the table as well.
+    /// Whether the task is in a system call, first by its registers alone, then also by the table.
     fn is(raw: NonNull<bindings::pt_regs>) -> (bool, bool) {
         // SAFETY: The frame lives on the caller's stack, and no reference to it is used meanwhile.
         let regs = unsafe { Regs::new(raw, false) };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A table of tasks, known by their register frames.
+//! A table of tasks, identified by their register frames.
 
 use crate::bindings;
 use core::ptr::{
@@ -12,16 +12,17 @@ use kernel::sync::atomic::{
     Relaxed, //
 };
 
-/// An entry: the address of one task's register frame, or null. It is compared, never followed.
+/// An entry: the address of one task's register frame, or null. The address is compared, never
+/// dereferenced.
 pub(crate) type Entry = Atomic<*mut bindings::pt_regs>;
 
 /// A set of up to `N` tasks.
 ///
-/// No barriers: a task's entry is read and written by the task itself, and by the CPU that switches
-/// to or from it, which the scheduler's locks order.
+/// No barriers are needed. Only the task itself, and the CPU that switches to or from it, access
+/// the task's entry, and the scheduler's locks order these accesses.
 pub(crate) struct Table<const N: usize> {
     entries: [Entry; N],
-    /// The number of entries in use: an empty table is not searched.
+    /// The number of entries in use. An empty table is not searched.
     count: Atomic<usize>,
 }
 
@@ -34,19 +35,19 @@ impl<const N: usize> Table<N> {
         }
     }
 
-    /// Whether there is no task in it.
+    /// Whether the table has no task.
     pub(crate) fn is_empty(&self) -> bool {
         self.count.load(Relaxed) == 0
     }
 
-    /// Whether this task is in it.
+    /// Whether the table has this task.
     pub(crate) fn contains(&self, regs: NonNull<bindings::pt_regs>) -> bool {
         let is = |entry: &Entry| ptr::eq(entry.load(Relaxed), regs.as_ptr());
 
         !self.is_empty() && self.entries.iter().any(is)
     }
 
-    /// Adds this task, once more if it is in already; [`None`] if the table is full.
+    /// Adds an entry for this task, even if it has one already. [`None`] if the table is full.
     pub(crate) fn add(&self, regs: NonNull<bindings::pt_regs>) -> Option<&Entry> {
         self.count.fetch_add(1, Relaxed);
 
@@ -69,7 +70,7 @@ impl<const N: usize> Table<N> {
         }
     }
 
-    /// Removes this task once; whether it was in.
+    /// Removes one entry of this task. Returns whether there was one.
     pub(crate) fn remove(&self, regs: NonNull<bindings::pt_regs>) -> bool {
         let took = |entry: &Entry| {
             entry

@@ -55,10 +55,10 @@ pub enum Code {
 /// and does not run user code during `'a`. There is no Rust reference to the frame.
 pub struct Regs<'a> {
     raw: NonNull<bindings::pt_regs>,
-    /// An NMI may have interrupted the kernel where it saves or restores them: what is read may be
-    /// old, and what is written may be lost.
+    /// Whether this is an NMI, which may have interrupted the kernel where it saves or restores the
+    /// registers. Then a value that is read may be old, and a value that is written may be lost.
     nmi: bool,
-    /// Invariant: neither a longer nor a shorter lifetime will do.
+    /// Makes the lifetime invariant: neither a longer nor a shorter one is accepted in its place.
     _context: PhantomData<fn(&'a ()) -> &'a ()>,
 }
 
@@ -90,8 +90,8 @@ impl Regs<'_> {
         unsafe { (*self.raw.as_ptr()).sp as u64 }
     }
 
-    /// The kind of code; [`None`] in a code segment of the program's own, where `ip` is not an
-    /// address.
+    /// The kind of code; [`None`] in a code segment that the program has defined, where `ip` is not
+    /// an address.
     pub fn code(&self) -> Option<Code> {
         // SAFETY: `raw` is live, by the type invariant.
         match unsafe { bindings::rust_stepping_user_bits(self.raw.as_ptr()) } {
@@ -101,7 +101,8 @@ impl Regs<'_> {
         }
     }
 
-    /// Whether the task entered the kernel by a system call. Unknown in an NMI, and false.
+    /// Whether the task entered the kernel by a system call. In an NMI this is unknown, and the
+    /// result is false.
     pub fn entered_by_syscall(&self) -> bool {
         if self.nmi {
             return false;
@@ -114,7 +115,7 @@ impl Regs<'_> {
     }
 
     /// Whether the task entered by a system call that has no result yet, or the result [`ENOSYS`].
-    /// Unknown in an NMI, and false.
+    /// In an NMI this is unknown, and the result is false.
     pub fn has_no_result(&self) -> bool {
         if !self.entered_by_syscall() {
             return false;
@@ -122,19 +123,21 @@ impl Regs<'_> {
         // SAFETY: `raw` is live, by the type invariant.
         let result = unsafe { (*self.raw.as_ptr()).ax };
 
-        // The entry code sets it to this. CAST: Both are signed.
+        // The entry code sets the result to `ENOSYS`. CAST: Both are signed.
         c_long::try_from(ENOSYS.to_errno()) == Ok(result as c_long)
     }
 
-    /// Whether the task is in a system call that has no result yet. Unknown in an NMI, and false.
+    /// Whether the task is in a system call that has no result yet. In an NMI this is unknown, and
+    /// the result is false.
     pub(crate) fn is_in_syscall(&self) -> bool {
         self.has_no_result() && !syscall::is_returning(self.raw)
     }
 
-    /// Whether a transition follows before the task goes back to user code:
+    /// Whether a transition follows before the task returns to user code:
     /// [`Return`](crate::Transition::Return), [`Handler`](crate::Transition::Handler),
-    /// [`Probed`](crate::Transition::Probed) or [`Emulated`](crate::Transition::Emulated). Until then the kernel may copy the registers to where
-    /// the program sees them, and must not find a trap flag that is not the program's.
+    /// [`Probed`](crate::Transition::Probed) or [`Emulated`](crate::Transition::Emulated). Until
+    /// then the kernel may copy the registers to where the program sees them, and must not find a
+    /// trap flag that is not the program's.
     pub fn will_transition(&self) -> bool {
         self.is_in_syscall() || transit::is_in_transit(self.raw)
     }
@@ -144,7 +147,7 @@ impl Regs<'_> {
         self.raw
     }
 
-    /// The registers that the interpreter has.
+    /// The registers as the interpreter takes them.
     pub(crate) fn registers(&mut self) -> Registers {
         let raw = self.raw.as_ptr();
         // SAFETY: Live, by the type invariant; plain numbers are copied.
@@ -163,8 +166,9 @@ impl Regs<'_> {
         }
     }
 
-    /// The registers as the instruction has left them that was executed last: behind a system call that has no
-    /// result yet, RAX is still its number. With the trap flag as it is, also in the copy that `syscall` makes.
+    /// The registers as the last executed instruction has left them. In a system call that has no
+    /// result yet, RAX still holds the number of the call. The trap flag is not hidden, neither in
+    /// the flags nor in the copy that `syscall` makes.
     pub fn registers_behind(&mut self) -> Registers {
         let mut registers = self.registers();
 
@@ -176,7 +180,8 @@ impl Regs<'_> {
         registers
     }
 
-    /// Sets the general registers, the address, and the flags that the interpreter changes.
+    /// Sets the general registers, the address of the next instruction, and the flags that the
+    /// interpreter changes.
     pub(crate) fn set_registers(&mut self, registers: &Registers) {
         let raw = self.raw.as_ptr();
         // SAFETY: Live, by the type invariant; plain numbers are copied.
@@ -197,7 +202,7 @@ impl Regs<'_> {
         unsafe { raw.write(frame) };
     }
 
-    /// Whether an NMI may have interrupted the kernel where it saves or restores them.
+    /// Whether an NMI may have interrupted the kernel where it saves or restores the registers.
     pub(crate) fn is_nmi(&self) -> bool {
         self.nmi
     }
@@ -208,7 +213,8 @@ impl Regs<'_> {
         unsafe { (*self.raw.as_ptr()).flags & TRAP_FLAG != 0 }
     }
 
-    /// Whether a debugger has set the trap flag, by `PTRACE_SINGLESTEP`. Unknown in an NMI, and false.
+    /// Whether a debugger has set the trap flag, by `PTRACE_SINGLESTEP`. In an NMI this is unknown,
+    /// and the result is false.
     pub fn debugger_steps(&self) -> bool {
         // SAFETY: `raw` is live, by the type invariant.
         !self.nmi && unsafe { bindings::rust_stepping_is_forced(self.raw.as_ptr()) }
@@ -216,10 +222,10 @@ impl Regs<'_> {
 
     /// Sets or clears the trap flag: while it is set, the processor traps after each instruction.
     ///
-    /// A client that sets the flag clears it before the task gets off the CPU. The kernel sends a
-    /// `SIGTRAP` for a trap that no client claims. In an NMI the flag cannot be set. If it is cleared
-    /// in an NMI, it stays pending until the task's next trap or entry into the kernel; traps until
-    /// then have no effect.
+    /// A client that sets the flag clears it before the task leaves the CPU. The kernel sends a
+    /// `SIGTRAP` for a trap that no client claims. In an NMI the flag cannot be set. If it is
+    /// cleared in an NMI, the clear stays pending until the task's next trap or entry into the
+    /// kernel. Traps until then have no effect.
     pub fn set_trap_flag(&mut self, trap: bool) {
         if self.nmi {
             if !trap {
@@ -252,8 +258,8 @@ impl Regs<'_> {
         // SAFETY: `raw` is live, by the type invariant.
         let ip = unsafe { (*self.raw.as_ptr()).ip };
 
-        // It leaves the address of the next instruction in `rcx`. After `int 0x80` both registers
-        // are the program's own.
+        // `syscall` leaves the address of the next instruction in `rcx`. After `int 0x80` both
+        // registers belong to the program.
         flags & TRAP_FLAG != 0 && next == ip
     }
 
@@ -277,7 +283,8 @@ impl Regs<'_> {
 pub struct Current<'a>(Regs<'a>);
 
 impl<'a> Current<'a> {
-    /// [`None`] if this CPU does not return to user code: for a kernel thread, or a task that exits.
+    /// The current task; [`None`] if this CPU does not return to user code: for a kernel thread, or
+    /// a task that exits.
     ///
     /// # Safety
     ///
@@ -302,9 +309,9 @@ impl<'a> Current<'a> {
     /// Reads the task's memory at `address`, as far as that is possible without a page fault. Returns
     /// the number of bytes read. During a switch of tasks the memory may be the previous task's.
     ///
-    /// Protection keys are not applied: text is read that the task can execute and not read.
+    /// Protection keys are not applied: text that the task can execute but not read is read too.
     pub fn read(&self, address: u64, bytes: &mut [u8]) -> usize {
-        // Up to the end of the page, then what lies in the next one.
+        // Reads up to the end of the page, then the rest in the next page.
         let page = u64::try_from(PAGE_SIZE).unwrap_or(u64::MAX);
         let first = usize::try_from(page - address % page)
             .unwrap_or(usize::MAX)
@@ -321,16 +328,16 @@ impl<'a> Current<'a> {
         bytes.len()
     }
 
-    /// Whether the code at `ip` is that which the kernel has put into the task for return probes. It is
-    /// in no file.
+    /// Whether `ip` is in the page that the kernel has put into the task for probes. No file has
+    /// this code.
     ///
-    /// Only for the task that runs: during a switch of tasks it is the previous one's.
+    /// Only for the running task: during a switch of tasks this is about the previous task.
     pub fn is_trampoline(&self, ip: u64) -> bool {
         // SAFETY: There always is a current task.
         if !unsafe { bindings::rust_stepping_has_probe_state() } {
             return false;
         }
-        // The page of out-of-line copies begins with it.
+        // The page of out-of-line copies begins with the trampoline.
         let page = u64::try_from(PAGE_SIZE).unwrap_or(u64::MAX);
         let mut text = [0; TRAMPOLINE.len()];
         let len = self.read(ip - ip % page, &mut text);
@@ -366,7 +373,7 @@ impl DerefMut for Current<'_> {
     }
 }
 
-/// Clears the trap flag in these registers if that is pending; whether it was.
+/// Clears the trap flag in these registers if a clear is pending. Returns whether it was.
 ///
 /// # Safety
 ///
@@ -387,13 +394,13 @@ pub(crate) unsafe fn clear_pending(raw: NonNull<bindings::pt_regs>) -> bool {
     was
 }
 
-/// The frame of the task that runs, if it returns to user mode.
+/// The frame of the running task, if it returns to user mode.
 pub(crate) fn running() -> Option<NonNull<bindings::pt_regs>> {
     // SAFETY: There always is a current task.
     NonNull::new(unsafe { bindings::rust_stepping_running_user_regs() })
 }
 
-/// Reads memory of the current task; whether all of it could be read.
+/// Reads memory of the current task. Returns whether all of it was read.
 fn copy_in(address: u64, bytes: &mut [u8]) -> bool {
     // CAST: Both are addresses, and have 64 bits.
     let (from, len) = (address as c_ulong, bytes.len() as c_ulong);

@@ -32,7 +32,7 @@ use kernel::{
     }, //
 };
 
-/// What a tracer drops in its callback.
+/// An object that a tracer drops in its callback.
 #[expect(dead_code, reason = "they are only dropped")]
 enum Victim {
     Registration(Registration<Hostile>),
@@ -47,7 +47,7 @@ struct Seen {
     victim: SpinLock<Option<Victim>>,
 }
 
-/// A tracer that counts its callbacks, and drops in one what it can get.
+/// A tracer that counts its callbacks, and drops its victim in one of them.
 struct Hostile(Arc<Seen>);
 
 impl Drop for Hostile {
@@ -68,7 +68,7 @@ impl Tracer for Hostile {
         transition: Transition<'_>,
         _irq: &LocalInterruptDisabled,
     ) {
-        // Tests run in a kernel thread, which has no such transition by itself.
+        // Tests run in a kernel thread, which has no such transition. So the test has caused it.
         if task.is_none() && transition == Transition::Redirected {
             self.0.calls.fetch_add(1, Relaxed);
             let victim = self.0.victim.lock().take();
@@ -88,7 +88,7 @@ fn seen() -> Result<Arc<Seen>> {
     )
 }
 
-/// The number of calls of its own that a tracer gets for a transition.
+/// The number of callbacks that a tracer gets for one transition.
 fn calls(seen: &Seen) -> usize {
     let _irq = local_interrupt_disable();
     let before = seen.calls.load(Relaxed);
@@ -97,7 +97,7 @@ fn calls(seen: &Seen) -> usize {
     seen.calls.load(Relaxed).wrapping_sub(before)
 }
 
-/// Gives back a reference to this module that is leaked.
+/// Drops a reference to this module that was leaked.
 fn put_module() {
     // SAFETY: A reference is leaked by the caller; the module stays, as it is being loaded.
     unsafe { bindings::module_put(this_module::<crate::LocalModule>().as_ptr()) };
@@ -110,7 +110,7 @@ mod processor {
         interpret::compare, //
     };
 
-    // What differs is the processor's affair.
+    // The results may differ, depending on the processor.
     #[test]
     fn each_instruction_is_executed_by_both() {
         let (mut both, mut left) = (0, 0);
@@ -119,7 +119,7 @@ mod processor {
             Outcome::Left => left += 1,
             _ => both += 1,
         });
-        // Processors without BMI lack 16 of them, and POPCNT.
+        // Processors without BMI lack 16 of the instructions, and POPCNT.
         assert!(both > 300 && left < 20);
     }
 }
@@ -181,7 +181,7 @@ mod registrations {
 
         *seen.victim.lock() = Some(Victim::Registration(registration));
         assert_eq!(calls(&seen), 1);
-        // It was in use: it is leaked, with its module, and called no more.
+        // The registration was in use. It is leaked, with its module, and is not called any more.
         assert_eq!(seen.dropped.load(Relaxed), 0);
         assert_eq!(calls(&seen), 0);
         drop(guard);
@@ -201,7 +201,7 @@ mod registrations {
         *seen.victim.lock() = Some(Victim::Following(handle.follow()?));
         assert_eq!(calls(&seen), 1);
         assert_eq!(calls(&seen), 0);
-        // Its module stays, and so do the hooks.
+        // The module stays loaded, and the hooks stay.
         assert!(hooks::are_followed());
         hooks::unfollow();
         put_module();

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Tracepoints: generated code, which a decoder needs and no file has, and the
- * instructions of traced tasks that are stepped.
+ * Tracepoints: generated code, which a decoder needs and which no file has,
+ * and the instructions of traced tasks that are stepped.
  */
 
 #undef TRACE_SYSTEM

@@ -38,7 +38,7 @@ use kernel::{
     }, //
 };
 
-/// How a task leaves user code, or goes back to it.
+/// How a task leaves user code, or returns to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Transition<'a> {
     /// The task has executed an instruction that makes a system call.
@@ -46,50 +46,53 @@ pub enum Transition<'a> {
     /// The task is about to return from a system call. A signal may still come in between, or the
     /// call be restarted.
     Return,
-    /// A signal ends the program or comes to its handler. The registers are those of the interrupted
-    /// code, and are about to be saved in a core dump or in the handler's frame.
+    /// A signal ends the program or is delivered to its handler. The registers are those of the
+    /// interrupted code, and are about to be saved in a core dump or in the handler's frame.
     Signal,
-    /// The task is about to return to user code, to a signal's handler if that could be entered.
+    /// The task is about to return to user code after a [`Signal`](Self::Signal): to the handler,
+    /// if its frame could be set up.
     Handler,
-    /// The task has hit a breakpoint that may be a uprobe's. [`Probed`](Self::Probed) or
-    /// [`Signal`](Self::Signal) follows, and the trap flag must be clear until then: the kernel
-    /// takes it for the program's, and sends a `SIGTRAP`.
+    /// The task has hit a breakpoint that may belong to a uprobe. [`Probed`](Self::Probed) or
+    /// [`Signal`](Self::Signal) follows. Until then the trap flag must be clear: otherwise the
+    /// kernel takes it for the program's, and sends a `SIGTRAP`.
     Breakpoint,
-    /// The task is about to return to user code after a [`Breakpoint`](Self::Breakpoint). If that was a
-    /// uprobe's, the kernel has executed the probed instruction.
+    /// The task is about to return to user code after a [`Breakpoint`](Self::Breakpoint). If the
+    /// breakpoint belongs to a uprobe, the kernel has executed the probed instruction.
     Probed {
         /// The address of the breakpoint.
         from: u64,
-        /// What the file has there that is mapped, from the instruction on; perhaps more, and nothing
-        /// if no file is mapped.
+        /// The contents of the mapped file from the instruction on. It may be more than the
+        /// instruction. Empty if no file is mapped there.
         text: &'a [u8],
     },
-    /// The kernel has changed where the task continues: a restartable sequence is aborted.
+    /// The kernel has changed the address where the task continues: a restartable sequence is
+    /// aborted.
     Redirected,
-    /// The task is about to return to user code from a call of the vsyscall page, which the kernel has
-    /// made for it.
+    /// The task is about to return to user code from a call of the vsyscall page, which the kernel
+    /// has emulated.
     Emulated,
-    /// The task gets off the CPU.
+    /// The task leaves the CPU.
     SwitchOut,
-    /// The next task gets on the CPU, and is [`Current`].
+    /// The next task gets the CPU, and is [`Current`].
     SwitchIn,
 }
 
-/// Whose a trap was.
+/// The owner of a trap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub enum Trap {
-    /// The tracer's: the task continues.
+    /// The trap belongs to the tracer: the task continues.
     Claimed,
-    /// Another's: the task gets its `SIGTRAP`, unless another tracer claims it.
+    /// The trap does not belong to the tracer: the task gets its `SIGTRAP`, unless another tracer
+    /// claims it.
     Unclaimed,
 }
 
 /// A client of this crate.
 ///
-/// Callbacks come on the CPU of the task, with interrupts off, and perhaps with locks of the
-/// scheduler or of signals held: they must not sleep, allocate or take a lock under which such a
-/// callback can come.
+/// Callbacks run on the CPU of the task, with interrupts off. Locks of the scheduler or of signals
+/// may be held. So a callback must not sleep, allocate, or take a lock under which a callback can
+/// run.
 #[vtable]
 pub trait Tracer: Sized + Send + Sync + 'static {
     /// The task has executed an instruction with its trap flag set, which stays set.
@@ -106,7 +109,7 @@ pub trait Tracer: Sized + Send + Sync + 'static {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
 
-    /// The task leaves user code, or goes back to it. [`None`] if it has none.
+    /// The task leaves user code, or returns to it. `task` is [`None`] if it has no user code.
     ///
     /// C counterpart: probes of the tracepoints `sys_enter`, `sys_exit`, `signal_deliver`,
     /// `sched_switch`, `rseq_ip_fixup` and `emulate_vsyscall`, `DIE_INT3`, and `task_work_add()`.
@@ -118,7 +121,7 @@ pub trait Tracer: Sized + Send + Sync + 'static {
     );
 }
 
-/// What callbacks need of a tracer, whatever its type.
+/// The data that callbacks need of a tracer, independent of its type.
 ///
 /// # Invariants
 ///
@@ -131,7 +134,7 @@ struct Entry {
     followings: Atomic<usize>,
     module: *mut bindings::module,
     single_step: OnTrap,
-    /// [`None`]: the tracer has no such function.
+    /// [`None`] if the tracer has no such function.
     invalid_opcode: Option<OnTrap>,
     transition:
         unsafe fn(*const c_void, Option<Current<'_>>, Transition<'_>, &LocalInterruptDisabled),
@@ -180,7 +183,7 @@ impl Entry {
         unsafe { &*tracer.cast::<T>() }.transition(task, transition, irq);
     }
 
-    /// The tracer, if it is to be called.
+    /// The tracer, if it follows tasks.
     fn active(&self) -> Option<NonNull<c_void>> {
         // Pairs with the release in `Handle::follow()`.
         if self.followings.load(Acquire) == 0 {
@@ -191,11 +194,11 @@ impl Entry {
     }
 }
 
-/// The number of tracers that there can be.
+/// The maximum number of tracers.
 const TRACERS: usize = 8;
 
-/// The registered tracers: from [`Arc::into_raw`], or null. An entry that was here may be used until an
-/// RCU grace period later.
+/// The registered tracers: from [`Arc::into_raw`], or null. An entry that is removed may be in use
+/// for an RCU grace period.
 static ENTRIES: [Atomic<*mut Entry>; TRACERS] = [const { Atomic::new(ptr::null_mut()) }; TRACERS];
 
 /// Calls `f` with each tracer that follows tasks, until it returns something.
@@ -228,21 +231,23 @@ pub(crate) fn dispatch(transition: Transition<'_>) {
     });
 }
 
-/// Reports a single step of the current task to the tracers until one claims it; whether one has.
+/// Reports a single step of the current task to the tracers until one claims it. Returns whether
+/// one has.
 pub(crate) fn single_step() -> bool {
     claim(|entry| Some(entry.single_step))
 }
 
-/// Reports to the tracers that the processor does not know the current task's next instruction, until one claims
-/// the trap; whether one has.
+/// Reports to the tracers that the processor does not know the current task's next instruction,
+/// until one claims the trap. Returns whether one has.
 pub(crate) fn invalid_opcode() -> bool {
     claim(|entry| entry.invalid_opcode)
 }
 
-/// A function of a tracer for traps.
+/// The type of a tracer's functions for traps.
 type OnTrap = unsafe fn(*const c_void, &mut Current<'_>, &LocalInterruptDisabled) -> Trap;
 
-/// Calls a function of each tracer until one claims the current task's trap; whether one has.
+/// Calls a function of each tracer until one claims the current task's trap. Returns whether one
+/// has.
 #[inline]
 fn claim(function: impl Fn(&Entry) -> Option<OnTrap>) -> bool {
     if !hooks::are_followed() {
@@ -267,10 +272,10 @@ fn may_sleep() -> bool {
     unsafe { bindings::rust_stepping_may_sleep() }
 }
 
-/// A client's way to this crate.
+/// A client's access to this crate.
 ///
-/// It is made before the tracer, so that objects of the client's that need [`Following`]s can be made
-/// first, and the tracer with references to them.
+/// It is created before the tracer. So the client can create objects that need [`Following`]s
+/// first, and then the tracer with references to them.
 pub struct Handle<T: Tracer> {
     entry: Arc<Entry>,
     _tracer: PhantomData<fn(T)>,
@@ -308,13 +313,13 @@ impl<T: Tracer> Handle<T> {
         })
     }
 
-    /// Has tasks followed, and the tracer called, until the guard is dropped. [`ENODEV`] if there is no
+    /// Follows tasks, and calls the tracer, until the guard is dropped. [`ENODEV`] if there is no
     /// tracer, or if the client's module is being unloaded.
     ///
-    /// The first guard hooks system calls and switches of tasks, and may sleep. While there is one, from
-    /// any client, another takes no lock.
+    /// The first guard hooks system calls and task switches, and may sleep. While any client has a
+    /// guard, this takes no lock.
     ///
-    /// While there is a guard, the client's module cannot be unloaded.
+    /// While the guard exists, the client's module cannot be unloaded.
     pub fn follow(&self) -> Result<Following> {
         let entry = self.entry.clone();
 
@@ -349,7 +354,7 @@ pub struct Following {
 
 impl Following {
     /// The task to whose user code this CPU returns; [`None`] for a kernel thread, or a task that
-    /// exits. Also in an NMI.
+    /// exits. May be called in an NMI.
     pub fn current<'a>(&'a self, irq: &'a LocalInterruptDisabled) -> Option<Current<'a>> {
         // SAFETY: By the type invariant tasks are followed during `'a`, so switches are noted.
         unsafe { Current::new(irq) }
@@ -357,15 +362,15 @@ impl Following {
 }
 
 impl Drop for Following {
-    /// The client's last guard waits for its callbacks. Where that is impossible, in a callback or with
-    /// a lock held, the client's module stays loaded instead.
+    /// If this is the client's last guard, waits for its callbacks. Where waiting is impossible, in
+    /// a callback or with a lock held, the client's module stays loaded instead.
     fn drop(&mut self) {
         if self.entry.followings.fetch_sub(1, Relaxed) == 1 {
             if !may_sleep() {
                 pr_warn_once!("the last guard of a tracer is dropped where it cannot wait\n");
                 return;
             }
-            // For callbacks that came while there was this guard.
+            // Waits for callbacks that began while this guard existed.
             rcu::synchronize_rcu();
         }
         hooks::unfollow();
@@ -377,9 +382,9 @@ impl Drop for Following {
 
 /// A registered tracer.
 ///
-/// Its callbacks are called while there is a [`Following`] of its handle's. Dropped, it waits until
-/// none runs. Where that is impossible, in a callback or with a lock held, the tracer and its module
-/// are leaked instead.
+/// Its callbacks are called while its handle has a [`Following`]. Dropping the registration waits
+/// until no callback runs. Where waiting is impossible, in a callback or with a lock held, the
+/// tracer and its module are leaked instead.
 ///
 /// # Invariants
 ///
@@ -444,7 +449,7 @@ impl<T: Tracer> Drop for Registration<T> {
         self.handle.entry.tracer.store(ptr::null_mut(), Relaxed);
 
         if !may_sleep() {
-            // If it is being unloaded there is no guard, so no callback either.
+            // If the module is being unloaded, there is no guard, so no callback runs.
             //
             // SAFETY: `THIS_MODULE` of the client, or null if that is built in. Its code calls this.
             let _held = unsafe { bindings::try_module_get(self.handle.entry.module) };
@@ -461,7 +466,8 @@ impl<T: Tracer> Drop for Registration<T> {
     }
 }
 
-/// What a [`Registration`] leaks that is dropped where it cannot wait. A test takes it back.
+/// The objects that a [`Registration`] leaks if it is dropped where it cannot wait. A test frees
+/// them.
 #[cfg(CONFIG_KUNIT = "y")]
 pub(crate) struct Leak<T: Tracer> {
     entry: *const Entry,
@@ -470,7 +476,7 @@ pub(crate) struct Leak<T: Tracer> {
 
 #[cfg(CONFIG_KUNIT = "y")]
 impl<T: Tracer> Registration<T> {
-    /// What it leaks if it is dropped where it cannot wait.
+    /// The objects that the registration leaks if it is dropped where it cannot wait.
     pub(crate) fn leak(&self) -> Leak<T> {
         Leak {
             entry: Arc::as_ptr(&self.handle.entry),
@@ -481,7 +487,7 @@ impl<T: Tracer> Registration<T> {
 
 #[cfg(CONFIG_KUNIT = "y")]
 impl<T: Tracer> Leak<T> {
-    /// Frees it, with the tracer. The caller must be able to sleep.
+    /// Frees the leaked entry and tracer. The caller must be able to sleep.
     ///
     /// # Safety
     ///

@@ -2,15 +2,15 @@
 
 //! Tasks whose registers the kernel is about to change or to copy.
 //!
-//! - From the choice of a signal until its handler is about to run, registers are copied to user
-//!   memory, which may fault and sleep.
-//! - From a breakpoint of a uprobe until the probed instruction is done, the kernel executes that in
-//!   the task's place, and sends the task a `SIGTRAP` if its trap flag is set.
-//! - While the kernel makes a call of the vsyscall page, the registers look like those of a system
-//!   call, and say where the task goes on only in the end.
+//! - From the delivery of a signal until its handler is about to run, the kernel copies the
+//!   registers to user memory, which may fault and sleep.
+//! - From a breakpoint of a uprobe until the probed instruction is done, the kernel executes the
+//!   instruction for the task. It sends the task a `SIGTRAP` if the trap flag is set.
+//! - While the kernel emulates a call of the vsyscall page, the registers look like those of a
+//!   system call. Only at the end they have the address where the task continues.
 //!
-//! A trap flag that is set meanwhile, when the task gets on a CPU again, would be seen. A work of the
-//! task's ends each, with a transition.
+//! Meanwhile the trap flag must not be set, for example when the task gets a CPU again: it would be
+//! seen. A task work ends each of these states, and a transition reports the end.
 
 use crate::{
     bindings,
@@ -28,19 +28,20 @@ use kernel::{
     }, //
 };
 
-/// The number of tasks that are followed at a time.
+/// The number of tasks in transit that have an entry.
 const ENTRIES: usize = 128;
 
-/// The tasks whose work is queued.
+/// The tasks in transit whose task work is queued.
 static TASKS: Table<ENTRIES> = Table::new();
 
-/// The tasks that have no work queued, until they are [`seen`] to execute.
+/// The tasks in transit that have no task work queued. They stay until they are [`seen`] to
+/// execute.
 static UNTIL_SEEN: Table<ENTRIES> = Table::new();
 
-/// The number of works that are queued, also for tasks that found no entry.
+/// The number of queued task works, also for tasks that found no entry.
 static COUNT: Atomic<usize> = Atomic::new(0);
 
-/// A task in transit, which has a work queued.
+/// A task in transit whose task work is queued.
 ///
 /// # Invariants
 ///
@@ -50,8 +51,8 @@ pub(crate) struct Transit {
 }
 
 impl Transit {
-    /// The task with these registers is in transit. While there are more such tasks than entries,
-    /// every task counts as one.
+    /// Marks the task with these registers as in transit. While there are more such tasks than
+    /// entries, every task counts as in transit.
     pub(crate) fn begin(regs: NonNull<bindings::pt_regs>) -> Self {
         seen(regs);
         COUNT.fetch_add(1, Relaxed);
@@ -62,8 +63,8 @@ impl Transit {
         }
     }
 
-    /// Stays in transit without a work, until the task is [`seen`]. Ends here for a task without an
-    /// entry.
+    /// Keeps the task in transit without a task work, until it is [`seen`]. The transit of a task
+    /// without an entry ends here.
     pub(crate) fn until_seen(self) {
         if let Some(regs) = self
             .entry
@@ -83,8 +84,8 @@ impl Drop for Transit {
     }
 }
 
-/// The task with these registers comes from its program, or exits: it is not in transit without a
-/// work.
+/// The task with these registers has executed user code, or exits. It is not in transit without a
+/// task work any more.
 pub(crate) fn seen(regs: NonNull<bindings::pt_regs>) {
     UNTIL_SEEN.remove(regs);
 }

@@ -28,7 +28,7 @@
 			 : : "r" (at) : "memory" : fault);		\
 		break;
 
-/* Between register `number` and `at`, by one access. */
+/* Moves data between register `number` and `at`, by one access. */
 #define MOVES(before, after)						\
 	switch (number) {						\
 	FOR_EACH_REGISTER(MOVE, before, after)				\
@@ -41,22 +41,24 @@
 #define STORE_WHOLE	MOVES("vmovdqu %%ymm", ", (%0)\n")
 
 /*
- * With interrupts off, in a trap: whether the registers are in the processor.
+ * Whether the registers are in the processor. Called in a trap, with
+ * interrupts off.
  */
 static __always_inline bool are_there(void)
 {
 	return !test_thread_flag(TIF_NEED_FPU_LOAD);
 }
 
-/* AVX alone lacks some of the instructions that are interpreted. */
+/* AVX2 is required, as AVX alone lacks some of the instructions that are interpreted. */
 static __always_inline bool have_avx(void)
 {
 	return are_there() && boot_cpu_has(X86_FEATURE_AVX2);
 }
 
 /*
- * Between a register and user memory, by one access; false if that faults. A
- * function for each register: to choose one takes longer than the access.
+ * Moves data between a register and user memory, by one access; false if that
+ * faults. Each register has a function, since choosing the register takes
+ * longer than the access.
  */
 #define USER_ONE(n, name, can, before, after)				\
 static bool name##_##n(unsigned long to)				\
@@ -90,7 +92,7 @@ USER(load_whole, have_avx(), "vmovdqu (%0), %%ymm", "\n")
 USER(store, are_there(), "movdqu %%xmm", ", (%0)\n")
 USER(store_whole, have_avx(), "vmovdqu %%ymm", ", (%0)\n")
 
-/* From a register: what is above 128 bits is 0 if the processor has none. */
+/* Reads a register. The bits above 128 are 0 if the processor has none. */
 bool rust_stepping_vector_get(unsigned int number, u64 words[4])
 {
 	u64 *at = words;
@@ -109,7 +111,7 @@ fault:
 	return false;
 }
 
-/* To a register. */
+/* Writes a register. */
 #define SET(name, can, moves)						\
 bool rust_stepping_vector_set_##name(unsigned int number, const u64 words[4]) \
 {									\
@@ -142,8 +144,8 @@ bool rust_stepping_vector_are_there(void)
 }
 
 /*
- * Between these two the vector registers are the caller's, all exceptions are
- * masked, and the task is not preempted.
+ * Between these two the vector registers belong to the caller, all exceptions
+ * are masked, and the task is not preempted.
  */
 void rust_stepping_vectors_begin(void)
 {

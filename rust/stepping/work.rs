@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What is done when a task is about to return to user mode.
+//! Task works, which run when a task is about to return to user mode.
 //!
 //! C header: [`include/linux/task_work.h`](srctree/include/linux/task_work.h)
 
@@ -18,34 +18,34 @@ use kernel::{
     prelude::*, //
 };
 
-/// The longest instruction.
+/// The longest instruction, in bytes.
 const TEXT: usize = 15;
 
 /// Why a task is in transit.
 #[derive(Clone, Copy)]
 pub(crate) enum Reason {
-    /// A signal comes to its handler.
+    /// A signal is delivered to its handler.
     Signal,
-    /// It has hit a breakpoint at this address, perhaps a uprobe's.
+    /// The task has hit a breakpoint at this address, which may belong to a uprobe.
     Breakpoint(c_ulong),
-    /// It has executed the copy of the probed instruction at this address.
+    /// The task has executed the copy of the probed instruction at this address.
     Copy(c_ulong),
-    /// The kernel makes a call of the vsyscall page for it.
+    /// The kernel emulates a call of the vsyscall page.
     Vsyscall,
 }
 
-/// A work that is queued. It holds this module, and may run long after the tracers are gone: the
-/// task may be stopped.
+/// A queued task work. It holds a reference to this module. It may run long after the tracers are
+/// gone, because the task may be stopped.
 #[repr(C)]
 struct Work {
-    /// First: the kernel has a pointer to it.
+    /// The first field, as the kernel has a pointer to it.
     head: bindings::callback_head,
     reason: Reason,
     transit: Option<Transit>,
 }
 
-/// The current task is in transit until it is about to return to user mode. Without memory it is
-/// until it is seen to execute, and no transition follows.
+/// Marks the current task as in transit until it is about to return to user mode. If there is no
+/// memory, the task is in transit until it is seen to execute, and no transition is reported.
 ///
 /// The current task must be on its way back to user mode.
 pub(crate) fn queue(reason: Reason) {
@@ -61,7 +61,7 @@ pub(crate) fn queue(reason: Reason) {
         reason,
         transit: None,
     };
-    // The lock of the signal handlers may be held.
+    // The lock of the signal handlers may be held, so the allocation must not sleep.
     let Ok(mut work) = KBox::new(work, GFP_ATOMIC) else {
         transit.until_seen();
         return;
@@ -106,13 +106,14 @@ impl Work {
             return;
         };
         let from = match self.reason {
-            // The frame is complete.
+            // The handler's frame is complete.
             Reason::Signal => return end(transit, Transition::Handler),
-            // The call is made.
+            // The call is done.
             Reason::Vsyscall => return end(transit, Transition::Emulated),
             // SAFETY: There always is a current task.
             Reason::Breakpoint(_) if unsafe { bindings::rust_stepping_probe_address() } != 0 => {
-                // It goes back to execute a copy of the instruction, with the kernel's trap flag.
+                // The task returns to execute a copy of the instruction, with the kernel's trap
+                // flag.
                 transit.until_seen();
                 return;
             }
@@ -139,9 +140,10 @@ impl Work {
     }
 }
 
-/// The task is not in transit any more, which this transition reports.
+/// Ends the transit of the task, and reports this transition.
 fn end(transit: Transit, transition: Transition<'_>) {
-    // A tracer that starts in between would set the trap flag, and take it for another's in the transition.
+    // With interrupts on, a tracer that starts between the two would set the trap flag, and take it
+    // for another's in the transition.
     let _irq = interrupt::local_interrupt_disable();
 
     drop(transit);

@@ -2,13 +2,14 @@
 
 //! `edu`: a driver of a device, with DMA into the AUX area and an interrupt.
 //!
-//! QEMU's PCI device `edu` copies up to 4096 bytes from its memory to an address, 100 ms after it is
-//! asked, and raises an interrupt. Here these bytes are the trace: the driver fills the device's
-//! memory when it finds it, so that the byte at position `p` of the AUX area is [`byte`]`(p)`. The
-//! event's counter is the number of bytes that the device has written.
+//! QEMU's PCI device `edu` copies up to 4096 bytes from its memory to an address, 100 ms after a
+//! request, and raises an interrupt. These bytes are the trace: the driver fills the device's
+//! memory at probe, so that the byte at position `p` of the AUX area is [`byte`]`(p)`. The event's
+//! counter is the number of bytes that the device has written.
 //!
 //! The device has one unit for all CPUs, and cannot abort a transfer. So [`AuxPmu::quiesce`] waits
-//! for it, with interrupts off: a unit of a production system must not need that.
+//! for the end of a transfer with interrupts off, which a unit of a production system must not
+//! need.
 //!
 //! ```text
 //! $ qemu-system-x86_64 -device edu,dma_mask=0xffffffff ...
@@ -64,7 +65,7 @@ kernel::module_pci_driver! {
 
 /// Registers, in the first BAR.
 mod regs {
-    /// Reasons of the interrupt.
+    /// Pending interrupt causes.
     pub(crate) const IRQ_STATUS: usize = 0x24;
     pub(crate) const IRQ_ACK: usize = 0x64;
     pub(crate) const DMA_SOURCE: usize = 0x80;
@@ -73,19 +74,19 @@ mod regs {
     pub(crate) const DMA_COMMAND: usize = 0x98;
     pub(crate) const END: usize = 0xa0;
 
-    /// Starts a transfer, and is set until that is done.
+    /// Starts a transfer. Reads as 1 until the transfer is complete.
     pub(crate) const RUN: u32 = 1;
-    /// From the device's memory, and not to it.
+    /// The transfer reads the device's memory; otherwise it writes it.
     pub(crate) const FROM_DEVICE: u32 = 2;
-    /// An interrupt when it is done.
+    /// Raises an interrupt when the transfer is complete.
     pub(crate) const INTERRUPT: u32 = 4;
 
-    /// Where the device's memory is for its own DMA.
+    /// Address of the device's memory in a DMA request.
     pub(crate) const MEMORY: u32 = 0x40000;
     pub(crate) const MEMORY_SIZE: usize = 4096;
 }
 
-/// How often the device is looked at while it transfers: for seconds, it takes 100 ms.
+/// Maximum number of polls in `quiesce()`. They take seconds; a transfer takes 100 ms.
 const LOOKS: u32 = 10_000_000;
 
 /// The byte at a position of the AUX area.
@@ -97,7 +98,7 @@ kernel::pci_device_table!(
     TABLE,
     (),
     [(
-        // The kernel has no name for the vendor: `probe()` looks.
+        // The kernel has no constant for the vendor, so `probe()` compares the IDs.
         pci::DeviceId::from_class(0x00ff00, 0xffffff),
         ()
     )]
@@ -105,7 +106,7 @@ kernel::pci_device_table!(
 
 struct Edu;
 
-/// What a device has while it is bound. The PMU goes first.
+/// Driver data of a bound device. The PMU is unregistered before the interrupt is freed.
 struct Bound {
     _registration: aux::Registration<Unit>,
     _line: PciLines<Handler>,
@@ -156,7 +157,7 @@ impl irq::Handler for Handler {
     fn handle(&self) -> irq::IrqReturn {
         self.0.driver().acknowledge();
         self.0.interrupt();
-        // Message-signalled, so it is the device's.
+        // Message-signalled, so not shared: the interrupt is the device's.
         irq::IrqReturn::Handled
     }
 }
@@ -168,7 +169,7 @@ struct Unit {
 }
 
 impl Unit {
-    /// Fills the device's memory.
+    /// Fills the device's memory with [`byte`] of each offset.
     fn fill(&self, device: &pci::Device<Core<'_>>) -> Result {
         let mut bytes =
             CoherentBox::<[u8]>::zeroed_slice(device.as_ref(), regs::MEMORY_SIZE, GFP_KERNEL)?;
@@ -199,7 +200,7 @@ impl Unit {
         }
     }
 
-    /// Whether there is a transfer.
+    /// Whether a transfer is in progress.
     fn is_running(&self) -> bool {
         self.bar
             .try_access()
@@ -212,7 +213,7 @@ impl Unit {
         }
     }
 
-    /// Has the device write the next bytes of the region.
+    /// Starts the transfer of the next bytes of the region, or sets [`Trace::full`].
     fn next(&self, transaction: &mut aux::Transaction<'_, Self>, trace: &mut Trace) {
         let region = transaction.region();
         let pos = region.head().advance(trace.written);
@@ -242,7 +243,7 @@ impl Unit {
         }
     }
 
-    /// Takes a transfer that is done into account.
+    /// Accounts for a complete transfer: adds its bytes to the trace and to the counter.
     fn done(transaction: &mut aux::Transaction<'_, Self>, trace: &mut Trace) {
         let len = u64::from(trace.len);
         let aux::Parts {
@@ -252,7 +253,7 @@ impl Unit {
         trace.written = match buffer {
             Memory::Direct(_) => trace.written.saturating_add(len),
             Memory::Bounce(bounce) => {
-                // There is space: `next()` looked. The bytes are gone if the device is.
+                // `next()` has checked the space. If the device is gone, its bytes are lost.
                 let _ = copy(&mut region, bounce, len);
                 region.written()
             }
@@ -262,15 +263,15 @@ impl Unit {
     }
 }
 
-/// Where the device writes.
+/// The memory that the device writes to.
 enum Memory {
     /// The AUX area.
     Direct(aux::DmaMapping),
-    /// As much as one transfer.
+    /// Bounce memory for one transfer.
     Bounce(aux::CoherentBounce),
 }
 
-/// The device's address of the byte at `offset`, and how many bytes follow it.
+/// The DMA address of the byte at `offset`, and the number of contiguous bytes from there.
 fn place(memory: &Memory, offset: usize) -> Option<(u64, usize)> {
     let mapping = match memory {
         Memory::Direct(mapping) => mapping,
@@ -290,7 +291,7 @@ fn place(memory: &Memory, offset: usize) -> Option<(u64, usize)> {
     None
 }
 
-/// Copies the first `len` bytes.
+/// Copies the first `len` bytes of the bounce memory into the region.
 fn copy(
     region: &mut aux::Region<'_>,
     bounce: &aux::CoherentBounce,
@@ -306,18 +307,18 @@ fn copy(
 
 /// The state of a transaction.
 struct Trace {
-    /// Bytes that the device has written.
+    /// Bytes that the device has written in this transaction.
     written: u64,
-    /// Bytes that it is writing.
+    /// Length of the transfer in progress, in bytes; 0 without one.
     len: u32,
-    /// There is no space for more.
+    /// Whether the region has no space left.
     full: bool,
 }
 
 perf::format! {
-    /// What an event asks for.
+    /// Configuration of an event.
     struct Config {
-        /// The device writes to coherent bounce memory, which is copied.
+        /// 1: the device writes to coherent bounce memory, from which the driver copies.
         bounce: config[0],
     }
 }
@@ -369,7 +370,7 @@ impl AuxPmu for Unit {
         transaction: &mut aux::Transaction<'_, Self>,
         trace: &mut Trace,
     ) -> aux::Next {
-        // That of a transfer of the transaction before.
+        // A stale interrupt of the previous transaction, or the transfer is still in progress.
         if trace.len == 0 || self.is_running() {
             return aux::Next::Continue;
         }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Defects that drivers really have, one at a time, to show that the tests catch them. A build for
-//! anything else has none: they are there only where `AUXPMU_BREAK` names one.
+//! Defects that real drivers have, to show that the tests detect them.
+//!
+//! `AUXPMU_BREAK` names the one defect that a build has. A build without it has none.
 
 use auxcore::{
     circular::Extent,
@@ -14,13 +15,14 @@ use perf::aux::{
     Mode, //
 };
 
-/// The store buffer of a unit that is not drained when `quiesce()` returns: it keeps the newest block of
-/// a tick, so that the length is published before that block is in memory.
+/// Defect `barrier`: a store buffer of the unit that is not drained when `quiesce()` returns. The
+/// buffer holds back the newest block of a tick, so the driver commits a block that memory does not
+/// have.
 #[derive(Default)]
 pub(crate) struct StoreBuffer(Option<(u64, u64, [u8; BLOCK_LEN])>);
 
 impl StoreBuffer {
-    /// Stores what came before, and keeps this.
+    /// Stores the previous block and holds back this one. Without the defect, stores this one.
     pub(crate) fn store(
         &mut self,
         way: u64,
@@ -40,7 +42,7 @@ impl StoreBuffer {
     }
 }
 
-/// The length is one byte too many.
+/// Defect `size`: the committed length is one byte too long.
 pub(crate) fn size(len: u64) -> u64 {
     if cfg!(auxpmu_break = "size") && len != 0 {
         len.saturating_add(1)
@@ -49,7 +51,7 @@ pub(crate) fn size(len: u64) -> u64 {
     }
 }
 
-/// How often the unit went round is forgotten.
+/// Defect `wrap`: the committed length does not include the laps of a unit that has wrapped.
 pub(crate) fn wrap(len: u64, size: Size) -> u64 {
     if cfg!(auxpmu_break = "wrap") && len > size.len() {
         len % size.len()
@@ -58,7 +60,7 @@ pub(crate) fn wrap(len: u64, size: Size) -> u64 {
     }
 }
 
-/// A full ring is not reported.
+/// Defect `truncated`: in non-overwrite mode, a full AUX area is not reported.
 pub(crate) fn truncated(loss: Loss, mode: Mode) -> Loss {
     match (loss, mode) {
         (Loss::NoSpace { .. }, Mode::Linear) if cfg!(auxpmu_break = "truncated") => Loss::None,
@@ -66,7 +68,7 @@ pub(crate) fn truncated(loss: Loss, mode: Mode) -> Loss {
     }
 }
 
-/// As [`wrap`], of a buffer that the unit has overwritten.
+/// Defect `wrap` for a flat sink: the bytes that the unit has overwritten are not reported.
 pub(crate) fn overwritten(extent: &mut Extent) {
     if cfg!(auxpmu_break = "wrap") {
         extent.overwritten = 0;

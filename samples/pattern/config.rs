@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What an event asks of the unit.
+//! Configuration of an event.
 
 use super::fault::Fault;
 use core::num::NonZero;
@@ -11,9 +11,9 @@ use kernel::{
 use pattern_codec::PACKET_UNIT;
 
 perf::format! {
-    /// What an event asks of the unit. Every 0 is a default.
+    /// Terms of an event. 0 stands for the default of each term.
     pub(crate) struct Config {
-        /// KiB generated each second.
+        /// KiB generated per second.
         rate: config[0..=23],
         /// Packets for each tick.
         burst: config[24..=39],
@@ -25,71 +25,72 @@ perf::format! {
         sink: config1[0..=1],
         /// Whether the unit only moves its write pointer.
         dry: config1[2],
-        /// What goes wrong: see [`Fault`].
+        /// Fault to simulate: see [`Fault`].
         fault: config1[4..=7],
-        /// What each session begins at a multiple of, as an exponent of 2.
+        /// Alignment of the start of each transaction, as an exponent of 2.
         align: config1[8..=12],
         /// Pages of bounce memory.
         bounce: config1[16..=31],
-        /// A number for the fault.
+        /// Parameter of the fault: see [`Fault`].
         nth: config1[32..=47],
-        /// Pages that the ring must have.
+        /// Minimum size of the AUX area, in pages.
         min: config1[48..=63],
-        /// Bytes after which the unit falls silent.
+        /// Maximum length of the stream, in bytes.
         limit: config2[0..=63],
     }
 }
 
-/// Where a unit writes.
+/// The memory that a unit writes to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Into the ring's pages.
+    /// The pages of the AUX area.
     Direct,
-    /// Into pages that lie anywhere.
+    /// Scattered pages.
     Sg,
-    /// Into one contiguous buffer, round and round.
+    /// One contiguous buffer, in which the unit wraps.
     Flat,
 }
 
-/// KiB a second if nothing is asked for.
+/// Default of `rate`, in KiB per second.
 const DEFAULT_RATE: NonZero<u64> = NonZero::new(1024).unwrap();
 const KIB: NonZero<u64> = NonZero::new(1024).unwrap();
 const NSEC_PER_SEC: u64 = 1_000_000_000;
-/// How many ticks the default burst aims at.
+/// Ticks per second with the default of `burst`.
 const TICKS_PER_SEC: u64 = 1000;
-/// The unit's clock must leave the CPU to others.
+/// Minimum time between two ticks, in ns. A shorter one would leave too little CPU time to others.
 const SHORTEST_TICK: u64 = 20_000;
-/// The most bounce memory, in pages: what the page allocator has in one piece.
+/// Maximum of contiguous bounce memory, in pages: the largest block of the page allocator. Also the
+/// maximum of the default.
 pub(crate) const MOST_BOUNCE: usize = 1024;
 
-/// Maximum of bytes that a tick writes with interrupts off for an unprivileged user.
+/// Maximum number of bytes per tick, written with interrupts off, for an unprivileged user.
 const LONGEST_TICK: u64 = 64 * 1024;
 
-/// What an event asks of the unit, checked.
+/// The checked configuration of an event.
 pub(crate) struct Plan {
     /// Length of a packet, in bytes.
     pub(crate) packet: NonZero<u16>,
     /// Packets for each tick.
     pub(crate) burst: u64,
-    /// The unit's clock.
+    /// Time between two ticks.
     pub(crate) tick: Delta,
     pub(crate) seed: u16,
-    /// Bytes after which the unit falls silent.
+    /// Maximum length of the stream, in bytes.
     pub(crate) limit: u64,
     pub(crate) sink: Kind,
     /// Whether the unit only moves its write pointer.
     pub(crate) dry: bool,
     pub(crate) fault: Fault,
-    /// What each session begins at a multiple of, in bytes.
+    /// Alignment of the start of each transaction, in bytes.
     pub(crate) align: NonZero<u64>,
-    /// Pages of bounce memory, if the event says how many.
+    /// Pages of bounce memory; [`None`] for the default.
     pub(crate) bounce: Option<usize>,
-    /// Pages that the ring must have.
+    /// Minimum size of the AUX area, in pages.
     pub(crate) min: usize,
 }
 
 impl Plan {
-    /// Whether a tick keeps user code away for longer than any user may ask for.
+    /// Whether a tick generates more bytes than an unprivileged user may ask for.
     pub(crate) fn is_long(&self) -> bool {
         self.burst.saturating_mul(self.packet.get().into()) > LONGEST_TICK
     }

@@ -1,33 +1,33 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What shall go wrong, if the event asks for it.
+//! Faults that an event can ask the unit to simulate.
 
 use core::num::NonZero;
 use kernel::prelude::*;
 
-/// What goes wrong.
+/// A simulated fault.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
     None,
-    /// Interrupts are taken so many ticks late.
+    /// The driver takes interrupts this many ticks late.
     Late(u64),
-    /// Interrupts are never taken.
+    /// The driver never takes interrupts.
     Lost,
-    /// The unit overflows inside in each tick whose number is a multiple of this.
+    /// The unit loses all packets of each tick whose number is a multiple of this.
     Overflow(NonZero<u64>),
-    /// Packets collide in each tick whose number is a multiple of this.
+    /// The last packet collides, and is lost, in each tick whose number is a multiple of this.
     Collision(NonZero<u64>),
-    /// Interrupts are taken only after the next start.
+    /// The driver takes interrupts only after the next start.
     Pending,
-    /// There is no bounce memory, and no table, from the beginning.
+    /// `setup_aux()` fails before it allocates anything.
     Setup,
-    /// Memory ends with the last piece.
+    /// `setup_aux()` fails at its last allocations, those of the table.
     Memory,
     /// The unit does not start.
     Start,
 }
 
-/// A fault that occurs now and then does so at multiples of this tick.
+/// Default of `nth` for [`Fault::Overflow`] and [`Fault::Collision`].
 const DEFAULT_NTH: NonZero<u64> = NonZero::new(16).unwrap();
 
 impl Fault {
@@ -49,16 +49,16 @@ impl Fault {
     }
 }
 
-/// The line from the unit to the driver, on which it raises its interrupt, with what is wrong with it.
+/// The interrupt line from the unit to the driver. The fault can delay or drop interrupts.
 pub(crate) struct Line {
-    /// Raised so many ticks ago, and not taken.
+    /// Ticks since the unit raised its interrupt, if the driver has not taken it.
     raised: Option<u64>,
-    /// What is left over from the session before.
+    /// Whether an interrupt of the previous transaction is pending.
     stale: bool,
 }
 
 impl Line {
-    /// A line at the start of a session; `stale` if an interrupt of the one before is still pending.
+    /// A line at the start of a transaction. `stale`: an interrupt of the previous one is pending.
     pub(crate) fn new(stale: bool) -> Self {
         Self {
             raised: None,
@@ -66,7 +66,8 @@ impl Line {
         }
     }
 
-    /// Whether an interrupt is taken at the end of this tick, in which it was raised or not.
+    /// Whether the driver takes an interrupt at the end of this tick. `raise`: the unit has raised
+    /// one in this tick.
     pub(crate) fn take(&mut self, fault: Fault, raise: bool) -> bool {
         if raise && self.raised.is_none() {
             self.raised = Some(0);
@@ -87,7 +88,7 @@ impl Line {
         taken
     }
 
-    /// Whether what was raised will be taken in the session after this one.
+    /// Whether the next transaction takes an interrupt that was raised in this one.
     pub(crate) fn is_pending(&self, fault: Fault) -> bool {
         fault == Fault::Pending && (self.stale || self.raised.is_some())
     }

@@ -2,18 +2,19 @@
 
 //! `pattern`: a trace unit in software.
 //!
-//! A timer is its clock; at every tick it writes packets through a table of regions, as a unit in
-//! hardware would, and raises its interrupt where the table says. Where it writes, the event says:
-//! straight into the AUX ring, or into bounce memory of two shapes. What it writes is described in
-//! `pattern_codec`: every byte can be verified, and what is lost shows as an exact number of
-//! bytes. What shall go wrong can be asked for. So it is the ground truth for a recorder, and the
-//! test of the framework. `Documentation/abi.md` has the terms.
+//! A timer is the unit's clock. At every tick the unit writes packets through a table of regions,
+//! as a unit in hardware would, and raises its interrupt where the table asks for one. The event
+//! selects the memory: the AUX area, or one of two kinds of bounce memory. `pattern_codec` defines
+//! the packets. A reader can verify every byte, and compute the exact number of lost bytes. An
+//! event can also ask for a fault. So `pattern` is the ground truth for a recorder, and the test of
+//! the framework. `Documentation/abi.md` has the terms.
 //!
-//! - [`config`]: what an event asks for.
-//! - [`unit`]: makes packets, and follows the table.
-//! - [`sink`]: the memory that it writes to, and the way from there into the ring.
-//! - [`stream`]: what lives as long as the event.
-//! - [`fault`]: what goes wrong when the event asks for it; [`broken`]: what never does.
+//! - [`config`]: configuration of an event.
+//! - [`unit`]: generates packets, and follows the table.
+//! - [`sink`]: the memory that the unit writes to, and the copy from there to the AUX area.
+//! - [`stream`]: state that lives as long as the event.
+//! - [`fault`]: faults that an event can ask for.
+//! - [`broken`]: defects of the driver, which only a build for tests has.
 //!
 //! ```text
 //! # insmod rust_perf.ko; insmod pattern.ko
@@ -21,7 +22,7 @@
 //! $ auxrec check trace.data
 //! ```
 //!
-//! The event's counter is the number of bytes generated, whether they found room or not.
+//! The event's counter is the number of bytes generated, whether they found space or not.
 
 use kernel::{
     prelude::*,
@@ -124,19 +125,19 @@ impl kernel::Module for Module {
 }
 
 struct Pattern {
-    /// Streams so far.
+    /// Number of streams so far.
     streams: Atomic<u32>,
-    /// Whether the unit does not count how often it wraps.
+    /// The module parameter `offset`: in overwrite mode, the head is an offset in the AUX area.
     is_offset: bool,
 }
 
-/// What an AUX area has.
+/// State of an AUX area.
 ///
 /// The unit's state is here and not in [`AuxPmu::Trace`], which is moved at each start and stop.
 struct Ring {
     unit: Unit,
     sink: Sink,
-    /// Whether there is room: if not even the padding fits, there is none.
+    /// Whether the padding found space. If not, the transaction has no space for packets either.
     room: bool,
 }
 
@@ -245,7 +246,7 @@ impl AuxPmu for Pattern {
         _trace: &mut (),
         sample: aux::Sample<'_>,
     ) -> aux::Copied {
-        // The unit writes in `tick()` only, which cannot come meanwhile.
+        // The unit writes only in `tick()`, which cannot run during this call.
         let stream = transaction.event();
         let mut parts = transaction.parts();
         let Ring { unit, sink, room } = parts.buffer;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Where a unit writes, and how that comes into the ring: the ways that real units have.
+//! The memory that the unit writes to, and the copy from there to the AUX area. Each kind of sink
+//! works like that of a unit in hardware.
 
 use super::{
     broken,
@@ -52,22 +53,22 @@ use perf::aux::{
     Transaction, //
 };
 
-/// Where the unit finds its table; it is software, and any address does.
+/// Address of the unit's table. The unit is software, so the address is arbitrary.
 const TABLE_AT: u64 = 0x1000;
-/// Entries of a table, which is as long as a page.
+/// Number of entries in a table, which is one page long.
 const TABLE_LEN: usize = 512;
 
-/// What a ring has for the unit to write to.
+/// The memory that the unit of an AUX area writes to.
 pub(crate) enum Sink {
-    /// The ring's pages: as Intel PT, through a table.
+    /// The pages of the AUX area, through a table: like Intel PT.
     Direct(Regions),
-    /// Scattered pages, through a table: as CoreSight's ETR in scatter-gather mode.
+    /// Scattered pages, through a table: like CoreSight's ETR in scatter-gather mode.
     Sg(Bounced),
-    /// One contiguous buffer, round and round: as the ETR in flat mode.
+    /// One contiguous buffer, in which the unit wraps: like the ETR in flat mode.
     Flat(Bounced),
 }
 
-/// Memory that is not the ring's.
+/// Bounce memory, and the table that describes it.
 pub(crate) struct Bounced {
     table: Regions,
     memory: Bounce,
@@ -77,7 +78,7 @@ impl Sink {
     pub(crate) fn new(plan: &Plan, pages: &Pages) -> Result<Self> {
         let size = pages.size();
         let count = size.get() / PAGE_SIZE;
-        // One packet alone must not fill the ring, nor the padding before it.
+        // Neither a packet nor the padding before it takes more than half of the area.
         let holds = |size: Size| usize::from(plan.packet.get()) <= size.get() / 2;
 
         if plan.fault == Fault::Setup {
@@ -87,7 +88,7 @@ impl Sink {
             return Err(EINVAL);
         }
         if plan.sink == Kind::Direct {
-            // The unit stops at the end of a page, and perf keeps the last byte.
+            // The unit stops only at a page end, and perf keeps a byte free: one page is too small.
             if count < 2 {
                 return Err(EINVAL);
             }
@@ -112,7 +113,7 @@ impl Sink {
         })
     }
 
-    /// Says in which format the trace is: whether there may be barriers.
+    /// Format of the trace: 1 if it can contain barriers.
     pub(crate) fn format(&self) -> Format {
         match self {
             Self::Direct(_) | Self::Sg(_) => Format::default(),
@@ -120,9 +121,9 @@ impl Sink {
         }
     }
 
-    /// Sets the unit to where it is to write in this transaction. `room`: whether the ring has any.
+    /// Sets where the unit writes in this transaction. `room`: whether the AUX area has space.
     ///
-    /// The position in the AUX area comes from the region each time, and is kept nowhere.
+    /// The region supplies the position in the AUX area each time; the sink keeps no copy of it.
     #[inline]
     pub(crate) fn seek(&mut self, region: &Region<'_>, unit: &mut Unit, room: bool) {
         match self {
@@ -137,12 +138,12 @@ impl Sink {
                     }
                 };
 
-                // Without a place for the mark it could not be stopped.
+                // Without a mark nothing stops the unit within the space, so it does not write.
                 unit.seek(marked.then(|| Walker::new(table.seek(head))));
             }
             Self::Sg(bounced) => {
                 let (start, len) = (Pos::new(0), bounced.memory.size().len());
-                // The room is all of it: an end of it there is.
+                // The space is the whole memory, so a region ends within it: this cannot fail.
                 let _ = bounced.table.mark(start, len, start.advance(len / 2));
 
                 bounced.restart(unit);
@@ -154,8 +155,8 @@ impl Sink {
         }
     }
 
-    /// A tick of the unit's clock; how many bytes it generated, whether something was lost on purpose,
-    /// and whether it wants to be looked after.
+    /// A tick of the unit's clock. With bounce memory, [`Outcome::raised`] is also set at the
+    /// wakeup position.
     pub(crate) fn tick(
         &mut self,
         region: &mut Region<'_>,
@@ -181,7 +182,8 @@ impl Sink {
                 let mut outcome = unit.tick(plan, &bounced.table, |way, address, bytes| {
                     memory.store(Pos::new(way), address, bytes)
                 });
-                // The driver looks at the write pointer.
+                // The unit has no interrupt at the wakeup position, so the driver compares
+                // positions.
                 let head = region.head().advance(base.wrapping_add(unit.written));
 
                 unit.lost.gap = unit.lost.gap.saturating_add(outcome.dropped);
@@ -192,8 +194,9 @@ impl Sink {
         }
     }
 
-    /// Copies what the unit has written into the region, and sets it to where it began; how long the
-    /// trace in the region is now. What is lost is the unit's loss. `room`: whether there is any.
+    /// Copies the trace from bounce memory into the region, and restarts the unit at the beginning
+    /// of that memory. Returns the length of the trace in the region. Bytes that do not fit are
+    /// added to [`Unit::lost`]. `room`: whether the AUX area has space.
     #[inline]
     pub(crate) fn take(
         &mut self,
@@ -208,7 +211,7 @@ impl Sink {
         }
     }
 
-    /// The same, for memory that is not the ring's.
+    /// [`take`](Self::take) for bounce memory.
     fn copy(
         &mut self,
         region: &mut Region<'_>,
@@ -245,12 +248,12 @@ impl Sink {
 }
 
 impl Bounced {
-    /// Sets the unit to the beginning.
+    /// Restarts the unit at the beginning of the memory.
     fn restart(&mut self, unit: &mut Unit) {
         unit.seek(Some(Walker::new(self.table.seek(Pos::new(0)))));
     }
 
-    /// Copies the newest packets, with a barrier in front of what follows a loss.
+    /// Copies the newest packets. A barrier precedes them if packets were lost before.
     fn take_newest(
         &self,
         region: &mut Region<'_>,
@@ -289,12 +292,12 @@ impl Bounced {
         stream.keep(unit.end);
     }
 
-    /// Copies `len` bytes, from position `pos` on; how many.
+    /// Copies `len` bytes from position `pos` on. Returns the number of bytes copied.
     fn copy(&self, region: &mut Region<'_>, mut pos: Pos, len: u64) -> u64 {
         let most = region.size().len().min(self.memory.size().len());
         let mut left = len;
 
-        // In overwrite mode there may be more of it than the ring holds.
+        // In overwrite mode `len` can exceed the size of the AUX area.
         while left != 0 {
             let now = left.min(most);
 
@@ -328,8 +331,8 @@ fn put(region: &mut Region<'_>, bytes: &[u8]) -> Result<(), Full> {
 
 /// A table for memory that is made of `chunks`, with regions of at most `largest` bytes.
 ///
-/// Of a page each where there are marks: what perf says in bytes is rounded to ends of regions, and
-/// whether pages lie side by side is chance.
+/// A sink with marks uses regions of one page. Marks are rounded to region ends, and larger regions
+/// would depend on which pages happen to be contiguous.
 fn regions<C: Into<table::Chunk>>(
     plan: &Plan,
     chunks: impl Iterator<Item = C> + Clone,
@@ -344,15 +347,15 @@ fn regions<C: Into<table::Chunk>>(
     if plan.fault == Fault::Memory {
         return Err(ENOMEM);
     }
-    // The user chooses how many. A failure is `ENOMEM`, without a report in the log.
+    // The user chooses the number of entries, so a failed allocation must not log a warning.
     let flags = GFP_KERNEL | __GFP_NOWARN;
     let entries = KVVec::from_elem(Entry::default(), needed.entries, flags)?;
     let starts = KVVec::from_elem(0, needed.starts, flags)?;
     Table::new(entries, starts, layout, chunks).map_err(|_| EINVAL)
 }
 
-/// Pads, so that the transaction begins at a multiple of what the event asks for. [`ENOSPC`] without
-/// space for it.
+/// Pads the AUX area, so that the transaction begins at a multiple of the event's `align`. Fails
+/// with [`ENOSPC`] if the area has no space for the padding.
 #[inline]
 pub(crate) fn align(transaction: &mut Transaction<'_, Pattern>) -> Result {
     let align = transaction.event().plan.align;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! An event's trace stream, over all its sessions.
+//! An event's trace stream, over all starts and stops of the event.
 
 use super::{
     config::Plan,
@@ -17,21 +17,22 @@ use kernel::sync::atomic::{
 
 /// An event's trace stream.
 ///
-/// What changes is only written by the transaction, of which there is one at a time.
+/// A start begins a transaction, or counting without an AUX area. Only one of them is active at a
+/// time, and only it writes the fields that change.
 pub(crate) struct Stream {
     pub(crate) number: u32,
     pub(crate) plan: Plan,
     /// Bytes generated so far.
     pos: Atomic<u64>,
-    /// Sessions so far.
+    /// Completed transactions and counting periods.
     runs: Atomic<u32>,
-    /// Ticks so far.
+    /// Ticks so far in which the unit generated packets.
     ticks: Atomic<u64>,
-    /// Whether an interrupt is still to be taken.
+    /// Whether an interrupt of the last transaction is pending: see [`Fault::Pending`].
     pending: Atomic<bool>,
-    /// The position behind the last packet that a flat sink has kept.
+    /// End of the last packet that a flat sink has copied, as a position in the stream.
     kept: Atomic<u64>,
-    /// Whether such a sink has lost packets since, of which no barrier tells.
+    /// Whether a flat sink has lost packets since then. The next copied packet needs a barrier.
     owed: Atomic<bool>,
 }
 
@@ -54,44 +55,44 @@ impl Stream {
         self.pos.load(Relaxed)
     }
 
-    /// Sessions so far.
+    /// Completed transactions and counting periods.
     pub(crate) fn runs(&self) -> u32 {
         self.runs.load(Relaxed)
     }
 
-    /// Ticks so far.
+    /// Ticks so far in which the unit generated packets.
     pub(crate) fn ticks(&self) -> u64 {
         self.ticks.load(Relaxed)
     }
 
-    /// Whether an interrupt of the last session is still to be taken.
+    /// Whether an interrupt of the last transaction is pending.
     pub(crate) fn is_pending(&self) -> bool {
         self.pending.load(Relaxed)
     }
 
-    /// The position behind the last packet that a flat sink has kept, if a barrier is to tell what was
-    /// lost since.
+    /// End of the last packet that a flat sink has copied, as a position in the stream. A barrier
+    /// reports the bytes lost from there on.
     pub(crate) fn kept(&self) -> u64 {
         self.kept.load(Relaxed)
     }
 
-    /// Whether a barrier is owed.
+    /// Whether the next packet that a flat sink copies needs a barrier.
     pub(crate) fn owed(&self) -> bool {
         self.owed.load(Relaxed)
     }
 
-    /// A flat sink has lost packets, and none was kept since.
+    /// Records that a flat sink has lost packets and copied none.
     pub(crate) fn owe(&self) {
         self.owed.store(true, Relaxed);
     }
 
-    /// A flat sink has kept all bytes up to `end`, or has reported the missing ones.
+    /// Records that a flat sink has copied packets up to `end`, after a barrier for the lost ones.
     pub(crate) fn keep(&self, end: u64) {
         self.kept.store(end, Relaxed);
         self.owed.store(false, Relaxed);
     }
 
-    /// A session of `unit` is over: a transaction, or a run without a ring.
+    /// Ends a transaction or a counting period of `unit`, and saves the unit's place in the stream.
     #[inline]
     pub(crate) fn leave(&self, unit: &mut Unit) {
         unit.header.run = unit.header.run.wrapping_add(1);
@@ -105,7 +106,7 @@ impl Stream {
         }
     }
 
-    /// Takes along to the next session what faults make use of.
+    /// Saves the state of the unit that faults use in the next transaction.
     #[cold]
     fn carry(&self, unit: &mut Unit) {
         let pending = unit.line.is_pending(self.plan.fault);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The unit: makes packets, and writes them where a table says.
+//! The unit: generates packets, and writes them through a table of regions.
 
 use super::{
     broken,
@@ -35,25 +35,25 @@ use perf::{
 /// The table that the unit follows.
 pub(crate) type Regions = Table<KVVec<Entry>, KVVec<u64>>;
 
-/// Bytes lost, for each cause.
+/// Bytes lost, by cause.
 #[derive(Default)]
 pub(crate) struct Lost {
-    /// The unit had no room for them, or threw them away for another reason.
+    /// Bounce memory was full or overwritten, or [`Fault::Overflow`] lost them.
     pub(crate) gap: u64,
-    /// The ring had no room for them.
+    /// The AUX area had no space for them.
     pub(crate) no_space: u64,
-    /// They were in packets that collided.
+    /// [`Fault::Collision`] lost them.
     pub(crate) collision: u64,
 }
 
 impl Lost {
-    /// Whether there are any.
+    /// Whether any bytes were lost.
     #[inline]
     pub(crate) fn any(&self) -> bool {
         self.gap | self.no_space | self.collision != 0
     }
 
-    /// A commit of `len` bytes that tells them.
+    /// A commit of `len` bytes that reports these losses.
     fn tell(&self, len: u64, mode: Mode) -> Commit {
         let loss = |bytes, cause: fn(Option<u64>) -> Loss| match bytes {
             0 => Loss::None,
@@ -67,43 +67,43 @@ impl Lost {
     }
 }
 
-/// What came of a tick.
+/// Result of a tick.
 #[derive(Default)]
 pub(crate) struct Outcome {
     /// Bytes generated.
     pub(crate) generated: u64,
-    /// Bytes for which the unit had no room.
+    /// Bytes dropped because the unit had no space for them.
     pub(crate) dropped: u64,
-    /// Whether it raised its interrupt.
+    /// Whether the unit raised its interrupt.
     pub(crate) raised: bool,
-    /// Whether something was lost on purpose.
+    /// Whether a simulated fault lost packets.
     pub(crate) faulted: bool,
 }
 
-/// The unit at work, from start to stop.
+/// State of the unit.
 pub(crate) struct Unit {
-    /// That of the next packet; its position is what was generated so far.
+    /// Header of the next packet. Its position is the number of bytes generated so far.
     pub(crate) header: Header,
-    /// Where it writes; [`None`] for nowhere.
+    /// Place in the table; [`None`] if the unit cannot write.
     walker: Option<Walker>,
-    /// Bytes written since it was [set](Self::seek) to write there.
+    /// Bytes written since the last [`seek`](Self::seek).
     pub(crate) written: u64,
-    /// The position in the stream behind the last packet that was written.
+    /// End of the last packet written, as a position in the stream.
     pub(crate) end: u64,
-    /// Whether it throws packets away until it is set again.
+    /// Whether the unit drops packets until the next [`seek`](Self::seek).
     full: bool,
-    /// Whether it generates nothing for the time being.
+    /// Whether the unit is paused and generates nothing.
     pub(crate) paused: bool,
-    /// Ticks in which it had something to do.
+    /// Ticks in which the unit generated packets.
     pub(crate) ticks: u64,
-    /// Whether there was a tick in this session.
+    /// Whether there was a tick since the last [`begin`](Self::begin).
     used: bool,
     pub(crate) line: Line,
     pub(crate) lost: Lost,
 }
 
 impl Unit {
-    /// A unit that has done nothing.
+    /// A unit that has not generated anything.
     pub(crate) fn new(stream: &Stream) -> Self {
         Self {
             header: Header {
@@ -128,12 +128,12 @@ impl Unit {
         }
     }
 
-    /// A session begins, where the one before has left the stream. The unit is paused.
+    /// Starts a transaction, or counting, at the current end of the stream. The unit is paused.
     ///
-    /// [`Stream::leave`] ends the session.
+    /// [`Stream::leave`] is the counterpart at stop.
     #[inline]
     pub(crate) fn begin(&mut self, stream: &Stream, cpu: u32) -> Result {
-        // Mostly it is this unit that has left the stream.
+        // Usually this unit was the last to continue the stream, and its state is current.
         if self.header.stream != stream.number || self.header.run != stream.runs() {
             self.join(stream);
         }
@@ -142,7 +142,7 @@ impl Unit {
         Ok(())
     }
 
-    /// Takes over the stream from another unit.
+    /// Takes over a stream that another unit has continued.
     #[cold]
     fn join(&mut self, stream: &Stream) {
         let pos = stream.pos();
@@ -159,13 +159,13 @@ impl Unit {
         self.lost = Lost::default();
     }
 
-    /// Whether there was a tick in this session.
+    /// Whether there was a tick since the last [`begin`](Self::begin).
     #[inline]
     pub(crate) fn is_used(&self) -> bool {
         self.used
     }
 
-    /// A session that has lost something is over: the commit of its `len` bytes.
+    /// Ends a transaction with losses. Returns the commit of its `len` bytes.
     #[cold]
     pub(crate) fn lose_and_leave(&mut self, stream: &Stream, len: u64, mode: Mode) -> Commit {
         let commit = self.lost.tell(len, mode);
@@ -175,14 +175,14 @@ impl Unit {
         commit
     }
 
-    /// Makes it as it is before its next session, if it has lost nothing and nothing went wrong.
+    /// Resets the unit for the next transaction, except for losses and the state of faults.
     #[inline]
     pub(crate) fn rest(&mut self) {
         self.end = self.header.pos;
         self.used = false;
     }
 
-    /// Lets it write from there on.
+    /// Sets the place in the table where the unit continues to write.
     #[inline]
     pub(crate) fn seek(&mut self, walker: Option<Walker>) {
         self.walker = walker;
@@ -190,7 +190,7 @@ impl Unit {
         self.full = false;
     }
 
-    /// Packets for this tick.
+    /// Number of packets in this tick.
     fn packets(&self, plan: &Plan) -> u64 {
         let room = plan.limit.saturating_sub(self.header.pos);
 
@@ -198,7 +198,7 @@ impl Unit {
             .min(room.checked_div(plan.packet.get().into()).unwrap_or(0))
     }
 
-    /// Generates what this many packets hold, and loses it.
+    /// Generates and loses this many packets. Returns their length in bytes.
     fn lose(&mut self, packets: u64) -> u64 {
         let bytes = packets.saturating_mul(self.header.len.into());
 
@@ -206,7 +206,7 @@ impl Unit {
         bytes
     }
 
-    /// A tick without a ring; how many bytes it generates.
+    /// A tick without an AUX area. Returns the number of bytes that the unit generates.
     pub(crate) fn count(&mut self, plan: &Plan) -> u64 {
         let packets = self.packets(plan);
 
@@ -215,8 +215,8 @@ impl Unit {
         self.lose(packets)
     }
 
-    /// A tick: packets are written where `table` leads to. `store` is given, for each piece, how many
-    /// bytes after the place that it was [set](Self::seek) to it lies, and its address.
+    /// A tick: the unit writes packets through `table`. `store` writes one contiguous piece. It
+    /// gets the offset from the place of the last [`seek`](Self::seek), the address, and the bytes.
     pub(crate) fn tick(
         &mut self,
         plan: &Plan,
@@ -249,7 +249,7 @@ impl Unit {
             _ => (),
         }
         for _ in 0..packets {
-            // Once full, it throws away to the end of the burst: its trace has one gap.
+            // A full unit drops the rest of the burst, so that the trace has one gap.
             self.full = self.full || !self.write(plan, table, &mut store, &mut outcome.raised);
             if self.full {
                 outcome.dropped = outcome.dropped.saturating_add(self.header.len.into());
@@ -267,7 +267,7 @@ impl Unit {
         outcome
     }
 
-    /// Writes a packet; false if it cannot be finished, and is thrown away.
+    /// Writes a packet. Returns false if it does not fit: the unit then discards it.
     fn write(
         &mut self,
         plan: &Plan,
@@ -317,7 +317,7 @@ impl Unit {
         good
     }
 
-    /// The barrier in front of the packet at `pos`, with `lost` bytes lost before it.
+    /// The barrier in front of the packet at `pos`, which reports `lost` bytes as lost.
     pub(crate) fn barrier(&self, pos: u64, lost: u64) -> [u8; BLOCK_LEN] {
         let barrier = Header {
             len: PACKET_UNIT,
@@ -330,8 +330,8 @@ impl Unit {
     }
 }
 
-/// The packet like `header` that takes up `len` bytes and means nothing, for `put` to write block by
-/// block; zeroes if there is none of that length.
+/// Writes a padding packet of `len` bytes, block by block, with `put`. `header` has its stream, CPU
+/// and position. Writes zeroes if no packet can have that length.
 pub(crate) fn pad<E>(
     header: Header,
     len: usize,

@@ -2,13 +2,12 @@
 
 //! `ramp`: a driver with its tests.
 //!
-//! The driver writes rising numbers, or those of them that a filter lets through, and can be
-//! paused. Its KUnit suite, below, shows how a driver is tested on [`perf::testing`]'s bench,
-//! without perf and without user space: what is refused, what comes out, and what a full ring, a
-//! pause, an NMI, a reader that lies and an unmapped ring do to it.
+//! The driver writes increasing numbers. A filter can select a range of them, and the event can be
+//! paused. The KUnit suite below shows how to test a driver on the bench of [`perf::testing`],
+//! without perf and user space. It tests refused configurations, the trace, a full AUX area,
+//! pauses, NMIs, a wrong tail, and unmapping of the area.
 //!
-//! The suite runs when the module is loaded, where the kernel has KUnit built in; elsewhere it is
-//! left out, and the driver is all there is.
+//! The suite runs when the module is loaded. It is compiled only if the kernel has KUnit built in.
 //!
 //! ```text
 //! # insmod rust_perf.ko; insmod pmu_kunit.ko
@@ -44,20 +43,20 @@ perf::module_pmu! {
 }
 
 perf::format! {
-    /// What an event asks for.
+    /// Configuration of an event.
     struct Config {
-        /// Numbers a tick; 0: 1.
+        /// Numbers per tick; 0: 1.
         burst: config[0..=7],
     }
 }
 
-/// Length of a number.
+/// Length of a number, in bytes.
 const WORD: u64 = 8;
 
-/// The unit at work.
+/// State of the unit.
 struct Unit {
     paused: bool,
-    /// Bytes that found no room.
+    /// Bytes that found no space.
     lost: u64,
 }
 
@@ -71,14 +70,14 @@ impl Pmu for Ramp {
     type Count = ();
 
     fn event_init(&self, attr: &Attr<'_, Config>) -> Result<Atomic<u64>> {
-        // There is nothing to be sampled.
+        // The event cannot sample.
         if attr.period() != 0 {
             return Err(EOPNOTSUPP);
         }
         Ok(Atomic::new(0))
     }
 
-    /// A filter is a range of numbers; the others are left out.
+    /// A filter is a range of numbers. The driver writes only the numbers in the range.
     fn filters_validate(filters: &[filter::AddrFilter]) -> Result {
         match filters {
             [] => Ok(()),
@@ -94,7 +93,7 @@ impl AuxPmu for Ramp {
     type Trace = Unit;
 
     fn setup_aux(&self, event: &Event<'_, Self>, pages: &aux::Pages) -> Result {
-        // A burst must fit, with the byte that perf keeps free.
+        // A burst must fit, and perf keeps one byte free.
         if pages.size().len() <= burst(event).saturating_mul(WORD) {
             return Err(EINVAL);
         }
@@ -160,7 +159,7 @@ impl AuxPmu for Ramp {
     }
 }
 
-/// Numbers a tick of this event.
+/// Numbers per tick of this event.
 fn burst(event: &Event<'_, Ramp>) -> u64 {
     event.config().burst().max(1)
 }
@@ -198,7 +197,7 @@ mod tests {
     #[test]
     fn only_what_it_can_do_is_accepted() {
         let none = Setup::default();
-        // What is asked for, and the error.
+        // The event, and the expected error.
         let table = [
             (setup(0), None),
             (setup(255), None),
@@ -224,7 +223,7 @@ mod tests {
                 },
                 Some(EINVAL),
             ),
-            // The framework itself takes powers of two only, as perf does.
+            // The bench accepts only powers of two, as perf does.
             (Setup { pages: 3, ..none }, Some(EINVAL)),
         ];
 
@@ -233,7 +232,7 @@ mod tests {
         }
     }
 
-    /// Over many sessions and rounds of the ring, with a reader that keeps up.
+    /// Many transactions, and many wraps of the AUX area, with a reader that keeps up.
     #[test]
     fn all_numbers_come_out_in_order() -> Result {
         let mut bench = Bench::new(Ramp, &setup(3))?;
@@ -271,7 +270,7 @@ mod tests {
             bench.tick();
         }
         assert!(bench.is_disabled());
-        // perf keeps one byte free, so one number less than the ring would hold.
+        // perf keeps one byte free, so the area holds one number less.
         let fits = PAGE / WORD - 1;
         assert_eq!(bench.head(), fits * WORD);
         assert!(bench.records().last().is_some_and(|r| r.is_truncated()));
@@ -341,7 +340,7 @@ mod tests {
             ..filter
         };
 
-        // Set while it runs: perf stops it and starts it again.
+        // The filter is set while the event runs: perf stops and starts the event.
         bench.add()?;
         bench.tick();
         bench.set_filters(&[filter], None)?;
@@ -359,13 +358,13 @@ mod tests {
         Ok(())
     }
 
-    /// perf may stop, pause and resume the event from NMI, wherever it is.
+    /// perf may stop, pause and resume the event from an NMI, in any callback.
     #[test]
     fn nmi_breaks_into_every_callback() -> Result {
         type Call = fn(&mut Bench<Ramp>);
         let calls: [Call; 4] = [
             |bench| assert!(bench.add().is_ok()),
-            // Without effect if the NMI has stopped the event.
+            // The tick has no effect if an NMI has stopped the event.
             |bench| {
                 bench.tick();
             },
@@ -382,11 +381,11 @@ mod tests {
                         bench.interrupt(nmi)?;
                     }
                     f(&mut bench);
-                    // An event that the NMI stops is stopped when the callback has returned.
+                    // If the NMI stops the event, it is stopped when the callback returns.
                     assert!(!(i == call && nmi == Nmi::Stop && bench.is_open()));
                 }
 
-                // The one tick wrote, unless the NMI came before it.
+                // The tick writes a number, unless the NMI stops or pauses the event before.
                 let silent = call == 0 && nmi != Nmi::Resume;
                 assert_eq!(bench.head(), if silent { 0 } else { WORD });
                 assert!(bench.violation().is_none());
@@ -403,12 +402,12 @@ mod tests {
         bench.tick();
         bench.unmap();
         assert!(!bench.is_open() && !bench.tick());
-        // Nothing to start on, until it is mapped again.
+        // The event cannot start until an area is mapped again.
         assert!(!bench.start());
         bench.map()?;
         assert!(bench.start());
 
-        // A tail ahead of the head: there is no room, whatever the truth is.
+        // A tail ahead of the head is wrong, and counts as no space.
         bench.set_tail(u64::MAX / 2);
         bench.stop();
         assert!(!bench.start());

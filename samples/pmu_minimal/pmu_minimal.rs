@@ -2,12 +2,12 @@
 
 //! `minimal`: the shortest useful driver.
 //!
-//! At every tick of a timer it writes one record of 16 bytes, little endian, to the AUX ring:
+//! At every tick of a timer it writes one record of 16 bytes, little endian, to the AUX area:
 //!
 //! ```text
 //!  0 u64 time     CLOCK_MONOTONIC, ns
 //!  8 u32 cpu      the CPU that the event runs on
-//! 12 u32 number   of the tick, from 0 on: those that are missing found no room
+//! 12 u32 number   of the tick, from 0; a missing number is a record that found no space
 //! ```
 //!
 //! The event's counter is the number of ticks. `Documentation/driver-tutorial.md` builds this driver
@@ -48,7 +48,7 @@ perf::module_pmu! {
 }
 
 perf::format! {
-    /// What an event asks for.
+    /// Configuration of an event.
     struct Config {
         /// Microseconds between two ticks, 20 at least; 0: 1000.
         interval: config[0..=31],
@@ -76,7 +76,7 @@ impl Pmu for Minimal {
 #[vtable]
 impl AuxPmu for Minimal {
     type Buffer = ();
-    /// Whether the ring is full.
+    /// Whether the area is full.
     type Trace = bool;
 
     fn setup_aux(&self, _event: &Event<'_, Self>, _pages: &aux::Pages) -> Result {
@@ -114,7 +114,7 @@ impl AuxPmu for Minimal {
     }
 }
 
-/// Writes a record, or nothing if it does not fit.
+/// Writes a record, or nothing if the region has no space for it.
 fn write_record(transaction: &mut aux::Transaction<'_, Minimal>) -> Result<(), aux::Full> {
     let number = transaction.event().fetch_add(1, Relaxed);
     let cpu = transaction.cpu().id();

@@ -25,7 +25,7 @@ mod cases {
 
     #[test]
     fn intervals() {
-        // The interval asked for, in microseconds, and the one that the timer gets.
+        // The interval in the configuration, and the interval of the timer, in microseconds.
         let table = [
             (0, Ok(1_000)),
             (1, Err(EINVAL)),
@@ -86,7 +86,7 @@ mod cases {
         }
         bench.del();
 
-        // 255 records fit into a page but for the byte that perf keeps free; the 256th is lost.
+        // perf keeps one byte of the ring free, so 255 records fit into a page. The 256th is lost.
         assert_eq!(bench.counter(), 300);
         assert_eq!(bench.head(), 299 * 16);
         let truncated = bench.records().iter().filter(|r| r.is_truncated());

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `shared_sink`: many sources, one sink, of which the last user copies.
+//! `shared_sink`: many sources share one sink, and the last source to stop copies the trace.
 //!
-//! Each CPU has a source, and all of them write to one sink with memory of its own, as CoreSight's
-//! ETMs do to an ETR. perf has an event and an AUX area for each CPU, and no AUX area that events of
-//! several CPUs share: `perf_event_set_output()` refuses that. So the transactions of the sources
-//! commit nothing, and the last one to stop copies all that the sink holds into its own AUX area.
-//! Each frame names its source.
+//! Each CPU has a source, and all of them write to one sink with its own memory, as CoreSight's
+//! ETMs do to an ETR. perf has an event and an AUX area for each CPU. Events of several CPUs cannot
+//! share an AUX area: `perf_event_set_output()` refuses that. So the transactions of the sources
+//! commit nothing, except that of the last source to stop. It copies all that the sink holds into
+//! its own AUX area. Each frame names its source.
 //!
-//! The events that a process opens are a session, which has memory of its own for the sink. The sink
-//! collects for one session at a time: the events of another one do not start meanwhile. The number of
-//! a process that has ended can come again. Then two processes share a session. Both may trace all
-//! CPUs, as each event here takes that.
+//! The events that a process opens are a session. Each session has its own memory for the sink. The
+//! sink collects for one session at a time; events of other sessions do not start meanwhile. A
+//! process ID can be reused, and then two processes can share a session. This reveals nothing to
+//! them: the events are per CPU, so both processes are allowed to trace whole CPUs.
 //!
-//! Sources and sink are software here. A frame is a word: its source, the CPU, in the highest 16
-//! bits, and its number below.
+//! Here the sources and the sink are software. A frame is a word of 64 bits: the CPU of its source
+//! in the upper 16, and the number of the frame in the lower 48.
 //!
 //! ```text
 //! # insmod rust_perf.ko; insmod shared_sink.ko
@@ -62,7 +62,7 @@ use users::Users;
 
 perf::module_pmu! {
     type: SharedSink,
-    // Each CPU has a source. Where some have none, `Scope::Cpus` names those that do.
+    // Each CPU has a source. Otherwise `Scope::Cpus` would name the CPUs that have one.
     pmu: Description::new(c"shared_sink").context(Context::CpuOnly),
     driver: SharedSink::new()?,
     name: "shared_sink",
@@ -72,17 +72,17 @@ perf::module_pmu! {
 }
 
 perf::format! {
-    /// What an event asks for.
+    /// Configuration of an event.
     struct Config {
-        /// Frames a tick; 0: 1.
+        /// Frames per tick; 0: 1.
         burst: config[0..=7],
     }
 }
 
-/// Length of a frame.
+/// Length of a frame, in bytes.
 const FRAME: u64 = 8;
 
-/// The most memory of a sink: it is copied with interrupts off.
+/// Maximum memory of a session, in bytes. The driver copies it with interrupts off.
 const MOST: usize = 1 << 20;
 
 /// The driver.
@@ -93,9 +93,9 @@ struct SharedSink {
 /// The sink, which all sources share.
 #[pin_data]
 struct Sink {
-    /// Which sources use it. Callbacks take no lock: a source may stop in NMI.
+    /// The sources, as [`Users`]. Callbacks take no lock: a source may stop in NMI.
     users: Atomic<u64>,
-    /// The sessions that have an AUX area. For tasks only.
+    /// The sessions that have an AUX area. Locked in task context only.
     #[pin]
     sessions: Mutex<KVec<Session>>,
 }
@@ -103,19 +103,19 @@ struct Sink {
 /// The events of a process.
 struct Session {
     id: u32,
-    /// AUX areas.
+    /// Number of AUX areas.
     areas: usize,
     memory: Arc<Memory>,
 }
 
-/// The sink's memory for a session.
+/// The memory of a session, which the sink writes to.
 struct Memory {
     bounce: aux::Bounce,
-    /// Bytes that it holds.
+    /// Bytes that the memory holds.
     held: Atomic<u64>,
 }
 
-/// What an AUX area has: a share in its session's memory.
+/// State of an AUX area: a reference to its session's memory.
 struct Area {
     sink: Arc<Sink>,
     session: u32,
@@ -129,9 +129,9 @@ struct Source {
     next: Atomic<u64>,
 }
 
-/// A transaction.
+/// State of a transaction.
 struct Trace {
-    /// Bytes that the sink did not take.
+    /// Bytes that the sink did not accept.
     lost: u64,
 }
 
@@ -150,7 +150,7 @@ impl SharedSink {
 }
 
 impl Sink {
-    /// A share in the memory of a session.
+    /// The state of a new AUX area of a session. The first one allocates the session's memory.
     fn area(this: &Arc<Self>, id: u32, pages: &aux::Pages) -> Result<Area> {
         let mut sessions = this.sessions.lock();
 
@@ -183,17 +183,17 @@ impl Sink {
         })
     }
 
-    /// The session that uses it, and the session's sources.
+    /// The session that uses the sink, and its sources.
     fn users(&self) -> Users {
-        // Acquire: a source that finds the sink collecting finds its memory emptied.
+        // Acquire: a source that finds the sink collecting also finds the memory emptied.
         self.users.load(Acquire).into()
     }
 
-    /// Stores what `change` returns, if it returns something. Returns the old value, as [`Ok`] if it
-    /// was replaced.
+    /// Replaces the users by the result of `change`, unless that is [`None`]. Returns the old
+    /// users: as [`Ok`] if they were replaced, otherwise as [`Err`].
     ///
-    /// Fully ordered: the last user sees what the others have stored, and the next ones see what it
-    /// has.
+    /// Fully ordered: the last source sees the frames of the others, and sources that start later
+    /// see the memory that it has emptied.
     fn update(&self, change: impl Fn(Users) -> Option<Users>) -> Result<Users, Users> {
         let mut old = self.users.load(Relaxed);
 
@@ -206,29 +206,30 @@ impl Sink {
         }
     }
 
-    /// A source of `session` starts. [`EBUSY`] if the sink collects for another session.
+    /// Adds a source of `session`. Fails with [`EBUSY`] if the sink collects for another session.
     fn join(&self, session: u32) -> Result {
         self.update(|users| users.joined(session))
             .map_err(|_| EBUSY)?;
         Ok(())
     }
 
-    /// A source stops; whether it is the last one, which empties the sink.
+    /// Removes a source. Returns true if it is the last one, which then has to empty the sink.
     fn leave(&self) -> bool {
         self.update(|users| Some(users.left()))
             .is_ok_and(Users::is_one)
     }
 
-    /// The last user has emptied the sink. Sources that have started since share it again.
+    /// Removes the last source after it has emptied the sink. Sources that have started meanwhile
+    /// use the sink from now on.
     fn emptied(&self, memory: &Memory) {
         memory.held.store(0, Relaxed);
-        // It always changes.
+        // The closure always returns new users, so this cannot fail.
         let _ = self.update(|users| Some(users.emptied()));
     }
 }
 
 impl Memory {
-    /// A source writes a frame; false if it is full.
+    /// Stores a frame. Returns false if the memory is full.
     fn put(&self, frame: u64) -> bool {
         let size = self.bounce.size().len();
         let mut old = self.held.load(Relaxed);
@@ -242,11 +243,11 @@ impl Memory {
         false
     }
 
-    /// Copies what it holds, as far as there is space; the bytes that were left.
+    /// Copies the frames for which the region has space. Returns the number of bytes not copied.
     fn copy(&self, region: &mut aux::Region<'_>) -> u64 {
         let held = self.held.load(Relaxed);
         let space = region.space().unwrap_or(region.size().len());
-        // Whole frames.
+        // Only whole frames.
         let len = held.min(space) & !(FRAME - 1);
         let copied = usize::try_from(len).is_ok_and(|len| {
             region
@@ -270,7 +271,7 @@ impl Drop for Area {
     fn drop(&mut self) {
         let mut sessions = self.sink.sessions.lock();
 
-        // The memory stays as long as an area does.
+        // The last AUX area of a session removes the session, and frees its memory.
         sessions.retain(|session| {
             if session.id == self.session {
                 session.areas = session.areas.saturating_sub(1);
@@ -280,7 +281,7 @@ impl Drop for Area {
     }
 }
 
-/// A loss of so many bytes.
+/// The loss of this many bytes for this cause; no loss if it is 0.
 fn loss(bytes: u64, cause: impl FnOnce(Option<u64>) -> aux::Loss) -> aux::Loss {
     match bytes {
         0 => aux::Loss::None,
@@ -322,7 +323,7 @@ impl AuxPmu for SharedSink {
 
         for _ in 0..transaction.event().config().burst().max(1) {
             let frame = source | transaction.event().next.fetch_add(1, Relaxed);
-            // While the last user empties the sink, that takes nothing.
+            // The sink accepts no frames while the last source empties it.
             let taken = !self.sink.users().is_emptying() && transaction.buffer().memory.put(frame);
 
             transaction.count(FRAME);
@@ -345,7 +346,7 @@ impl AuxPmu for SharedSink {
             left = buffer.memory.copy(&mut region);
             self.sink.emptied(&buffer.memory);
         }
-        // The sink was full, though the AUX area may not have been.
+        // The sink did not accept these frames, even if the AUX area had space.
         let gap = loss(trace.lost, |bytes| aux::Loss::Gap { bytes });
         let full = loss(left, |bytes| aux::Loss::NoSpace { bytes });
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Tests of `shared_sink`: wherever the frames of all sources go, each is accounted for.
+//! Tests of `shared_sink`: each frame of each source is read from an AUX area or reported as lost.
 
 use super::*;
 
@@ -13,18 +13,18 @@ use perf::testing::{
 
 const PAGE: u64 = 4096;
 
-/// The events of a session: one sink, and a source and an AUX area each.
+/// The events of a session. They share a sink, and each has a source and an AUX area.
 struct Events {
     sink: Arc<Sink>,
     benches: KVec<Bench<SharedSink>>,
-    /// The number of the next frame of each source, as the AUX areas have shown them.
+    /// For each source, the number after that of the last frame read.
     next: KVec<u64>,
     /// Bytes that were read.
     read: u64,
 }
 
 impl Events {
-    /// So many events, on the CPUs by turns, with AUX areas of so many pages.
+    /// Opens `count` events, distributed over the CPUs, with AUX areas of `pages` pages.
     fn open(count: u32, burst: u64, pages: usize) -> Result<Self> {
         let sink = SharedSink::new()?.sink;
         let mut benches = KVec::new();
@@ -58,7 +58,8 @@ impl Events {
         self.benches.iter_mut().try_for_each(|bench| bench.add())
     }
 
-    /// Reads the AUX area of an event. The frames of each CPU are in order; how many there are.
+    /// Reads the AUX area of an event, and checks that the frames of each CPU are in order. Returns
+    /// the number of frames.
     fn read(&mut self, n: usize) -> Result<u64> {
         let bytes = self.event(n)?.read()?;
         let mut words = bytes.chunks_exact(8);
@@ -67,7 +68,7 @@ impl Events {
         for word in &mut words {
             let frame = u64::from_le_bytes(word.try_into().map_err(|_| EINVAL)?);
             let cpu = u32::try_from(frame >> 48)?;
-            // With an event a CPU. Of two on one CPU the numbers repeat.
+            // Only with at most one event per CPU: two events on a CPU use the same numbers.
             if self.benches.len() <= usize::try_from(nr_cpu_ids())? {
                 let source = usize::try_from(cpu)?;
                 let next = self.next.get_mut(source).ok_or(EINVAL)?;
@@ -84,7 +85,7 @@ impl Events {
         Ok(frames)
     }
 
-    /// Each byte that a source has counted was read, or is reported lost.
+    /// Whether each byte that a source has counted was read or is reported as lost.
     fn is_accounted(&self) -> bool {
         let counted = self.benches.iter().map(|b| u64::try_from(b.counter()));
         let counted = counted.map(|count| count.unwrap_or(0)).sum::<u64>();
@@ -107,7 +108,7 @@ impl Events {
             .ok_or(EINVAL)
     }
 
-    /// No source uses the sink.
+    /// Whether no source uses the sink.
     fn is_idle(&self) -> bool {
         self.sink.users() == Users::NONE
     }
@@ -117,7 +118,7 @@ impl Events {
 mod cases {
     use super::*;
 
-    /// Whichever stops last, its AUX area has everything, and the others have not even a record.
+    /// The AUX area of the source that stops last has all frames. The others have no record.
     #[test]
     fn last_user_copies() -> Result {
         let orders = [
@@ -146,7 +147,7 @@ mod cases {
                 if nth < 2 {
                     assert!(frames == 0 && bench.records().len() == records);
                 } else {
-                    // 5, 10 and 15.
+                    // The sources have written 5, 10 and 15 frames.
                     assert_eq!(frames, 30);
                     assert!(bench.records().last().is_some_and(|r| r.size == 240));
                 }
@@ -158,7 +159,7 @@ mod cases {
         Ok(())
     }
 
-    /// perf stops and starts an event while the others trace: the sink goes on.
+    /// perf stops and starts an event while another one traces: the sink continues to collect.
     #[test]
     fn one_user_comes_and_goes() -> Result {
         let mut events = Events::open(2, 1, 4)?;
@@ -181,7 +182,7 @@ mod cases {
         Ok(())
     }
 
-    /// What the sink does not take is reported by the source that lost it.
+    /// A source reports the frames that a full sink does not accept from it.
     #[test]
     fn full_sink_is_a_gap() -> Result {
         let mut events = Events::open(2, 64, 1)?;
@@ -196,7 +197,7 @@ mod cases {
         assert!(bench.records().last().is_some_and(|r| r.is_partial()));
         assert!(!bench.is_disabled());
 
-        // The sink is as large as the area, of which perf keeps a byte free: one frame is left.
+        // The sink is as large as the area, but perf keeps a byte free: one frame does not fit.
         events.event(1)?.del();
         assert!(events.event(1)?.is_disabled());
         let last = events.event(1)?.records().last().copied();
@@ -204,7 +205,7 @@ mod cases {
         assert_eq!(last.map_or(0, |r| r.size), PAGE - FRAME);
         assert_eq!(events.lost(), 20 * 64 * FRAME - (PAGE - FRAME));
 
-        // Reading enables it again, with an empty sink.
+        // Reading enables the event again. The sink is empty.
         events.read(1)?;
         events.event(1)?.del();
         assert!(events.is_idle() && events.is_accounted());
@@ -222,7 +223,7 @@ mod cases {
             assert!(events.event(1)?.tick());
             events.event(0)?.del();
             events.event(1)?.del();
-            // The tail does not move: 1600 bytes a round.
+            // Nothing is read meanwhile: the area fills by 1600 bytes per round.
             assert_eq!(events.event(1)?.is_disabled(), round == 2);
             assert!(events.is_idle());
         }
@@ -268,7 +269,7 @@ mod cases {
         assert!(events.event(0)?.add() == Err(EBUSY));
         assert_eq!(events.event(0)?.counter(), 0);
 
-        // It has emptied the sink.
+        // The other session stops, and then empties the sink.
         assert!(events.sink.leave());
         assert!(events.event(0)?.add() == Err(EBUSY));
         events.sink.emptied(&*events.memory()?);
@@ -286,7 +287,7 @@ mod cases {
     fn source_starts_while_the_sink_is_emptied() -> Result {
         let mut events = Events::open(2, 1, 1)?;
 
-        // The last user, as far as `quiesce()` has got.
+        // The last source, in `quiesce()`: it begins to empty the sink.
         events.event(0)?.add()?;
         assert!(events.event(0)?.tick());
         assert!(events.sink.leave());
@@ -296,7 +297,7 @@ mod cases {
         assert!(events.event(1)?.tick());
         assert_eq!(memory.held.load(Relaxed), FRAME);
 
-        // It stops, and is not the last.
+        // The second source stops. It is not the last one.
         events.event(1)?.stop();
         assert_eq!(events.lost(), FRAME);
         assert!(events.event(1)?.start());
@@ -305,13 +306,13 @@ mod cases {
         assert!(events.event(1)?.tick());
         assert_eq!(memory.held.load(Relaxed), FRAME);
 
-        // The first event has left already: it starts and stops once more, to be counted once.
+        // The test has already removed the first source, so it adds it again for `del()` to remove.
         events.sink.join(u32::try_from(current!().tgid())?)?;
         events.event(0)?.del();
         events.event(1)?.del();
         assert_eq!(events.read(1)?, 1);
         assert!(events.is_idle());
-        // The frame that `held` lost above was the test's to copy.
+        // The test has emptied the sink without copying the first frame.
         events.read += FRAME;
         assert!(events.is_accounted());
         Ok(())
@@ -329,7 +330,7 @@ mod cases {
         events.add_all()?;
         assert!(events.event(0)?.tick());
         assert_eq!(areas(&events), 2);
-        // perf stops the event whose area goes; the other one goes on.
+        // perf stops the event whose area is unmapped. The other one continues.
         events.event(0)?.unmap();
         assert_eq!(areas(&events), 1);
         assert!(events.event(1)?.tick());
@@ -349,7 +350,7 @@ mod cases {
         Ok(())
     }
 
-    /// An NMI that stops an event wherever it is: the sink loses one user, once.
+    /// An NMI stops an event in each callback. The sink loses exactly one source.
     #[test]
     fn nmi_stops_in_every_callback() -> Result {
         for call in 0..3 {
@@ -373,15 +374,15 @@ mod cases {
             }
             assert!(events.event(0)?.tick());
             events.event(0)?.del();
-            // That of the other one is there, unless it was stopped before.
+            // The frame of the second source is there, unless the NMI stopped it in `add()`.
             assert_eq!(events.read(0)?, if call == 0 { 1 } else { 2 });
             assert!(events.is_idle() && events.is_accounted());
         }
         Ok(())
     }
 
-    /// Three users, which start, stop and empty in every order: one empties at a time, and it is the
-    /// last one.
+    /// Three sources start, stop and empty the sink in every order. Only one empties at a time, and
+    /// it is the last one to stop.
     #[test]
     fn every_order_of_users() {
         const USERS: usize = 3;

@@ -12,14 +12,14 @@
 //!       emptied
 //! ```
 
-/// The session that uses the sink. Packed into a word, so that it changes at once.
+/// The session that uses the sink. It packs into one word, so that it can be replaced atomically.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Users {
-    /// Whose sources they are, if there are any.
+    /// The session of the sources, if `count` is not 0.
     session: u32,
-    /// The sources that have started and not stopped. One that empties the sink is among them.
+    /// Number of started sources, including one that empties the sink.
     count: u16,
-    /// The last source to stop empties the sink, which takes nothing meanwhile.
+    /// Whether the last source to stop is emptying the sink. The sink accepts no frames meanwhile.
     emptying: bool,
 }
 
@@ -31,17 +31,17 @@ impl Users {
         emptying: false,
     };
 
-    /// Whether there is one user, which does not empty the sink yet.
+    /// Whether exactly one source is started, and it is not emptying the sink.
     pub(crate) fn is_one(self) -> bool {
         self.count == 1 && !self.emptying
     }
 
-    /// Whether the last user empties the sink.
+    /// Whether the last source to stop is emptying the sink.
     pub(crate) fn is_emptying(self) -> bool {
         self.emptying
     }
 
-    /// A source starts; [`None`] if the sink is another session's.
+    /// The state after a source starts; [`None`] if another session uses the sink.
     pub(crate) fn joined(self, session: u32) -> Option<Self> {
         if self.count != 0 && self.session != session {
             return None;
@@ -53,7 +53,7 @@ impl Users {
         })
     }
 
-    /// A source stops. The last one empties the sink first.
+    /// The state after a source stops. The last one stays, to empty the sink.
     pub(crate) fn left(self) -> Self {
         if self.is_one() {
             return Self {
@@ -67,7 +67,7 @@ impl Users {
         }
     }
 
-    /// The one that emptied the sink has done so.
+    /// The state after the last source to stop has emptied the sink.
     pub(crate) fn emptied(self) -> Self {
         match self.count.saturating_sub(1) {
             0 => Self::NONE,

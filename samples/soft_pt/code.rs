@@ -49,9 +49,9 @@ pub(crate) fn read(task: &Current<'_>, ip: u64) -> Option<Insn> {
     Insn::decode(text.get(..len)?, mode(task))
 }
 
-/// Reads the instruction at `ip`, which the task executes, and writes its text to the tracepoint if no file has
-/// it. Returns whether it has. `int3` is never written: where the kernel has put it, another instruction is
-/// executed.
+/// Reads the instruction at `ip`, which the task executes. Reports its text to the tracepoint if no
+/// file has it. Returns the instruction, and whether it was reported. `int3` is never reported: if
+/// the kernel has placed it, the task executes another instruction.
 pub(crate) fn read_and_report(task: &Current<'_>, ip: u64) -> (Option<Insn>, bool) {
     let mut text = [0; LEN_MAX];
     let len = task.read(ip, &mut text);
@@ -65,8 +65,8 @@ pub(crate) fn read_and_report(task: &Current<'_>, ip: u64) -> (Option<Insn>, boo
     (insn, reported)
 }
 
-/// The instruction at `ip`, which the task executes: `insn`, or what can be read now. If its text goes to the
-/// tracepoint, the trace begins anew in front of it.
+/// The instruction at `ip`, which the task executes: `insn`, or the instruction that can be read
+/// now. If its text is reported to the tracepoint, the trace begins anew in front of it.
 pub(crate) fn executed(
     insn: Option<Insn>,
     ip: u64,
@@ -85,8 +85,8 @@ pub(crate) fn executed(
     Ok(insn)
 }
 
-/// Ends the trace at `ip` and begins it anew there, with a new time: the decoder then uses the code that was
-/// written to the tracepoint before.
+/// Ends the trace at `ip` and begins it anew there, with a new time. The decoder then uses the code
+/// that was reported to the tracepoint before.
 pub(crate) fn cut(
     encoder: &mut Encoder,
     ring: &mut Ring<'_>,
@@ -97,8 +97,9 @@ pub(crate) fn cut(
     encoder.enable(ip, mode, ring)
 }
 
-/// Whether the task has taken the branch at `from`, which it has just executed, if the address does not show it:
-/// the next instruction is the branch's target. perf reads bits of data from such branches.
+/// Whether the task has taken the branch at `from`, which it has just executed. [`None`] if the
+/// target is not the next instruction: the task's address shows it then. perf decodes bits of data
+/// from branches to the next instruction.
 pub(crate) fn taken_in_place(task: &mut Current<'_>, insn: &Insn, from: u64) -> Option<bool> {
     if insn.target(from) == Some(insn.next(from)) {
         task.is_taken(from)
@@ -107,19 +108,19 @@ pub(crate) fn taken_in_place(task: &mut Current<'_>, insn: &Insn, from: u64) -> 
     }
 }
 
-/// Takes the trap flag out of the flags that the task has pushed.
+/// Clears the trap flag in the flags that the task has pushed.
 pub(crate) fn hide_trap_flag(task: &Current<'_>) {
     let place = task.sp().wrapping_add(1);
     let mut byte = [0];
 
     if task.read(place, &mut byte) == 1 {
-        // If the stack is gone already, there is nothing to see.
+        // If the stack is no longer mapped, the program cannot read the flag.
         let _ = task.write(place, &byte.map(|byte| byte & !1));
     }
 }
 
-/// The registers of the task behind the instruction at `ip`, which it has executed last. `hide`: the trap flag is not
-/// the program's.
+/// The registers of the task after the instruction at `ip`, which it has executed last. `hide`: the
+/// trap flag is not the program's.
 pub(crate) fn registers(task: &mut Current<'_>, ip: u64, hide: bool) -> Sample {
     let Registers {
         mut general,

@@ -9,10 +9,10 @@ use perf::filter::{
     Filter, //
 };
 
-/// As many as Intel's units have at most.
+/// Maximum number of ranges: that of Intel's units.
 pub(crate) const MAX: usize = 4;
 
-/// Whether these can be had: ranges in which to trace, and no addresses at which to start or stop.
+/// Checks that these filters are supported: ranges to trace, but no start or stop addresses.
 pub(crate) fn validate(filters: &[AddrFilter]) -> Result {
     let can = |filter: &AddrFilter| filter.action == Action::Filter && filter.size > 0;
 
@@ -23,16 +23,16 @@ pub(crate) fn validate(filters: &[AddrFilter]) -> Result {
     }
 }
 
-/// What an event wants traced.
+/// The code that an event traces.
 pub(crate) enum Ranges {
     /// All code.
     All,
-    /// First and last addresses; [`None`] where there is no range, or nothing mapped that it is in.
+    /// First and last address of each range; [`None`] if it is unused, or its file is not mapped.
     These([Option<(u64, u64)>; MAX]),
 }
 
 impl Ranges {
-    /// Those of an event's filters.
+    /// The ranges of an event's filters.
     pub(crate) fn new(filters: &[Filter]) -> Self {
         let mut ranges = [None; MAX];
 
@@ -46,8 +46,8 @@ impl Ranges {
         }
     }
 
-    /// The first and the last address of code around `ip` that is traced as a whole, or not at all; and
-    /// whether it is.
+    /// A range of code around `ip` that is traced as a whole, or not at all. Returns its first
+    /// address, its last address, and whether it is traced.
     pub(crate) fn around(&self, ip: u64) -> (u64, u64, bool) {
         let (mut first, mut last) = (0, u64::MAX);
         let Self::These(ranges) = self else {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Where packets go: into the AUX ring, with the processor's clock, the tracer's cycles and its counter.
+//! The output of the encoder: the AUX area, the processor's clock, and the tracer's cycles.
 
 use crate::sampler::Sampler;
 use intel_pt::{
@@ -12,16 +12,16 @@ use perf::{
     clock, //
 };
 
-/// The region of a transaction.
+/// The output to the region of a transaction.
 pub(crate) struct Ring<'a> {
     region: Region<'a>,
-    /// Instructions that were traced: each is a cycle.
+    /// Traced instructions: each counts as one cycle.
     pub(crate) cycles: u64,
     pub(crate) sampler: &'a Sampler,
 }
 
 impl<'a> Ring<'a> {
-    /// The region, after so many cycles.
+    /// An output to this region. `cycles`: traced instructions so far.
     pub(crate) fn new(region: Region<'a>, cycles: u64, sampler: &'a Sampler) -> Self {
         Self {
             region,
@@ -30,7 +30,7 @@ impl<'a> Ring<'a> {
         }
     }
 
-    /// So many more instructions are traced.
+    /// Adds traced instructions.
     pub(crate) fn advance(&mut self, instructions: u64) {
         self.cycles = self.cycles.wrapping_add(instructions);
     }
@@ -44,7 +44,7 @@ impl Output for Ring<'_> {
             .map(|space| space.saturating_sub(self.region.written()));
         let wanted = u64::try_from(bytes.len().saturating_add(keep)).map_err(|_| Full)?;
 
-        // In overwrite mode there is no end.
+        // In overwrite mode the space has no limit.
         if left.is_some_and(|left| left < wanted) {
             return Err(Full);
         }

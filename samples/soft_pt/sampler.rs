@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A second PMU, whose events sample the traced instructions: the records go into the trace.
+//! A second PMU, whose events sample the traced instructions. The records are part of the trace.
 //!
 //! ```text
 //! $ perf record -c 1000 -e '{intel_pt//u,soft_pebs/instructions,aux-output/u}' -- gzip -k file
@@ -32,24 +32,24 @@ use perf::{
     Registration, //
 };
 
-/// The number of the counter, of which there is one for each event that traces.
+/// The number of the counter. Each tracing event has one counter.
 const COUNTER: u8 = 0;
 
-/// `instructions`, by the number that Intel's processors know it by: INST_RETIRED.ANY_P.
+/// The event `instructions`. It has the number of `INST_RETIRED.ANY_P` on Intel's processors.
 const INSTRUCTIONS: u64 = 0xc0;
 
-/// The counter of traced instructions that an event has which traces.
+/// The counter of instructions that a tracing event traces.
 ///
-/// The event that traces and the one that samples are in a group: their callbacks are on one CPU, at the same time
-/// only in NMI.
+/// The tracing event and the sampling event are in one group. So their callbacks run on the same
+/// CPU, and only an NMI interrupts one by the other.
 pub(crate) struct Sampler {
-    /// Whether an event samples with it.
+    /// Whether a sampling event uses the counter.
     taken: Atomic<bool>,
-    /// Instructions from one sample to the next; 0 while the event does not count.
+    /// Instructions from one sample to the next; 0 while the sampling event is stopped.
     period: Atomic<u64>,
     /// Instructions up to the next sample; 0 before the first.
     left: Atomic<u64>,
-    /// Instructions that are not in the event's count yet.
+    /// Instructions that are not yet in the count of the sampling event.
     counted: Atomic<u64>,
 }
 
@@ -65,12 +65,13 @@ impl Sampler {
         Ok(Arc::new(sampler, GFP_KERNEL)?)
     }
 
-    /// Its bit in records.
+    /// The bit of the counter in records.
     pub(crate) const fn bit() -> u64 {
         1 << COUNTER
     }
 
-    /// Instructions up to the next sample, which is behind the last one of them; [`None`] while nothing is sampled.
+    /// Instructions up to the next sample. The sample is taken after the last one of them. [`None`]
+    /// while nothing is sampled.
     #[inline]
     pub(crate) fn left(&self) -> Option<NonZero<u64>> {
         match self.period.load(Relaxed) {
@@ -79,7 +80,7 @@ impl Sampler {
         }
     }
 
-    /// So many traced instructions were executed; whether the last one is sampled.
+    /// Counts executed and traced instructions. Returns whether the last one is to be sampled.
     #[inline]
     pub(crate) fn executed(&self, instructions: u64) -> bool {
         let Some(left) = self.left() else {
@@ -88,11 +89,11 @@ impl Sampler {
         let over = instructions.checked_sub(left.get());
         let period = self.period.load(Relaxed).max(1);
 
-        // In one operation: an NMI may stop the event, which takes them.
+        // One atomic operation: an NMI may stop the sampling event, which takes the count.
         self.counted.fetch_add(instructions, Relaxed);
         self.left.store(
             match over {
-                // More than were left: a load of SS is stepped together with the next instruction.
+                // A step can pass the sample: a load of SS is stepped with the next instruction.
                 Some(over) => period.saturating_sub(over).max(1),
                 None => left.get().wrapping_sub(instructions),
             },
@@ -113,7 +114,7 @@ impl Sampler {
     }
 }
 
-/// An event that samples. No other one has this sampler.
+/// A sampling event, which has exclusive use of its sampler.
 pub(crate) struct Claim(Arc<Sampler>);
 
 impl Claim {
@@ -133,14 +134,14 @@ impl Drop for Claim {
 }
 
 perf::format! {
-    /// What is sampled.
+    /// Configuration of a sampling event.
     pub(crate) struct Config {
-        /// The event's number.
+        /// Number of the hardware event.
         event: config[0..=7],
     }
 }
 
-/// The PMU of events that sample.
+/// The PMU of sampling events.
 pub(crate) struct Pebs(Entry<SoftPt>);
 
 impl Pebs {
@@ -171,7 +172,7 @@ impl Pmu for Pebs {
         Claim::new(&attr.leader(&self.0).ok_or(EINVAL)?.sampler)
     }
 
-    /// [`Self::event_init`] has looked at the leader itself.
+    /// [`Self::event_init`] checks the leader itself.
     fn aux_output_match(_leader: u32) -> bool {
         true
     }

@@ -2,9 +2,9 @@
 
 //! `soft_pt`: Intel Processor Trace without Intel's unit.
 //!
-//! It steps through user code, instruction by instruction, and writes the packets that Intel's
-//! trace unit would have written, so that whatever decodes Intel PT shows what a program did:
-//! slowly, but exactly, on any x86-64 processor.
+//! It single-steps user code, and writes the packets that Intel's trace unit would have written. So
+//! every decoder of Intel PT can read the trace. Tracing is slow, but exact, and works on any
+//! x86-64 processor.
 //!
 //! ```text
 //! # insmod rust_perf.ko; insmod rust_stepping.ko; insmod soft_pt.ko intel_pt=1
@@ -12,18 +12,18 @@
 //! $ perf script --itrace=i1i
 //! ```
 //!
-//! With `intel_pt=1` the PMU has the name that perf knows, on a machine where no such PMU is;
-//! else it is `soft_pt`. Its terms are at the places where Intel's are.
+//! The PMU's name is `soft_pt`. With `intel_pt=1` it is `intel_pt`, the name that perf knows, if
+//! the machine has no such PMU. Its terms have the same bits as Intel's.
 //!
 //! The event's counter is the number of instructions traced.
 //!
 //! ```text
-//! soft_pt.rs  the PMU and the tracer of tasks, which it joins
-//! sampler.rs  a second PMU, whose events sample what is traced
-//! tracer.rs   from single steps and transitions to packets
+//! soft_pt.rs  the PMU, and the tracer of tasks that writes to its transactions
+//! sampler.rs  a second PMU, whose events sample the traced instructions
+//! tracer.rs   turns single steps and transitions into packets
 //! code.rs     a task's code, stack and registers
 //! ranges.rs   the addresses that are traced
-//! ring.rs     where the encoder's packets go
+//! ring.rs     the output of the encoder
 //! unit.rs     the capabilities of the unit
 //! ```
 
@@ -90,7 +90,7 @@ module! {
     },
 }
 
-/// The tracer goes first: it enters the PMU's transactions.
+/// The tracer is unregistered first: it uses the PMU's transactions.
 struct Module {
     _steps: stepping::Registration<Steps>,
     _pebs: Registration<Pebs>,
@@ -136,7 +136,7 @@ struct State {
 }
 
 impl State {
-    /// The task that this CPU goes back to.
+    /// The task to whose user code this CPU returns.
     fn current<'a>(&'a self, cpu: &'a Cpu) -> Option<Current<'a>> {
         self.following.current(cpu.interrupt_disabled())
     }
@@ -151,7 +151,7 @@ impl Pmu for SoftPt {
     fn event_init(&self, attr: &Attr<'_, unit::Config>) -> Result<Self::Event> {
         let exclude = attr.exclude();
         let wanted = Exclude {
-            // The kernel is not stepped through.
+            // Kernel code is not single-stepped.
             kernel: true,
             user: false,
             ..exclude
@@ -182,7 +182,7 @@ impl AuxPmu for SoftPt {
     }
 
     fn start(&self, transaction: &mut aux::Transaction<'_, Self>) -> Result<Tracer> {
-        // The last event that wrote to this AUX area may have had other terms.
+        // The last event that wrote to this AUX area may have had another configuration.
         transaction.buffer().encoder = Encoder::new(transaction.event().config);
         let interpreted = transaction.buffer().interpreted;
 
@@ -212,7 +212,7 @@ impl AuxPmu for SoftPt {
         _tracer: &mut Tracer,
         sample: aux::Sample<'_>,
     ) -> aux::Copied {
-        // Only callbacks write, and none comes meanwhile.
+        // Only callbacks write, and no other one runs during this call.
         sample.copy_written(transaction)
     }
 
@@ -252,7 +252,7 @@ impl stepping::Tracer for Steps {
             if !tracer.is_stepping() {
                 return (aux::Next::Continue, Trap::Unclaimed);
             }
-            // A debugger's step is traced, and the debugger gets its trap.
+            // A step by a debugger is traced, and the debugger gets its trap.
             let trap = if tracer.is_armed() {
                 Trap::Claimed
             } else {
@@ -270,7 +270,7 @@ impl stepping::Tracer for Steps {
             if !tracer.is_armed() || !transaction.event().config.ptw {
                 return (aux::Next::Continue, Trap::Unclaimed);
             }
-            // As if the processor had it.
+            // Executes the instruction, as a processor that has it would.
             if !task.skip_ptwrite() {
                 return (aux::Next::Continue, Trap::Unclaimed);
             }
@@ -295,14 +295,14 @@ impl stepping::Tracer for Steps {
 
                 parts.buffer.count(stepped);
                 transaction.count(stepped);
-                // A flush here would begin again, and set the flag that a signal's frame must not show:
-                // the next step flushes.
+                // No flush here: a new transaction would set the trap flag, which must not get into
+                // a signal's frame. The next step flushes.
                 (aux::Next::Continue, ())
             });
     }
 }
 
-/// The task has executed an instruction, and is traced.
+/// Traces the instruction that the task has executed, and the ones that are interpreted after it.
 fn stepped(
     transaction: &mut aux::Transaction<'_, SoftPt>,
     tracer: &mut Tracer,

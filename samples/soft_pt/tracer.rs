@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! From single steps, and from transitions between user code and the kernel, to packets.
+//! Turns single steps, and transitions between user code and the kernel, into packets.
 //!
-//! A task is traced from the first instruction that is seen to be executed: where user code goes on
-//! is certain only then, since a signal or another try of a system call may still come in between.
+//! After a return from the kernel, the trace of a task begins only when its first instruction has
+//! been executed. Before that its address is not certain: a signal, or the restart of a system
+//! call, may change it.
 //!
 //! ```text
 //!              enter                 step                 step
@@ -13,11 +14,12 @@
 //!               system call, signal, off the CPU
 //! ```
 //!
-//! Where filters leave code out, the task is `Passing` instead of `Inside`: each step is compared with
-//! the ranges, and no more, unless the next instruction can show or load the trap flag.
+//! In code that the filters exclude, the task is `Passing` instead of `Inside`: each step only
+//! compares the address with the ranges. If the next instruction can show or load the trap flag,
+//! the task is `Inside` there too.
 //!
-//! In the trap after a step, the task's next instructions are interpreted, and passed to the encoder, until
-//! there is one that the processor must execute.
+//! In the trap after a step, the tracer interprets the task's next instructions and passes them to
+//! the encoder, until there is one that the processor must execute.
 
 use crate::{
     code::{
@@ -69,33 +71,33 @@ enum Place {
         /// [`None`] if it could not be read yet.
         insn: Option<Insn>,
     },
-    /// In user code that is stepped through and not traced, with an instruction at this address the
-    /// next that has nothing to do with the trap flag.
+    /// In user code that is stepped through and not traced. The next instruction is at this
+    /// address, and neither shows nor loads the trap flag.
     Passing(u64),
 }
 
-/// What the unit of a CPU knows of the current task.
+/// Trace state of the task on a CPU.
 pub(crate) struct Tracer {
     ranges: Ranges,
     place: Place,
-    /// Whether the current task's trap flag is set, by us.
+    /// Whether the tracer has set the current task's trap flag.
     armed: bool,
-    /// Whether it is set, by a debugger that steps the task: its traps are the debugger's, too.
+    /// Whether a debugger has set the trap flag to step the task. It gets the traps, too.
     shared: bool,
-    /// Whether the ring has been given something to begin with.
+    /// Whether the trace has begun: the AUX area has the `PSB` at which a decoder begins.
     begun: bool,
-    /// Whether something found no room.
+    /// Whether packets found no space.
     full: bool,
-    /// Whether nothing is to be traced for the time being.
+    /// Whether tracing is paused.
     paused: bool,
-    /// Why the task's next instruction is stepped.
+    /// Why the task's next instruction is stepped and not interpreted.
     reason: Reason,
-    /// Instructions that were interpreted, and traced, since a step was last reported.
+    /// Instructions interpreted and traced since the last report of a step.
     pub(crate) interpreted: u64,
 }
 
 impl Tracer {
-    /// One that is paused, after so many instructions that are yet to be reported.
+    /// A paused tracer. `interpreted`: instructions that are not yet reported.
     pub(crate) fn new(ranges: Ranges, interpreted: u64) -> Self {
         Self {
             ranges,
@@ -110,7 +112,7 @@ impl Tracer {
         }
     }
 
-    /// Whether traps of the current task are ours.
+    /// Whether the tracer claims the traps of the current task.
     pub(crate) fn is_armed(&self) -> bool {
         self.armed
     }
@@ -120,22 +122,22 @@ impl Tracer {
         self.armed || self.shared
     }
 
-    /// Whether something found no room.
+    /// Whether packets found no space.
     pub(crate) fn is_full(&self) -> bool {
         self.full
     }
 
-    /// A task with these registers is on the CPU, or about to be.
+    /// Starts to step a task that is on the CPU, or about to be. These are its registers.
     pub(crate) fn enter(&mut self, regs: &mut Regs<'_>) {
-        // What is in the middle of a system call or of a signal comes by its end. Till then its
-        // registers can be copied, by clone() or into the signal's frame.
+        // In the middle of a system call or of a signal, the transition at its end arms the task.
+        // Until then the kernel may copy the registers, by clone() or into the signal's frame.
         if !regs.will_transition() {
             self.arm(regs);
         }
     }
 
-    /// Sets the trap flag. If the program has, it is left to the program; if its debugger has, steps
-    /// are traced without it.
+    /// Sets the trap flag and enters user code. A program that has set the flag itself is not
+    /// traced. If a debugger has set it, the debugger's steps are traced.
     fn arm(&mut self, regs: &mut Regs<'_>) {
         if self.set_trap_flag(regs) {
             self.place = Place::Entering(regs.ip());
@@ -143,7 +145,7 @@ impl Tracer {
         }
     }
 
-    /// As [`arm`](Self::arm), in the same place; whether the task steps.
+    /// Sets the trap flag as [`arm`](Self::arm) does. Returns whether the task is stepped.
     fn set_trap_flag(&mut self, regs: &mut Regs<'_>) -> bool {
         if self.paused {
             return false;
@@ -153,14 +155,14 @@ impl Tracer {
             self.armed = !regs.trap_flag() && regs.code().is_some();
         }
         if self.armed {
-            // Also if it was set before: exec() and signals take it away.
+            // Also if the task was armed before: exec() and signals clear the flag.
             regs.set_trap_flag(true);
         }
         self.is_stepping()
     }
 
-    /// Traces from now on; after an NMI, from when the task next comes back from the kernel: an NMI
-    /// may have broken in where the registers are being saved.
+    /// Resumes tracing. In an NMI, the task is only armed at its next return from the kernel: the
+    /// NMI may have interrupted the code that saves the registers.
     pub(crate) fn resume(&mut self, task: Option<Current<'_>>, cpu: &Cpu) {
         self.paused = false;
         if let (Some(mut task), false) = (task, cpu.is_nmi()) {
@@ -168,8 +170,8 @@ impl Tracer {
         }
     }
 
-    /// Traces nothing from now on, or, after an NMI, from the next step on; how many instructions the
-    /// task has executed.
+    /// Pauses tracing; in an NMI, this takes effect at the next step. Returns the number of
+    /// instructions that the task has executed.
     pub(crate) fn pause(
         &mut self,
         encoder: &mut Encoder,
@@ -184,7 +186,7 @@ impl Tracer {
         self.leave(encoder, ring, task)
     }
 
-    /// Takes the trap flag away.
+    /// Clears the trap flag if the tracer has set it.
     fn disarm(&mut self, regs: &mut Regs<'_>) {
         self.shared = false;
         if core::mem::take(&mut self.armed) {
@@ -192,7 +194,8 @@ impl Tracer {
         }
     }
 
-    /// The task has executed an instruction, and executes more; how many.
+    /// Traces the instruction that the task has executed, and interprets the next ones. Returns the
+    /// number of traced instructions.
     pub(crate) fn step(
         &mut self,
         unit: &mut Unit,
@@ -209,7 +212,7 @@ impl Tracer {
         steps.saturating_add(more)
     }
 
-    /// Reads the instruction that is stepped next: what it does can make it unreadable.
+    /// Reads the next instruction before it is stepped: it can make itself unreadable.
     fn read_next(&mut self, encoder: &mut Encoder, ring: &mut Ring<'_>, task: &Current<'_>) {
         let Place::Inside { ip, insn } = &mut self.place else {
             return;
@@ -248,14 +251,14 @@ impl Tracer {
                 return Ok(0);
             }
             Place::Entering(ip) => {
-                // Its time is that of the trace, which begins behind this.
+                // The trace begins after this, so its time is later than that of the tracepoint.
                 let insn = if self.ranges.has(ip) {
                     read_and_report(task, ip).0
                 } else {
                     read(task, ip)
                 };
 
-                // Some ways back to user code trap before the first instruction.
+                // On some returns to user code the trap comes before the first instruction.
                 if ip == to && !insn.is_some_and(|insn| can_go_to_itself(&insn, ip)) {
                     return Ok(0);
                 }
@@ -273,7 +276,7 @@ impl Tracer {
             insn: Some(insn),
         };
         let Some(mode) = task.code().map(mode_of) else {
-            // A segment of the program's own.
+            // The task is in a code segment of its own, where `ip` is not an address.
             ring.advance(steps);
             self.count(encoder, ring, task, (from, steps), false);
             encoder.far(ring)?;
@@ -300,7 +303,7 @@ impl Tracer {
                 steps = 2;
             }
         }
-        // Whatever becomes of the trace.
+        // Even if the packets find no space.
         if step.insn.kind == Kind::PushFlags && self.armed {
             hide_trap_flag(task);
         }
@@ -310,7 +313,7 @@ impl Tracer {
             }
         }
         if !encoder.is_on() || step.insn.kind == Kind::String && to == step.from {
-            // Not traced; or a round of an instruction, which counts when it is left.
+            // The instruction is not traced, or repeats: it counts once, after its last round.
             steps = 0;
         }
         ring.advance(steps);
@@ -325,7 +328,7 @@ impl Tracer {
         self.count(encoder, ring, task, (step.from, steps), true);
         self.report(task, from, steps);
         self.place = if traced {
-            // Read when it is certain that it is stepped.
+            // The instruction is read only when it is certain that it is stepped.
             Place::Inside { ip: to, insn: None }
         } else {
             encoder.disable(to, ring)?;
@@ -346,8 +349,8 @@ impl Tracer {
         Ok(steps)
     }
 
-    /// So many instructions are in the trace, the last one of them at this address: samples it if that is due.
-    /// `follows`: whether the trace follows the task to the next one.
+    /// Counts instructions for the sampler. Samples the last one, at `ip`, if that is due.
+    /// `follows`: whether the trace continues with the next instruction.
     fn count(
         &mut self,
         encoder: &mut Encoder,
@@ -361,13 +364,13 @@ impl Tracer {
         }
         let sample = registers(task, ip, self.armed);
 
-        // The instructions are still in the trace.
+        // Without space for the sample, the instructions are in the trace all the same.
         self.full |= encoder.sample(&sample, mode(task), follows, ring).is_err();
     }
 
-    /// The task has loaded its flags from memory, where ours is hidden. A program that has set
-    /// the flag itself is left to itself, until it has no such flag on its way back from the
-    /// kernel.
+    /// The task has loaded its flags from memory, where the tracer's trap flag is hidden. If the
+    /// program has set the flag itself, it is not traced until it returns from the kernel with the
+    /// flag clear.
     fn flags_loaded(
         &mut self,
         encoder: &mut Encoder,
@@ -388,7 +391,7 @@ impl Tracer {
         matches!(self.place, Place::Inside { .. } | Place::Passing(_))
     }
 
-    /// The task gets out of our hands; how many instructions it has executed.
+    /// Stops stepping the task. Returns the number of instructions that it has executed.
     pub(crate) fn leave(
         &mut self,
         encoder: &mut Encoder,
@@ -408,7 +411,7 @@ impl Tracer {
         steps
     }
 
-    /// The task is not traced from here on.
+    /// Ends the trace in front of the task's next instruction.
     fn leave_place(&mut self, encoder: &mut Encoder, ring: &mut Ring<'_>) {
         if let Place::Inside { ip, .. } = self.place {
             if encoder.disable(ip, ring).is_err() {
@@ -418,7 +421,7 @@ impl Tracer {
         self.place = Place::Outside;
     }
 
-    /// Trace begins at `ip`, if it has not begun and the code there is traced.
+    /// Begins the trace at `ip`, if it has not begun and the code there is traced.
     fn begin_at(
         &mut self,
         encoder: &mut Encoder,
@@ -437,11 +440,11 @@ impl Tracer {
     }
 }
 
-/// So many bytes say of nearly all instructions whether they have to do with the trap flag; they are
-/// one load.
+/// Bytes of an instruction that show whether it shows or loads the trap flag. They suffice for
+/// nearly all instructions, and are one load.
 const PEEK: usize = 8;
 
-/// In user code that is not traced, with the instruction at `ip` the next.
+/// The place in user code that is not traced. The next instruction is at `ip`.
 fn pass(task: &Current<'_>, ip: u64, mode: Mode) -> Place {
     let mut text = [0; PEEK];
     let len = task.read(ip, &mut text);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The unit's capabilities, in the sysfs files in which Intel's driver has them.
+//! The unit: its state, its terms and its capabilities, in the sysfs files of Intel's driver.
 //!
 //! C counterpart: `arch/x86/events/intel/pt.c`, `pt_caps` and `PMU_FORMAT_ATTR()`.
 
@@ -9,17 +9,17 @@ use kernel::prelude::*;
 use perf::sysfs;
 use stepping::Decoded;
 
-/// Blocks of decoded instructions that a unit keeps: of programs that execute much code, most of what they
-/// execute often.
+/// Number of blocks of decoded instructions that a unit caches. Even for a large program, they hold
+/// most of the code that it executes often.
 const BLOCKS: usize = 8192;
 
 /// The unit that writes to an AUX area.
 pub(crate) struct Unit {
     pub(crate) encoder: Encoder,
-    /// Instructions that were traced: each is a cycle.
+    /// Traced instructions: each counts as one cycle.
     pub(crate) cycles: u64,
     pub(crate) decoded: Decoded,
-    /// Instructions that were interpreted before the last transaction ended, and are yet to be reported.
+    /// Instructions interpreted by the end of the last transaction, and not yet reported.
     pub(crate) interpreted: u64,
 }
 
@@ -34,55 +34,55 @@ impl Unit {
         })
     }
 
-    /// So many more instructions were traced.
+    /// Adds traced instructions.
     pub(crate) fn count(&mut self, instructions: u64) {
         self.cycles = self.cycles.wrapping_add(instructions);
     }
 }
 
 perf::format! {
-    /// What an event asks for: the bits of `IA32_RTIT_CTL`.
+    /// Configuration of an event: the bits of `IA32_RTIT_CTL`.
     pub(crate) struct Config {
-        /// The other bits are to be taken as they are: without it, branches are traced.
+        /// Take `branch` literally. Without `pt`, branches are traced.
         pt: config[0],
-        /// Cycles between packets: one for each instruction.
+        /// `CYC` packets: cycles between packets, one for each instruction.
         cyc: config[1],
-        /// Power events: not there.
+        /// Power events: not supported.
         pwr_evt: config[4],
-        /// The address of each `ptwrite`.
+        /// A `FUP` packet with the address of each `PTWRITE`.
         fup_on_ptw: config[5],
-        /// A slower clock: not there.
+        /// `MTC` packets: not supported.
         mtc: config[9],
-        /// Time stamps.
+        /// `TSC` packets: time stamps.
         tsc: config[10],
-        /// Returns have packets as any indirect branch, also if they return to their call.
+        /// Each return has a packet with its target, even if it returns to its call.
         noretcomp: config[11],
-        /// The operand of each `ptwrite`.
+        /// A `PTW` packet with the operand of each `PTWRITE`.
         ptw: config[12],
-        /// Branches. If `pt` is given, they can be left out.
+        /// Trace branches. Only with `pt` can this be 0.
         branch: config[13],
-        /// Of the slower clock.
+        /// Period of `MTC` packets: not supported.
         mtc_period: config[14..=17],
-        /// 1 << this, less 1, are the cycles that a packet tells at least; 0: any.
+        /// A `CYC` packet has at least 1 << (`cyc_thresh` - 1) cycles; 0: any number.
         cyc_thresh: config[19..=22],
-        /// 2 KiB << this lie between two `PSB`s.
+        /// A `PSB` packet every 2 KiB << `psb_period`.
         psb_period: config[24..=27],
         /// No packets of conditional branches.
         notnt: config[55],
     }
 }
 
-/// The largest `psb_period`: that of `psb_periods` below.
+/// Maximum of `psb_period`: the highest bit of `psb_periods` in [`caps`].
 const PSB_PERIOD_MAX: u64 = 5;
 
-/// The largest `cyc_thresh`: that of `cycle_thresholds` below.
+/// Maximum of `cyc_thresh`: the highest bit of `cycle_thresholds` in [`caps`].
 const CYC_THRESH_MAX: u64 = 12;
 
-/// What the encoder is to do.
+/// The encoder's configuration for an event.
 pub(crate) fn encoder_config(config: &Config) -> Result<intel_pt::Config> {
     let lacking = [config.pwr_evt(), config.mtc(), config.mtc_period()];
 
-    // Without `pt` the bit of `branch` has no meaning, as with Intel's driver.
+    // `branch` without `pt` is refused: without `pt` the bit has no meaning in Intel's driver.
     if config.branch() > config.pt()
         || config.psb_period() > PSB_PERIOD_MAX
         || config.cyc_thresh() > CYC_THRESH_MAX

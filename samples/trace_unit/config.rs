@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The terms of an event. Those of Intel PT have the places that they have there, so that stock perf
-//! drives the unit under that name.
+//! The terms of an event. Terms of Intel PT have the same bits as in `intel_pt`, so that stock perf
+//! can use the unit under that name.
 
 use super::regs::unit;
 use kernel::prelude::*;
@@ -16,29 +16,30 @@ use perf::{
 };
 
 perf::format! {
-    /// What an event asks for.
+    /// Configuration of an event.
     pub(crate) struct Config {
-        /// The other bits of Intel PT are to be taken as they are: without it, branches are traced.
+        /// Take `branch` literally, as in `intel_pt`. Must equal `branch`, as branches are always
+        /// traced.
         pt: config[0],
-        /// Cycles between packets.
+        /// `CYC` packets: cycles between packets.
         cyc: config[1],
-        /// Packets of the coarse clock.
+        /// `MTC` packets: the coarse clock.
         mtc: config[9],
-        /// Time stamps.
+        /// `TSC` packets: time stamps.
         tsc: config[10],
-        /// Returns have packets as any indirect branch, also if they return to their call.
+        /// Each return has a packet with its target, even if it returns to its call.
         noretcomp: config[11],
-        /// Branches.
+        /// Trace branches.
         branch: config[13],
-        /// One is there each 1 << this ticks of that clock.
+        /// An `MTC` packet every 1 << `mtc_period` ticks of the coarse clock.
         mtc_period: config[14..=17],
-        /// 2 KiB << this lie between two `PSB`s.
+        /// A `PSB` packet every 2 KiB << `psb_period`.
         psb_period: config[24..=27],
-        /// Interrupts, exceptions, returns from them, and whether interrupts are enabled.
+        /// Packets of interrupts, exceptions, returns from them, and changes of the interrupt flag.
         event: config[31],
         /// Microseconds for 1024 bytes of the pattern; 0: 1000.
         rate: config1[0..=31],
-        /// What is traced: 0 instructions, 1 the pattern.
+        /// Source of the trace: 0 instructions, 1 the pattern.
         source: config1[32..=35],
     }
 }
@@ -66,23 +67,24 @@ pub(crate) fn caps() -> &'static [sysfs::Attribute] {
     }
 }
 
-/// The largest `psb_period`: that of `psb_periods` above.
+/// Maximum of `psb_period`: the highest bit of `psb_periods` in [`caps`].
 const PSB_PERIOD_MAX: u64 = 5;
-/// The source that traces instructions, and the one that makes the pattern.
+/// Value of `source`: the unit traces instructions.
 const INSTRUCTIONS: u64 = 0;
+/// Value of `source`: the unit generates the pattern.
 const PATTERN: u64 = 1;
 
-/// What a unit is to do for an event.
+/// Register values for an event.
 #[derive(Clone, Copy)]
 pub(crate) struct Asked {
-    /// `CTRL` while it runs.
+    /// `CTRL` of a running unit.
     pub(crate) control: u64,
     /// `RATE`.
     pub(crate) rate: u64,
 }
 
 impl Asked {
-    /// `sources`: those that the device has, a bit each.
+    /// Checks a configuration. `sources`: the sources that the device has, one bit each.
     pub(crate) fn new(config: &Config, exclude: Exclude, sources: u64) -> Result<Self> {
         let source = config.source();
         let rate = config.rate();
@@ -102,7 +104,7 @@ impl Asked {
             INSTRUCTIONS => {
                 if config.pt() != config.branch()
                     || config.psb_period() > PSB_PERIOD_MAX
-                    // They count from a time stamp.
+                    // `CYC` and `MTC` packets need time stamps.
                     || config.cyc().max(config.mtc()) > config.tsc()
                     || rate != 0
                 {
@@ -134,7 +136,7 @@ impl Asked {
         })
     }
 
-    /// Whether it takes time until the source has begun.
+    /// Whether the source needs time to begin after the start.
     pub(crate) fn is_awaited(self) -> bool {
         self.control >> unit::SOURCE_SHIFT & 0xf == INSTRUCTIONS
     }
@@ -148,8 +150,8 @@ fn flag(set: bool, bit: u64) -> u64 {
     }
 }
 
-/// Whether the unit has these filters: ranges in which to trace, and addresses that end the trace, but
-/// none that begin it.
+/// Checks that the unit supports these filters: ranges to trace, and ranges that end the trace. It
+/// has no start filters.
 pub(crate) fn validate(filters: &[AddrFilter]) -> Result {
     let can = |filter: &AddrFilter| filter.action != Action::Start && filter.size > 0;
 
@@ -160,13 +162,13 @@ pub(crate) fn validate(filters: &[AddrFilter]) -> Result {
     }
 }
 
-/// A filter, as a unit's registers have it: what is done with the range, and its first and last
-/// address.
+/// The register values for a filter: its bits in `RANGES`, its first and its last address.
 pub(crate) fn range(filter: &Filter) -> (u64, u64, u64) {
     match (filter.action, filter.range) {
         (Action::Stop, Some((low, high))) => (unit::RANGE_STOP, low, high),
         (_, Some((low, high))) => (unit::RANGE_FILTER, low, high),
-        // Its file is not mapped: nothing ends there, and nothing is traced there. No code is at 0.
+        // The file of the filter is not mapped. A stop filter then has no effect. Another filter
+        // traces nothing, as no code is at address 0.
         (Action::Stop, None) => (0, 0, 0),
         (_, None) => (unit::RANGE_FILTER, 0, 0),
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The registers, as `Documentation/trace-unit.md` has them.
+//! The registers of the device: see `Documentation/trace-unit.md`.
 
 use super::config::Asked;
 use kernel::{
@@ -9,16 +9,16 @@ use kernel::{
 };
 use perf::aux::table::Cursor;
 
-/// Bytes of BAR 0.
+/// Size of BAR 0, in bytes.
 pub(crate) const SIZE: usize = 0x8_0000;
 
-/// How often `STATUS` is read for a unit that does not run: each read takes microseconds.
+/// Maximum number of reads of `STATUS` while a unit starts. Each read takes microseconds.
 const READS: usize = 20_000;
 
-/// How often `STATUS` is read for a unit whose last byte is not in memory.
+/// Maximum number of reads of `STATUS` until the last byte of a stopped unit is in memory.
 const DRAIN_READS: usize = 1_000;
 
-/// A block of registers.
+/// Size of a block of registers, in bytes.
 const BLOCK: usize = 0x1000;
 
 /// The common registers.
@@ -31,13 +31,13 @@ pub(crate) mod common {
     pub(crate) const ERROR: usize = 0x28;
     pub(crate) const ERROR_ADDRESS: usize = 0x30;
 
-    /// `ID`: `TRCT`, and version 1.
+    /// Value of `ID`: `TRCT`, and version 1.
     pub(crate) const IDENTITY: u64 = 0x1_5443_5254;
-    /// `CTRL`.
+    /// Bit of `CTRL`.
     pub(crate) const RESET: u64 = 1 << 0;
 }
 
-/// The registers of a CPU.
+/// The registers of a CPU's unit.
 pub(crate) mod unit {
     pub(crate) const CTRL: usize = 0x00;
     pub(crate) const STATUS: usize = 0x08;
@@ -49,12 +49,12 @@ pub(crate) mod unit {
     pub(crate) const DROPPED: usize = 0x40;
     pub(crate) const RATE: usize = 0x48;
     pub(crate) const RANGES: usize = 0x50;
-    /// For each range, where its bits in `RANGES` are, and the register of its first address. That of
-    /// its last address follows.
+    /// For each range, the shift of its bits in `RANGES`, and the offset of its register `LOW`.
+    /// `HIGH` follows `LOW`.
     pub(crate) const RANGE_PLACES: [(u32, usize); 4] =
         [(0, 0x80), (4, 0x90), (8, 0xa0), (12, 0xb0)];
 
-    /// `CTRL`.
+    /// Bits of `CTRL`.
     pub(crate) const ENABLE: u64 = 1 << 0;
     pub(crate) const SOURCE_SHIFT: u32 = 4;
     pub(crate) const KERNEL: u64 = 1 << 8;
@@ -67,11 +67,11 @@ pub(crate) mod unit {
     pub(crate) const PSB_SHIFT: u32 = 16;
     pub(crate) const MTC_SHIFT: u32 = 20;
 
-    /// `RANGES`, of four bits.
+    /// Values of a range's four bits in `RANGES`.
     pub(crate) const RANGE_FILTER: u64 = 1;
     pub(crate) const RANGE_STOP: u64 = 2;
 
-    /// `STATUS`.
+    /// Bits of `STATUS`.
     pub(crate) const RUNNING: u64 = 1 << 0;
     pub(crate) const STOPPED: u64 = 1 << 1;
     pub(crate) const FAILED: u64 = 1 << 2;
@@ -85,7 +85,7 @@ impl Registers {
         Self(bar)
     }
 
-    /// [`None`] if the device is gone. One that was pulled out reads as ones.
+    /// Reads a register. [`None`] if the device is gone; all bits of a removed device read as 1.
     pub(crate) fn read(&self, offset: usize) -> Option<u64> {
         let bar = self.0.try_access()?;
 
@@ -94,7 +94,7 @@ impl Registers {
             .filter(|&value| value != u64::MAX)
     }
 
-    /// Writes nothing if the device is gone.
+    /// Writes a register; does nothing if the device is gone.
     pub(crate) fn write(&self, value: u64, offset: usize) {
         if let Some(bar) = self.0.try_access() {
             // An offset beyond the registers is that of a CPU without a unit.
@@ -102,7 +102,7 @@ impl Registers {
         }
     }
 
-    /// The registers of a CPU.
+    /// The registers of a CPU's unit.
     pub(crate) fn of(&self, cpu: u32) -> UnitRegisters<'_> {
         let block = usize::try_from(cpu).unwrap_or(usize::MAX).saturating_add(1);
 
@@ -113,7 +113,7 @@ impl Registers {
     }
 }
 
-/// The registers of a CPU.
+/// The registers of a CPU's unit.
 #[derive(Clone, Copy)]
 pub(crate) struct UnitRegisters<'a> {
     registers: &'a Registers,
@@ -121,17 +121,17 @@ pub(crate) struct UnitRegisters<'a> {
 }
 
 impl UnitRegisters<'_> {
-    /// [`None`] if the device is gone.
+    /// Reads a register. [`None`] if the device is gone.
     pub(crate) fn read(self, offset: usize) -> Option<u64> {
         self.registers.read(self.at.saturating_add(offset))
     }
 
-    /// Writes nothing if the device is gone.
+    /// Writes a register; does nothing if the device is gone.
     pub(crate) fn write(self, value: u64, offset: usize) {
         self.registers.write(value, self.at.saturating_add(offset));
     }
 
-    /// Reads and clears why the unit has raised its interrupt.
+    /// Reads and clears the pending causes of the unit's interrupt.
     pub(crate) fn acknowledge(self) -> u64 {
         let status = self.read(unit::IRQ_STATUS).unwrap_or(0);
 
@@ -142,13 +142,13 @@ impl UnitRegisters<'_> {
     /// Starts the unit.
     pub(crate) fn start(self, asked: Asked) {
         self.write(asked.control, unit::CTRL);
-        // A device that has lost its registers never runs.
+        // If a reset has cleared the registers, the unit never runs: do not wait.
         if asked.is_awaited() && self.has(asked.control) {
             self.wait_until_running();
         }
     }
 
-    /// Waits until the unit runs, or has stopped again. The first time takes it some milliseconds.
+    /// Waits until the unit runs, stops or fails. The first start takes some milliseconds.
     fn wait_until_running(self) {
         let begun = unit::RUNNING | unit::STOPPED | unit::FAILED;
 
@@ -162,13 +162,14 @@ impl UnitRegisters<'_> {
         }
     }
 
-    /// Whether `CTRL` is what was written to it. A device that was reset or is gone has lost it: some
-    /// bit is set, and some is not.
+    /// Whether `CTRL` still has the value `control` that was written to it. It reads as 0 after a
+    /// reset, and as ones if the device is gone.
     pub(crate) fn has(self, control: u64) -> bool {
         self.read(unit::CTRL) == Some(control)
     }
 
-    /// Stops the unit. When this returns true, its last byte is in memory, or the device is gone.
+    /// Stops the unit. Returns true when its last byte is in memory or the device is gone, and
+    /// false if the unit does not stop.
     pub(crate) fn stop(self, asked: Asked) -> bool {
         self.write(asked.control & !unit::ENABLE, unit::CTRL);
         (0..DRAIN_READS).any(|_| {
@@ -177,7 +178,7 @@ impl UnitRegisters<'_> {
         })
     }
 
-    /// Where the unit is.
+    /// The unit's place in the table.
     pub(crate) fn cursor(self) -> Option<Cursor> {
         let position = self.read(unit::POSITION)?;
 
@@ -188,7 +189,7 @@ impl UnitRegisters<'_> {
         })
     }
 
-    /// Has the unit forget the table, once it is stopped: it reaches no memory any more.
+    /// Removes the table from a stopped unit. The unit can then reach no memory.
     pub(crate) fn forget_table(self) {
         self.write(0, unit::TABLE);
     }

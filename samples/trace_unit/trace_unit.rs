@@ -2,12 +2,12 @@
 
 //! `trace_unit`: a driver of a trace unit that writes to the AUX area by DMA.
 //!
-//! The unit is a PCI function that QEMU has from a plugin, `tools/traceunit`. It is described in
-//! `Documentation/trace-unit.md`. Each CPU has a unit of its own, which a table of regions leads round
-//! the AUX area, as Intel PT's does.
+//! The device is a PCI function that a QEMU plugin, `tools/traceunit`, emulates.
+//! `Documentation/trace-unit.md` describes it. Each CPU has its own unit. A unit follows a table of
+//! regions through the AUX area, like Intel PT.
 //!
-//! The driver expects a device that is broken: a transaction whose bytes are not certain has none, and
-//! says so. `Documentation/trace-unit.md` lists what it notices.
+//! The driver does not trust the device. If the bytes of a transaction are not certain, it commits
+//! none and reports a gap. `Documentation/trace-unit.md` lists the defects that it detects.
 //!
 //! ```text
 //! # insmod rust_perf.ko; insmod trace_unit.ko
@@ -76,7 +76,7 @@ kernel::pci_device_table!(
     TABLE,
     (),
     [(
-        // The kernel has no name for the vendor: `probe()` looks.
+        // The kernel has no constant for the vendor, so `probe()` compares the IDs.
         pci::DeviceId::from_class(0x130000, 0xffffff),
         ()
     )]
@@ -84,7 +84,7 @@ kernel::pci_device_table!(
 
 struct TraceUnit;
 
-/// What a device has while it is bound. The PMU goes first.
+/// Driver data of a bound device. The PMU is unregistered before the interrupts are freed.
 struct Bound {
     _registration: aux::Registration<Unit>,
     _lines: PciLines<Handler>,
@@ -138,7 +138,7 @@ impl pci::Driver for TraceUnit {
             .filters(ranges)
             .caps(config::caps())
             .cap(c"num_address_ranges", fmt!("{ranges}"))?
-            // Where Intel's driver has it.
+            // Intel's driver has this file at the same place.
             .file(c"tsc_art_ratio", fmt!("{}:1", caps >> 32 & 0x3ff))?;
         let registration = aux::Registration::new(description, driver)?;
         let entry = registration.entry();
@@ -163,7 +163,7 @@ impl pci::Driver for TraceUnit {
     }
 }
 
-/// The handler of an interrupt: of a CPU's unit, or of errors.
+/// The handler of one vector: that of a CPU's unit, or, without a CPU, that of errors.
 struct Handler {
     entry: Entry<Unit>,
     cpu: Option<u32>,
@@ -175,7 +175,7 @@ impl irq::Handler for Handler {
 
         match self.cpu {
             Some(cpu) => {
-                // Without a reason it may be another unit's.
+                // Without a pending cause, the interrupt may be another unit's.
                 if !self.has_come(cpu) {
                     for other in 0..driver.cpus {
                         self.has_come(other);
@@ -190,7 +190,7 @@ impl irq::Handler for Handler {
 }
 
 impl Handler {
-    /// Whether the unit of a CPU has raised its interrupt.
+    /// Acknowledges and processes the interrupt of a CPU's unit. Returns whether there was one.
     fn has_come(&self, cpu: u32) -> bool {
         let reason = self.entry.driver().registers.of(cpu).acknowledge();
 
@@ -205,14 +205,14 @@ impl Handler {
 struct Unit {
     registers: Registers,
     device: ARef<pci::Device>,
-    /// CPUs that have a unit.
+    /// Number of CPUs that have a unit.
     cpus: u32,
-    /// Its sources, a bit each.
+    /// The sources that the device has, one bit each.
     sources: u64,
 }
 
 impl Unit {
-    /// Says what the device has noted, and clears it.
+    /// Logs the errors that the device has noted, and clears them.
     fn tell_errors(&self) {
         let status = self.registers.read(common::IRQ_STATUS).unwrap_or(0);
         let errors = self.registers.read(common::ERROR).unwrap_or(0);
@@ -229,22 +229,22 @@ impl Unit {
     }
 }
 
-/// How often it is looked whether an interrupt was lost.
+/// Interval of the check for lost interrupts.
 const LOOK: Delta = Delta::from_millis(100);
 
-/// What is wrong with the device.
+/// A defect of the device that the driver has detected.
 #[derive(Clone, Copy)]
 enum Defect {
-    /// An interrupt was due for a while.
+    /// An interrupt was due at two checks in a row, and did not arrive.
     NoInterrupt,
-    /// A unit ran after it was stopped.
+    /// A unit did not stop when asked to.
     NoStop,
-    /// What its registers say does not fit together.
+    /// The registers of a unit contradict each other.
     Registers,
 }
 
 impl Unit {
-    /// Tells of a defect. A callback formats nothing.
+    /// Logs a defect. The messages are constant, as callbacks must not format text.
     fn tell(&self, defect: Defect) {
         match defect {
             Defect::NoInterrupt => dev_warn!(self.device, "an interrupt was lost\n"),
@@ -258,8 +258,8 @@ impl Unit {
         }
     }
 
-    /// Stops the unit of a CPU. If it does not stop, all units lose their state: no unit writes any more
-    /// when this returns false.
+    /// Stops the unit of a CPU. Returns false if it does not stop. The device is then reset: all
+    /// units lose their state, and none writes any more.
     fn stop(&self, cpu: u32, asked: Asked) -> bool {
         let registers = self.registers.of(cpu);
         let stopped = registers.stop(asked);
@@ -273,7 +273,7 @@ impl Unit {
     }
 }
 
-/// What an AUX area has.
+/// State of an AUX area.
 struct Buffer {
     mapping: aux::DmaMapping,
     table: aux::DeviceTable,
@@ -282,20 +282,21 @@ struct Buffer {
 /// The state of a transaction.
 struct Trace {
     asked: Asked,
-    /// `WRITTEN` and `DROPPED` when it was started.
+    /// `WRITTEN` at the start of the transaction.
     written: u64,
+    /// `DROPPED` at the start of the transaction.
     dropped: u64,
-    /// Bytes until an interrupt is due, if one is.
+    /// Bytes from the head to the first interrupt; [`None`] in overwrite mode.
     due: Option<u64>,
-    /// It was due already when it was looked last.
+    /// Whether the transaction was due to end at the last check already.
     overdue: bool,
-    /// There is no region that the unit could fill.
+    /// Whether no region ends within the space. The unit is not started then.
     full: bool,
     paused: bool,
 }
 
 impl Trace {
-    /// `CTRL` as it was written last.
+    /// The last value written to `CTRL`.
     fn control(&self) -> u64 {
         match self.paused {
             true => self.asked.control & !unit::ENABLE,
@@ -303,17 +304,19 @@ impl Trace {
         }
     }
 
-    /// Bytes in memory. [`None`] if the device is gone, or was reset.
+    /// Bytes that the unit has written to memory in this transaction. [`None`] if the device is
+    /// gone, or was reset.
     fn written(&self, registers: regs::UnitRegisters<'_>) -> Option<u64> {
         registers.read(unit::WRITTEN)?.checked_sub(self.written)
     }
 
-    /// Whether the transaction is to end: a byte is due, or the unit can't go on.
+    /// Whether the transaction has to end: the unit has reached the position of its interrupt, has
+    /// stopped, or has failed.
     fn ends(&self, registers: regs::UnitRegisters<'_>) -> bool {
         let over = registers
             .read(unit::STATUS)
             .is_none_or(|status| status & (unit::STOPPED | unit::FAILED) != 0);
-        // An interrupt may be one of the transaction before.
+        // The interrupt itself proves nothing: it may belong to the previous transaction.
         let due = self
             .due
             .zip(self.written(registers))
@@ -322,8 +325,9 @@ impl Trace {
         !self.full && (over || due)
     }
 
-    /// Bytes that the unit could not write. [`None`] as for [`Self::written`], or if `DROPPED` is below 0: the device
-    /// subtracts `WRITTEN` from what it made, and a wrong `WRITTEN` makes that negative.
+    /// Bytes that the unit has dropped in this transaction. [`None`] as for [`Self::written`], or
+    /// if the number is negative. The device computes `DROPPED` as `GENERATED` - `WRITTEN`, so a
+    /// wrong `WRITTEN` can make it negative.
     fn dropped(&self, registers: regs::UnitRegisters<'_>) -> Option<u64> {
         let dropped = registers.read(unit::DROPPED)?.checked_sub(self.dropped)?;
 
@@ -352,14 +356,14 @@ impl AuxPmu for Unit {
     type Trace = Trace;
 
     fn setup_aux(&self, _event: &Event<'_, Self>, pages: &aux::Pages) -> Result<Buffer> {
-        // The unit stops where a page ends, and perf leaves a byte free: one page never has room.
+        // The unit stops only at a page end, and perf keeps one byte free: one page has no space.
         if pages.size().len() <= table::PAGE {
             return Err(EINVAL);
         }
         let mapping = pages.map_dma(DataDirection::FromDevice)?;
 
         Ok(Buffer {
-            // A page each: the unit acts on what perf says in bytes where a region ends.
+            // Regions of one page: the unit raises interrupts and stops only at region ends.
             table: pages.table(&mapping, table::PAGE)?,
             mapping,
         })
@@ -394,7 +398,7 @@ impl AuxPmu for Unit {
             Some((space, wakeup)) => match buffer.table.mark(head, space, wakeup) {
                 Ok(marks) => Some(marks.int),
                 Err(table::NoEnd) => {
-                    // Nothing was lost: the unit is not started.
+                    // The unit is not started, so it loses nothing.
                     transaction.set_timer(Delta::from_micros(1));
                     return Ok(Trace {
                         asked,
@@ -415,7 +419,7 @@ impl AuxPmu for Unit {
         let cursor = buffer.table.seek(head).ok_or(ENODEV)?;
 
         transaction.set_timer(LOOK);
-        // The interrupts are masked if user space has reset the device since.
+        // A reset by user space masks the interrupts.
         self.registers.write(0, common::IRQ_MASK);
         registers.write(0, unit::IRQ_MASK);
         registers.write(asked.rate, unit::RATE);
@@ -454,7 +458,7 @@ impl AuxPmu for Unit {
         let before = trace.overdue;
 
         trace.overdue = trace.ends(registers);
-        // The first time, the interrupt may be on its way.
+        // At the first check, the interrupt may still be on its way.
         if !before || !trace.overdue {
             return aux::Next::Continue;
         }
@@ -517,13 +521,14 @@ impl AuxPmu for Unit {
         let failed = registers
             .read(unit::STATUS)
             .is_none_or(|status| status & unit::FAILED != 0);
-        // The last read: a device that is there now was there before.
+        // The last read: if the device answers now, it has answered all reads before.
         let there = self.registers.read(common::ID) == Some(common::IDENTITY);
-        // A device that is gone or was reset has no trace that is known.
+        // The extent of the trace is unknown if the device is gone or was reset.
         if !kept || !there {
             return aux::Commit::new(0, aux::Loss::Gap { bytes: None });
         }
-        // Nor has one that has written beyond the table, or elsewhere.
+        // It is unknown too if the unit has written beyond the space, or is not where `WRITTEN`
+        // puts it.
         let known = written.zip(dropped).filter(|&(written, _)| {
             let here = size.offset(head.advance(written));
 
@@ -537,7 +542,8 @@ impl AuxPmu for Unit {
 
         if failed {
             dev_err!(self.device, "a unit has failed\n");
-            // Without the bus the device could not raise the interrupt of errors. The next one is reported.
+            // Without bus mastering the device cannot raise the interrupt of errors, so its handler
+            // does not clear the status. Clear it here, so that the next error raises one.
             self.registers.write(1, common::IRQ_STATUS);
         }
         transaction.count(written.saturating_add(dropped));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The reader against a buffer that is really overwritten.
+//! Tests of the reader against a buffer in memory that is overwritten.
 
 use super::*;
 use proptest::prelude::*;
@@ -23,12 +23,13 @@ fn edges() {
         // The buffer exactly full, and one packet more.
         (4096, 4096, 64, None, false, (0, 4096, false, 0, 0)),
         (4096, 4160, 64, None, false, (64, 4096, true, 64, 0)),
-        // Packets that do not divide the buffer: the packet that is cut is lost.
+        // Packets whose length does not divide the buffer: a packet that is partly overwritten is
+        // lost.
         (4096, 4224, 384, None, false, (384, 3840, true, 384, 0)),
-        // Space for all, and one byte less: then the barrier displaces a packet too.
+        // Space for all packets, and one byte less: then the barrier packet displaces a packet.
         (4096, 640, 64, Some(640), false, (0, 640, false, 0, 0)),
         (4096, 640, 64, Some(639), false, (128, 512, true, 0, 128)),
-        // Space for the barrier only, or not even for it.
+        // Space for the barrier packet only, or for less.
         (4096, 640, 64, Some(64), true, (640, 0, false, 0, 640)),
         (4096, 640, 64, Some(63), false, (640, 0, false, 0, 640)),
         (4096, 640, 64, Some(0), true, (640, 0, false, 0, 640)),
@@ -69,7 +70,7 @@ proptest! {
     ) {
         let size = Size::new(1 << order).unwrap();
         let packet = units * 64;
-        // For each byte of the buffer the position that was written there last.
+        // For each byte of the buffer: the position that was written there last.
         let mut memory = vec![None; size.get()];
         let mut reader = CircularReader::new(size);
         let (mut written, mut seen, mut due) = (0u64, 0u64, false);
@@ -88,7 +89,7 @@ proptest! {
             for pos in extent.from.get()..written {
                 prop_assert_eq!(memory[size.offset(Pos::new(pos))], Some(pos));
             }
-            // Within the space, and no packet less than fits.
+            // The packets fit in the space, and another packet does not.
             let barrier = if extent.barrier { 64 } else { 0 };
             let lost = extent.overwritten + extent.no_space;
             prop_assert!(extent.len == 0 || space.is_none_or(|space| extent.len + barrier <= space));

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Every sequence of inputs, with an NMI between any two accesses of the guard.
+//! Every sequence of inputs up to a length, with an NMI between any two accesses of the guard.
 //!
 //! The explorer runs the guard and the state machine as the framework does, against a model of perf
-//! that knows nothing of either: it counts open transactions. At each access of the guard's memory and
-//! at each call into perf it may let an NMI in, which stops, pauses, samples or raises the unit's
-//! interrupt. A run is the list of its choices; the next run differs in the last choice that had
-//! another alternative. So all runs up to a length are made, each once.
+//! that only counts open transactions. At each access of the guard's memory and at each call into
+//! perf it may simulate an NMI, which stops the event or raises the unit's interrupt.
+//!
+//! A run is the list of its choices. The next run differs in the last choice that has another
+//! alternative. So each possible run is made once.
 
 use super::{Action, Begun, Lifecycle, Phase};
 use crate::guard::{Guard, Memory, Pending};
@@ -20,7 +21,7 @@ struct Script {
 }
 
 impl Script {
-    /// One of `alternatives`: as scripted, or the first.
+    /// Chooses one of `alternatives`: the scripted one, or the first behind the end of the script.
     fn choose(&self, alternatives: u32) -> u32 {
         let mut choices = self.choices.borrow_mut();
         let at = self.at.get();
@@ -32,7 +33,7 @@ impl Script {
         choices[at].0
     }
 
-    /// Goes on to the next run; false after the last.
+    /// Prepares the next run. Returns false after the last one.
     fn advance(&self) -> bool {
         let mut choices = self.choices.borrow_mut();
 
@@ -47,41 +48,41 @@ impl Script {
     }
 }
 
-/// perf and the hardware: what they know of the CPU.
+/// The model of perf and of the hardware of one CPU.
 struct World {
     script: Script,
     /// The memory of the guard.
     held: Cell<bool>,
     requests: Cell<u32>,
     lifecycle: RefCell<Lifecycle>,
-    /// Open transactions, and counting runs.
+    /// The number of open transactions, and of active countings.
     open: Cell<u32>,
     counting: Cell<u32>,
-    /// perf has queued the disable of the event.
+    /// Whether perf has queued the disable of the event.
     disabling: Cell<bool>,
-    /// What perf has asked for last.
+    /// Whether perf's last request was a start.
     wanted: Cell<bool>,
     owned: Cell<bool>,
     online: Cell<bool>,
     /// NMIs that may still come, and whether one runs.
     nmis: Cell<u32>,
     in_nmi: Cell<bool>,
-    /// A stop in NMI that the holder of the guard has to carry out.
+    /// Whether an NMI has left a stop to the holder of the guard.
     stop_left: Cell<bool>,
-    /// The unit has raised its interrupt, which the driver has not seen. Interrupts merge.
+    /// Whether the unit has raised an interrupt that the driver has not handled. Interrupts merge.
     interrupt_due: Cell<bool>,
-    /// Puts a defect into the code under test.
+    /// The defect to inject into the code under test.
     broken: Broken,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Broken {
     No,
-    /// The NMI's stop is dropped.
+    /// A stop from NMI is dropped.
     LosesStop,
-    /// A start does not look at the disable that is pending.
+    /// A start ignores that a disable is pending.
     IgnoresDisable,
-    /// The requests are not looked at after the release.
+    /// The holder does not check for requests after the release.
     LooksTooEarly,
 }
 
@@ -89,7 +90,8 @@ struct Modelled<'a>(&'a World);
 
 impl Memory for Modelled<'_> {
     fn take(&self) -> bool {
-        // As the kernel's: an NMI that comes between the load and the store leaves it free.
+        // As in the kernel: an NMI between the load and the store releases the guard before it
+        // returns.
         self.0.maybe_nmi();
         let free = !self.0.held.get();
 
@@ -172,7 +174,7 @@ impl World {
         }
     }
 
-    /// The state of a new CPU, and the script of the run before.
+    /// Resets all but the script to the state of a new CPU.
     fn reset(&self, nmis: u32) {
         self.held.set(false);
         self.requests.set(0);
@@ -217,7 +219,7 @@ impl World {
         self.in_nmi.set(false);
     }
 
-    /// As the framework runs a callback: with the guard held, pending requests after it.
+    /// Runs a callback as the framework does: with the guard held, then the pending requests.
     fn enter<R>(&self, f: impl FnOnce() -> R) -> Option<R> {
         self.guard().run(f, |pending| {
             if pending.contains(Pending::INTERRUPT) {
@@ -254,7 +256,7 @@ impl World {
         }
     }
 
-    /// The driver's interrupt: seen if a transaction is open, and then perhaps a commit.
+    /// The driver's interrupt handler. If a transaction is open, it may commit.
     fn raise(&self) {
         self.interrupt_due.set(false);
         if self.lifecycle.borrow().phase() == Phase::Tracing && self.script.choose(2) == 1 {
@@ -285,7 +287,7 @@ impl World {
         }
     }
 
-    /// perf opens a transaction, or not.
+    /// perf opens a transaction, starts to count, or fails.
     fn begin(&self) -> Begun {
         assert_eq!(self.open.get() + self.counting.get(), 0, "nested begin");
         assert!(
@@ -328,7 +330,7 @@ impl World {
             Input::Add if !self.owned.get() => {
                 self.owned.set(true);
                 self.enter(|| {
-                    // A stop that came before this came before the add.
+                    // A stop from an NMI before this point precedes the add, so it has no effect.
                     self.wanted.set(true);
                     let action = self.lifecycle.borrow_mut().add(true);
                     self.perform(action.expect("it is not owned"));
@@ -381,7 +383,7 @@ impl World {
                 self.interrupt_due.set(true);
                 self.interrupt();
             }
-            // perf's irq_work: it deletes the event.
+            // perf's irq_work deletes the event.
             Input::Disable if self.disabling.get() && self.owned.get() => self.delete(),
             _ => {}
         }
@@ -400,7 +402,7 @@ impl World {
         assert_eq!(self.open.get() + self.counting.get(), 0, "open after del()");
     }
 
-    /// What must hold whenever the CPU has left all callbacks.
+    /// Checks what must hold whenever no callback runs on the CPU.
     fn settled(&self) {
         assert!(!self.held.get(), "the guard is held for ever");
         assert_eq!(self.requests.get(), 0, "a request is left over");
@@ -423,14 +425,14 @@ impl World {
     }
 }
 
-/// Makes all runs of `length` inputs; how many they were.
+/// Makes all runs of `length` inputs. Returns the number of runs.
 fn explore(length: usize, nmis: u32, broken: Broken) -> u64 {
     let world = World::new(nmis, broken);
     let mut runs = 0;
 
     loop {
         world.reset(nmis);
-        // A CPU that is online and has an event, as nearly always.
+        // Each run begins with a CPU that is online and has an event.
         world.feed(Input::Online);
         world.feed(Input::Add);
         for _ in 0..length {
@@ -446,7 +448,7 @@ fn explore(length: usize, nmis: u32, broken: Broken) -> u64 {
 
 #[test]
 fn no_sequence_breaks_the_contract() {
-    // Long ones without an NMI, and short ones with one or two, wherever they break in.
+    // Long runs without an NMI, and short runs with one or two NMIs at any point.
     for (length, nmis, least) in [(4, 0, 10_000), (2, 1, 10_000), (1, 2, 1_000)] {
         let runs = explore(length, nmis, Broken::No);
 
@@ -472,7 +474,7 @@ fn a_begin_while_disabling_is_noticed() {
     explore(2, 0, Broken::IgnoresDisable);
 }
 
-/// An offline that is rolled back begins again; one of an event that perf stopped meanwhile does not.
+/// When an offline is rolled back, the event begins again, unless perf has stopped it meanwhile.
 #[test]
 fn offline_is_rolled_back() {
     for (stopped, expected) in [(false, Action::Begin), (true, Action::None)] {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The ring against a naive model: a queue of bytes, each with its place.
+//! Tests of the ring against a naive model: a queue of bytes.
 
 use super::{Pos, Size};
 use proptest::prelude::*;
 
-/// Positions around everything that may go wrong: zero, the size, and the end of `u64`.
+/// Positions near the values where an error is likely: 0, the size, and the end of `u64`.
 fn interesting(size: u64) -> impl Iterator<Item = u64> {
     let around = [0, size, 2 * size, 0u64.wrapping_sub(size), 1 << 32, 1 << 63];
 
@@ -32,7 +32,8 @@ fn sizes() {
     }
 }
 
-/// Every state of every small ring: what `space` promises fits, and one more does not.
+/// In each state of a small ring, the bytes used, the space and the one free byte add up to the
+/// size.
 #[test]
 fn space_is_exact() {
     for shift in 0..6 {
@@ -55,7 +56,7 @@ fn space_is_exact() {
     }
 }
 
-/// Every range of every small ring, byte by byte.
+/// Compares each range of a small ring, byte by byte.
 #[test]
 fn split_is_exact() {
     for shift in 0..6 {

@@ -9,7 +9,7 @@ use core::num::{NonZeroU64, NonZeroUsize};
 ///
 /// Table `n` begins at entry `n * capacity` of the storage, and at address `at + n * stride`, where
 /// `stride` is the length of a table rounded up to a multiple of [`PAGE`]. If a device reads the
-/// storage itself, `capacity` must be a multiple of 512: then the two agree.
+/// storage itself, `capacity` must be a multiple of 512, so that no padding separates the tables.
 ///
 /// # Invariants
 ///
@@ -54,12 +54,12 @@ impl Layout {
     /// until the reader has read all of it. So a region should be a fraction of perf's watermark,
     /// if the unit can hold that many entries.
     ///
-    /// In linear mode a region should have a quarter of the ring at most. With two regions the unit
-    /// stops at the end of each, until the reader has read it. That is what a driver gets that asks
-    /// perf for large chunks and keeps the default watermark.
+    /// In non-overwrite mode a region should have at most a quarter of the ring. With two regions
+    /// the unit stops at the end of each, until the reader has read it. A driver that asks perf for
+    /// large chunks and keeps the default watermark gets two regions.
     #[must_use]
     pub fn largest(self, len: u64) -> Self {
-        // INVARIANT: No field that it mentions changes.
+        // INVARIANT: The invariants do not depend on `largest`, the only field that changes.
         Self {
             largest: len.clamp(PAGE, Entry::LARGEST),
             ..self
@@ -164,8 +164,8 @@ impl Layout {
         (table, n % self.each)
     }
 
-    /// The number of the region whose entry is `index`. [`None`] if that is the last entry of a
-    /// table.
+    /// The number of the region whose entry is number `index` of the storage. [`None`] if that is
+    /// the last entry of a table.
     pub(super) fn region(&self, index: usize) -> Option<usize> {
         // Cannot overflow: not above `index`.
         let before = (index / self.capacity).wrapping_mul(self.each.get());
@@ -178,8 +178,8 @@ impl Layout {
 /// The length of a table's storage; see [`Layout::needed`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Needed {
-    /// How many entries.
+    /// The number of entries.
     pub entries: usize,
-    /// How many offsets of regions: 0 if all regions have the same length.
+    /// The number of offsets of regions; 0 if all regions have the same length.
     pub starts: usize,
 }

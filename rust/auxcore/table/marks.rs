@@ -11,8 +11,8 @@ use core::ops::{Deref, DerefMut};
 pub struct Marks {
     /// The position of the first interrupt.
     pub int: Pos,
-    /// The position where the unit stops. If it is not that of the first interrupt, the unit raises
-    /// another one there.
+    /// The position where the unit stops. If this differs from `int`, the unit raises a second
+    /// interrupt here.
     pub stop: Pos,
 }
 
@@ -22,10 +22,10 @@ pub struct NoEnd;
 
 impl<S: DerefMut<Target = [Entry]>, I: Deref<Target = [u64]>> Table<S, I> {
     /// Places `INT` and `STOP` for a transaction at `head` with `space` bytes, in which perf wants
-    /// to wake the reader at `wakeup`, and returns where they are. The [module](super) has the
+    /// to wake the reader at `wakeup`, and returns their positions. The [module](super) has the
     /// rules.
     ///
-    /// The unit must not be running. If it fails, no region is marked.
+    /// The unit must not be running. On failure no region is marked.
     #[inline]
     pub fn mark(&mut self, head: Pos, space: u64, wakeup: Pos) -> Result<Marks, NoEnd> {
         let asked = Asked {
@@ -34,7 +34,7 @@ impl<S: DerefMut<Target = [Entry]>, I: Deref<Target = [u64]>> Table<S, I> {
             wakeup,
         };
 
-        // They are in place if the transaction before had nothing to commit.
+        // If the previous transaction committed nothing, the marks are already in place.
         if !matches!(&self.marked, Some(marked) if marked.asked == asked) {
             self.mark_anew(head, space, wakeup);
         }
@@ -65,7 +65,7 @@ impl<S: DerefMut<Target = [Entry]>, I: Deref<Target = [u64]>> Table<S, I> {
         }
     }
 
-    /// Places marks if a region ends within the space. None may be marked.
+    /// Places marks if a region ends within the space. No region may be marked before the call.
     #[inline(never)]
     fn mark_search(&mut self, head: Pos, space: u64, wakeup: Pos) {
         let asked = Asked {
@@ -79,7 +79,7 @@ impl<S: DerefMut<Target = [Entry]>, I: Deref<Target = [u64]>> Table<S, I> {
         }
     }
 
-    /// Marks regions. None may be marked.
+    /// Marks regions. No region may be marked before the call.
     #[inline]
     fn place_marks(&mut self, int: usize, stop: usize, asked: Asked, marks: Marks) {
         let (int, stop) = (self.layout.index(int), self.layout.index(stop));
@@ -101,7 +101,7 @@ impl<S: DerefMut<Target = [Entry]>, I: Deref<Target = [u64]>> Table<S, I> {
     fn search_marks(&self, asked: Asked) -> Option<(usize, usize, Marks)> {
         let (head, space) = (asked.head, asked.space.min(self.size.len()));
         let due = asked.due();
-        // Distances are from the head. `first` is that of b1.
+        // Distances are from the head. `first` is the distance of b1.
         let start = self.find(head);
         let first = self
             .entry(start.region)
@@ -164,8 +164,9 @@ impl<S: DerefMut<Target = [Entry]>, I: Deref<Target = [u64]>> Table<S, I> {
     }
 }
 
-/// Where the unit raises its interrupt and stops, if each region has 2^`shift` bytes. The size of the
-/// ring, `size`, is a multiple of that, so a position in the ring tells the offset in its region.
+/// Where the unit raises its interrupt and stops, if each region has 2^`shift` bytes. The size of
+/// the ring is a multiple of that, so the low `shift` bits of a position are the offset in its
+/// region.
 #[inline]
 fn uniform_marks(shift: u32, size: u64, asked: Asked) -> Option<Marks> {
     let (head, space, due) = (asked.head, asked.space.min(size), asked.due());
@@ -176,10 +177,10 @@ fn uniform_marks(shift: u32, size: u64, asked: Asked) -> Option<Marks> {
     if first > space {
         return None;
     }
-    // Rule 1. Not less than `first`, which is an end within the space.
+    // Rule 1. The result is at least `first`, which is an end within the space.
     let stop_at = space.wrapping_sub(within(head.advance(space)));
-    // Rule 2. The end of the region that holds the byte. In the first region the difference wraps
-    // below 0, and back.
+    // Rule 2: the end of the region that holds the last byte before the wakeup point. In the first
+    // region the subtraction wraps below 0, and the addition wraps back.
     let byte = due.wrapping_sub(1);
     let mut int_at = match due <= stop_at {
         true => byte

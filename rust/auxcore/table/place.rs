@@ -36,8 +36,8 @@ impl<S: Deref<Target = [Entry]>, I: Deref<Target = [u64]>> Table<S, I> {
     /// The region that holds the byte at `offset`, if regions have different lengths.
     #[inline(never)]
     fn search(&self, offset: u64) -> Place {
-        // Region `low` begins at or before the offset; region `high` behind it, or is none. The
-        // first region begins at 0.
+        // Region `low` begins at or before the offset. Region `high` begins behind the offset, or
+        // does not exist. The first region begins at 0.
         let (mut low, mut high) = (0usize, self.count);
         while high.saturating_sub(low) > 1 {
             let middle = low.midpoint(high);
@@ -64,7 +64,8 @@ impl<S: Deref<Target = [Entry]>, I: Deref<Target = [u64]>> Table<S, I> {
         })
     }
 
-    /// The region that follows the end of a table, whose entry is number `index` of the storage.
+    /// The region that follows the `END` at entry `index` of the storage. [`None`] if that entry is
+    /// not an `END`.
     pub(super) fn place_behind(&self, index: usize) -> Option<Place> {
         let last = self.layout.index(self.count.checked_sub(1)?);
 
@@ -84,7 +85,7 @@ impl<S: Deref<Target = [Entry]>, I: Deref<Target = [u64]>> Table<S, I> {
         match (self.uniform, u64::try_from(region)) {
             // Less than the size of the ring.
             (Some(shift), Ok(region)) => region.wrapping_shl(shift),
-            // The type invariants: there is one.
+            // By the type invariants `starts` has an element for each region.
             _ => self.starts.get(region).copied().unwrap_or(0),
         }
     }
@@ -92,16 +93,16 @@ impl<S: Deref<Target = [Entry]>, I: Deref<Target = [u64]>> Table<S, I> {
     /// The entry of a region.
     #[inline]
     pub(super) fn entry(&self, region: usize) -> Entry {
-        // The type invariants: there is one.
+        // By the type invariants each region has an entry.
         let index = self.layout.index(region);
 
         self.entries.get(index).copied().unwrap_or_default()
     }
 
-    /// The region before this one, round the ring.
+    /// The region before this one; the last region if this is the first.
     #[inline]
     pub(super) fn previous(&self, region: usize) -> usize {
-        // The type invariants: there is a region.
+        // By the type invariants there is at least one region.
         match region {
             0 => self.count.saturating_sub(1),
             region => region.saturating_sub(1),

@@ -47,11 +47,11 @@ pub fn regions(
 
 struct Regions<I> {
     chunks: core::iter::Fuse<I>,
-    /// The address of what remains of the joined chunks.
+    /// The address of the rest of the joined chunks.
     run: u64,
-    /// The length of what remains.
+    /// The length of that rest, in bytes.
     left: u64,
-    /// The next chunk, which is not adjacent to them, if it was already read.
+    /// The next chunk, if it is already taken from `chunks`. It is not adjacent to the joined ones.
     ahead: Option<Chunk>,
     largest: u64,
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The table against naive models: lists of ends of regions, and memory byte by byte.
+//! Tests of the table against naive models: lists of ends of regions, and memory byte by byte.
 
 mod entry;
 mod marks;
@@ -11,10 +11,10 @@ mod walker;
 use super::*;
 use proptest::prelude::*;
 
-/// Tables begin here.
+/// The address of the first table.
 const AT: u64 = 0x7000;
 
-/// Chunks of these many pages, the `near` ones of them right behind the one before in memory.
+/// Chunks with these numbers of pages. Chunk `i` is adjacent to the previous one if `near(i)`.
 fn chunks(pages: &[u64], near: impl Fn(usize) -> bool) -> Vec<Chunk> {
     let mut chunks: Vec<Chunk> = Vec::new();
 
@@ -42,7 +42,7 @@ fn table(chunks: &[Chunk], capacity: usize, largest: u64) -> Ring {
     Table::new(entries, starts, layout, chunks.iter().copied()).unwrap()
 }
 
-/// The regions of a table, as a unit finds them: along the ends of the tables.
+/// The regions in the order in which a unit finds them: it follows the `END` entries.
 fn walk(table: &Ring) -> Vec<Entry> {
     let mut found = Vec::new();
     let mut address = AT;
@@ -110,7 +110,7 @@ fn what_cannot_be_built_is_refused() {
         let needed = layout.needed(chunks.clone());
         let built = Table::new(vec![Entry::default(); 512], vec![0; 512], layout, chunks);
 
-        // The size of all together is looked at when the table is built.
+        // `needed` does not check the size of the ring; only `Table::new` does.
         match needed {
             Err(error) => assert_eq!(built.as_ref().err(), Some(&error)),
             Ok(needed) => assert!(needed.entries <= 512),

@@ -11,7 +11,8 @@ pub struct Cursor {
     pub table: u64,
     /// The number of the entry in that table.
     pub entry: u64,
-    /// Bytes written to the region of the entry. If the unit stopped there: its length.
+    /// Bytes written to the region of the entry: the region's length if the unit has stopped at its
+    /// end.
     pub offset: u64,
 }
 
@@ -119,13 +120,14 @@ impl Walker {
 
             if now != 0 {
                 store(region.base().saturating_add(self.cursor.offset), now);
-                // Neither overflows: at most `len`, and at most the length of the region.
+                // Neither overflows: `written` is at most `len`, and the offset is at most the
+                // length of the region.
                 outcome.written = outcome.written.wrapping_add(now);
                 self.cursor.offset = self.cursor.offset.wrapping_add(now);
             }
             if now == space {
-                // A unit that starts at the end of a region does not fill it, so the marks do not
-                // count.
+                // A unit that starts at the end of a region does not fill it, so the region's marks
+                // have no effect.
                 outcome.int |= space != 0 && region.has_int();
                 self.stopped = space != 0 && region.has_stop();
                 if !self.stopped {
@@ -139,9 +141,9 @@ impl Walker {
         Ok(outcome)
     }
 
-    /// The region at the cursor, which moves on to the next table if it is at the end of one.
+    /// The region at the cursor. A cursor at the end of a table moves to the next table first.
     fn region(&mut self, fetch: &mut impl FnMut(u64) -> Option<u64>) -> Result<Entry, Fault> {
-        // Two ends in a row are a table without a region.
+        // Two `END` entries in a row mean a table without a region.
         for _ in 0..2 {
             let address = self
                 .cursor

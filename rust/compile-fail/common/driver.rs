@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-// What the drivers here have in common: they include this, and `usual!()` what is beside the point.
+// The common parts of the drivers in this folder. They include this file, and use `usual!()` for
+// the parts that do not matter.
 
 use kernel::prelude::*;
 #[allow(unused_imports)]
@@ -12,7 +13,7 @@ use perf::{
     Pmu, //
 };
 
-/// The module of `Driver`.
+/// Declares the module of `Driver`.
 #[allow(unused_macros)]
 macro_rules! register {
     () => {
@@ -28,7 +29,7 @@ macro_rules! register {
     };
 }
 
-/// A module without a PMU, where it is enough that there is a driver.
+/// A module without a PMU, for cases that only need a driver.
 #[allow(unused_macros)]
 macro_rules! no_pmu {
     () => {

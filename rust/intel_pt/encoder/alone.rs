@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What stands between branches: the address space, PTWRITEs, messages, and that the trace has ended for good.
+//! The packets other than those of branches: of the address space, of PTWRITEs and messages, and of
+//! the final end of the trace.
 
 use super::{Encoder, Full, Output, State};
 use crate::packet::{Address, Group, Payload};
 
 impl Encoder {
-    /// The address space is that of `cr3` from here on. Written at each `PSB` too. Can be called while
-    /// tracing is off; before [`begin`](Self::begin) it writes nothing.
+    /// Sets the address space to that of `cr3` from here on. Each `PSB` repeats it. Can be called
+    /// while tracing is off; before [`begin`](Self::begin) it writes nothing.
     pub fn address_space(&mut self, cr3: u64, output: &mut impl Output) -> Result<(), Full> {
         let mut group = Group::new();
         let mut state = State {
@@ -26,8 +27,8 @@ impl Encoder {
         self.write(&group, state, output)
     }
 
-    /// The PTWRITE at `ip` was executed, with this operand. Call it before [`step`](Self::step). Does nothing if
-    /// tracing is off, or without [`Config::ptw`].
+    /// Traces the PTWRITE at `ip`, which was executed with this operand. Called before
+    /// [`step`](Self::step). Does nothing if tracing is off, or without [`Config::ptw`].
     pub fn ptwrite(
         &mut self,
         ip: u64,
@@ -47,15 +48,15 @@ impl Encoder {
         if self.config.fup_on_ptw {
             group.address(Address::Fup, ip, &mut state.last_ip);
         }
-        // With branches a `PSB` follows one of these.
+        // If the trace has packets of branches, a due `PSB` follows one of those.
         if self.config.branch_disable && self.psb_due(&state) {
             self.psb(&mut group, &mut state, None, output);
         }
         self.write(&group, state, output)
     }
 
-    /// A message at this point of the trace, with its time. A decoder that has reported it has decoded no
-    /// instruction that follows. Does nothing if tracing is off.
+    /// Writes a message at this point of the trace, with its time. When a decoder reports the
+    /// message, it has decoded no instruction behind it. Does nothing if tracing is off.
     pub fn message(&mut self, message: u64, output: &mut impl Output) -> Result<(), Full> {
         if !self.state.on {
             return Ok(());
@@ -73,8 +74,8 @@ impl Encoder {
         self.write(&group, state, output)
     }
 
-    /// The trace has ended for good: after [`disable`](Self::disable) or another end, at an address that
-    /// stops it.
+    /// Marks the final end of the trace. Called after [`disable`](Self::disable) or another end of
+    /// tracing, if the thread has reached an address that stops the trace.
     pub fn stopped(&mut self, output: &mut impl Output) -> Result<(), Full> {
         let mut group: Group = Group::new();
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Branches that are a bit each: `TNT`.
+//! Branches that take a bit each: `TNT`.
 
 use super::{Encoder, Full, Output};
 use crate::packet::{Group, Tnt};
 
 impl Encoder {
-    /// Adds the bit of a branch.
+    /// Adds the bit of a branch that led to `to`.
     #[inline]
     pub(super) fn bit(
         &mut self,
@@ -27,12 +27,12 @@ impl Encoder {
         Ok(())
     }
 
-    /// The same where there are `CYC`s, or no `TNT`s: `tnt` has the bit.
+    /// As [`bit`](Self::bit), with `CYC`s or without `TNT`s. `tnt` includes the bit.
     fn counted_bit(&mut self, tnt: Tnt, to: u64, output: &mut impl Output) -> Result<(), Full> {
         if self.config.tnt_disable {
             return Ok(());
         }
-        // A decoder that has read the `CYC` takes it for the time of the first branch.
+        // A decoder takes the `CYC` for the time of the first branch.
         if tnt.is_one() {
             self.state.first = output.cycles();
         }
@@ -55,7 +55,7 @@ impl Encoder {
 
             self.cycles(&mut group, &mut state, cycle);
             group.tnt(&mut tnt);
-            // Behind the branches, which were before it.
+            // The time follows the branches, since they were executed before it.
             self.coarse(&mut group, &mut state, now, output);
         } else {
             group.tnt(&mut tnt);

@@ -10,13 +10,13 @@
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Calls {
     addresses: [u64; Calls::MAX],
-    /// Where the next one goes.
+    /// The index of the next address.
     top: usize,
     len: usize,
 }
 
 impl Calls {
-    /// As many as Intel's trace unit keeps.
+    /// The number of calls that Intel's trace unit keeps.
     const MAX: usize = 64;
 
     pub(super) const EMPTY: Self = Self {

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Event Trace: packets of interrupts and exceptions, of returns from them, and of whether interrupts are enabled.
+//! Event Trace: packets of interrupts and exceptions, of returns from them, and of whether
+//! interrupts are enabled.
 //!
-//! | what | packets |
+//! | event | packets |
 //! |---|---|
-//! | an interrupt, an exception | `EVD` (of a page fault), `CFE`, `FUP` and `TIP` or `TIP.PGD`; only those two where its code was not traced |
+//! | an interrupt, an exception | `EVD` (of a page fault), `CFE`, `FUP`, and `TIP` or `TIP.PGD`; only `EVD` and `CFE` while tracing is off |
 //! | INT, IRET | `CFE` with the flag for a `FUP` behind it, `FUP` with its address, `TIP` or `TIP.PGD` |
-//! | CLI, STI, POPF | `MODE.Exec`, `FUP` with the address from which on it is so |
-//! | what else changes that | `MODE.Exec` in front of its `TIP` or `TIP.PGE` |
+//! | CLI, STI, POPF | `MODE.Exec`, `FUP` with the address from which on the flag holds |
+//! | any other change of the interrupt flag | `MODE.Exec` in front of its `TIP` or `TIP.PGE` |
 
 use super::{Encoder, Full, Output, State};
 use crate::insn::{Far, Mode};
@@ -22,12 +23,12 @@ pub struct Event {
     pub page_fault: Option<u64>,
 }
 
-/// What stands in front of a packet with an address.
+/// The source of a transfer, whose packets precede a packet with an address.
 #[derive(Clone, Copy)]
 pub(super) enum Origin {
-    /// It took the thread away. A `FUP` has its address.
+    /// An event that has taken the thread away. The `FUP` behind it has the thread's address.
     Event(Event),
-    /// An instruction at this address, which was executed.
+    /// A far transfer that was executed: the type and the vector of its `CFE`, and its address.
     Far(Cfe, u8, u64),
 }
 
@@ -56,7 +57,8 @@ impl Encoder {
         self.state.interrupts = enabled;
     }
 
-    /// Interrupts are enabled, or disabled, from the instruction at `ip` on: by the one before, which is no branch.
+    /// Traces that interrupts are enabled, or disabled, from the instruction at `ip` on. The
+    /// instruction before it has changed that, and is not a branch.
     pub fn interrupts_change(
         &mut self,
         enabled: bool,
@@ -88,7 +90,8 @@ impl Encoder {
             .inspect_err(|_| self.state = before)
     }
 
-    /// As [`interrupt`](Self::interrupt), by an event that is known. If tracing is off, only the event is written.
+    /// As [`interrupt`](Self::interrupt), for an event that may be known. If tracing is off, only
+    /// the event is written.
     pub fn interrupt_by(
         &mut self,
         event: Option<Event>,
@@ -122,7 +125,8 @@ impl Encoder {
         Ok(())
     }
 
-    /// As [`disable`](Self::disable), by an event that is known. It can also fail because there is no space for the event.
+    /// As [`disable`](Self::disable), for an event that may be known. It also fails if there is no
+    /// space for the event.
     pub fn disable_by(
         &mut self,
         event: Option<Event>,
@@ -134,12 +138,13 @@ impl Encoder {
         self.close(origin, Some(ip), None, output)
     }
 
-    /// As [`far`](Self::far), by this instruction. It can also fail because there is no space for its `CFE`.
+    /// As [`far`](Self::far), for a known instruction. It also fails if there is no space for its
+    /// `CFE`.
     pub fn far_by(&mut self, far: Far, from: u64, output: &mut impl Output) -> Result<(), Full> {
         self.close(self.origin(far, from), None, None, output)
     }
 
-    /// What is written of a far transfer at `from`.
+    /// The `CFE` of a far transfer at `from`, if it has one.
     pub(super) fn origin(&self, far: Far, from: u64) -> Option<Origin> {
         if !self.config.event {
             return None;

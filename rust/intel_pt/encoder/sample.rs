@@ -17,31 +17,31 @@ const TIMESTAMP: u8 = 2;
 const FLAGS: u8 = 0;
 const NEXT: u8 = 1;
 
-/// General registers of 32-bit code.
+/// The number of general registers in 32-bit code.
 const GENERAL_32: usize = 8;
 
-/// The maximum length of the packets of a sample, and of those that stand in front of it and behind it.
+/// The maximum length of the packets of a sample, with the packets in front of it and behind it.
 const SAMPLE_MAX: usize = 2 * GROUP_MAX + 3 + 3 * 9 + 3 + 18 * 9 + 2 + 9;
 
-/// An instruction that was executed, and the registers behind it.
+/// An executed instruction, and the registers after it.
 ///
 /// Reference: the adaptive PEBS record, in its basic and its general registers group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Sample {
     /// The address of the instruction.
     pub ip: u64,
-    /// The counters that have sampled it, a bit each.
+    /// The counters that have sampled the instruction, one bit each.
     pub counters: u64,
     /// The address of the next instruction.
     pub next: u64,
     /// The flags.
     pub flags: u64,
-    /// In the order of their encoding: RAX, RCX, RDX, RBX, RSP, RBP, RSI, RDI, R8 to R15.
+    /// The general registers, by their numbers: RAX, RCX, RDX, RBX, RSP, RBP, RSI, RDI, R8 to R15.
     pub general: [u64; 16],
 }
 
 impl Sample {
-    /// Adds the blocks of items.
+    /// Adds the blocks of the sample.
     fn add<const MAX: usize>(&self, group: &mut Group<MAX>, mode: Mode, time: Option<u64>) {
         let general = match mode {
             Mode::Bits64 => self.general.len(),
@@ -64,9 +64,9 @@ impl Sample {
 }
 
 impl Encoder {
-    /// A counter has sampled the instruction that was executed last, in `mode`. Call it behind
-    /// [`step`](Self::step), or in front of a [`far`](Self::far). `follows`: whether the trace follows
-    /// the thread to the next instruction. Does nothing if tracing is off.
+    /// Traces a sample of the instruction that was executed last, in `mode`. Called after
+    /// [`step`](Self::step), or before [`far`](Self::far). `follows`: whether the trace follows the
+    /// thread to the next instruction. Does nothing if tracing is off.
     pub fn sample(
         &mut self,
         sample: &Sample,
@@ -92,7 +92,7 @@ impl Encoder {
         if follows {
             group.address(Address::Fup, sample.next, &mut state.last_ip);
         }
-        // With branches a `PSB` follows one of these.
+        // If the trace has packets of branches, a due `PSB` follows one of those.
         if self.config.branch_disable && self.psb_due(&state) {
             self.psb(&mut behind, &mut state, None, output);
         }

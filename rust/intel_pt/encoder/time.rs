@@ -1,24 +1,27 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Times: `TSC`, `TMA` and `MTC`, and cycles: `CYC`.
+//! The packets of times, `TSC`, `TMA` and `MTC`, and of cycles, `CYC`.
 
 use super::{Config, Encoder, Output, State};
 use crate::packet::Group;
 
-/// `MTC`s of which a decoder can miss all but the last.
+/// The largest step between two `MTC`s that a decoder recognises.
 const MTC_MAX: u64 = 255;
 
-/// The coarse clock, of which `MTC` packets tell a part of each value, and `TMA` how it fits a `TSC`.
+/// The coarse clock. An `MTC` has a part of its value, and a `TMA` relates it to a `TSC`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Mtc {
-    /// Ticks of the time stamp counter for one of the coarse clock, at most 512: what `CPUID` leaf 0x15 tells.
+    /// The ticks of the time stamp counter in a tick of the coarse clock, at most 512. `CPUID` leaf
+    /// 0x15 has the ratio.
     pub ratio: u32,
-    /// There is an `MTC` each 1 << this ticks of the coarse clock, if there are packets.
+    /// An `MTC` is due each 1 << `shift` ticks of the coarse clock. It is written with other
+    /// packets.
     pub shift: u8,
 }
 
 impl Mtc {
-    /// The coarse clock at this time: its ticks, and ticks of the time stamp counter behind that.
+    /// The ticks of the coarse clock at this time, and the remaining ticks of the time stamp
+    /// counter.
     fn at(self, tsc: u64) -> (u64, u64) {
         let ratio = u64::from(self.ratio);
         let div = |n: Option<u64>| n.unwrap_or(0);
@@ -26,7 +29,7 @@ impl Mtc {
         (div(tsc.checked_div(ratio)), div(tsc.checked_rem(ratio)))
     }
 
-    /// The number of `MTC`s up to this time.
+    /// The number of `MTC`s that are due up to this time.
     fn count(self, tsc: u64) -> u64 {
         self.at(tsc).0.wrapping_shr(self.shift.into())
     }
@@ -74,7 +77,7 @@ impl Encoder {
         }
     }
 
-    /// Adds an `MTC` if it is due, for which a decoder knows the time up to now.
+    /// Adds an `MTC` if one is due, so that a decoder knows the time.
     pub(super) fn coarse(
         &self,
         group: &mut Group,
@@ -93,18 +96,18 @@ impl Encoder {
                 group.mtc(count);
                 state.mtc = count;
             }
-            // A decoder could not tell how many are missing.
+            // A decoder could not tell how many `MTC`s are missing.
             _ => self.tsc(group, state, now, output),
         }
     }
 
-    /// Adds a `CYC` up to this cycle, if there are such packets, and enough cycles.
+    /// Adds a `CYC` that counts up to this cycle, if there are such packets and enough cycles.
     pub(super) fn cycles(&self, group: &mut Group, state: &mut State, cycle: u64) {
-        // Nothing counts before the first `PSB`.
+        // `CYC`s count from the first `PSB` on.
         if self.config.cyc && state.begun {
             let cycles = cycle.wrapping_sub(state.counted);
 
-            // Those that tracing ends with would be missing.
+            // At the end of tracing no later `CYC` can count these cycles, so they are written.
             if cycles < self.config.cyc_threshold && state.on {
                 return;
             }

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The bytes of an instruction.
+//! Decodes the bytes of an instruction.
 
 use super::{Far, Kind, Mode};
 
-/// What follows an opcode.
+/// The parts of an instruction behind its opcode.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Rest {
     /// Nothing.
     Nothing,
-    /// An immediate of so many bytes.
+    /// An immediate with this number of bytes.
     Immediate(usize),
     /// An immediate of 2 or 4 bytes, by operand size.
     ImmediateZ,
-    /// ModRM, and an immediate of so many bytes.
+    /// ModRM, and an immediate with this number of bytes.
     ModRm(usize),
     /// ModRM, and an immediate of 2 or 4 bytes, by operand size.
     ModRmZ,
@@ -25,7 +25,7 @@ pub(super) struct Decoder<'a> {
     mode: Mode,
     operand_prefix: bool,
     address_prefix: bool,
-    /// F2 or F3, the last of them.
+    /// The last F2 or F3 prefix.
     repeat: Option<u8>,
     /// REX.W.
     wide: bool,
@@ -70,7 +70,7 @@ impl<'a> Decoder<'a> {
         self.operand_prefix && !self.is_64()
     }
 
-    /// Bytes of an immediate whose size is the operand's, but 4 at most.
+    /// The length of an immediate that has the operand's size, but at most 4 bytes.
     fn size_z(&self) -> usize {
         if self.operand_prefix && !self.wide {
             2
@@ -103,7 +103,7 @@ impl<'a> Decoder<'a> {
                 0xf2 | 0xf3 => self.repeat = Some(byte),
                 0x26 | 0x2e | 0x36 | 0x3e | 0x64 | 0x65 | 0xf0 => {}
                 0x40..=0x4f if self.is_64() => {
-                    // Counts only right before the opcode.
+                    // REX has an effect only directly in front of the opcode.
                     self.wide = byte & 8 != 0;
                     continue;
                 }
@@ -188,7 +188,7 @@ impl<'a> Decoder<'a> {
                     _ => Kind::Other,
                 }
             }
-            // TEST has an immediate, its neighbours in the group have not.
+            // TEST has an immediate. The other instructions of the group have none.
             0xf6 | 0xf7 => {
                 let modrm = self.modrm()?;
 
@@ -206,7 +206,7 @@ impl<'a> Decoder<'a> {
         Some(kind)
     }
 
-    /// What follows an opcode of one byte, [`None`] if it is not known.
+    /// The parts behind an opcode of one byte; [`None`] if it is not known.
     fn one_byte_rest(&self, opcode: u8) -> Option<Rest> {
         Some(match opcode {
             0x00..=0x3f => match opcode & 7 {
@@ -266,7 +266,8 @@ impl<'a> Decoder<'a> {
                 self.rest(Rest::ModRm(1))?;
                 Kind::Other
             }
-            // Moves from and to control and debug registers: no memory form, whatever ModRM says.
+            // Moves from and to control and debug registers have no memory form, whatever ModRM
+            // contains.
             0x20..=0x23 => {
                 self.byte()?;
                 Kind::Other
@@ -280,7 +281,7 @@ impl<'a> Decoder<'a> {
         Some(kind)
     }
 
-    /// What follows an opcode of two bytes.
+    /// The parts behind an opcode of two bytes.
     fn two_bytes_rest(&self, opcode: u8) -> Rest {
         match opcode {
             0x04..=0x0c | 0x0e | 0x30..=0x37 | 0x77 | 0xa0..=0xa2 | 0xa8..=0xaa | 0xc8..=0xcf => {
@@ -294,7 +295,8 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// VEX: `len` bytes with the one that was read.
+    /// Reads VEX and its instruction. `len` is the length of VEX, including the byte that was
+    /// already read.
     fn vex(&mut self, len: u8) -> Option<Kind> {
         let first = self.byte()?;
         let map = if len == 2 {
@@ -363,7 +365,7 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// Reads ModRM, and skips what it asks for: SIB and a displacement.
+    /// Reads ModRM. Skips SIB and the displacement, if there are any.
     fn modrm(&mut self) -> Option<u8> {
         let modrm = self.byte()?;
         let (form, base) = (modrm >> 6, modrm & 7);
@@ -396,12 +398,12 @@ impl<'a> Decoder<'a> {
         self.skip(2)
     }
 
-    /// The displacement of a near branch with a full one.
+    /// Reads the displacement of a near branch, of 2 or 4 bytes.
     fn near_displacement(&mut self) -> Option<i32> {
         self.displacement(if self.narrow() { 2 } else { 4 })
     }
 
-    /// A signed number of 1, 2 or 4 bytes.
+    /// Reads a signed number of 1, 2 or 4 bytes.
     fn displacement(&mut self, len: usize) -> Option<i32> {
         let bytes = self.text.get(self.at..)?;
 
@@ -414,7 +416,7 @@ impl<'a> Decoder<'a> {
     }
 }
 
-/// Bytes of the immediate of an opcode in the map that 0F, VEX and EVEX share.
+/// The length of the immediate of an opcode in the map that 0F, VEX and EVEX share.
 const fn vector_immediate(opcode: u8) -> usize {
     match opcode {
         0x70..=0x73 | 0xa4 | 0xac | 0xba | 0xc2 | 0xc4..=0xc6 => 1,

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Against another decoder, iced-x86: every opcode with every ModRM, and random bytes.
+//! Tests against another decoder, iced-x86: each opcode with each ModRM, and random bytes.
 
 use super::*;
 use iced_x86::{Decoder as Iced, DecoderOptions, FlowControl, Instruction, Mnemonic};
 
 const MODES: [Mode; 2] = [Mode::Bits64, Mode::Bits32];
 
-/// High enough that a 16-bit target differs, low enough for 32-bit code.
+/// The address is high enough that a 16-bit target differs, and low enough for 32-bit code.
 const IP: u64 = 0x1234_5678;
 
-/// What iced-x86 says of `text`: length, kind, and target.
+/// The result of iced-x86 for `text`: length, kind, and target.
 fn other(text: &[u8], mode: Mode) -> Option<(usize, Kind, Option<u64>)> {
     let bits = match mode {
         Mode::Bits64 => 64,
@@ -33,7 +33,7 @@ fn other(text: &[u8], mode: Mode) -> Option<(usize, Kind, Option<u64>)> {
     Some((insn.len(), kind, target))
 }
 
-/// The kind, with displacements left 0.
+/// The kind, with displacements of 0.
 fn other_kind(insn: &Instruction) -> Kind {
     let displacement = 0;
 
@@ -92,7 +92,7 @@ fn without_displacement(kind: Kind) -> Kind {
     }
 }
 
-/// Compares one; answers whether it is an instruction.
+/// Compares the decoders for one text. Returns whether iced-x86 knows an instruction there.
 fn compare(text: &[u8], mode: Mode) -> bool {
     let Some((len, kind, target)) = other(text, mode) else {
         return false;
@@ -138,8 +138,8 @@ const PREFIXES: &[&[u8]] = &[
     &[0xf2, 0xf3, 0x2e, 0x4d],
 ];
 
-/// What can stand in front of an opcode: the escapes of the legacy maps, and whole VEX, EVEX and
-/// XOP prefixes of every map, operand size and length.
+/// The bytes that can precede an opcode: the escapes of the legacy maps, and whole VEX, EVEX and
+/// XOP prefixes of each map, operand size and length.
 fn maps() -> Vec<Vec<u8>> {
     let mut maps = vec![vec![], vec![0x0f], vec![0x0f, 0x38], vec![0x0f, 0x3a]];
 
@@ -172,7 +172,8 @@ fn every_opcode() {
 
     for mode in MODES {
         for map in maps() {
-            // The vector maps are many; some of ModRM, with all forms, will do there.
+            // There are many vector maps, so they are tested with a part of all ModRM bytes, of all
+            // forms.
             let legacy = map.len() < 2 || map[0] == 0x0f;
             let (prefixes, step) = if legacy {
                 (PREFIXES, 1)
@@ -198,7 +199,7 @@ fn every_opcode() {
             }
         }
     }
-    // Nearly all of the legacy maps, and what there is of the others.
+    // This is nearly all of the legacy maps, and the defined part of the others.
     assert!(seen > 2_000_000, "{seen}");
 }
 
@@ -227,7 +228,8 @@ fn random_bytes() {
     assert!(seen > 2_000_000, "{seen}");
 }
 
-/// Text that ends before the instruction does is none, and what follows does not matter.
+/// A text that ends before its instruction does not decode. Bytes behind the instruction have no
+/// effect.
 #[test]
 fn short_text() {
     let mut state = 2;
@@ -257,7 +259,7 @@ fn short_text() {
     }
 }
 
-/// What iced-x86 does not say, and what it says otherwise.
+/// Instructions that iced-x86 does not report, or reports differently.
 #[test]
 fn by_hand() {
     let table: &[(&[u8], Mode, usize, Kind)] = &[
@@ -341,7 +343,8 @@ fn targets_wrap() {
     assert_eq!(jump(&[0xff, 0xe0], Mode::Bits64, 0), None);
 }
 
-/// All beginnings of three bytes, with what may stand behind: as the decoder says, or in doubt no.
+/// All texts that begin with three bytes, and continue with opcodes that are not plain: no plain
+/// instruction stores or loads TF, or loads SS.
 #[test]
 fn what_is_plain_leaves_the_flags_alone() {
     let mut plain = 0;
@@ -367,7 +370,7 @@ fn what_is_plain_leaves_the_flags_alone() {
             );
         }
     }
-    // Nearly all are.
+    // Nearly all instructions are plain.
     assert!(plain > (2 << 24) * 9 / 10, "{plain}");
     assert!(!Insn::is_plain(&[0x48, 0x48], Mode::Bits64));
     assert!(!Insn::is_plain(&[], Mode::Bits64));

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The most frequent encodings, in tables: without legacy prefixes, and with operands that the opcode and ModRM
-//! give.
+//! Decodes the most frequent encodings by tables. They have no legacy prefixes, and their operands
+//! are given by the opcode and by ModRM.
 //!
-//! Others are left to [`Op::decode()`], which knows these, too.
+//! Other encodings are left to [`Op::decode()`], which decodes these too.
 
 use super::{is_user, LEN_MAX, REX_B, REX_R, REX_W, REX_X};
 use crate::op::{How, Op, Place, Width};
@@ -13,19 +13,20 @@ mod rows;
 
 pub(crate) use rows::Next;
 
-/// Words of text that a block can lie in.
+/// The number of words of text that a block can lie in.
 pub(crate) const WORDS: usize = 12;
 
-/// Places for words of text: more than there are words, and a power of 2, so that an access needs no check.
+/// The length of the array for words of text: more than [`WORDS`], and a power of 2, so that an
+/// access needs no bounds check.
 pub(crate) const PLACES: usize = 16;
 
 /// Text in words, the lowest byte of each first.
 #[derive(Clone, Copy)]
 pub(crate) struct Text<'a> {
     pub(crate) words: &'a [u64; PLACES],
-    /// Where the first word is.
+    /// The address of the first word.
     pub(crate) ip: u64,
-    /// Instructions end in front of this byte.
+    /// All instructions end before this byte.
     pub(crate) end: usize,
 }
 
@@ -36,7 +37,7 @@ impl Text<'_> {
         self.ip.wrapping_add(u64::try_from(byte).unwrap_or(0))
     }
 
-    /// Eight bytes from one on. Those behind the end do not matter.
+    /// Eight bytes from byte `at` on. Bytes behind the end of the text have any value.
     #[inline(always)]
     fn eight(self, at: usize) -> u64 {
         let word = at.wrapping_shr(3);
@@ -44,7 +45,7 @@ impl Text<'_> {
         let word_at = |word: usize| self.words.get(word % PLACES).copied().unwrap_or(0);
         let (low, high) = (word_at(word), word_at(word.wrapping_add(1)));
 
-        // Of `high` nothing, if `bits` is 0.
+        // If `bits` is 0, this shifts out all of `high`.
         low.wrapping_shr(bits) | high.wrapping_shl(1).wrapping_shl(bits ^ 63)
     }
 }
@@ -56,15 +57,15 @@ fn low(bytes: u64) -> u8 {
     low
 }
 
-/// A register by its three bits, and a bit of the REX prefix.
+/// A register by three bits of its number, and `bit` of the REX prefix.
 #[inline(always)]
 fn register(number: u8, rex: u8, bit: u8) -> Place {
     Place::register(number | if rex & bit != 0 { 8 } else { 0 })
 }
 
 impl Op {
-    /// Becomes the instruction at a byte of the text, and says what can follow it; [`None`] if the instruction is left to
-    /// the processor.
+    /// Decodes the instruction at byte `start` of the text. Returns what can follow it; [`None`] if
+    /// it is left to the processor.
     #[inline(always)]
     pub(crate) fn decode_at(&mut self, text: Text<'_>, start: usize) -> Option<Next> {
         if let Some(next) = self.frequent(text, start) {
@@ -73,7 +74,7 @@ impl Op {
         self.other(text, start)
     }
 
-    /// As [`decode_at`](Self::decode_at), for any instruction.
+    /// As [`decode_at`](Self::decode_at), for an instruction that the tables do not have.
     #[inline(never)]
     fn other(&mut self, text: Text<'_>, start: usize) -> Option<Next> {
         if self.vector_move(text, start).is_some() {
@@ -88,15 +89,15 @@ impl Op {
         Some(Next::of(self.what))
     }
 
-    /// Becomes the instruction if that has a [`move_row()`], and either a VEX prefix of two bytes, or 66 or F3 or none in
-    /// front of REX and 0F. If not, it becomes anything.
+    /// Decodes an instruction that has a [`move_row()`]. It must have a VEX prefix of two bytes, or
+    /// at most one of 66 and F3 in front of REX and 0F. On failure `self` has any value.
     #[inline]
     fn vector_move(&mut self, text: Text<'_>, start: usize) -> Option<()> {
         let bytes = text.eight(start);
         let [first, second, third, fourth, ..] = bytes.to_le_bytes();
         let prefix = if first == 0xf3 { 2 } else { 1 };
         let (prefix, how, rex, opcode, len) = match (first, second, third) {
-            // VEX.vvvv has no register: all of its bits are set.
+            // All bits of VEX.vvvv are set: it names no register.
             (0xc5, ..) if second & 0x78 == 0x78 => {
                 let how = if second & 4 == 0 {
                     How::Low
@@ -128,14 +129,15 @@ impl Op {
             self.target
         };
         if is_aligned {
-            // Bits of the address that must be 0.
+            // The bits of the address that must be 0.
             self.imm = how.bytes().wrapping_sub(1);
         }
         self.len = low(u64::try_from(end.wrapping_sub(start)).unwrap_or(0));
         (end <= text.end).then_some(())
     }
 
-    /// As [`decode_at`](Self::decode_at), if the instruction is a frequent one. If not, it becomes anything.
+    /// As [`decode_at`](Self::decode_at), for a frequent instruction. On failure `self` has any
+    /// value.
     #[inline(always)]
     fn frequent(&mut self, text: Text<'_>, start: usize) -> Option<Next> {
         let mut bytes = text.eight(start);
@@ -170,7 +172,7 @@ impl Op {
 
             match row.shape {
                 Shape::Other => return None,
-                // The immediate has 8 bytes.
+                // With REX.W the immediate has 8 bytes.
                 Shape::Opcode if rex & REX_W != 0 => return None,
                 Shape::Opcode | Shape::Pop => (self.reg, self.target) = (reg, reg),
                 Shape::Push => (self.reg, self.source) = (reg, reg),
@@ -194,8 +196,8 @@ impl Op {
         (at <= text.end).then_some(next)
     }
 
-    /// Reads the operands that ModRM gives, from what is behind the opcode, and the immediate. Returns where that
-    /// ends, and what can follow the instruction.
+    /// Reads the operands from ModRM, which is the first of `bytes`, and the immediate. Returns the
+    /// end of the instruction, and what can follow it.
     #[inline(always)]
     fn operands(
         &mut self,
@@ -211,7 +213,7 @@ impl Op {
         let mut bytes = bytes >> 8;
         let mut immediate = row.immediate;
 
-        // The second byte of a register, perhaps.
+        // The operand may be the second byte of a register.
         if rex == 0 && row.rm_is_byte && (row.is_byte && middle >= 4 || form == 3 && number >= 4) {
             return None;
         }
@@ -256,7 +258,7 @@ impl Op {
                 at = at.wrapping_add(1);
                 bytes >>= 8;
                 if immediate == 4 {
-                    // Not all of it is there behind REX and SIB.
+                    // Behind REX and SIB, `bytes` does not hold the whole immediate.
                     bytes = text.eight(at);
                 }
             } else if form == 2 || base == 5 {

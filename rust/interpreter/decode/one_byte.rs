@@ -5,7 +5,7 @@
 use super::*;
 
 impl Decoder<'_> {
-    /// An opcode of one byte.
+    /// Decodes an opcode of one byte.
     pub(super) fn one_byte(&mut self, opcode: u8) -> Option<()> {
         if self.repeat != 0 && !can_repeat(opcode) {
             return None;
@@ -14,7 +14,7 @@ impl Decoder<'_> {
     }
 }
 
-/// Whether a repeat prefix has a meaning, or never gets one.
+/// Whether a repeat prefix has a meaning for the opcode, or will never get one.
 #[cold]
 fn can_repeat(opcode: u8) -> bool {
     matches!(
@@ -35,7 +35,7 @@ fn can_repeat(opcode: u8) -> bool {
     )
 }
 
-/// By the opcode: that is faster than a choice, as the kernel is built without jump tables.
+/// By opcode. The kernel is built without jump tables, so this is faster than a `match`.
 static ONE_BYTE: [Insn; 256] = table!(one_byte);
 
 const fn one_byte(opcode: u8) -> Insn {
@@ -85,7 +85,7 @@ const fn one_byte(opcode: u8) -> Insn {
             } else {
                 this.op.imm = this.number(Width::B1)?;
             }
-            // The other factor is the immediate.
+            // The immediate is the other factor.
             this.set(What::Native(Native::ImulTwo), Place::Immediate, rm)
         },
         0x70..=0x7f => |this, opcode| this.branch(What::JumpIf(opcode & 15), Width::B1),
@@ -111,7 +111,7 @@ const fn one_byte(opcode: u8) -> Insn {
         0x86 | 0x87 => |this, opcode| {
             this.byte_or_more(opcode);
             this.rm_reg(What::Xchg, false)?;
-            // Without LOCK, too.
+            // With a memory operand the exchange is locked, even without LOCK.
             if this.op.target.is_memory() {
                 this.op.what = What::Locked(Locked::Exchange);
             }
@@ -144,7 +144,7 @@ const fn one_byte(opcode: u8) -> Insn {
             this.set(What::Two(Two::Test), this.op.reg, Place::Immediate)
         },
         0xa4 | 0xa5 | 0xaa | 0xab => |this, opcode| {
-            // F2 means nothing here.
+            // F2 has no meaning here.
             if this.repeat == 0xf2 || this.op.fs {
                 return None;
             }
@@ -193,7 +193,7 @@ const fn one_byte(opcode: u8) -> Insn {
             Some(())
         },
         0xc3 => |this, _| {
-            // `rep ret` is what some compilers write.
+            // Some compilers emit `rep ret`.
             if this.small {
                 return None;
             }
@@ -206,7 +206,7 @@ const fn one_byte(opcode: u8) -> Insn {
             let (middle, rm) = this.modrm(this.op.width, this.op.width)?;
 
             this.immediate()?;
-            // The others are XABORT and XBEGIN.
+            // The other instructions of the group are XABORT and XBEGIN.
             if middle != 0 {
                 return None;
             }

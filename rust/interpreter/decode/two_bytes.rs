@@ -39,7 +39,7 @@ impl Decoder<'_> {
     }
 }
 
-/// Whether a repeat prefix has a meaning.
+/// Whether a repeat prefix has a meaning for the opcode.
 #[cold]
 fn can_repeat(opcode: u8) -> bool {
     matches!(
@@ -89,7 +89,7 @@ const fn two_bytes(opcode: u8) -> Insn {
             let bits = *BITS.get(usize::from(opcode >> 3 & 3))?;
 
             this.rm_reg(What::Native(bits), false)?;
-            // In memory the bit may be far away.
+            // With a memory operand, the bit may be far from the address.
             (!this.op.target.is_memory()).then_some(())
         },
         0xa4 | 0xac => |this, opcode| {
@@ -103,7 +103,7 @@ const fn two_bytes(opcode: u8) -> Insn {
             this.op.imm = this.number(Width::B1)?;
             this.set(What::Native(double), rm, Place::Immediate)
         },
-        // Of its group only PTWRITE.
+        // Only PTWRITE of this group.
         0xae => |this, _| {
             let (middle, rm) = this.modrm(this.op.width, this.op.width)?;
 
@@ -148,7 +148,7 @@ const fn two_bytes(opcode: u8) -> Insn {
         },
         0xc8..=0xcf => |this, opcode| {
             this.in_opcode(opcode);
-            // Of 16 bits it is undefined.
+            // The result is undefined for 16 bits.
             if this.op.width == Width::B2 {
                 return None;
             }

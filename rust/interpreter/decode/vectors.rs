@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Vector instructions, with VEX and without, and others behind VEX.
+//! Vector instructions, with and without VEX, and the other instructions with VEX.
 
 use super::{Decoder, REX_B, REX_R, REX_W, REX_X};
 use crate::op::{Float, How, Native, Place, Vector, What, Width};
 
-/// The opcodes that one is of.
+/// The map that an opcode belongs to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Map {
     /// Behind 0F.
@@ -14,7 +14,7 @@ pub(super) enum Map {
     Second,
 }
 
-/// A prefix that is a part of the opcode.
+/// A prefix that is part of the opcode.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Prefix {
     None,
@@ -24,7 +24,7 @@ enum Prefix {
 }
 
 impl Decoder<'_> {
-    /// One without VEX.
+    /// Decodes a vector instruction without VEX.
     pub(super) fn legacy_vector(&mut self, map: Map, opcode: u8) -> Option<()> {
         let prefix = match (self.small, self.repeat) {
             (false, 0) => Prefix::None,
@@ -37,14 +37,15 @@ impl Decoder<'_> {
         self.vector(map, opcode, prefix, How::Legacy, None)
     }
 
-    /// VEX, which takes the place of all other prefixes but those of segments.
+    /// Decodes VEX, which replaces all prefixes but those of segments, and the instruction behind
+    /// it.
     pub(super) fn vex(&mut self, first: u8) -> Option<()> {
         if self.small || self.rex != 0 {
             return None;
         }
         let mut byte = self.byte()?;
         let mut map = Map::First;
-        // Three of its bits are inverted.
+        // The bits R, X and B are inverted.
         let mut rex = if byte & 0x80 == 0 { REX_R } else { 0 };
 
         if first == 0xc4 {
@@ -82,7 +83,7 @@ impl Decoder<'_> {
         }
     }
 
-    /// An instruction with VEX on general registers.
+    /// Decodes an instruction with VEX on general registers.
     fn general(&mut self, opcode: u8, prefix: Prefix, how: How, second: u8) -> Option<()> {
         self.op.width = self.by_rex();
         let (middle, rm) = self.modrm(self.op.width, self.op.width)?;
@@ -113,7 +114,7 @@ impl Decoder<'_> {
         }
     }
 
-    /// `second`: what VEX has for an operand more, 0 if it has none.
+    /// Decodes a vector instruction. `second`: the additional operand in VEX; 0 if it has none.
     fn vector(
         &mut self,
         map: Map,
@@ -129,7 +130,7 @@ impl Decoder<'_> {
             self.op.what = What::Vector(Vector::ZeroUpper, how);
             return (prefix == Prefix::None && how == How::Low && two_operands).then_some(());
         }
-        // No register is one of a byte.
+        // None of the registers is a byte.
         let (middle, rm) = self.modrm(Width::B8, Width::B8)?;
         let in_memory = rm.is_memory();
         let reg = self.op.reg;
@@ -144,7 +145,7 @@ impl Decoder<'_> {
             }
         };
 
-        // Where VEX has three operands, the others have the target twice.
+        // In this form, VEX.vvvv must name no register.
         if what.has_two_operands(in_memory) && !two_operands {
             return None;
         }
@@ -157,7 +158,7 @@ impl Decoder<'_> {
             )
             || map == Map::First && opcode == 0x7e && prefix == Prefix::Small;
         let (target, source) = if is_group {
-            // The operand more is the target.
+            // The additional operand is the target.
             (second.map_or(rm, Place::register), rm)
         } else if stores {
             (rm, reg)
@@ -171,7 +172,7 @@ impl Decoder<'_> {
         if is_group && in_memory {
             return None;
         }
-        // The first of two sources.
+        // The register that is the first source.
         self.op.reg = match second {
             Some(second) if !is_group && !what.has_two_operands(in_memory) => {
                 Place::register(second)
@@ -180,13 +181,13 @@ impl Decoder<'_> {
             _ => target,
         };
         if what == Vector::Move(true) {
-            // Bits of the address that must be 0.
+            // The bits of the address that must be 0.
             self.op.imm = how.bytes().wrapping_sub(1);
         }
         self.set(What::Vector(what, how), target, source)
     }
 
-    /// What is broadcast to all elements.
+    /// The broadcast that the opcode stands for.
     fn broadcast(&mut self, opcode: u8, prefix: Prefix, how: How) -> Option<Vector> {
         let width = match opcode {
             0x78 => Width::B1,
@@ -200,7 +201,8 @@ impl Decoder<'_> {
             .then_some(Vector::Broadcast(width))
     }
 
-    /// One on vectors, with a prefix or not; and the width of what it has besides.
+    /// An operation on whole vectors, with the prefix 66 or without one. Also the width of an
+    /// operand that is not a vector.
     fn packed(
         &mut self,
         opcode: u8,
@@ -232,7 +234,7 @@ impl Decoder<'_> {
         if let Some(any) = any {
             return Some((any, None));
         }
-        // The others are those of MMX without it.
+        // Without the prefix, the other opcodes are those of MMX.
         if !small {
             return None;
         }
@@ -296,7 +298,8 @@ impl Decoder<'_> {
         ))
     }
 
-    /// One on the lowest element, of 4 bytes or 8; and the width of what it has besides.
+    /// An operation on the lowest element, of 4 or 8 bytes. Also the width of an operand that is
+    /// not a vector.
     fn scalar(
         &mut self,
         opcode: u8,
@@ -308,7 +311,7 @@ impl Decoder<'_> {
             0x10 | 0x11 if is_low => return Some((Vector::MoveScalar, Some(width))),
             0x6f | 0x7f if !double => return Some((Vector::Move(false), None)),
             0x7e if !double && is_low => return Some((Vector::MoveLow, Some(Width::B8))),
-            // Of a general register or memory: width by a prefix.
+            // The integer is a general register or memory. REX.W gives its width.
             0x2a => Float::FromInteger,
             0x2c => Float::Truncate,
             0x2d => Float::Round,

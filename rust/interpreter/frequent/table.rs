@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The table of functions that execute instructions, and which one executes an instruction.
+//! The table of functions that execute instructions, and the choice of a function for an
+//! instruction.
 
 use super::*;
 use crate::op::Two;
 use core::marker::PhantomData;
 
-/// Names for the places in a table of functions, and the table.
+/// Defines the enum of the functions' numbers, and the first part of the table.
 macro_rules! functions {
     ($($name:ident: $function:expr,)*) => {
         #[repr(u8)]
@@ -15,7 +16,7 @@ macro_rules! functions {
             $($name,)*
         }
 
-        /// How many these are.
+        /// The number of these functions.
         const NAMED: usize = [$(Named::$name),*].len();
 
         impl<M: Machine, O: Observer> Functions<M, O> {
@@ -87,7 +88,7 @@ functions! {
     If15: jump_if::<15, M, O>,
 }
 
-/// What [`Two`] has.
+/// The number of operations in [`Two`].
 const COMPUTES: usize = 10;
 /// 1, 4 and 8 bytes.
 const WIDTHS: usize = 3;
@@ -95,7 +96,7 @@ const WIDTHS: usize = 3;
 const FORMS: usize = 5;
 const COMPUTED: usize = COMPUTES * WIDTHS * FORMS;
 
-/// As many as a place has numbers: an index needs no check.
+/// An index of 8 bits is always within the table, so that it needs no bounds check.
 const TABLE: usize = 256;
 
 pub(super) struct Functions<M, O>(PhantomData<(M, O)>);
@@ -132,7 +133,7 @@ impl<M: Machine, O: Observer> Functions<M, O> {
         Self::widths::<Test>(),
     ];
 
-    /// By [`Op::run`].
+    /// The functions by [`Op::run`].
     pub(super) const TABLE: [Function<M, O>; TABLE] = {
         let mut table: [Function<M, O>; TABLE] = [any; TABLE];
         let mut at = 0;
@@ -160,14 +161,16 @@ impl Op {
         ..Self::EMPTY
     };
 
-    /// Chooses the function that executes it; [`None`] if there is no such instruction.
+    /// Chooses the function that executes the instruction; [`None`] if there is no such
+    /// instruction.
     #[inline]
     pub(crate) fn choose(&mut self) -> Option<()> {
         self.run = self.function()?;
         Some(())
     }
 
-    /// The number of the function that executes it; [`None`] if there is no such instruction.
+    /// The number of the function that executes the instruction; [`None`] if there is no such
+    /// instruction.
     // CAST: The numbers of variants and of functions, which are fewer than `TABLE`.
     #[allow(clippy::as_conversions, clippy::cast_possible_truncation)]
     pub(crate) const fn function(&self) -> Option<u8> {
@@ -183,7 +186,8 @@ impl Op {
         })
     }
 
-    /// Whether it moves 4 or 8 bytes between a register and memory that a register, or none, has the address of.
+    /// Whether the instruction moves 4 or 8 bytes between a register and memory whose address has
+    /// no index.
     const fn is_simple(&self) -> bool {
         let is_move =
             self.source.is_memory() || self.target.is_memory() && !self.source.is_immediate();
@@ -196,7 +200,7 @@ impl Op {
             )
     }
 
-    /// Which of these moves.
+    /// The function for such a move.
     const fn moves(&self) -> Named {
         match (self.source.is_memory(), self.width) {
             (true, Width::B8) => Named::Load8,
@@ -206,7 +210,7 @@ impl Op {
         }
     }
 
-    /// Whether an operand is the whole of a register, or of its lowest part.
+    /// Whether an operand is a register, or the lowest part of one.
     const fn is_plain(place: Place) -> bool {
         !place.is_memory() && !place.is_immediate() && !place.is_high()
     }
@@ -278,7 +282,7 @@ impl Op {
         }
     }
 
-    /// By where the source is.
+    /// Chooses between two functions by the place of the source.
     const fn from(&self, register: Named, memory: Named) -> Named {
         if self.source.is_memory() && !self.fs {
             memory
@@ -289,7 +293,7 @@ impl Op {
         }
     }
 
-    /// Where in [`Functions::COMPUTED`] it is.
+    /// The index in [`Functions::COMPUTED`].
     #[inline]
     const fn computed(&self, two: Two) -> Option<usize> {
         // CAST: The number of a variant.

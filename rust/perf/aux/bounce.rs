@@ -28,12 +28,13 @@ use kernel::{
     }, //
 };
 
-/// Bounce memory: where a unit writes that cannot write to the ring itself. What it wrote is
-/// [copied](super::Writer::copy) to the ring.
+/// Bounce memory, for a unit that cannot write to the ring itself. The driver
+/// [copies](super::Writer::copy) the trace from there to the ring.
 ///
 /// Ordinary memory of the kernel's, cached and zeroed. It is made in [`AuxPmu::setup_aux`], by
-/// [`Pages::bounce_scattered`] or [`Pages::bounce_contiguous`], kept in [`AuxPmu::Buffer`], and freed
-/// when it is dropped. As a unit writes to it at any time, there is no way to a `&[u8]` of it.
+/// [`Pages::bounce_scattered`] or [`Pages::bounce_contiguous`], kept in [`AuxPmu::Buffer`], and
+/// freed when it is dropped. A unit may write to it at any time, so it cannot be borrowed as a
+/// `&[u8]`.
 ///
 /// C counterparts: the buffers of `tmc_alloc_etr_buf()` and `hisi_ptt_alloc_trace_buf()`.
 ///
@@ -45,15 +46,15 @@ use kernel::{
 /// `pages` is the array in `_memory`.
 pub struct Bounce {
     pages: Pages,
-    // Dropped after `pages`, which look at it.
+    // Dropped after `pages`, which points into it.
     _memory: Memory,
     _charge: Charge,
 }
 
 // SAFETY: Memory of the kernel's, which is mapped for all tasks alike.
 unsafe impl Send for Bounce {}
-// SAFETY: What takes `&self` reads memory, in a way that a unit's writes do not harm, or stores whole
-// words.
+// SAFETY: Methods with `&self` read memory, in a way that a unit's writes do not harm, or store
+// whole words.
 unsafe impl Sync for Bounce {}
 
 impl Bounce {
@@ -72,7 +73,7 @@ impl Bounce {
         })
     }
 
-    /// How many bytes it has.
+    /// The size in bytes.
     pub fn size(&self) -> Size {
         self.pages.size()
     }
@@ -82,8 +83,9 @@ impl Bounce {
         self.pages.chunks()
     }
 
-    /// Writes `bytes` as a unit in software does, which got `address` from a table: that must be
-    /// the physical address of position `pos`, where positions go round the memory; else [`EFAULT`].
+    /// Writes `bytes` to position `pos`, for a unit in software that got `address` from a table.
+    /// Positions wrap at the size of the memory. [`EFAULT`] if `address` is not the physical
+    /// address of `pos`.
     ///
     /// A unit in hardware does the same by itself.
     pub fn store(&mut self, pos: Pos, address: u64, bytes: &[u8]) -> Result {
@@ -92,10 +94,11 @@ impl Bounce {
         self.pages.store(offset, address, bytes)
     }
 
-    /// Writes `word` to position `pos`, where positions go round the memory, as one of several units
-    /// in software that share it. [`EINVAL`] if that is no multiple of the word's length.
+    /// Writes `word` to position `pos`, for one of several units in software that share the memory.
+    /// Positions wrap at the size of the memory. [`EINVAL`] if `pos` is not a multiple of the
+    /// word's length.
     ///
-    /// The driver orders such stores before its [copy](super::Writer::copy) of them.
+    /// The driver must order such stores before its [copy](super::Writer::copy) of them.
     pub fn store_word(&self, pos: Pos, word: u64) -> Result {
         let (place, space) = self.pages.at(self.size().offset(pos)).ok_or(EFAULT)?;
         let place = place.cast::<u64>();
@@ -122,13 +125,13 @@ pub trait BounceMemory: Source {}
 
 impl<S: Source> BounceMemory for S {}
 
-/// What a [`BounceMemory`] is made of. Drivers cannot implement it.
+/// The implementation of a [`BounceMemory`]. Drivers cannot implement it.
 pub trait Source {
     #[doc(hidden)]
     fn size(&self) -> Size;
 
-    /// Calls `f` with a function for the address of a position, and how many bytes there are from
-    /// there on. [`None`] if the memory is gone.
+    /// Calls `f` with a function that returns the address of a position, and how many bytes there
+    /// are from there on. [`None`] if the memory has been freed.
     ///
     /// # Guarantees
     ///
@@ -155,21 +158,21 @@ impl Source for Bounce {
     }
 }
 
-/// What the user who maps the AUX area is charged for memory beside it.
+/// The charge for memory that belongs to an AUX area, to the user who maps the area.
 ///
 /// # Invariants
 ///
-/// `0` is from `rust_perf_charge()`, and given back once.
+/// `0` is from `rust_perf_charge()`, and uncharged once.
 pub(super) struct Charge(*mut bindings::rust_perf_charge);
 
-// SAFETY: Any task may give it back.
+// SAFETY: Any task may uncharge it.
 unsafe impl Send for Charge {}
 // SAFETY: Nothing takes `&self`.
 unsafe impl Sync for Charge {}
 
 impl Charge {
-    /// Charges `pages` pages, as perf charges those of `ring`. [`EPERM`] if the user may not have so
-    /// many; perf turns it into [`ENOMEM`].
+    /// Charges `pages` pages, as perf charges those of `ring`. [`EPERM`] if that exceeds the user's
+    /// limits; perf turns it into [`ENOMEM`].
     pub(super) fn new(ring: &Pages, pages: usize) -> Result<Self> {
         let (_, ring) = ring.addresses();
         // CAST: A `c_ulong` is as wide as `usize`.
@@ -184,12 +187,12 @@ impl Charge {
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        // SAFETY: From `rust_perf_charge()`, by the type invariant, and given back once.
+        // SAFETY: From `rust_perf_charge()`, by the type invariant, and uncharged once.
         unsafe { bindings::rust_perf_uncharge(self.0) };
     }
 }
 
-/// The pages.
+/// The pages of bounce memory.
 ///
 /// # Invariants
 ///
@@ -205,7 +208,7 @@ impl Memory {
         let each = 1usize.checked_shl(order).ok_or(EINVAL)?;
         // INVARIANT: There is no page yet.
         let mut memory = Self {
-            // The user chooses how many. A failure is `ENOMEM`, without a report in the log.
+            // User space chooses the size. A failure is `ENOMEM`, without a report in the log.
             addresses: KVVec::with_capacity(count, GFP_KERNEL | __GFP_NOWARN)?,
             order,
         };
@@ -220,7 +223,7 @@ impl Memory {
             for page in 0..each {
                 let page = first.wrapping_byte_add(page.wrapping_mul(PAGE_SIZE));
 
-                // INVARIANT: Just allocated. There is room: `count` in all.
+                // INVARIANT: Just allocated. There is space: `count` in all.
                 memory.addresses.push(page, GFP_KERNEL)?;
             }
         }
@@ -237,19 +240,20 @@ impl Drop for Memory {
             let address = page.expose_provenance() as c_ulong;
 
             // SAFETY: Allocated with that order, by the type invariant, and freed once. A unit that
-            // was told the address has been quiesced before its session's buffer is dropped.
+            // got the address has been quiesced before the buffer of its AUX area is dropped.
             unsafe { bindings::free_pages(address, self.order) };
         }
     }
 }
 
 impl Pages {
-    /// Bounce memory of `size` bytes, in pages that lie anywhere.
+    /// Bounce memory of `size` bytes, in pages that need not be contiguous.
     ///
-    /// It is charged to the user who maps the AUX area, as the area itself: [`EPERM`] if that exceeds
-    /// `perf_event_mlock_kb` at its default and `RLIMIT_MEMLOCK`, unless the user has `CAP_IPC_LOCK`.
-    /// [`EINVAL`] if `size` is less than a page, [`ENOMEM`] if there is no such memory. To be called
-    /// from a task that may sleep: in [`AuxPmu::setup_aux`](crate::AuxPmu::setup_aux).
+    /// It is charged to the user who maps the AUX area, like the area itself: [`EPERM`] if that
+    /// exceeds `perf_event_mlock_kb` at its default and `RLIMIT_MEMLOCK`, unless the user has
+    /// `CAP_IPC_LOCK`. [`EINVAL`] if `size` is less than a page, [`ENOMEM`] if there is no such
+    /// memory. To be called from a task that may sleep: in
+    /// [`AuxPmu::setup_aux`](crate::AuxPmu::setup_aux).
     pub fn bounce_scattered(&self, size: Size) -> Result<Bounce> {
         if size.get() < PAGE_SIZE {
             return Err(EINVAL);
@@ -260,8 +264,8 @@ impl Pages {
     /// As [`Self::bounce_scattered`], but physically contiguous. Its address is a multiple of its
     /// size.
     ///
-    /// More than a few MiB the page allocator has not got in one piece, and less than that often not
-    /// either after the machine has run for a while.
+    /// The page allocator has no pieces of more than a few MiB. After the machine has run for a
+    /// while, it often has no smaller ones either.
     pub fn bounce_contiguous(&self, size: Size) -> Result<Bounce> {
         let pages = size.get() / PAGE_SIZE;
         let order = pages.checked_ilog2().ok_or(EINVAL)?;
@@ -293,10 +297,10 @@ mod tests {
         *,
     };
 
-    /// Bounce memory in both shapes; there is no ring behind the pages that give it.
+    /// Bounce memory of both kinds. The `Pages` for which it is made have no memory.
     fn bounces(size: usize) -> Result<[Bounce; 2]> {
         let mut none = [ptr::null_mut(); 1];
-        // SAFETY: The page is never looked at.
+        // SAFETY: The page is never accessed.
         let pages = unsafe { Pages::new(none.as_mut_ptr(), 1, true)? };
         let size = Size::new(size).ok_or(EINVAL)?;
 
@@ -306,12 +310,12 @@ mod tests {
         ])
     }
 
-    /// The byte that belongs at a position.
+    /// The byte that the unit writes at a position.
     fn mark(pos: u64) -> u8 {
         u8::try_from(pos % 251).unwrap_or(0)
     }
 
-    /// A unit writes the memory of its table again and again. The ring gets what it wrote last.
+    /// A unit writes the memory of its table, and wraps. The ring gets the newest bytes.
     #[test]
     fn round_and_out() -> Result {
         for bounce in &mut bounces(4 * PAGE_SIZE)? {
@@ -349,7 +353,7 @@ mod tests {
                 pos += 104;
             }
 
-            // The ring: 8 pages, written from a place that is no page's and around its end.
+            // The ring: 8 pages, written from the middle of a page and around its end.
             let mut memory = KVec::new();
             let mut addresses = KVec::new();
             for _ in 0..8 {
@@ -387,7 +391,7 @@ mod tests {
         Ok(())
     }
 
-    /// A table that leads elsewhere does no harm.
+    /// A table with wrong addresses does no harm.
     #[test]
     fn strays_are_refused() -> Result {
         for bounce in &mut bounces(2 * PAGE_SIZE)? {
@@ -399,7 +403,7 @@ mod tests {
                 &[first, second] => (first, second),
                 _ => return Err(EINVAL),
             };
-            // Position, address, length, and what comes of it; also after many rounds.
+            // Position, address, length, and the expected result; also after many wraps.
             let table = [
                 (0, first, 4096, Ok(())),
                 (4096, second, 4096, Ok(())),
@@ -425,7 +429,7 @@ mod tests {
     #[test]
     fn words_are_stored_whole() -> Result {
         for bounce in &bounces(2 * PAGE_SIZE)? {
-            // Position, where that is in the memory, and what comes of it.
+            // Position, its offset in the memory, and the expected result.
             let table = [
                 (0, 0, Ok(())),
                 (4096, 4096, Ok(())),

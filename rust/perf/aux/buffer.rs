@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a driver keeps for an AUX area, from `setup_aux()` to `free_aux()`.
+//! The driver's state of an AUX area, from `setup_aux()` to `free_aux()`.
 
 use super::{
     pages::Pages,
@@ -25,8 +25,8 @@ use kernel::prelude::*;
 
 /// The `aux_priv` that the framework hands to perf.
 ///
-/// perf holds no reference to the module for it: the event's reference goes when the PMU is
-/// unregistered, and an event of another PMU can keep the AUX area mapped.
+/// perf holds no reference to the module for it: the event's reference is dropped when the PMU is
+/// unregistered, and an event of another PMU can keep the AUX area mapped. So the header holds one.
 ///
 /// # Invariants
 ///
@@ -45,7 +45,7 @@ pub(crate) struct Buffer<T: AuxPmu> {
 impl<T: AuxPmu> Buffer<T> {
     /// Gives `data` to perf, for the ring buffer `key`; `owner` identifies the PMU.
     ///
-    /// The pointer goes to [`module_ref::free_aux`], once.
+    /// The pointer must be passed to [`module_ref::free_aux`], once.
     ///
     /// Context: task, may sleep.
     pub(crate) fn into_foreign(
@@ -72,11 +72,12 @@ impl<T: AuxPmu> Buffer<T> {
         Ok(KBox::into_raw(buffer).cast())
     }
 
-    /// Takes back what perf was given, and drops it.
+    /// Takes the buffer back from perf, and drops it.
     ///
     /// # Safety
     ///
-    /// `header` must be that of a `Buffer<T>` from [`Self::into_foreign`], for the last time.
+    /// `header` must be that of a `Buffer<T>` from [`Self::into_foreign`], which must not be used
+    /// after this call.
     unsafe fn free(header: NonNull<module_ref::Header>) {
         // SAFETY: From `KBox::into_raw()` by the safety requirement; the header is its first field.
         let buffer = unsafe { KBox::from_raw(header.cast::<Self>().as_ptr()) };
@@ -110,7 +111,7 @@ impl<T: AuxPmu> OpenBuffer<T> {
         }
     }
 
-    /// What the driver keeps for the AUX area.
+    /// The driver's state of the AUX area.
     #[inline]
     pub(crate) fn data(&mut self) -> &mut T::Buffer {
         // SAFETY: Live, by the type invariant.
@@ -127,7 +128,7 @@ impl<T: AuxPmu> OpenBuffer<T> {
         unsafe { &(*self.buffer.as_ptr()).pages }
     }
 
-    /// Both.
+    /// The driver's state and the pages of the AUX area.
     #[inline]
     pub(crate) fn parts(&mut self) -> (&mut T::Buffer, &Pages) {
         // SAFETY: Live, by the type invariant.

@@ -79,8 +79,8 @@ impl Handle {
     }
 }
 
-/// What the state of a CPU calls in perf's core and in the timer subsystem: the kernel's own in
-/// [`Perf`], a model of it in tests.
+/// The functions of perf's core and of the timer subsystem that the state of a CPU calls. [`Perf`]
+/// calls the kernel's own; tests use a model.
 pub trait Core: 'static {
     /// The identity of the ring buffer that `event` writes to; null if it has none. Never
     /// dereferenced.
@@ -141,12 +141,13 @@ pub trait Core: 'static {
     /// `work` must be set up.
     unsafe fn queue(work: &Opaque<bindings::irq_work>);
 
-    /// Lets a test's NMI interrupt a callback that holds `guard`. The kernel's come by themselves.
+    /// In tests, lets an NMI interrupt a callback that holds `guard`. The kernel's NMIs arrive by
+    /// themselves.
     #[inline]
     fn interrupt<M: Memory>(_guard: &Guard<M>) {}
 }
 
-/// The kernel's own.
+/// The kernel's own functions.
 pub struct Perf;
 
 impl Core for Perf {
@@ -180,7 +181,7 @@ impl Core for Perf {
         let private = unsafe { bindings::perf_aux_output_begin(&mut handle.0, event.as_ptr()) };
 
         NonNull::new(private).ok_or_else(|| {
-            // perf leaves the event in the handle if there is no ring buffer at all.
+            // perf does not clear the event in the handle if there is no ring buffer at all.
             handle.0.event = ptr::null_mut();
             match handle.0.rb.is_null() {
                 true => Refusal::NotMapped,
@@ -225,7 +226,7 @@ impl Core for Perf {
     }
 }
 
-/// A position or a length, as C's `unsigned long` has it.
+/// A position or a length, from C's `unsigned long`.
 const fn position(bytes: c_ulong) -> Pos {
     // CAST: Both have 64 bits: the crate refuses to be built for others.
     Pos::new(bytes as u64)

@@ -4,19 +4,19 @@
 //!
 //! All callbacks of perf, the timer and the driver's interrupt go through [`CpuState`], on its CPU
 //! with interrupts off. Two parts of it are pure and tested on the host, with every interleaving:
-//! [`Guard`], against an NMI that interrupts a callback, and [`Lifecycle`], which says when a
-//! transaction is begun and ended (`rust/auxcore/lifecycle.rs` has the diagram).
+//! [`Guard`] protects it against an NMI that interrupts a callback, and [`Lifecycle`] decides when
+//! a transaction is begun and ended (`rust/auxcore/lifecycle.rs` has the diagram).
 //!
-//! - This file: what enters, and what is left to do afterwards.
-//! - [`inner`]: what the guard protects, and what is done with it.
+//! - This file: the entry points, and the work that is left when the guard is released.
+//! - [`inner`]: the state that the guard protects, and the operations on it.
 //! - [`report`]: counters, tracepoints and errnos.
 //!
 //! # Locks
 //!
-//! perf may call `stop()`, pause and resume from the overflow of another event: in NMI, or under any
-//! raw lock whose holder passes a tracepoint or a kprobe, the hrtimer base lock included. So these
-//! take no lock and do not touch the timer. A timer that stays armed finds no transaction and is not
-//! armed again. What they leave to do later, an [`irq_work`](Self::work) does.
+//! perf may call `stop()`, pause and resume from the overflow of another event: in NMI, or under
+//! any raw lock whose holder passes a tracepoint or a kprobe, the hrtimer base lock included. So
+//! these take no lock and do not touch the timer. A timer that stays armed finds no transaction and
+//! is not armed again. An [`irq_work`](CpuState::work) does later what they must not do.
 
 use super::{
     core::{
@@ -94,16 +94,17 @@ pub struct CpuState<T: AuxPmu, C: Core = Perf> {
     remote: Opaque<bindings::call_single_data_t>,
     /// `work` has to call the driver's `deferred()`.
     deferred: Atomic<bool>,
-    /// The holder of the guard, or the last one, took it in NMI. For drivers with `interrupt()`.
+    /// Whether the holder of the guard, or the last one, took it in NMI. For drivers with
+    /// `interrupt()`.
     holder_is_nmi: Atomic<bool>,
     /// `work` has to call the driver's `interrupt()`: the interrupt arrived on another CPU.
     forwarded: Atomic<bool>,
-    /// No CPU queues `work` for another one any more.
+    /// Set by `close()`: no CPU queues `work` for another one any more.
     closed: Atomic<bool>,
 }
 
-// SAFETY: `T::Trace`, `T::Count` and the buffer are `Send`; timers and works may be used on any CPU;
-// the pointers are to what is `Sync`.
+// SAFETY: `T::Trace`, `T::Count` and the buffer are `Send`; timers and works may be used on any
+// CPU; the pointers are to objects that are `Sync`.
 unsafe impl<T: AuxPmu, C: Core> Send for CpuState<T, C> {}
 // SAFETY: By the type invariants one context at a time accesses `inner`; the rest is `Sync` or locks
 // itself.
@@ -171,8 +172,8 @@ impl<T: AuxPmu, C: Core> CpuState<T, C> {
         unsafe { self.driver.as_ref() }
     }
 
-    /// Runs `f` on what the guard protects, then the requests of NMIs that arrived in the meantime.
-    /// [`None`] if this is an NMI that interrupted a callback, or not the state's CPU.
+    /// Runs `f` with the guard held, then processes the requests of NMIs that arrived in the
+    /// meantime. [`None`] if a callback holds the guard, or if this is not the state's CPU.
     #[inline]
     fn enter<R>(
         &self,
@@ -211,7 +212,7 @@ impl<T: AuxPmu, C: Core> CpuState<T, C> {
         Some((result, after.then(later)))
     }
 
-    /// As [`Self::enter`], and does what is left to do.
+    /// As [`Self::enter`]. Then arms the timer and queues the work, if they are due.
     #[inline]
     fn run<R>(
         self: Pin<&Self>,
@@ -230,7 +231,7 @@ impl<T: AuxPmu, C: Core> CpuState<T, C> {
         Some(result)
     }
 
-    /// Queues the work for what is left to do there.
+    /// Queues the work, if something is left for it.
     #[inline]
     fn leave(&self, after: After) {
         if after.defer {
@@ -310,7 +311,7 @@ impl<T: AuxPmu, C: Core> CpuState<T, C> {
                 if action == Action::None && !inner.lifecycle.is_online() {
                     inner.report_failure(&self, Failure::Offline);
                 }
-                // A failure shows in the state that the event keeps: stopped.
+                // If this fails, the event stays stopped, as `event->hw.state` shows.
                 let _ = inner.perform(&self, action, cpu);
                 if action == Action::End {
                     let action = inner.lifecycle.resume();
@@ -321,7 +322,7 @@ impl<T: AuxPmu, C: Core> CpuState<T, C> {
     }
 
     /// perf stops `event`. No transaction of it is open afterwards. If this is an NMI that
-    /// interrupted a callback, none is when that callback returns.
+    /// interrupted a callback, the transaction ends when that callback returns.
     pub(crate) fn stop(self: Pin<&Self>, event: NonNull<bindings::perf_event>, cpu: &context::Cpu) {
         let stopped = self.run(cpu, Locks::Any, |inner| {
             if inner.is_event(event) {
@@ -334,8 +335,8 @@ impl<T: AuxPmu, C: Core> CpuState<T, C> {
         }
     }
 
-    /// Pauses or resumes the unit as `event->hw.aux_paused` says. At any time: also before `add()`
-    /// and after `del()`.
+    /// Pauses or resumes the unit as `event->hw.aux_paused` says. May be called at any time, also
+    /// before `add()` and after `del()`.
     pub(crate) fn follow_pause(
         self: Pin<&Self>,
         event: NonNull<bindings::perf_event>,
@@ -357,16 +358,18 @@ impl<T: AuxPmu, C: Core> CpuState<T, C> {
     pub(crate) fn interrupt(self: Pin<&Self>, cpu: &context::Cpu) -> bool {
         let done = self.run(cpu, Locks::Any, |inner| inner.interrupt(&self, cpu));
 
-        // Only an NMI interrupts a callback, and none interrupts one that runs in NMI. All else is
-        // the callback itself: a request of `interrupt()` for another `interrupt()` has no end.
+        // Only an NMI can interrupt a callback, and no NMI interrupts a callback that runs in NMI.
+        // In all other cases the callback itself has called this: if `interrupt()` requested
+        // another `interrupt()`, there would be no end.
         done.is_some()
             || cpu.is_nmi()
                 && !self.holder_is_nmi.load(Relaxed)
                 && self.request(Pending::INTERRUPT, cpu)
     }
 
-    /// The unit has raised its interrupt on another CPU, this one: as [`Self::interrupt`], on the
-    /// state's CPU, soon. False in NMI, or if the CPU is offline.
+    /// The unit has raised its interrupt on another CPU, which is this one: forwards it to the
+    /// state's CPU, where the driver's `interrupt()` is called soon. False in NMI, after
+    /// [`Self::close`], or if the state's CPU is offline.
     pub(crate) fn forward(&self, _here: &context::Cpu) -> bool {
         if self.closed.load(Relaxed) {
             return false;
@@ -383,19 +386,20 @@ impl<T: AuxPmu, C: Core> CpuState<T, C> {
         cpu.id() == self.cpu && self.guard.request(pending)
     }
 
-    /// The CPU comes online, or its offline was rolled back; or it goes offline.
+    /// The CPU comes online, or its offline was rolled back, if `online` is set. Otherwise it goes
+    /// offline.
     pub(crate) fn set_online(self: Pin<&Self>, online: bool, cpu: &context::Cpu) {
         // Called from a task: the guard is free.
         self.run(cpu, Locks::Scheduling, |inner| {
             let action = if online {
-                // A timer that was armed here when the CPU went has expired elsewhere.
+                // A timer that was armed here when the CPU went offline has expired elsewhere.
                 inner.armed = None;
                 inner.lifecycle.online()
             } else {
                 inner.lifecycle.offline()
             };
 
-            // A failure shows in the state that the event keeps: stopped.
+            // If this fails, the event stays stopped, as `event->hw.state` shows.
             let _ = inner.perform(&self, action, cpu);
         });
     }
@@ -413,8 +417,8 @@ impl<T: AuxPmu, C: Core> CpuState<T, C> {
         }
     }
 
-    /// Runs `f` in the open transaction, then does what it returned. [`None`] if no transaction is
-    /// open, if this is not the state's CPU, or if this is an NMI that interrupted a callback.
+    /// Runs `f` in the open transaction, then carries out the [`Next`] that it returned. [`None`]
+    /// if no transaction is open, if this is not the state's CPU, or if a callback holds the guard.
     pub(crate) fn with_transaction<R>(
         self: Pin<&Self>,
         cpu: &context::Cpu,
@@ -430,7 +434,7 @@ impl<T: AuxPmu, C: Core> CpuState<T, C> {
         .flatten()
     }
 
-    /// The timer has expired. The interval after which it expires again.
+    /// The timer has expired. Returns the interval after which it expires again.
     pub(crate) fn tick(&self, cpu: &context::Cpu) -> Option<Delta> {
         let ((), after) = self.enter(cpu, Locks::Scheduling, |inner| {
             inner.armed = None;
@@ -441,7 +445,7 @@ impl<T: AuxPmu, C: Core> CpuState<T, C> {
         after.arm
     }
 
-    /// Does what the work is queued for.
+    /// Does the work for which `work` is queued.
     pub(crate) fn work(self: Pin<&Self>, cpu: &context::Cpu) {
         // Arms the timer, if that is due.
         self.run(cpu, Locks::Scheduling, |inner| {
@@ -454,7 +458,7 @@ impl<T: AuxPmu, C: Core> CpuState<T, C> {
         }
     }
 
-    /// Waits for the timer's function and for the work, for good.
+    /// Waits for the timer's function and for the work. Neither runs again.
     ///
     /// To be called when no event is left, in a task that may sleep.
     pub(crate) fn close(self: Pin<&Self>) {
@@ -471,7 +475,8 @@ impl<T: AuxPmu, C: Core> CpuState<T, C> {
         unsafe { bindings::irq_work_sync(self.work.get()) };
     }
 
-    /// The interval of the timer that the driver has asked for, and that at which it is armed.
+    /// The interval of the timer that the driver has asked for, and the interval at which it is
+    /// armed.
     #[cfg(CONFIG_RUST_PERF_TESTING)]
     pub(crate) fn timers(&self, cpu: &context::Cpu) -> (Option<Delta>, Option<Delta>) {
         if cpu.id() != self.cpu {
@@ -492,7 +497,7 @@ impl<T: AuxPmu, C: Core> CpuState<T, C> {
         timers.unwrap_or((None, None))
     }
 
-    /// Has the driver's `deferred()` called, as a driver's callback does.
+    /// Requests a call of the driver's `deferred()`, as a driver's callback does.
     #[cfg(CONFIG_RUST_PERF_TESTING)]
     pub(crate) fn defer(&self) {
         self.leave(After {
@@ -543,8 +548,8 @@ impl<T: AuxPmu, C: Core> CpuState<T, C> {
 
 #[cfg(any(perf_output_copy_aux, CONFIG_RUST_PERF_TESTING))]
 impl<T: AuxPmu, C: super::sample::Sampling> CpuState<T, C> {
-    /// Copies the newest `size` bytes of `event`'s trace into a sample; how many it were. perf fills
-    /// up with zeroes.
+    /// Copies the newest `size` bytes of `event`'s trace into a sample. Returns how many were
+    /// copied; perf fills the rest with zeroes.
     ///
     /// # Safety
     ///
@@ -557,7 +562,8 @@ impl<T: AuxPmu, C: super::sample::Sampling> CpuState<T, C> {
         cpu: &context::Cpu,
     ) -> c_long {
         // SAFETY:
-        // - By the safety requirement; it is gone when the driver's `snapshot()` has returned.
+        // - By the safety requirement; the sample is gone when the driver's `snapshot()` has
+        //   returned.
         // - The transactions of this state are begun with `C`.
         let sample = unsafe { super::Sample::new(record, size, C::copy) };
         let taken = self

@@ -35,14 +35,14 @@ use kernel::{
 /// Entries in a table of one page, so that the chain in memory and in [`Layout`] are the same.
 const CAPACITY: usize = 512;
 
-/// A chain of tables in coherent memory, which leads a device round the AUX area.
+/// A chain of tables in coherent memory, which directs a device round the AUX area.
 ///
 /// Made by [`Pages::table`] for a [`DmaMapping`] and kept with it in
-/// [`AuxPmu::Buffer`](super::AuxPmu::Buffer). It is freed when it is dropped, and at the latest when
-/// the device is unbound; then it marks nothing any more. The addresses that it returns are numbers:
-/// the driver stops the device before it drops the table.
+/// [`AuxPmu::Buffer`](super::AuxPmu::Buffer). It is freed when it is dropped, and at the latest
+/// when the device is unbound; after that it places no marks. The addresses that it returns do not
+/// keep it: the driver stops the device before it drops the table.
 ///
-/// The device has not started when an entry is written, and sees what was written before the
+/// Entries are written while the device is stopped. The device sees what was written before the
 /// register that starts it: `writel()` and its like order the two.
 ///
 /// C counterpart: `struct topa` in `arch/x86/events/intel/pt.c`, `struct tmc_sg_table`.
@@ -55,9 +55,9 @@ pub struct DeviceTable {
 ///
 /// # Invariants
 ///
-/// `start` is that of `len` entries, which nothing else of the kernel's refers to, for as long as
-/// the memory is not revoked. [`DeviceTable`] dereferences it in `setup_aux()`, where the device is bound,
-/// and else only while it holds [`Coherent::access()`]: the memory is not revoked then.
+/// `start` points to `len` entries, which nothing else of the kernel's refers to, for as long as
+/// the memory is not revoked. [`DeviceTable`] dereferences it in `setup_aux()`, where the device is
+/// bound, and else only while it holds [`Coherent::access()`]: the memory is not revoked then.
 struct Entries {
     start: NonNull<Entry>,
     len: usize,
@@ -65,23 +65,23 @@ struct Entries {
 
 // SAFETY: Memory of the kernel's, which is mapped for all tasks alike.
 unsafe impl Send for Entries {}
-// SAFETY: What takes `&self` only reads.
+// SAFETY: Methods with `&self` only read.
 unsafe impl Sync for Entries {}
 
 impl Deref for Entries {
     type Target = [Entry];
 
     fn deref(&self) -> &[Entry] {
-        // SAFETY: By the type invariant. The device reads the entries only, and all bits are an
-        // `Entry` to the language.
+        // SAFETY: By the type invariant. The device only reads the entries, and any bits are a
+        // valid `Entry`.
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }
 
 impl DerefMut for Entries {
     fn deref_mut(&mut self) -> &mut [Entry] {
-        // SAFETY: By the type invariant. The device reads the entries only, and all bits are an
-        // `Entry` to the language.
+        // SAFETY: By the type invariant. The device only reads the entries, and any bits are a
+        // valid `Entry`.
         unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 }
@@ -99,11 +99,11 @@ impl DeviceTable {
             .checked_mul(size_of::<Entry>())
             .and_then(|size| size.checked_next_multiple_of(PAGE_SIZE))
             .ok_or(ENOMEM)?;
-        // The user chooses how many. A failure is `ENOMEM`, without a report in the log.
+        // User space chooses the size. A failure is `ENOMEM`, without a report in the log.
         let starts = KVVec::from_elem(0, needed.starts, GFP_KERNEL | __GFP_NOWARN)?;
         let coherent = Coherent::new(pages, size)?;
-        // INVARIANT: So many entries fit. The memory is not revoked: this is in `setup_aux()`, where the
-        // device is bound.
+        // INVARIANT: `needed.entries` entries fit. The memory is not revoked: this is in
+        // `setup_aux()`, where the device is bound.
         let entries = Entries {
             start: coherent.start.cast(),
             len: needed.entries,
@@ -116,7 +116,7 @@ impl DeviceTable {
         })
     }
 
-    /// Where the device is to start so that it writes to position `head` next.
+    /// The cursor at which the device must start so that it writes to position `head` next.
     pub fn seek(&self, head: Pos) -> Option<Cursor> {
         let _access = self.coherent.access()?;
 
@@ -130,7 +130,8 @@ impl DeviceTable {
         self.table.position(from, cursor)
     }
 
-    /// Has the device raise an interrupt, and stop, for a transaction: see [`Table::mark`].
+    /// Marks where the device raises an interrupt and stops, for a transaction: see
+    /// [`Table::mark`].
     pub fn mark(&mut self, head: Pos, space: u64, wakeup: Pos) -> Result<Marks, NoEnd> {
         let Some(_access) = self.coherent.access() else {
             return Err(NoEnd);
@@ -139,7 +140,8 @@ impl DeviceTable {
         self.table.mark(head, space, wakeup)
     }
 
-    /// Has the device go round without an interrupt, for overwrite mode: see [`Table::clear`].
+    /// Removes the marks, for overwrite mode, so that the device wraps without an interrupt: see
+    /// [`Table::clear`].
     pub fn clear(&mut self) {
         if let Some(_access) = self.coherent.access() {
             self.table.clear();
@@ -148,8 +150,8 @@ impl DeviceTable {
 }
 
 impl Pages {
-    /// A table of regions for the device of `mapping`, which are no longer than `largest` bytes: see
-    /// [`Layout::largest`]. It is charged as bounce memory is.
+    /// A table for the device of `mapping`, with regions of at most `largest` bytes: see
+    /// [`Layout::largest`]. It is charged like bounce memory.
     ///
     /// [`EINVAL`] if the device's addresses do not fit into a table, [`ENOMEM`] if there is no memory.
     /// To be called from a task that may sleep: in [`AuxPmu::setup_aux`](super::AuxPmu::setup_aux).

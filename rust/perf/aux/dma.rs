@@ -2,10 +2,10 @@
 
 //! Memory that a device writes trace to.
 //!
-//! The device is the parent of the PMU: see [`Description::parent`](crate::pmu::Description::parent).
-//! What is mapped for it is unmapped when the AUX area is freed or when the device is unbound,
-//! whichever is first. When the device is unbound the PMU is unregistered before: then no
-//! transaction is open, and none begins.
+//! The device is the parent of the PMU: see
+//! [`Description::parent`](crate::pmu::Description::parent). Memory that is mapped for it is
+//! unmapped when the AUX area is freed or when the device is unbound, whichever is first. Before
+//! the device is unbound, the PMU is unregistered: then no transaction is open, and none begins.
 
 use super::{
     bounce::Charge,
@@ -44,7 +44,7 @@ use kernel::{
     }, //
 };
 
-/// What is mapped for the device of a PMU.
+/// The memory that is mapped for the device of a PMU.
 ///
 /// # Invariants
 ///
@@ -56,7 +56,7 @@ pub(crate) struct Domain {
     memory: Mutex<KVec<Arc<Revocable<Memory>>>>,
     #[pin]
     unregistered: Completion,
-    /// The device waits for the completion when it is unbound.
+    /// Whether the unbinding of the device waits for the completion.
     bound: Atomic<bool>,
 }
 
@@ -99,12 +99,12 @@ impl DeviceRef {
 
 impl Drop for DeviceRef {
     fn drop(&mut self) {
-        // SAFETY: By the type invariant, and this is a task: nothing of a domain is dropped elsewhere.
+        // SAFETY: By the type invariant, and this is a task: a domain is only dropped in tasks.
         unsafe { bindings::rust_perf_device_ref_drop(self.reference.as_ptr()) };
     }
 }
 
-/// A PMU that uses a [`Domain`]. Dropped when it has been unregistered.
+/// The use of a [`Domain`] by a PMU. Dropped when the PMU has been unregistered.
 pub(crate) struct User(Arc<Domain>);
 
 impl User {
@@ -139,14 +139,15 @@ impl Drop for User {
     }
 }
 
-/// Released when the device is unbound: after the PMU's own entry, which was added later.
+/// A resource of the device. When the device is unbound, devres releases it after the entry of the
+/// PMU, which was added later.
 struct Binding(Arc<Domain>);
 
 impl Drop for Binding {
     fn drop(&mut self) {
         let domain = &self.0;
 
-        // It was not added.
+        // The resource was not added.
         if !domain.bound.load(Relaxed) {
             return;
         }
@@ -158,7 +159,7 @@ impl Drop for Binding {
     }
 }
 
-/// Memory that a device sees.
+/// Memory that a device can access.
 ///
 /// # Invariants
 ///
@@ -167,7 +168,7 @@ struct Memory(NonNull<bindings::rust_perf_dma>);
 
 // SAFETY: Any task may free it.
 unsafe impl Send for Memory {}
-// SAFETY: What takes `&self` reads it, or synchronises, which any CPU may do at any time.
+// SAFETY: Methods with `&self` read it, or synchronise, which any CPU may do at any time.
 unsafe impl Sync for Memory {}
 
 impl Memory {
@@ -183,7 +184,7 @@ impl Memory {
         Ok(Self(NonNull::new(from_err_ptr(memory)?).ok_or(ENOMEM)?))
     }
 
-    /// Where coherent memory is, and where the device sees it.
+    /// The address of coherent memory, and the device's address of it.
     fn place(&self) -> Result<(NonNull<u8>, u64)> {
         // SAFETY: Live, by the type invariant.
         let start = unsafe { bindings::rust_perf_dma_memory(self.0.as_ptr()) };
@@ -192,7 +193,7 @@ impl Memory {
         Ok((NonNull::new(start).ok_or(ENOMEM)?.cast(), address))
     }
 
-    /// The pieces that the device sees.
+    /// The pieces of the memory, as the device sees them.
     fn chunks(&self) -> Result<KVVec<DeviceChunk>> {
         let mut chunks = Ok(KVVec::new());
         let data = core::ptr::from_mut(&mut chunks).cast();
@@ -205,9 +206,9 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: Made by the functions that it asks for and freed once, by the type invariant; the
-        // device is bound: it is revoked before it is unbound. This is a task that may sleep:
-        // `Attached` and `Binding` see to that.
+        // SAFETY: Made by one of the functions that the callee requires, and freed once, by the
+        // type invariant; the device is bound: the memory is revoked before the device is unbound.
+        // This is a task that may sleep: `Attached` and `Binding` ensure that.
         unsafe { bindings::rust_perf_dma_free(self.0.as_ptr()) };
     }
 }
@@ -219,7 +220,7 @@ unsafe extern "C" fn push(data: *mut c_void, address: u64, len: u64) -> bool {
     // SAFETY: By the safety requirement.
     let chunks = unsafe { &mut *data.cast::<Result<KVVec<DeviceChunk>>>() };
     let pushed = match chunks {
-        // The user chooses how many. A failure is `ENOMEM`, without a report in the log.
+        // User space chooses the size. A failure is `ENOMEM`, without a report in the log.
         Ok(chunks) => chunks.push(DeviceChunk { address, len }, GFP_KERNEL | __GFP_NOWARN),
         Err(_) => return false,
     };
@@ -250,7 +251,8 @@ impl Attached {
 
 impl Drop for Attached {
     fn drop(&mut self) {
-        // A driver that drops it where nothing may sleep has it freed when the device is unbound.
+        // If a driver drops it where nothing may sleep, the memory is freed when the device is
+        // unbound.
         //
         // SAFETY: No requirements.
         if !unsafe { bindings::rust_perf_may_sleep() } {
@@ -296,15 +298,15 @@ impl From<DeviceChunk> for table::Chunk {
 
 /// The pages of an AUX area, mapped for DMA by the PMU's parent device.
 ///
-/// Made by [`Pages::map_dma`] and kept in [`AuxPmu::Buffer`]. It is unmapped when it is dropped, and
-/// at the latest when the device is unbound. It has a reference to each page, so one that is kept
-/// for too long keeps memory that nothing else uses. The addresses that a driver has read from it
-/// are numbers: the driver stops the device before it drops the mapping, or before `quiesce()`
+/// Made by [`Pages::map_dma`] and kept in [`AuxPmu::Buffer`]. It is unmapped when it is dropped,
+/// and at the latest when the device is unbound. It has a reference to each page: a mapping that is
+/// kept for too long keeps memory that nothing else uses. The addresses that a driver reads from it
+/// do not keep it: the driver stops the device before it drops the mapping, or before `quiesce()`
 /// returns.
 ///
-/// A driver that has one has [`AuxPmu::dma`] too: then the framework synchronises the pages, where
-/// the platform is not coherent, for the device before [`AuxPmu::start`] and for the CPU after
-/// [`AuxPmu::quiesce`]. On such a platform a driver does not write to the
+/// A driver with a mapping implements [`AuxPmu::dma`]. If the platform is not coherent, the
+/// framework then synchronises the pages for the device before [`AuxPmu::start`] and for the CPU
+/// after [`AuxPmu::quiesce`]. On such a platform a driver does not write to the
 /// [`Region`](super::Region) in a transaction in which the device writes to it: the synchronisation
 /// may discard what software wrote.
 ///
@@ -357,7 +359,7 @@ impl DmaMapping {
         })
     }
 
-    /// The pieces that the device sees, in the order of the AUX area. Pages that lie side by side for
+    /// The pieces that the device sees, in the order of the AUX area. Pages that are contiguous for
     /// the device are one piece, as far as its maximum segment size and its segment boundary allow.
     pub fn chunks(&self) -> impl Iterator<Item = DeviceChunk> + Clone + '_ {
         self.chunks.iter().copied()
@@ -368,8 +370,8 @@ impl DmaMapping {
         self.size
     }
 
-    /// Makes visible to the CPU what the device wrote. The framework does so before it publishes; a
-    /// driver that has [`AuxPmu::snapshot`](super::AuxPmu::snapshot) does so before it copies.
+    /// Makes the device's writes visible to the CPU. The framework calls this before it publishes;
+    /// a driver that has [`AuxPmu::snapshot`](super::AuxPmu::snapshot) calls it before it copies.
     pub fn sync_for_cpu(&self) {
         if let Some(memory) = self.attached.memory.try_access() {
             // SAFETY: Live, by the invariant of `Memory`; any context.
@@ -386,27 +388,27 @@ impl DmaMapping {
     }
 }
 
-/// Coherent memory of the PMU's parent device, zeroed, from its node. The user who maps
+/// Coherent memory of the PMU's parent device, zeroed, from the device's node. The user who maps
 /// the AUX area is charged for it.
 ///
 /// # Invariants
 ///
-/// `start` is that of as many bytes as it was made with, for as long as `attached` is not revoked.
+/// `start` points to as many bytes as it was made with, for as long as `attached` is not revoked.
 pub(super) struct Coherent {
     attached: Attached,
     pub(super) start: NonNull<u8>,
-    /// Where the device sees it.
+    /// The device's address of the memory.
     pub(super) address: u64,
     _charge: Charge,
 }
 
 // SAFETY: Memory of the kernel's, which is mapped for all tasks alike.
 unsafe impl Send for Coherent {}
-// SAFETY: What takes `&self` only reads memory, in a way that a device's writes do not harm.
+// SAFETY: Methods with `&self` only read memory, in a way that a device's writes do not harm.
 unsafe impl Sync for Coherent {}
 
 impl Coherent {
-    /// Whole pages.
+    /// Allocates `size` bytes, which must be whole pages.
     pub(super) fn new(pages: &Pages, size: usize) -> Result<Self> {
         let domain = pages.domain().ok_or(ENODEV)?;
         let charge = Charge::new(pages, size / PAGE_SIZE)?;
@@ -422,15 +424,15 @@ impl Coherent {
         })
     }
 
-    /// Keeps the memory from being freed. [`None`] if it was.
+    /// Keeps the memory from being freed. [`None`] if it has been freed.
     pub(super) fn access(&self) -> Option<impl Sized + '_> {
         self.attached.memory.try_access()
     }
 }
 
-/// Coherent bounce memory: where a device writes that cannot write to the AUX area itself.
+/// Coherent bounce memory, for a device that cannot write to the AUX area itself.
 ///
-/// Zeroed, at consecutive addresses of the device, from its node. Made by
+/// Zeroed, at consecutive addresses of the device, from the device's node. Made by
 /// [`Pages::bounce_coherent`], kept in [`AuxPmu::Buffer`](super::AuxPmu::Buffer) and
 /// [copied](super::Writer::copy) to the AUX area. Freed when it is dropped, and at the latest when
 /// the device is unbound; then nothing is copied any more.
@@ -457,12 +459,12 @@ impl CoherentBounce {
         })
     }
 
-    /// Where it begins, as the device sees it.
+    /// The device's address of the first byte.
     pub fn address(&self) -> u64 {
         self.coherent.address
     }
 
-    /// How many bytes it has.
+    /// The size in bytes.
     pub fn size(&self) -> Size {
         self.size
     }
@@ -493,7 +495,7 @@ impl Pages {
     /// Maps all pages for the PMU's parent device, which writes to them.
     ///
     /// The device's DMA mask, maximum segment size and segment boundary are honoured. [`EFAULT`] if
-    /// the device does not reach a page by itself: memory that swiotlb bounces is no AUX area.
+    /// the device cannot reach a page directly: memory that swiotlb bounces cannot be an AUX area.
     /// [`ENODEV`] if the PMU has no parent, [`EINVAL`] for a direction in which the device writes
     /// nothing.
     ///
@@ -502,8 +504,8 @@ impl Pages {
         DmaMapping::new(self, direction)
     }
 
-    /// Coherent bounce memory of `size` bytes for the PMU's parent device. It is charged as that of
-    /// [`Self::bounce_scattered`].
+    /// Coherent bounce memory of `size` bytes for the PMU's parent device. It is charged like that
+    /// of [`Self::bounce_scattered`].
     ///
     /// [`ENODEV`] if the PMU has no parent, [`EINVAL`] if `size` is less than a page, [`ENOMEM`] if
     /// there is no such memory. To be called from a task that may sleep: in

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What was lost.
+//! Losses of trace.
 
 use super::Mode;
 use crate::bindings;
@@ -68,7 +68,7 @@ pub(crate) struct Losses {
 enum Bytes {
     #[default]
     None,
-    /// So many bytes.
+    /// This many bytes.
     Known(u64),
     /// The unit does not know how many.
     Unknown,
@@ -102,7 +102,7 @@ impl From<Loss> for Losses {
 }
 
 impl Losses {
-    /// Both together.
+    /// Adds a loss.
     #[inline]
     #[must_use]
     pub(super) fn and(mut self, loss: Loss) -> Self {

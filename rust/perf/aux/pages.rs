@@ -44,7 +44,7 @@ pub enum Mode {
 ///
 /// # Examples
 ///
-/// A unit that takes one table entry for each piece of memory, and has 64 of them:
+/// A unit that takes one table entry for each piece of memory, and has 64 entries:
 ///
 /// ```
 /// # use kernel::prelude::*;
@@ -98,7 +98,7 @@ pub struct Pages {
     size: Size,
     mode: Mode,
     node: c_int,
-    /// What is mapped for the PMU's device, if it has one.
+    /// The memory that is mapped for the PMU's device, if it has one.
     domain: Option<Arc<Domain>>,
 }
 
@@ -149,7 +149,7 @@ impl Pages {
         }
     }
 
-    /// What is mapped for the PMU's device.
+    /// The memory that is mapped for the PMU's device.
     pub(super) fn domain(&self) -> Option<&Arc<Domain>> {
         self.domain.as_ref()
     }
@@ -173,16 +173,17 @@ impl Pages {
 
     /// The pieces of memory that the ring is made of, one after the other.
     ///
-    /// A chunk was allocated at once: its pages lie side by side, and its address is a multiple of
+    /// perf allocates a chunk at once: its pages are contiguous, and its address is a multiple of
     /// its length, which is a power of two pages. With [`Capabilities::NO_SG`] or
-    /// [`Capabilities::PREFER_LARGE`] chunks have up to the watermark, in overwrite mode up to the
-    /// whole ring, as far as there was such memory; without them each page is a chunk. Chunks that
-    /// follow each other may happen to lie side by side too: [`auxcore::table::regions`] looks.
+    /// [`Capabilities::PREFER_LARGE`] perf makes chunks of up to the watermark, rounded up to such
+    /// a length; in overwrite mode, of up to the whole ring. They are smaller if there is no such
+    /// memory. Without these capabilities each page is a chunk. Consecutive chunks may happen to be
+    /// contiguous too: [`auxcore::table::regions`] joins them.
     ///
     /// [`Capabilities::NO_SG`]: crate::pmu::Capabilities::NO_SG
     /// [`Capabilities::PREFER_LARGE`]: crate::pmu::Capabilities::PREFER_LARGE
     ///
-    /// C counterpart: `rb_alloc_aux()`, which leaves the order in the first page of a chunk.
+    /// C counterpart: `rb_alloc_aux()`, which stores the order in the first page of a chunk.
     pub fn chunks(&self) -> impl Iterator<Item = Chunk> + Clone + '_ {
         let mut offset = 0;
 
@@ -195,7 +196,8 @@ impl Pages {
         })
     }
 
-    /// The chunk that begins at `offset`, where one has to; [`None`] at the end of the ring.
+    /// The chunk that begins at `offset`, which must be the beginning of a chunk; [`None`] at the
+    /// end of the ring.
     fn chunk(&self, offset: usize) -> Option<Chunk> {
         let (address, _) = self.at(offset)?;
         let left = self.size.get().checked_sub(offset)?;
@@ -226,7 +228,7 @@ impl Pages {
         VirtualMapping::new(self)
     }
 
-    /// The addresses of the pages, and how many there are.
+    /// The addresses of the pages, and their number.
     pub(super) fn addresses(&self) -> (NonNull<*mut c_void>, usize) {
         (self.pages, self.size.get() >> PAGE_SHIFT)
     }
@@ -283,7 +285,7 @@ impl Chunk {
         self.address
     }
 
-    /// Its physical address. Not what a device behind an IOMMU needs.
+    /// Its physical address. A device behind an IOMMU needs another address.
     pub fn physical(&self) -> u64 {
         self.physical
     }

@@ -33,7 +33,7 @@ pub(crate) struct Extent {
 }
 
 impl Extent {
-    /// That of the transaction that is open on `handle`, with nothing written.
+    /// The extent of the transaction that is open on `handle`, with nothing written.
     #[inline]
     pub(crate) fn new(handle: &Handle, pages: &Pages) -> Self {
         // In overwrite mode perf sets neither size nor wakeup, and the area itself limits a write.
@@ -52,7 +52,7 @@ impl Extent {
         }
     }
 
-    /// Goes on from where the handle is after a skip. Nothing is written.
+    /// Continues at the handle's head after a skip. Nothing is written yet.
     pub(crate) fn skipped(&mut self, handle: &Handle) {
         // INVARIANT: Less than the area, as before: the handle has what it had, less the padding.
         self.space = handle.space().min(self.space);
@@ -181,7 +181,7 @@ impl<'a> Region<'a> {
         self.extent.written
     }
 
-    /// Whether what is written reaches the wakeup position, so that the reader waits for a commit.
+    /// Whether the written bytes reach the wakeup position: then the reader waits for a commit.
     #[inline]
     pub fn wakeup_due(&self) -> bool {
         match self.mode() {
@@ -204,9 +204,9 @@ impl<'a> Region<'a> {
         }
     }
 
-    /// Writes `bytes` as a software unit does that got `address` from a table: `offset` bytes after
-    /// the head, where `address` must be the physical address; else [`EFAULT`]. [`ENOSPC`] beyond
-    /// the [space](Self::space). After an error some of the bytes may have been written.
+    /// Writes `bytes` at `offset` bytes after the head, for a unit in software that got `address`
+    /// from a table. [`EFAULT`] if `address` is not the physical address of that place. [`ENOSPC`]
+    /// beyond the [space](Self::space). After an error some of the bytes may have been written.
     ///
     /// A hardware unit does the same by itself. The bytes do not count as
     /// [written](Self::written): [`Commit::new`](super::Commit::new) reports them.
@@ -241,7 +241,7 @@ impl<'a> Region<'a> {
     }
 }
 
-/// Writes a reserved part of a [`Region`], across the end of the AUX area where it wraps.
+/// Writes a reserved part of a [`Region`], also across the end of the AUX area.
 ///
 /// What was [`put`](Self::put) counts as written after [`commit`](Self::commit).
 ///
@@ -350,14 +350,14 @@ impl Writer<'_> {
             let (from, available) = at(pos).ok_or(Full)?;
             let now = left.min(space).min(available);
 
-            // The C function, since a unit may write to this memory while it runs: in the kernel's
+            // The C function, since a unit may write to this memory meanwhile: in the kernel's
             // memory model that garbles bytes and nothing more.
             //
             // SAFETY:
             // - `from` is valid for reads of `available` bytes by the guarantee of `Source::read()`,
             //   and `to` for writes of `space` bytes by that of `Pages::at()`. `now` exceeds
             //   neither.
-            // - They do not overlap: a page of perf's, which is none of the bounce memory's.
+            // - They do not overlap: `to` is in a page of perf's, which is not bounce memory.
             unsafe { bindings::memcpy(to.as_ptr().cast(), from.as_ptr().cast(), now) };
 
             // Cannot overflow: at most what is left.

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The ring buffers that have an AUX area of ours, and the event that writes to each.
+//! The ring buffers with an AUX area that belongs to a PMU of the framework, and the right to write
+//! to each.
 //!
 //! perf passes a ring buffer's `aux_priv` to every event that writes to it, and user space can make
 //! events of several PMUs, or of several CPUs, write to one ring buffer. perf keeps transactions
-//! apart by a plain counter, and warns when it finds one open. So the framework looks before it
-//! begins. On an AUX area that is not registered here it begins none. One that is registered has one
-//! writer at a time, on whatever CPU.
+//! apart by a plain counter, and warns when it finds one open. So the framework checks before it
+//! begins a transaction. It begins none on an AUX area that is not registered here. A registered
+//! area has one writer at a time, on all CPUs together.
 //!
 //! C counterpart: `rb->aux_priv` and `rb->aux_nest` in `kernel/events/internal.h`.
 
@@ -31,17 +32,17 @@ use kernel::{
     types::Opaque, //
 };
 
-/// Changes with each AUX area that goes, so that a [`Cache`] notices.
+/// Changes when an AUX area is freed, which invalidates each [`Cache`].
 static GENERATION: Atomic<u64> = Atomic::new(0);
 
-/// An AUX area of ours. Freed a grace period after it was removed.
+/// An AUX area that belongs to a PMU of the framework. Freed a grace period after it was removed.
 #[repr(C)]
 pub(crate) struct Ring {
     // First: RCU gets its address.
     rcu: Opaque<bindings::rust_perf_rcu>,
-    /// The PMU whose `setup_aux()` made it: an identity.
+    /// Identifies the PMU whose `setup_aux()` made it.
     owner: *const c_void,
-    /// What `setup_aux()` returned to perf.
+    /// The `aux_priv` that `setup_aux()` returned to perf.
     private: *mut c_void,
     /// Whether a transaction is open on it, or about to be.
     claimed: Atomic<bool>,
@@ -104,11 +105,11 @@ impl Drop for Registered {
     fn drop(&mut self) {
         // SAFETY: The key is an identity; only this entry stands under it, by the type invariant.
         unsafe { bindings::rust_perf_ring_erase(self.key, self.ring.as_ptr().cast()) };
-        // An RCU reader that still sees the old number began before the grace period, which waits for
-        // it.
+        // An RCU reader that still sees the old generation began before the grace period, which
+        // waits for it.
         GENERATION.fetch_add(1, Release);
-        // SAFETY: From kmalloc(), by the type invariant, with its head first. It is found no more, and
-        // RCU waits for those that have found it: they run with interrupts off.
+        // SAFETY: From kmalloc(), by the type invariant, with its head first. No reader finds it
+        // any more, and RCU waits for readers that have found it: they run with interrupts off.
         unsafe { bindings::rust_perf_kfree_rcu(self.ring.as_ptr().cast()) };
     }
 }
@@ -130,12 +131,12 @@ impl Cache {
     }
 }
 
-/// Why no claim was had.
+/// Why a claim was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Refused {
-    /// The ring buffer has no AUX area of ours.
+    /// The ring buffer has no AUX area that belongs to a PMU of the framework.
     NotMapped,
-    /// The AUX area is another PMU's.
+    /// The AUX area belongs to another PMU.
     Foreign,
     /// A transaction is open on it.
     InUse,
@@ -145,7 +146,7 @@ pub(crate) enum Refused {
 ///
 /// # Invariants
 ///
-/// `ring->claimed` is set, by `self`. `ring` stays until interrupts come on, and as long as a
+/// `ring->claimed` is set, by `self`. `ring` stays until interrupts are turned on, and as long as a
 /// transaction is open on it.
 pub(crate) struct Claim {
     ring: NonNull<Ring>,
@@ -202,7 +203,7 @@ impl Claim {
     /// The `aux_priv` that perf has for the area.
     #[inline]
     pub(crate) fn private(&self) -> *mut c_void {
-        // SAFETY: Stays, by the type invariant. Written before it was entered only.
+        // SAFETY: Stays, by the type invariant. The field is written only before it was entered.
         unsafe { (*self.ring.as_ptr()).private }
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! AUX samples: records of another event's that carry the newest trace.
+//! AUX samples: records of another event that carry the newest trace.
 //!
 //! C counterpart: `pmu->snapshot_aux()` and `perf_output_copy_aux()`.
 
@@ -31,8 +31,7 @@ pub(super) type Copy = unsafe fn(
     to: Pos,
 ) -> c_long;
 
-/// A sample of another event that asks for the newest trace: see
-/// [`AuxPmu::snapshot`].
+/// A sample of another event that requests the newest trace: see [`AuxPmu::snapshot`].
 ///
 /// # Invariants
 ///
@@ -69,18 +68,18 @@ impl Sample<'_> {
         }
     }
 
-    /// How many bytes perf asks for; at most the AUX area.
+    /// How many bytes perf requests; at most the AUX area.
     pub fn size(&self) -> u64 {
         self.size
     }
 
-    /// Copies the newest trace: what ends where the unit has written `written` bytes of the
-    /// transaction's region, in either mode. In non-overwrite mode it does not matter what of it the
-    /// reader has read: trace stays in place until the area wraps.
+    /// Copies the newest trace: the bytes that end where the unit has written `written` bytes of
+    /// the transaction's region, in either mode. In non-overwrite mode this includes trace that the
+    /// reader has read: it stays in place until the area wraps.
     ///
-    /// What is older than the mapping of the AUX area is zeroes, as its pages were then.
+    /// Bytes that are older than the mapping of the AUX area are zeroes, as its pages were then.
     pub fn copy<T: AuxPmu>(self, transaction: &mut Transaction<'_, T>, written: u64) -> Copied {
-        // A driver that claims more than its region holds gets what that holds.
+        // If a driver claims more than its region, the copy ends with the region.
         let written = transaction.extent().limit(written);
         let to = transaction.extent().head().advance(written);
         let len = self.size.min(transaction.region().size().len());
@@ -97,20 +96,22 @@ impl Sample<'_> {
         Copied(unsafe { (self.copy)(transaction.handle(), self.record, to.retreat(len), to) })
     }
 
-    /// As [`copy`](Self::copy), of what the region's [`Writer`](super::Writer)s have written.
+    /// As [`copy`](Self::copy), up to the end of the bytes that the region's
+    /// [`Writer`](super::Writer)s have written.
     pub fn copy_written<T: AuxPmu>(self, transaction: &mut Transaction<'_, T>) -> Copied {
         let written = transaction.extent().written();
 
         self.copy(transaction, written)
     }
 
-    /// Copies nothing: the unit does not know. The sample has zeroes.
+    /// Copies nothing: the driver does not know how far the unit has written. The sample contains
+    /// zeroes.
     pub fn skip(self) -> Copied {
         Copied(0)
     }
 }
 
-/// What [`AuxPmu::snapshot`] returns: the [`Sample`] is used up.
+/// The result of [`AuxPmu::snapshot`], and proof that the [`Sample`] was used.
 #[must_use]
 #[cfg_attr(
     not(any(perf_output_copy_aux, CONFIG_RUST_PERF_TESTING)),
@@ -126,10 +127,10 @@ impl Copied {
     }
 }
 
-/// What samples can be made with.
+/// A [`Core`](super::core::Core) that can copy trace into samples.
 #[cfg(any(perf_output_copy_aux, CONFIG_RUST_PERF_TESTING))]
 pub trait Sampling: super::core::Core {
-    /// As [`Copy`] says.
+    /// Copies trace into a sample: see [`Copy`].
     ///
     /// # Safety
     ///
@@ -142,7 +143,7 @@ pub trait Sampling: super::core::Core {
     ) -> c_long;
 }
 
-/// Only where the kernel exports it: see `rust/Makefile`.
+/// Only if the kernel exports `perf_output_copy_aux()`: see `rust/Makefile`.
 #[cfg(perf_output_copy_aux)]
 impl Sampling for super::core::Perf {
     unsafe fn copy(
@@ -153,8 +154,8 @@ impl Sampling for super::core::Perf {
     ) -> c_long {
         use super::core::bytes;
 
-        // SAFETY: By the safety requirement. It takes positions: what is over the ring's size is
-        // masked off.
+        // SAFETY: By the safety requirement. The function takes positions, and masks them to
+        // offsets in the ring.
         unsafe {
             bindings::perf_output_copy_aux(
                 &mut handle.0,

@@ -32,7 +32,8 @@ use kernel::{
     time::Delta, //
 };
 
-/// What the callbacks of an open transaction share, from the driver's `start()` to its `quiesce()`.
+/// The state that the callbacks of an open transaction share, from the driver's `start()` to its
+/// `quiesce()`.
 pub(crate) struct Open<T: AuxPmu> {
     pub(super) buffer: OpenBuffer<T>,
     pub(super) extent: Extent,
@@ -50,8 +51,8 @@ pub(super) type Skip = unsafe fn(handle: &mut Handle, len: u64) -> Result;
 /// An open transaction.
 ///
 /// It exists for one callback. Between callbacks the framework keeps the transaction, on the
-/// event's CPU. All that a driver gets from it ends with the callback: its lifetime is invariant, so
-/// that nothing of one transaction can take the place of another's.
+/// event's CPU. Everything that a driver borrows from it ends with the callback. Its lifetime is
+/// invariant, so that nothing of one transaction can take the place of another's.
 ///
 /// C counterpart: an open `struct perf_output_handle`.
 ///
@@ -109,7 +110,7 @@ pub struct Transaction<'a, T: AuxPmu> {
     _invariant: PhantomData<fn(&'a ()) -> &'a ()>,
 }
 
-/// What a [`Transaction`] has, to be used at the same time.
+/// The parts of a [`Transaction`], to be used at the same time.
 pub struct Parts<'a, T: AuxPmu> {
     /// The event that is traced.
     pub event: &'a Event<'a, T>,
@@ -171,7 +172,7 @@ impl<'a, T: AuxPmu> Transaction<'a, T> {
         Region::new(self.open.buffer.pages(), &mut self.open.extent)
     }
 
-    /// All of these at once.
+    /// The event, the buffer and the region at once.
     #[inline]
     pub fn parts(&mut self) -> Parts<'_, T> {
         let (buffer, pages) = self.open.buffer.parts();
@@ -185,16 +186,17 @@ impl<'a, T: AuxPmu> Transaction<'a, T> {
 
     /// The address filters of the event, as the hardware needs them.
     ///
-    /// They do not change while the transaction is open: what [`AuxPmu::start`] took over is valid.
+    /// They do not change while the transaction is open: a copy that [`AuxPmu::start`] has made
+    /// stays valid.
     #[inline]
     pub fn filters(&self) -> &'a [Filter] {
         // SAFETY: The transaction is open for `'a`, by the type invariant.
         unsafe { self.event.filters() }
     }
 
-    /// Has [`AuxPmu::tick`] called at this interval, in hard interrupt context, until the
-    /// transaction ends. The first tick comes after at most the interval. Missed ticks are not made
-    /// up for. An interval below [`SHORTEST_TIMER`](crate::pmu::SHORTEST_TIMER) becomes that.
+    /// Arms a timer that calls [`AuxPmu::tick`] at this interval, in hard interrupt context, until
+    /// the transaction ends. The first tick comes after at most the interval. Missed ticks are not
+    /// made up for. An interval below [`SHORTEST_TIMER`](crate::pmu::SHORTEST_TIMER) becomes that.
     ///
     /// Every transaction starts without a timer.
     #[inline]
@@ -203,8 +205,8 @@ impl<'a, T: AuxPmu> Transaction<'a, T> {
         self.open.timer = Some(at_least_shortest(interval));
     }
 
-    /// Has [`AuxPmu::deferred`] called soon, for what must not be done here: to take a lock that is
-    /// not raw, or to wake a task. Also in NMI.
+    /// Requests a call of [`AuxPmu::deferred`] soon, for work that must not be done here, such as
+    /// waking a task. May be called in NMI.
     ///
     /// C counterpart: `irq_work_queue()`.
     pub fn defer(&mut self) {
@@ -212,13 +214,14 @@ impl<'a, T: AuxPmu> Transaction<'a, T> {
         *self.deferred = true;
     }
 
-    /// Publishes the next `len` bytes of the region as padding, for a unit that begins at multiples
-    /// of something. `pad` writes all of them, in a form that the trace's decoder skips. The region
-    /// then begins behind them.
+    /// Publishes the next `len` bytes of the region as padding, for a unit that can begin only at
+    /// aligned positions. `pad` writes all of them, in a form that the trace's decoder skips. The
+    /// region then begins behind them.
     ///
-    /// In non-overwrite mode only, and only while nothing is written that is not committed: in
-    /// [`AuxPmu::start`] before the unit runs, or while [`Region::written`] is 0 and the unit has
-    /// written nothing by itself. perf writes no `PERF_RECORD_AUX` for padding; `aux_head` moves.
+    /// In non-overwrite mode only, and only while the region holds no trace that is not committed:
+    /// in [`AuxPmu::start`] before the unit runs, or while [`Region::written`] is 0 and the unit
+    /// has written nothing by itself. perf writes no `PERF_RECORD_AUX` for padding; `aux_head`
+    /// moves.
     ///
     /// After an error nothing has changed: [`EOPNOTSUPP`] in overwrite mode, [`EBUSY`] if something
     /// is written, [`ENOSPC`] if the region has less space, [`EINVAL`] if `pad` wrote fewer or more
@@ -320,7 +323,7 @@ impl<'a, T: AuxPmu> Transaction<'a, T> {
         &self.open.extent
     }
 
-    /// The handle, for what leaves the transaction open.
+    /// The handle, for calls that leave the transaction open.
     pub(super) fn handle(&mut self) -> &mut Handle {
         self.handle
     }
@@ -387,8 +390,8 @@ pub struct Commit {
 impl Commit {
     /// The first `len` bytes of the region hold trace.
     ///
-    /// In non-overwrite mode `len` is at most [`Region::space`]. In overwrite mode it is all that
-    /// the unit wrote, however often that wrapped.
+    /// In non-overwrite mode `len` is at most [`Region::space`]. In overwrite mode it is the number
+    /// of all bytes that the unit wrote, however often it wrapped.
     #[inline]
     pub fn new(len: u64, loss: Loss) -> Self {
         Self {
@@ -399,7 +402,7 @@ impl Commit {
         }
     }
 
-    /// What went through the region's [`Writer`]s holds trace.
+    /// The bytes that the region's [`Writer`]s have written hold trace.
     #[inline]
     pub fn written<T: AuxPmu>(transaction: &Transaction<'_, T>, loss: Loss) -> Self {
         Self::new(transaction.open.extent.written(), loss)
@@ -418,8 +421,8 @@ impl Commit {
     /// size of the area.
     ///
     /// perf then publishes the head as an offset in the area, and a record of the area's size. A
-    /// reader must find out by itself whether the area wrapped. A unit that counts its bytes is
-    /// better off without. In non-overwrite mode this has no effect.
+    /// reader must find out by itself whether the area wrapped. A unit that counts its bytes should
+    /// not use this. In non-overwrite mode this has no effect.
     ///
     /// C counterpart: `handle->head` in `pt_event_stop()`, `arch/x86/events/intel/pt.c`.
     #[inline]
@@ -465,7 +468,7 @@ impl Format {
 pub enum Next {
     /// The transaction stays open.
     Continue,
-    /// The framework quiesces the unit, commits, and begins a new transaction if there is space:
-    /// the wakeup position is reached, or the region is full.
+    /// The wakeup position is reached, or the region is full: the framework quiesces the unit,
+    /// commits, and begins a new transaction if there is space.
     Flush,
 }

@@ -13,10 +13,10 @@ use kernel::prelude::*;
 ///
 /// Made by [`Pages::map`] and kept in [`AuxPmu::Buffer`](super::AuxPmu::Buffer), so that it is
 /// dropped in `free_aux()`, before perf frees the pages. Memory safety does not depend on that: the
-/// mapping has a reference to each page, and one that is kept for longer keeps memory that nothing
-/// else uses.
+/// mapping has a reference to each page. A mapping that is kept for longer keeps memory that
+/// nothing else uses.
 ///
-/// The driver gets an address for its unit, and no way to write: what software writes goes through
+/// The driver gets an address for its unit, but does not write through it: software writes through
 /// the transaction's [`Region`](super::Region).
 ///
 /// To be dropped in a task or in an interrupt handler, not in NMI.
@@ -78,7 +78,7 @@ pub struct VirtualMapping {
 
 // SAFETY: Memory of the kernel's, which is mapped for all tasks alike.
 unsafe impl Send for VirtualMapping {}
-// SAFETY: What takes `&self` does not touch the memory.
+// SAFETY: Methods with `&self` do not access the memory.
 unsafe impl Sync for VirtualMapping {}
 
 impl VirtualMapping {
@@ -114,9 +114,9 @@ impl VirtualMapping {
 
 impl Drop for VirtualMapping {
     fn drop(&mut self) {
-        // SAFETY: Mapped by the type invariant, and unmapped once. The kernel does not write through
-        // it. A unit that got the address is quiesced before the buffer is dropped: the driver's
-        // word.
+        // SAFETY: Mapped by the type invariant, and unmapped once. The kernel does not write
+        // through it. The framework relies on the driver to quiesce a unit that got the address
+        // before the buffer is dropped.
         unsafe { bindings::rust_perf_vunmap(self.address.as_ptr().cast()) };
     }
 }
@@ -135,7 +135,7 @@ mod tests {
     use core::ffi::c_void;
     use kernel::page::PAGE_SIZE;
 
-    /// A ring's memory as perf makes it, in chunks of these orders.
+    /// The memory of a ring as perf allocates it, in chunks of given orders.
     ///
     /// # Invariants
     ///
@@ -158,7 +158,7 @@ mod tests {
                 if count > chunk.len() {
                     return Err(EINVAL);
                 }
-                // SAFETY: `chunk` has room for the addresses of that many pages.
+                // SAFETY: `chunk` has space for the addresses of that many pages.
                 if !unsafe { bindings::rust_perf_alloc_chunk(chunk.as_mut_ptr(), order) } {
                     return Err(ENOMEM);
                 }
@@ -189,7 +189,7 @@ mod tests {
             Some(unsafe { place.read_volatile() })
         }
 
-        /// As perf, after `free_aux()`.
+        /// Frees the pages, as perf does after `free_aux()`.
         fn free(&mut self) {
             if !self.freed {
                 self.freed = true;
@@ -234,7 +234,7 @@ mod tests {
         Ok(())
     }
 
-    /// The way of a driver: from what perf allocated to a table for the unit.
+    /// What a driver does: makes a table for its unit from the chunks that perf allocated.
     #[test]
     fn chunks_make_a_table() -> Result {
         let mut memory = Memory::new(&[1, 0, 0, 2])?;
@@ -247,7 +247,7 @@ mod tests {
         let starts = KVec::from_elem(0, needed.starts, GFP_KERNEL)?;
         let table = Table::new(entries, starts, layout, chunks()).map_err(|_| EINVAL)?;
 
-        // From a byte before the third page, over it, and around the end of the ring.
+        // From the last byte before the third page, over that page, and around the end of the ring.
         let third = Pos::new(5 * pages.size().len() + 2 * 4096 - 1);
         let cursor = table.seek(third);
         assert!(table.position(third, cursor) == Some(third));
@@ -331,7 +331,7 @@ mod tests {
         Ok(())
     }
 
-    /// Against its documentation a driver keeps a mapping after `free_aux()`, and writes.
+    /// A driver, against the documentation, keeps a mapping after `free_aux()` and writes.
     #[test]
     fn mapping_that_is_kept_keeps_the_pages() -> Result {
         let mut memory = Memory::new(&[1, 0, 0])?;

@@ -122,7 +122,8 @@ unsafe extern "C" fn add<T: AuxPmu>(event: *mut bindings::perf_event, flags: c_i
     // CAST: The flag is bit 0.
     let start = flags & bindings::PERF_EF_START as c_int != 0;
     let add = |state: Pin<&CpuState<T>>, event, cpu: &_| {
-        // SAFETY: In `add()` of an event of this PMU, for which perf calls `del()` before it goes.
+        // SAFETY: In `add()` of an event of this PMU, for which perf calls `del()` before it is
+        // freed.
         unsafe { state.add(event, start, cpu) }
     };
 
@@ -171,7 +172,7 @@ unsafe extern "C" fn stop<T: AuxPmu>(event: *mut bindings::perf_event, flags: c_
         if flags & bindings::PERF_EF_PAUSE as c_int != 0 {
             state.follow_pause(event, cpu);
         } else {
-            // With `PERF_EF_UPDATE` and without: perf may free the AUX area after this.
+            // With and without `PERF_EF_UPDATE`: perf may free the AUX area after this.
             state.stop(event, cpu);
         }
     };
@@ -229,24 +230,25 @@ unsafe extern "C" fn setup_aux<T: AuxPmu>(
 ) -> *mut c_void {
     let setup = || -> Result<*mut c_void> {
         let raw = NonNull::new(event).ok_or(EINVAL)?;
-        // SAFETY: What perf passes. It goes into the `Buffer`, or is dropped right here.
+        // SAFETY: The arguments that perf passes. The pages go into the `Buffer`, or are dropped
+        // right here.
         let pages = unsafe { Pages::new(pages, nr_pages, overwrite)? };
-        // SAFETY: An event of ours, whose file is being mapped.
+        // SAFETY: An event of this PMU, whose file is being mapped.
         let registered = unsafe { Registered::<T, Aux>::of(raw) };
         // SAFETY: An event of a registered PMU, live while its file is being mapped.
         let node = unsafe { bindings::rust_perf_event_node(raw.as_ptr()) };
         // SAFETY: The node of a device or of a CPU that is there, or none; this is `setup_aux()`.
         let pages = unsafe { pages.of_unit(node, registered.domain()) };
-        // SAFETY: An event of ours, live while its file is being mapped.
+        // SAFETY: An event of this PMU, live while its file is being mapped.
         let event = unsafe { Event::<T>::from_raw(raw) };
         let shared = &registered.shared;
-        // SAFETY: An event of ours, live.
+        // SAFETY: A live event of this PMU.
         let key = unsafe { <super::core::Perf as super::core::Core>::ring(raw) };
 
         let data = shared.driver.setup_aux(&event, &pages)?;
         Buffer::<T>::into_foreign(data, pages, shared.id(), key)
     };
 
-    // All of it: on failure the driver's data is dropped here. perf takes null for ENOMEM.
+    // This includes the drop of the driver's data on failure. perf takes null for `ENOMEM`.
     in_callback(setup).unwrap_or(ptr::null_mut())
 }

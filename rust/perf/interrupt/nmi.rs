@@ -17,10 +17,11 @@ use kernel::{
     types::Opaque, //
 };
 
-/// Has the interrupt of a unit called that raises an NMI, by its CPU's local APIC.
+/// A handler for units that raise an NMI through the local APIC of their CPU.
 ///
-/// x86 only. Dropped, it does not run any more. One that is forgotten, or dropped where nothing may
-/// sleep, is removed when the module goes, but its memory is not freed.
+/// x86 only. When this is dropped, the handler is removed. If it is forgotten, or dropped where
+/// nothing may sleep, the handler is removed when the module is unloaded, but its memory is not
+/// freed.
 ///
 /// C counterpart: `register_nmi_handler()` with `NMI_LOCAL`.
 ///
@@ -38,7 +39,8 @@ pub struct Nmi<T: AuxPmu>(ManuallyDrop<Pin<KBox<Node<T>>>>);
 
 /// # Invariants
 ///
-/// `node` is on the list of handlers, with [`Self::handle`], until it is dropped or the module goes.
+/// `node` is on the list of handlers, with [`Self::handle`], until it is dropped or the module is
+/// unloaded.
 #[pin_data]
 struct Node<T: AuxPmu> {
     #[pin]
@@ -53,11 +55,11 @@ unsafe impl<T: AuxPmu> Send for Node<T> {}
 unsafe impl<T: AuxPmu> Sync for Node<T> {}
 
 impl<T: AuxPmu> Nmi<T> {
-    /// At each NMI on a CPU asks `has_raised` whether the unit of that CPU has raised it. If so,
-    /// [`Entry::interrupt`] is called, and the NMI counts as handled.
+    /// At each NMI on a CPU, the handler calls `has_raised` to find out whether the unit of that
+    /// CPU has raised it. If so, it calls [`Entry::interrupt`], and the NMI counts as handled.
     ///
-    /// `has_raised` acknowledges it in the unit: another unit's NMI may come on the same CPU. It
-    /// runs in NMI.
+    /// `has_raised` runs in NMI. It must acknowledge the interrupt in the unit, since the next NMI
+    /// on the same CPU may be that of another unit.
     ///
     /// Context: task, may sleep.
     pub fn new(entry: Entry<T>, has_raised: fn(&T) -> bool) -> Result<Self> {
@@ -74,7 +76,7 @@ impl<T: AuxPmu> Nmi<T> {
             GFP_KERNEL,
         )?;
 
-        // INVARIANT: It is removed when it is dropped, or by the notifier of modules.
+        // INVARIANT: The node is removed when it is dropped, or by the module notifier.
         //
         // SAFETY: Pinned, and not freed before it is removed.
         to_result(unsafe { bindings::rust_perf_nmi_add(node.node.get()) })?;
@@ -132,7 +134,7 @@ mod tests {
         Arc, //
     };
 
-    /// Asked in an NMI, and elsewhere.
+    /// How often `has_raised()` was called in NMI, and elsewhere.
     struct Counts {
         nmi: Atomic<i32>,
         other: Atomic<i32>,
@@ -177,7 +179,7 @@ mod tests {
         }
     }
 
-    /// The test's own NMI: the first that is looked at.
+    /// Takes every NMI for that of the test, and counts it.
     fn has_raised(unit: &Unit) -> bool {
         // SAFETY: No requirements.
         let asked = match unsafe { bindings::rust_perf_in_nmi() } {
@@ -188,11 +190,12 @@ mod tests {
         true
     }
 
-    /// Raises `times` NMIs and waits until `counts` has seen `wanted`, for a while.
+    /// Raises `times` NMIs. After each, waits for a while until `counts` changes, unless it was
+    /// `wanted` already.
     fn raise(counts: &Counts, times: i32, wanted: i32) {
         for _ in 0..times {
             let before = counts.nmi.load(Relaxed);
-            // SAFETY: No requirements; a handler takes it, or the kernel's own for the unknown.
+            // SAFETY: No requirements; a handler takes the NMI, or the kernel treats it as unknown.
             unsafe { bindings::rust_perf_nmi_raise() };
             for _ in 0..1_000_000 {
                 if counts.nmi.load(Relaxed) != before || before == wanted {
@@ -218,7 +221,7 @@ mod tests {
 
         raise(&counts, 5, 5);
         assert_eq!(counts.nmi.load(Relaxed), 5);
-        // Two on the list, and then the second alone.
+        // Two handlers are on the list, which both count the NMI. Then the second is there alone.
         let second = Nmi::new(pmu.entry(), has_raised)?;
         raise(&counts, 1, 7);
         assert_eq!(counts.nmi.load(Relaxed), 7);

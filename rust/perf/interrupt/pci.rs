@@ -31,10 +31,11 @@ use kernel::{
 
 /// The message-signalled interrupts of a PCI device, MSI-X or MSI, with their handlers.
 ///
-/// [`irq::Registration`] must not be forgotten, so making one is unsafe. These are a resource of the
-/// device: they are freed when this is dropped, and at the latest when the device is unbound. Dropped
-/// where nothing may sleep, in a handler for one, they stay until then: `free_irq()` waits for the
-/// handlers. A small allocation stays until the device is unbound in any case.
+/// [`irq::Registration`] must not be forgotten, so making one is unsafe. These interrupts are a
+/// resource of the device: they are freed when this is dropped, and at the latest when the device
+/// is unbound. If this is dropped where nothing may sleep, for example in a handler of its own,
+/// they stay until the device is unbound: `free_irq()` waits for the handlers. A small allocation
+/// stays until the device is unbound in any case.
 ///
 /// C counterpart: `pci_alloc_irq_vectors()` and `request_irq()`.
 ///
@@ -75,13 +76,13 @@ struct Resource<H: irq::Handler + Send + 'static>(Arc<Kept<H>>);
 /// # Invariants
 ///
 /// - `device` has vectors, and is bound: [`Resource`] waits for the lock when it is unbound.
-/// - Each of `irqs` is requested with the address of the handler of the same number. They are those of
-///   the first vectors.
+/// - Each of `irqs` is requested with the address of the handler of the same number. They are the
+///   interrupts of the first vectors.
 struct Requested<H: irq::Handler + Send + 'static> {
     device: ARef<pci::Device>,
     irqs: KVec<c_uint>,
     handlers: Arc<KVec<H>>,
-    /// What follows the units by the numbers of the vectors.
+    /// Sets the affinity of the interrupts, if they follow the units.
     lines: Option<Arc<Lines>>,
 }
 
@@ -98,12 +99,13 @@ impl<H: irq::Handler + Send + 'static> PciLines<H> {
         Self::keep(device, Requested::new(device, name, handlers, None)?)
     }
 
-    /// As [`Self::new`]. The vectors from `first` on are those of the units of the PMU of `entry`: one
-    /// if all CPUs share a unit, otherwise that of CPU 0, of CPU 1 and so on. A unit's interrupt is
-    /// served by its CPU, or by the CPU that its events live on. User space may choose another one,
-    /// and so does the kernel while the CPU is offline. So the handler calls
-    /// [`Entry::interrupt_of`], which forwards it, or [`Entry::interrupt`] for a unit that all CPUs
-    /// share.
+    /// As [`Self::new`]. The vectors from `first` on are those of the units of the PMU of `entry`:
+    /// one if all CPUs share a unit, otherwise that of CPU 0, of CPU 1 and so on.
+    ///
+    /// The affinity of a unit's interrupt is set to the unit's CPU, or to the CPU on which the
+    /// events of a shared unit run. User space may choose another CPU, and so does the kernel while
+    /// the CPU is offline. So the handler calls [`Entry::interrupt_of`], which forwards the
+    /// interrupt, or [`Entry::interrupt`] for a unit that all CPUs share.
     ///
     /// [`EINVAL`] if there is no handler for a unit, or more than one for the unit that all share.
     ///
@@ -164,7 +166,7 @@ impl<H: irq::Handler + Send + 'static> Kept<H> {
         let mut requested = self.requested.lock();
         let handlers = requested.as_ref().map(|it| it.handlers.clone());
 
-        // The lock makes the driver core wait with the unbinding until they are freed.
+        // While the lock is held, the driver core waits with the unbinding until they are freed.
         *requested = None;
         drop(requested);
         // Without the lock: a handler may own its `PciLines`, whose drop takes the lock.
@@ -191,7 +193,7 @@ impl<H: irq::Handler + Send + 'static> Drop for PciLines<H> {
     }
 }
 
-/// The C device.
+/// The `struct pci_dev` of `device`.
 fn raw<C: DeviceContext>(device: &pci::Device<C>) -> *mut bindings::pci_dev {
     // CAST: `Device` is a transparent wrapper of `struct pci_dev`.
     core::ptr::from_ref(device).cast_mut().cast()
@@ -225,9 +227,9 @@ impl<H: irq::Handler + Send + 'static> Requested<H> {
         Ok(this)
     }
 
-    /// Requests the vector `number`, which is the next one, for `handler`, which is that of this number.
+    /// Requests the next vector, which has the number `number`, for the handler with that number.
     fn push(&mut self, number: c_uint, name: &'static CStr, handler: &H) -> Result {
-        // SAFETY: A device with vectors, by the type invariant; it checks the number.
+        // SAFETY: A device with vectors, by the type invariant; the function checks the number.
         let irq = unsafe { bindings::pci_irq_vector(raw(&self.device), number) };
         let irq = c_uint::try_from(irq).map_err(|_| Error::from_errno(irq))?;
 
@@ -246,7 +248,7 @@ impl<H: irq::Handler + Send + 'static> Requested<H> {
                 cookie(handler),
             )
         })?;
-        // INVARIANT: Just requested, and the next one. There is room for it.
+        // INVARIANT: Just requested, and the next one. There is space for it.
         self.irqs.push(irq, GFP_KERNEL)?;
         Ok(())
     }
@@ -258,8 +260,8 @@ impl<H: irq::Handler + Send + 'static> Drop for Requested<H> {
             lines.stay();
         }
         for (&irq, handler) in self.irqs.iter().zip(self.handlers.iter()) {
-            // SAFETY: Requested with this cookie, by the type invariant; this is a task that may sleep:
-            // `Kept::free()` demands it, and `Requested` is made in one.
+            // SAFETY: Requested with this cookie, by the type invariant. This is a task that may
+            // sleep: `Kept::free()` requires it, and `Requested` is made in one.
             unsafe { bindings::free_irq(irq, cookie(handler)) };
         }
         // SAFETY: Allocated, by the type invariant, and all that were requested are freed.

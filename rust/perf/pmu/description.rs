@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a PMU is, as known when it is registered.
+//! The description of a PMU, with which it is registered.
 
 use super::Capabilities;
 use crate::{
@@ -25,11 +25,11 @@ use kernel::{
 /// C counterpart: `pmu->task_ctx_nr`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Context {
-    /// With software events: an event is scheduled whatever the CPU's counters do, and can lead a
-    /// group or follow in one. What trace units use.
+    /// With software events: an event is scheduled whatever the CPU's hardware counters do, and can
+    /// lead a group or follow in one. Trace units use this.
     #[default]
     Software,
-    /// With the events of the hardware: at the risk of waiting for them.
+    /// With hardware events: an event may have to wait for them.
     Hardware,
     /// Events of CPUs only: opening one for a task fails.
     CpuOnly,
@@ -51,18 +51,18 @@ pub enum Scope<'a> {
     /// Each CPU has one.
     #[default]
     EachCpu,
-    /// These CPUs have one each: the file `cpumask`. Opening an event on another CPU fails with
-    /// [`ENODEV`], and an event of a task does not run there.
+    /// Only these CPUs have one each. The file `cpumask` lists them. Opening an event on another
+    /// CPU fails with [`ENODEV`], and an event of a task does not run there.
     Cpus(&'a Cpumask),
-    /// All CPUs share one. Its events live on one CPU, that of the file `cpumask`: at first the one
-    /// that registers the PMU. They move to another one when it goes offline. Opening an event for a
-    /// task fails with [`EOPNOTSUPP`].
+    /// All CPUs share one. Its events run on one CPU, which the file `cpumask` shows: at first the
+    /// CPU that registers the PMU. When that CPU goes offline, they move to another one. Opening an
+    /// event for a task fails with [`EOPNOTSUPP`].
     ///
     /// C counterpart: `perf_pmu_migrate_context()`.
     System,
 }
 
-/// A PMU, as known when it is registered: what the hardware said, or what the driver chose.
+/// The description of a PMU: what the driver has found in the hardware, or has chosen.
 ///
 /// C counterpart: the fields of `struct pmu`.
 ///
@@ -97,8 +97,8 @@ pub struct Description<'a> {
 }
 
 impl<'a> Description<'a> {
-    /// A PMU `name` with a unit on each CPU and nothing special. One with an AUX area is
-    /// [`Capabilities::EXCLUSIVE`].
+    /// Describes a PMU `name` with a unit on each CPU and default properties. By default a PMU with
+    /// an AUX area is [`Capabilities::EXCLUSIVE`].
     pub fn new(name: &'a CStr) -> Self {
         Self {
             name,
@@ -115,8 +115,8 @@ impl<'a> Description<'a> {
         }
     }
 
-    /// The device that the PMU is part of, under which sysfs shows it. The PMU is unregistered when
-    /// the device is unbound, if it is not before.
+    /// The device that the PMU is part of, under which sysfs shows it. The PMU is unregistered at
+    /// the latest when the device is unbound.
     pub fn parent(self, parent: &'a Device<Bound>) -> Self {
         Self {
             parent: Some(parent),
@@ -132,7 +132,7 @@ impl<'a> Description<'a> {
         }
     }
 
-    /// How many address filters an event can have, 16 at most. A driver with filters has
+    /// How many address filters an event can have, 16 at most. A driver with filters implements
     /// [`filters_validate`](super::Pmu::filters_validate).
     pub fn filters(self, filters: u32) -> Self {
         Self { filters, ..self }
@@ -154,34 +154,36 @@ impl<'a> Description<'a> {
         Self { events, ..self }
     }
 
-    /// The files of sysfs `caps/`: what a reader of the trace must know of the unit.
+    /// The files of sysfs `caps/`: properties of the unit that a reader of the trace must know.
     pub fn caps(self, caps: &'static [Attribute]) -> Self {
         Self { caps, ..self }
     }
 
-    /// Adds a file to `events/` whose text is known now. One that is not to be visible is not added.
+    /// Adds a file to `events/` with a text that is made at run time. To hide a file, do not add
+    /// it.
     pub fn event(mut self, name: &CStr, text: fmt::Arguments<'_>) -> Result<Self> {
         self.more_events
             .push(OwnedAttribute::new(name, text)?, GFP_KERNEL)?;
         Ok(self)
     }
 
-    /// Adds a file to `caps/` whose text is known now.
+    /// Adds a file to `caps/` with a text that is made at run time.
     pub fn cap(mut self, name: &CStr, text: fmt::Arguments<'_>) -> Result<Self> {
         self.more_caps
             .push(OwnedAttribute::new(name, text)?, GFP_KERNEL)?;
         Ok(self)
     }
 
-    /// Adds a file beside these directories whose text is known now: where readers of such a unit's trace
-    /// look for it, such as `tsc_art_ratio` of Intel PT. Not one that perf makes itself.
+    /// Adds a file to the PMU's own directory with a text that is made at run time. Some readers of
+    /// trace look for such files, for example `tsc_art_ratio` of Intel PT. The names that perf, the
+    /// driver core and the framework use are refused.
     pub fn file(mut self, name: &CStr, text: fmt::Arguments<'_>) -> Result<Self> {
         self.more_files
             .push(OwnedAttribute::new(name, text)?, GFP_KERNEL)?;
         Ok(self)
     }
 
-    /// Whether it makes sense; logs why not.
+    /// Checks the description. Logs why it is invalid.
     pub(crate) fn check(&self, has_filters: bool) -> Result {
         let name = self.name;
 
@@ -236,10 +238,10 @@ impl<'a> Description<'a> {
     }
 }
 
-/// Address filters that a PMU can have: `vtable.rs` has a callback for each number.
+/// The most address filters of a PMU: `vtable.rs` has a callback for each number.
 const MAX_FILTERS: u32 = 16;
 
-/// What perf, the driver core and the framework have in the directory of a PMU.
+/// The names that perf, the driver core and the framework use in the directory of a PMU.
 const TAKEN: &[&CStr] = &[
     c"caps",
     c"cpumask",
@@ -254,7 +256,7 @@ const TAKEN: &[&CStr] = &[
     c"uevent",
 ];
 
-/// Whether sysfs can have a file of this name, and show it.
+/// Whether `name` is valid as the name of a sysfs file.
 fn is_file_name(name: &CStr) -> bool {
     let bytes = name.to_bytes();
 
@@ -266,5 +268,5 @@ fn is_file_name(name: &CStr) -> bool {
             .all(|byte| byte.is_ascii_graphic() && *byte != b'/')
 }
 
-/// `NAME_MAX`, less the "perf-" that debugfs puts before it.
+/// `NAME_MAX`, less the "perf-" of the PMU's directory in debugfs.
 const MAX_NAME: usize = 250;

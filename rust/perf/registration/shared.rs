@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the callbacks of a PMU, and the driver's interrupts, have in common.
+//! The state that the callbacks of a PMU and the driver's interrupt handlers share.
 
 use super::{
     units::Lines,
@@ -28,21 +28,22 @@ use kernel::{
     }, //
 };
 
-/// What the state of a CPU has to know of the PMU.
+/// Properties of the PMU that the state of each CPU needs.
 #[doc(hidden)]
 #[derive(Clone, Copy)]
 pub struct CpuInfo {
-    /// The PMU's identity.
+    /// Identifies the PMU. Never dereferenced.
     pub(crate) id: *const c_void,
     /// `PERF_PMU_CAP_ITRACE`.
     pub(crate) itrace: bool,
-    /// Whether it has address filters.
+    /// Whether the PMU has address filters.
     pub(crate) filters: bool,
     /// Whether all CPUs share one unit.
     pub(crate) system: bool,
 }
 
-/// What the callbacks of a PMU share, and its [`Entry`](crate::interrupt::Entry)s keep.
+/// The state that the callbacks of a PMU share. Each [`Entry`](crate::interrupt::Entry) has a
+/// reference to it.
 #[pin_data]
 pub(crate) struct Shared<T: Pmu, K: Kind<T>> {
     pub(crate) driver: T,
@@ -50,7 +51,8 @@ pub(crate) struct Shared<T: Pmu, K: Kind<T>> {
     pub(crate) lines: Arc<Lines>,
     pub(crate) filters: usize,
     pub(crate) cpus: PerCpu<K::Cpu>,
-    /// The address of the `struct pmu`, from before it is registered until it is about to be unregistered; else 0.
+    /// The address of the `struct pmu`, from before it is registered until it is about to be
+    /// unregistered; else 0.
     pmu: Atomic<usize>,
 }
 
@@ -81,27 +83,27 @@ impl<T: Pmu, K: Kind<T>> Shared<T, K> {
                 };
 
                 PerCpu::new(|cpu| {
-                    // SAFETY: The driver is initialised above, pinned, and dropped with the states:
-                    // no callback comes any more then.
+                    // SAFETY: The driver is initialised above, pinned, and dropped together with
+                    // the states, when no callback runs any more.
                     unsafe { K::cpu(cpu, driver, info) }
                 })?
             },
         })
     }
 
-    /// The PMU is about to be registered at this address, or to be unregistered: null.
+    /// Sets the address of the PMU before it is registered, and null before it is unregistered.
     pub(crate) fn set_pmu(&self, pmu: *const bindings::pmu) {
-        // Relaxed: synchronize_srcu() in `perf_pmu_unregister()` orders the store before events are freed. It pairs
-        // with the SRCU section in which `Attr::leader()` loads it.
+        // Relaxed: synchronize_srcu() in `perf_pmu_unregister()` orders the store before events are
+        // freed. It pairs with the SRCU section in which `Attr::leader()` loads it.
         self.pmu.store(pmu.addr(), Relaxed);
     }
 
-    /// Whether this is the PMU, and not about to be unregistered.
+    /// Whether `pmu` is this PMU, and is not about to be unregistered.
     pub(crate) fn is_of(&self, pmu: *const bindings::pmu) -> bool {
         !pmu.is_null() && self.pmu.load(Relaxed) == pmu.addr()
     }
 
-    /// The PMU's identity.
+    /// Identifies the PMU. Never dereferenced.
     pub(crate) fn id(&self) -> *const c_void {
         core::ptr::from_ref(self).cast()
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Registration, and events, with the kernel's perf.
+//! Tests of registrations and events with the kernel's perf.
 
 use super::units::{
     Units, //
@@ -50,7 +50,7 @@ struct Null {
     deferred: Arc<Atomic<i32>>,
 }
 
-/// An event; gone when dropped.
+/// The state of an event, which is counted until it is dropped.
 struct Counted(Arc<Atomic<i32>>);
 
 impl Drop for Counted {
@@ -218,8 +218,8 @@ mod cases {
         Ok(())
     }
 
-    /// Nothing is left behind that a second registration would run into. (A name that is taken
-    /// gives `EEXIST`, but sysfs makes a splat of it.)
+    /// A PMU that is unregistered leaves nothing behind that a second registration conflicts with.
+    /// (A name that is in use gives `EEXIST`, but sysfs prints a kernel warning as well.)
     #[test]
     fn name_is_free_again() -> Result {
         for _ in 0..3 {
@@ -228,7 +228,7 @@ mod cases {
         Ok(())
     }
 
-    /// By the kernel's own irq_work, as for `Transaction::defer()`.
+    /// With the kernel's own irq_work, as for `Transaction::defer()`.
     #[test]
     fn what_is_deferred_runs_when_interrupts_come_on() -> Result {
         let fixture = Fixture::new(c"kunit_defer")?;
@@ -244,7 +244,7 @@ mod cases {
             assert_eq!(fixture.deferred.load(Relaxed), 0);
             drop(irq);
         }
-        // Unregistering waits for what is on its way.
+        // Unregistering waits for the work that is queued.
         let Fixture { pmu, deferred, .. } = fixture;
         drop(pmu);
 
@@ -269,7 +269,7 @@ mod cases {
         Ok(())
     }
 
-    /// What makes no sense is refused, and leaves nothing behind.
+    /// An invalid description is refused, and leaves nothing behind.
     #[test]
     fn impossible_descriptions_are_refused() -> Result {
         let table: [(fn() -> Description<'static>, Error); 10] = [
@@ -333,15 +333,15 @@ mod cases {
         let pmu = crate::Registration::new(description, Steady)?;
         let opened = open(pmu.type_(), |_| ())?;
 
-        // Wherever it was opened, it lives on the unit's CPU, which is online.
+        // Wherever it was opened, the event is on the unit's CPU, which is online.
         assert!(opened.cpu() >= 0);
         Ok(())
     }
 
-    /// The CPU on which a unit for all CPUs was described goes offline before the PMU is registered.
+    /// The CPU of a unit that all CPUs share goes offline before the PMU is registered.
     #[test]
     fn a_unit_for_all_cpus_settles_where_a_cpu_is_online() -> Result {
-        // No guest has so many.
+        // CPU 7 is offline: no guest of the tests has so many CPUs.
         let units = Units::System(Atomic::new(7));
 
         units.settle(0);
@@ -372,8 +372,8 @@ mod cases {
         Ok(())
     }
 
-    /// A driver registers another PMU in its `event_init()`, and none with interrupts off: locks of
-    /// perf's are held.
+    /// A PMU cannot be registered in `event_init()`, where perf holds locks, nor with interrupts
+    /// off.
     #[test]
     fn nothing_is_registered_in_a_callback() -> Result {
         let pmu = crate::Registration::new(Description::new(c"kunit_nest"), Nests)?;
@@ -387,7 +387,8 @@ mod cases {
         Ok(())
     }
 
-    /// A driver drops its own registration in its `event_init()`: perf would wait for itself.
+    /// A driver drops its own registration in its `event_init()`: perf would wait for that
+    /// callback.
     #[test]
     fn registration_is_dropped_in_a_callback() -> Result {
         let own = Arc::pin_init(new_mutex!(None), GFP_KERNEL)?;
@@ -398,7 +399,7 @@ mod cases {
         *own.lock() = Some(pmu);
         drop(open(type_, |_| ()));
         assert!(own.lock().is_none());
-        // Soon it is gone.
+        // A task unregisters the PMU soon.
         for _ in 0..1000 {
             if open(type_, |_| ()).err() == Some(ENOENT) {
                 return Ok(());

@@ -39,7 +39,7 @@ impl Mask {
 pub(crate) enum Units {
     EachCpu,
     Cpus(Mask),
-    /// One for all, with the CPU that its events live on.
+    /// All CPUs share one unit. Holds the CPU that its events run on.
     System(Atomic<u32>),
 }
 
@@ -53,17 +53,17 @@ pub(crate) struct Lines {
 
 /// The numbers of interrupts.
 pub(crate) enum Numbers {
-    /// Nothing is settled.
+    /// No interrupt follows its unit.
     None,
-    /// That of the unit that all CPUs share.
+    /// The interrupt of the unit that all CPUs share.
     System(u32),
-    /// That of each CPU's unit, by the CPU's number.
+    /// The interrupt of each CPU's unit, by the CPU's number.
     Cpus(KVec<u32>),
 }
 
 impl Numbers {
-    /// Has `cpu` serve the interrupt of its unit. It may be one that no other CPU can serve: then it
-    /// is forwarded.
+    /// Sets the affinity of the unit's interrupt to `cpu`. That may fail: the driver forwards an
+    /// interrupt that arrives on another CPU.
     fn settle(&self, cpu: u32) {
         let irq = match self {
             Self::None => None,
@@ -72,17 +72,17 @@ impl Numbers {
         };
 
         if let Some(&irq) = irq {
-            // It takes effect perhaps only after the next interrupt.
+            // The affinity may change only after the next interrupt.
             //
-            // SAFETY: It checks both numbers.
+            // SAFETY: The function checks both numbers.
             let _ = unsafe { bindings::rust_perf_irq_set_affinity(irq, cpu) };
         }
     }
 }
 
 impl Lines {
-    // In this module only: lockdep finds the lock's class by the address of its name, too, of which
-    // each driver would have its own.
+    // Not inlined, so that its code is in this module only. lockdep finds the lock's class also by
+    // the address of its name, of which each driver would have its own copy.
     #[inline(never)]
     pub(super) fn new() -> Result<Arc<Self>> {
         let lines = pin_init!(Self {
@@ -92,7 +92,8 @@ impl Lines {
         Arc::pin_init(lines, GFP_KERNEL)
     }
 
-    /// From now on these are served where the units of their events are.
+    /// From now on, the affinity of the interrupts in `numbers` follows their units: each is served
+    /// by the CPU on which the events of its unit run.
     ///
     /// Context: task, may sleep.
     #[cfg(CONFIG_PCI)]
@@ -100,7 +101,7 @@ impl Lines {
         let mut lines = self.lines.lock();
 
         *lines = numbers;
-        // What is stored after this load is followed by `settle()`, which waits for the lock.
+        // If the unit's CPU changes after this load, `settle()` follows: it waits for the lock.
         match (&*lines, units.home()) {
             (_, Some(home)) => lines.settle(home),
             (Numbers::Cpus(irqs), None) => {
@@ -112,7 +113,7 @@ impl Lines {
         }
     }
 
-    /// None is settled any more.
+    /// From now on, no interrupt follows its unit.
     ///
     /// Context: task, may sleep.
     #[cfg(CONFIG_PCI)]
@@ -120,7 +121,8 @@ impl Lines {
         *self.lines.lock() = Numbers::None;
     }
 
-    /// `cpu` has come online, or the events of the unit for all CPUs have moved to it.
+    /// Sets the affinity of the unit's interrupt: `cpu` has come online, or the events of the unit
+    /// that all CPUs share have moved to it.
     ///
     /// Context: task, may sleep.
     pub(super) fn settle(&self, cpu: u32) {
@@ -143,7 +145,7 @@ impl Units {
         })
     }
 
-    /// The CPU that the events of a unit for all CPUs live on.
+    /// The CPU that runs the events of the unit that all CPUs share.
     pub(crate) fn home(&self) -> Option<u32> {
         match self {
             Self::System(home) => Some(home.load(Relaxed)),
@@ -151,8 +153,8 @@ impl Units {
         }
     }
 
-    /// `cpu` is online, and no CPU comes or goes: it takes the events of a unit for all CPUs if their
-    /// CPU has gone before the PMU was registered. There are none yet.
+    /// Moves the unit that all CPUs share to `cpu`, if its own CPU went offline before the PMU was
+    /// registered. No event exists then. `cpu` must be online, and no CPU may come or go meanwhile.
     pub(super) fn settle(&self, cpu: u32) {
         if let Self::System(home) = self {
             // SAFETY: No requirements.
@@ -162,7 +164,7 @@ impl Units {
         }
     }
 
-    /// Whether `cpu` may have a unit. With [`Self::System`] each may, one after the other.
+    /// Whether `cpu` may have a unit. With [`Self::System`] any CPU may: the events can move to it.
     pub(crate) fn may_have(&self, cpu: u32) -> bool {
         match self {
             Self::EachCpu | Self::System(_) => true,

@@ -2,7 +2,7 @@
 
 //! A driver with one event, one AUX area and one CPU, and perf replaced by [`Model`].
 //!
-//! The file is long, as one type has it all, with an example for what a driver's author calls.
+//! The file is long, since one type has all actions.
 
 use super::model::{
     Model,
@@ -64,7 +64,7 @@ use kernel::{
     }, //
 };
 
-/// What user space asks for: the event, and the ring that it maps.
+/// What user space requests: the event, and the ring that it maps.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
     /// `config`, `config1`, `config2` and `config3` of the attr.
@@ -89,7 +89,7 @@ pub struct Setup {
     pub cpu: Option<u32>,
 }
 
-/// An event of a CPU that asks for nothing special, and a linear ring of 4 pages.
+/// An event of a CPU with default attributes, and a ring of 4 pages in non-overwrite mode.
 impl Default for Setup {
     fn default() -> Self {
         Self {
@@ -137,7 +137,7 @@ impl Memory {
             let page = ptr::with_exposed_provenance_mut::<c_void>(address);
             let page = NonNull::new(page).ok_or(ENOMEM)?;
 
-            // INVARIANT: Just allocated. There is room for it.
+            // INVARIANT: Just allocated. There is space for it.
             memory.0.push(page.as_ptr(), GFP_KERNEL)?;
         }
         Ok(memory)
@@ -148,7 +148,7 @@ impl Memory {
         // SAFETY: Within the page.
         let place = unsafe { page.add(offset % PAGE_SIZE) };
 
-        // SAFETY: Valid for reads, by the type invariant. Volatile, since the window writes through
+        // SAFETY: Valid for reads, by the type invariant. Volatile, since the region writes through
         // addresses of its own.
         Some(unsafe { place.read_volatile() })
     }
@@ -177,7 +177,7 @@ impl Drop for Memory {
 /// - `event` is zeroed but for what is set in [`Self::open`] and by the framework: `event.pmu_private`
 ///   is `event_state`, `event.rb` is `ring` and `event.pmu` is `pmu`.
 /// - `ring` is only referred to by [`Model`] during a callback, and by [`Self`] outside of any.
-/// - Whatever `state` keeps a pointer to is in a box of its own.
+/// - Each object to which `state` keeps a pointer is in a box of its own.
 pub struct Bench<T: AuxPmu> {
     // Dropped before the driver, to which it points.
     pub(super) state: Pin<KBox<CpuState<T, Model>>>,
@@ -191,7 +191,7 @@ pub struct Bench<T: AuxPmu> {
     memory: Memory,
     filters: usize,
     cpu: u32,
-    /// Tests look at it between callbacks, in one task.
+    /// Tests access it between callbacks, in one task.
     _not_send: NotThreadSafe,
 }
 
@@ -291,10 +291,11 @@ impl<T: AuxPmu> Bench<T> {
         Ok(())
     }
 
-    /// The CPU comes online, or goes. When it goes, perf deletes the event only later.
+    /// The CPU comes online or goes offline. When it goes offline, perf deletes the event only
+    /// later.
     ///
-    /// The error is the driver's, from `cpu_online()`. Unlike perf's, the bench calls that and
-    /// `cpu_offline()` on whatever CPU the test's task is.
+    /// The error is the driver's, from `cpu_online()`. Unlike the kernel, the bench calls
+    /// `cpu_online()` and `cpu_offline()` on the CPU on which the test's task runs.
     pub fn set_online(&mut self, online: bool) -> Result {
         if online && T::HAS_CPU_ONLINE {
             self.driver().cpu_online(self.cpu)?;
@@ -316,14 +317,15 @@ impl<T: AuxPmu> Bench<T> {
 
     /// perf's half of the ring.
     pub(super) fn ring(&self) -> &Ring {
-        // SAFETY: By the type invariant; this is outside of any callback, since those that make
+        // SAFETY: By the type invariant; this is outside of any callback, since methods that run
         // one take `&mut self`.
         unsafe { &*self.ring.get() }
     }
 
     /// As [`Self::ring`], for tests that act as perf, or as another event.
     pub(super) fn ring_mut(&mut self) -> &mut Ring {
-        // SAFETY: As in `ring()`.
+        // SAFETY: By the type invariant; this is outside of any callback, and `&mut self` excludes
+        // other references.
         unsafe { &mut *self.ring.get() }
     }
 
@@ -337,8 +339,8 @@ impl<T: AuxPmu> Bench<T> {
         Some(result)
     }
 
-    /// Runs `f` as perf does to an event: on its CPU, with interrupts off. What it left to the
-    /// `irq_work` is done right after it.
+    /// Runs `f` as perf does to an event: on its CPU, with interrupts off. Right afterwards, does
+    /// the work that `f` has queued.
     pub(super) fn on_cpu<R>(&mut self, f: impl FnOnce(&mut Self, &context::Cpu) -> R) -> Option<R> {
         let cpu = self.cpu;
         let done = on_cpu(cpu, |cpu| {
@@ -356,7 +358,7 @@ impl<T: AuxPmu> Bench<T> {
         done.ok()
     }
 
-    /// User space maps the ring. What it held is gone, but its positions go on.
+    /// User space maps the ring. Its positions continue from where they were.
     ///
     /// The error is the driver's, from `setup_aux()`; perf makes [`ENOMEM`] of it.
     pub fn map(&mut self) -> Result {
@@ -369,10 +371,10 @@ impl<T: AuxPmu> Bench<T> {
         // SAFETY: The array holds the addresses of that many pages, which stay until the bench is
         // dropped; `unmap()` is called first.
         let pages = unsafe { Pages::new(self.memory.0.as_mut_ptr(), nr_pages, overwrite)? };
-        // SAFETY: `event_init()` has succeeded, or there was no bench.
+        // SAFETY: `event_init()` has succeeded; otherwise there is no bench.
         let event = unsafe { Event::<T>::from_raw(self.event()) };
         let data = self.driver.setup_aux(&event, &pages)?;
-        // SAFETY: The ring forgets it in `unmap()`, before the memory goes.
+        // SAFETY: The ring drops it in `unmap()`, before the memory is freed.
         let view = unsafe { pages.view() };
         let owner = ptr::from_ref(&*self.driver).cast();
         let private = Buffer::<T>::into_foreign(data, pages, owner, self.ring.get().cast())?;
@@ -407,8 +409,8 @@ impl<T: AuxPmu> Bench<T> {
 
     pub(super) fn try_add(&mut self) -> Option<Result<(), Failure>> {
         self.on_cpu(|bench, cpu| {
-            // SAFETY: The event has a box of its own, and `drop()` deletes it before that goes. If
-            // the bench is forgotten, it stays.
+            // SAFETY: The event has a box of its own, and `drop()` deletes the event before the box
+            // is freed. If the bench is forgotten, the box stays.
             unsafe { bench.state.as_ref().add(bench.event(), true, cpu) }
         })
     }
@@ -418,7 +420,7 @@ impl<T: AuxPmu> Bench<T> {
         self.on_cpu(|bench, cpu| bench.state.as_ref().del(bench.event(), cpu));
     }
 
-    /// perf starts the event again that it has stopped; whether there is a session that has begun.
+    /// perf starts the event that it has stopped. True if that has begun a transaction.
     pub fn start(&mut self) -> bool {
         let before = self.ring().begun();
 
@@ -461,10 +463,10 @@ impl<T: AuxPmu> Bench<T> {
         unsafe { bindings::rust_perf_set_aux_paused(self.event().as_ptr(), paused) };
     }
 
-    /// An NMI interrupts the next callback, whichever that is. What `nmi` asks for is done when the
-    /// driver's callback has returned, before interrupts come on again.
+    /// An NMI interrupts the next callback, whichever that is. The request of `nmi` is processed
+    /// when the driver's callback has returned, before interrupts come on again.
     ///
-    /// [`EOPNOTSUPP`] if the driver cannot pause and is to.
+    /// [`EOPNOTSUPP`] for a pause or a resume if the driver cannot pause.
     ///
     /// C counterpart: `perf_event_overflow()` of another event of the group.
     pub fn interrupt(&mut self, nmi: Nmi) -> Result {
@@ -482,12 +484,12 @@ impl<T: AuxPmu> Bench<T> {
         Ok(())
     }
 
-    /// User space sets these filters instead of those before. Filters in a file begin at their
-    /// offset from `mapped`, where the task has mapped the file, if it has.
+    /// User space replaces the filters with these. `mapped` is where the task has mapped the file,
+    /// if it has: a filter in a file begins at its offset from there.
     ///
-    /// As perf does, it stops the event if it runs, and starts it again. The error is the driver's,
-    /// from `filters_validate()`, or [`EOPNOTSUPP`] for more than [`Setup::filters`], or
-    /// [`EINVAL`] if that is 0; then the filters stay as they were.
+    /// As perf does, the bench stops the event if it runs, and starts it again. The error is the
+    /// driver's, from `filters_validate()`, or [`EOPNOTSUPP`] for more than [`Setup::filters`], or
+    /// [`EINVAL`] if the driver has no `filters_validate()`; then the filters stay as they were.
     ///
     /// C counterpart: `PERF_EVENT_IOC_SET_FILTER`.
     pub fn set_filters(&mut self, wanted: &[filter::AddrFilter], mapped: Option<u64>) -> Result {
@@ -536,8 +538,8 @@ impl<T: AuxPmu> Bench<T> {
         Ok(())
     }
 
-    /// A sibling takes a sample of the newest `size` bytes of trace, at most the AUX area; perf takes
-    /// multiples of 8. What the driver does not copy is zeroes.
+    /// A sibling takes a sample of the newest `size` bytes of trace, at most the AUX area; perf
+    /// takes multiples of 8. Bytes that the driver does not copy are zeroes.
     ///
     /// [`EOPNOTSUPP`] if the driver has no [`snapshot`](AuxPmu::snapshot): perf refuses such siblings.
     pub fn sample(&mut self, size: usize) -> Result<KVec<u8>> {
@@ -560,7 +562,7 @@ impl<T: AuxPmu> Bench<T> {
         Ok(bytes)
     }
 
-    /// The timer's interval is over; false if the driver has asked for none.
+    /// The timer expires; false if the driver has not set one.
     pub fn tick(&mut self) -> bool {
         let is_set = self.timer().is_some();
 
@@ -577,8 +579,8 @@ impl<T: AuxPmu> Bench<T> {
     }
 
     /// Runs `f` in the transaction, as
-    /// [`Entry::with_transaction`](crate::interrupt::Entry::with_transaction); what `f` returned
-    /// besides. [`None`] if no transaction is open.
+    /// [`Entry::with_transaction`](crate::interrupt::Entry::with_transaction). Returns the second
+    /// value that `f` returned; [`None`] if no transaction is open.
     pub fn with_transaction<R>(
         &mut self,
         f: impl FnOnce(&mut Transaction<'_, T>, &mut T::Trace) -> (Next, R),
@@ -601,10 +603,11 @@ impl<T: AuxPmu> Bench<T> {
         on_cpu(self.cpu, |cpu| self.state.timers(cpu)).unwrap_or((None, None))
     }
 
-    /// User space reads all that it has not read yet. In linear mode the room is free again, and if
-    /// perf has [disabled](Self::is_disabled) the event since there was none, it is enabled again.
+    /// User space reads all trace that it has not read yet. In non-overwrite mode that frees the
+    /// space, and user space enables the event again if perf has [disabled](Self::is_disabled) it.
     ///
-    /// In overwrite mode it is the whole ring, or what there is of it, the oldest byte first.
+    /// In overwrite mode it reads the whole ring, or as much of it as was written, the oldest byte
+    /// first.
     pub fn read(&mut self) -> Result<KVec<u8>> {
         let (from, to) = self.ring().unread();
         let mut bytes = KVec::new();
@@ -620,7 +623,7 @@ impl<T: AuxPmu> Bench<T> {
         }
 
         if self.ring().is_disabled() {
-            // perf's irq_work has taken it off the CPU by now.
+            // perf's irq_work has taken the event off the CPU by now.
             self.del();
             self.ring_mut().enable();
             self.add()?;
@@ -640,7 +643,7 @@ impl<T: AuxPmu> Bench<T> {
         self.ring().records()
     }
 
-    /// What was [skipped](crate::aux::Transaction::skip) so far, the oldest first.
+    /// The padding that was [skipped](crate::aux::Transaction::skip) so far, the oldest first.
     pub fn paddings(&self) -> impl ExactSizeIterator<Item = Padding<'_>> {
         self.ring().paddings()
     }
@@ -675,12 +678,12 @@ impl<T: AuxPmu> Bench<T> {
         self.cpu
     }
 
-    /// Whether a session is open.
+    /// Whether a transaction is open.
     pub fn is_open(&self) -> bool {
         self.ring().is_open()
     }
 
-    /// Whether perf has disabled the event, since there was no room.
+    /// Whether perf has disabled the event for lack of space.
     pub fn is_disabled(&self) -> bool {
         self.ring().is_disabled()
     }

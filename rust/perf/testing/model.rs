@@ -2,11 +2,11 @@
 
 //! A model of perf's side of the AUX area, for KUnit.
 //!
-//! It keeps the rules of `kernel/events/ring_buffer.c` that a driver can break, and misbehaves where
-//! a test asks for it. A call that perf would answer with a warning or a leak, or not at all, is a
-//! [`Violation`].
+//! It checks the rules of `kernel/events/ring_buffer.c` that a driver can break, and misbehaves
+//! where a test requests it. A call that perf would answer with a warning or a leak, or not at all,
+//! is a [`Violation`].
 //!
-//! The file is long, as perf's side is one state, with all that may be asked of it.
+//! The file is long, since perf's side is one state, with all operations on it.
 
 use crate::{
     aux::{
@@ -113,45 +113,45 @@ pub enum Violation {
     BegunWhileDisabled,
     /// A transaction was ended that was not open.
     NotOpen,
-    /// A transaction was ended with more bytes than there was room for.
+    /// A transaction was ended with more bytes than there was space for.
     TooLong,
     /// A ring in overwrite mode was truncated: the event is off, and no reader makes space.
     TruncatedOverwrite,
     /// The ring was freed with a transaction open.
     FreedOpen,
-    /// A sample was given more than it has room for.
+    /// A sample was given more than it has space for.
     SampleTooLong,
     /// A timer was armed where perf's caller may hold any raw lock, that of the timers included.
     ArmedUnderLock,
-    /// There was no room for a [`Record`] or a [`Padding`]: the test itself has a problem.
+    /// There was no space for a [`Record`] or a [`Padding`]: the test itself has a problem.
     NoMemory,
     /// The event's CPU went offline during the test: the test itself has a problem.
     Offline,
 }
 
-/// How many records there is room for, and how many bytes of padding. All of it is made with the
-/// ring: what is written by callbacks is written where even a raw lock may be held.
+/// The most records, and the most bytes of padding. Space for them is allocated with the ring,
+/// since callbacks write them under raw locks, where nothing may be allocated.
 const MOST_RECORDS: usize = 1024;
 const MOST_PADDING: usize = 32 * 1024;
 
-/// A sample that is being written: what stands for the handle of its record.
+/// A sample that is being written. It stands for the handle of perf's record.
 pub(super) struct Sampled<'a> {
     room: &'a mut [u8],
     len: usize,
 }
 
 impl<'a> Sampled<'a> {
-    /// Nothing yet, of as many bytes as there are.
+    /// An empty sample, with as much space as `room` has.
     pub(super) fn new(room: &'a mut [u8]) -> Self {
         Self { room, len: 0 }
     }
 
-    /// How many bytes there are.
+    /// Bytes written so far.
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    /// False if there is no room.
+    /// Appends a byte. False if there is no space.
     fn push(&mut self, byte: u8) -> bool {
         let place = self.room.get_mut(self.len);
 
@@ -162,7 +162,7 @@ impl<'a> Sampled<'a> {
         })
     }
 
-    /// The sample as what perf passes. It must not be looked at meanwhile.
+    /// The sample in the form that perf passes. It must not be accessed meanwhile.
     pub(super) fn as_record(&mut self) -> NonNull<bindings::perf_output_handle> {
         NonNull::from(self).cast()
     }
@@ -182,7 +182,7 @@ pub(super) struct Ring {
     private: *mut c_void,
     pages: Option<Pages>,
     records: KVec<Record>,
-    /// Position and length of each, whose bytes are in `padded`, one behind the other.
+    /// Position and length of each padding. Their bytes are in `padded`, one behind the other.
     paddings: KVec<(u64, usize)>,
     padded: KVec<u8>,
     disabled: bool,
@@ -237,7 +237,7 @@ impl Ring {
         self.open
     }
 
-    /// How many have been begun.
+    /// How many transactions have been begun.
     pub(super) fn begun(&self) -> u64 {
         self.begun
     }
@@ -293,17 +293,17 @@ impl Ring {
         self.unmapping = false;
     }
 
-    /// Puts another `aux_priv` into the ring, and gives the one that was there.
+    /// Replaces the ring's `aux_priv`, and returns the old one.
     pub(super) fn replace_private(&mut self, private: *mut c_void) -> *mut c_void {
         core::mem::replace(&mut self.private, private)
     }
 
-    /// From now on nothing can be begun.
+    /// From now on no transaction can be begun.
     pub(super) fn begin_unmap(&mut self) {
         self.unmapping = true;
     }
 
-    /// Gives the `aux_priv` that is to be freed, if there is one.
+    /// Returns the `aux_priv` that must be freed, if there is one.
     pub(super) fn end_unmap(&mut self) -> Option<NonNull<c_void>> {
         // `WARN_ON_ONCE(refcount_read(&rb->aux_refcount))`.
         self.violate_if(self.open, Violation::FreedOpen);
@@ -312,10 +312,11 @@ impl Ring {
         NonNull::new(core::mem::replace(&mut self.private, ptr::null_mut()))
     }
 
-    /// From where to where there is trace that user space has not read.
+    /// The beginning and the end of the trace that user space has not read.
     pub(super) fn unread(&self) -> (Pos, Pos) {
         let from = match self.mode {
-            // A tail that user space has set to anything: there is nothing to read.
+            // User space may set any tail. If it is not within the ring's size of the head, there
+            // is nothing to read.
             Mode::Linear if self.size.used(self.head, self.tail).is_none() => self.head,
             Mode::Linear => self.tail,
             Mode::Overwrite => self.head.retreat(self.head.get().min(self.size.len())),
@@ -411,7 +412,7 @@ impl Ring {
         Ok(())
     }
 
-    /// Keeps what the reader would see if it looked at the next `len` bytes now.
+    /// Records the next `len` bytes as padding, as the reader would see them now.
     fn note_padding(&mut self, len: u64) -> Result {
         for way in 0..len {
             let byte = self.byte(self.head.advance(way))?;
@@ -421,7 +422,7 @@ impl Ring {
         self.paddings.push_within_capacity(padding).or(Err(ENOMEM))
     }
 
-    /// What the ring's memory has at `position` now.
+    /// The byte that the ring's memory has at `position` now.
     fn byte(&self, position: Pos) -> Result<u8> {
         let offset = self.size.offset(position);
         let (place, _) = self
@@ -430,12 +431,12 @@ impl Ring {
             .and_then(|pages| pages.at(offset))
             .ok_or(EINVAL)?;
 
-        // SAFETY: Valid for reads by the guarantee of `Pages::at()`. Volatile, since the window
+        // SAFETY: Valid for reads by the guarantee of `Pages::at()`. Volatile, since the region
         // writes through addresses of its own.
         Ok(unsafe { place.read_volatile() })
     }
 
-    /// As `perf_output_copy_aux()`, which knows offsets only: an empty range is the whole ring.
+    /// As `perf_output_copy_aux()`, which compares offsets: an empty range is the whole ring.
     fn copy(&mut self, sampled: &mut Sampled<'_>, from: Pos, to: Pos) -> Result<u64> {
         let end = self.size.offset(to);
         let mut at = from;
@@ -468,20 +469,20 @@ impl Ring {
     }
 }
 
-/// A request that an NMI makes in the next callback, before it releases its guard: bits of
+/// The request of an NMI that interrupts the next callback before it releases its guard: bits of
 /// [`Pending`].
 static NMI: Atomic<u32> = Atomic::new(0);
 
-/// Whether perf's caller holds a raw lock: any, perhaps that of the timers.
+/// Whether perf's caller holds a raw lock, perhaps that of the timers.
 static LOCKED: Atomic<bool> = Atomic::new(false);
 
-/// Whether a timer was armed meanwhile.
+/// Whether a timer was armed while `LOCKED` was set.
 static ARMED_UNDER_LOCK: Atomic<bool> = Atomic::new(false);
 
 /// Whether the work was queued.
 static QUEUED: Atomic<bool> = Atomic::new(false);
 
-/// perf, as far as it exists in tests: the ring buffer of an event is where `event->rb` points.
+/// The model of perf. `event->rb` points to the [`Ring`] of an event.
 pub(crate) struct Model;
 
 impl Model {
@@ -490,7 +491,7 @@ impl Model {
         NMI.store(pending.bits(), Relaxed);
     }
 
-    /// Runs `f` as code does whose caller holds a raw lock; also, whether it armed a timer.
+    /// Runs `f` as if its caller held a raw lock. Also returns whether `f` armed a timer.
     pub(super) fn under_lock<R>(f: impl FnOnce() -> R) -> (R, bool) {
         LOCKED.store(true, Relaxed);
         let result = f();
@@ -603,7 +604,7 @@ impl Sampling for Model {
     ) -> c_long {
         // SAFETY: The event was set by `begin()`; it is on a bench, in a callback.
         let ring = unsafe { Self::ring_of_handle(handle) };
-        // SAFETY: From `Sampled::as_record()`, whose caller looks at it only later.
+        // SAFETY: From `Sampled::as_record()`, whose caller accesses it only later.
         let sampled = unsafe { record.cast::<Sampled<'_>>().as_mut() };
 
         ring.and_then(|ring| match ring.copy(sampled, from, to) {

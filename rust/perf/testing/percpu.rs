@@ -41,8 +41,8 @@ use kernel::{
     }, //
 };
 
-/// A driver whose unit has written a word when it raises its interrupt: the number of its CPU. Counts
-/// those for which a transaction was open.
+/// A driver whose unit writes a word, the number of its CPU, and raises its interrupt. Counts the
+/// interrupts for which a transaction was open.
 struct Unit(Arc<Atomic<u32>>);
 
 #[vtable]
@@ -93,7 +93,7 @@ impl AuxPmu for Unit {
     }
 }
 
-/// The way to the open transaction of a CPU: what a handler has.
+/// The cookie of a handler: access to the open transaction of a CPU.
 trait Cookie: Sync {
     fn interrupt(&self, cpu: &context::Cpu) -> bool;
 }
@@ -112,7 +112,7 @@ impl Cookie for CpuState<Unit, Model> {
     }
 }
 
-/// The interrupt: a cookie for each CPU, by its number, and how often a handler had it.
+/// The interrupt: a cookie for each CPU, by its number, and how often a handler has handled it.
 struct Percpu<'a> {
     cookies: &'a [&'a dyn Cookie],
     handled: Atomic<u32>,

@@ -47,32 +47,32 @@ use kernel::{
 mod tests {
     use super::*;
 
-    /// Where an NMI breaks in.
+    /// The callback that an NMI interrupts.
     const NOWHERE: u32 = 0;
     const IN_START: u32 = 1;
     const IN_TICK: u32 = 2;
     const IN_QUIESCE: u32 = 3;
     const IN_SNAPSHOT: u32 = 4;
 
-    /// What it does.
+    /// What the NMI does.
     const SAMPLES: u32 = 0;
     const STOPS: u32 = 1;
     const PAUSES: u32 = 2;
 
-    /// What the unit writes at this position of the ring: never 0.
+    /// The byte that the unit writes at this position of the ring: never 0.
     fn byte_at(position: u64) -> u8 {
         let [byte, ..] = position.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
 
         byte | 1
     }
 
-    /// A unit whose bytes tell where they stand.
+    /// A driver whose unit writes bytes that depend on their positions.
     struct Teller {
-        /// Bytes for each tick.
+        /// Bytes that each tick writes.
         step: usize,
-        /// All that it has written.
+        /// Bytes that it has written in all.
         told: Atomic<u64>,
-        /// What `snapshot()` claims more than was written.
+        /// Bytes that `snapshot()` claims in addition to those written.
         lie: u64,
         refuses: bool,
         knows: bool,
@@ -82,7 +82,7 @@ mod tests {
         event: Atomic<*mut bindings::perf_event>,
         /// Bytes that samples from NMI got.
         nmi_copied: Atomic<i64>,
-        /// Those samples.
+        /// How many samples were taken from NMI.
         nmi_samples: Atomic<u32>,
     }
 
@@ -108,7 +108,8 @@ mod tests {
                 return;
             }
 
-            // SAFETY: Set by the test to its bench's, of which only shared references are made.
+            // SAFETY: Set by the test to its bench's state, to which only shared references are
+            // made.
             let state = unsafe { self.state.load(Relaxed).as_ref() };
             let (Some(state), Some(event)) = (state, NonNull::new(self.event.load(Relaxed))) else {
                 return;
@@ -119,7 +120,7 @@ mod tests {
             match self.nmi_does.load(Relaxed) {
                 STOPS => state.stop(event, transaction.cpu()),
                 PAUSES => {
-                    // SAFETY: The test's event, which it does not look at meanwhile.
+                    // SAFETY: The test's event, which it does not access meanwhile.
                     unsafe { bindings::rust_perf_set_aux_paused(event.as_ptr(), true) };
                     state.follow_pause(event, transaction.cpu());
                 }
@@ -250,8 +251,8 @@ mod tests {
         Ok(bench)
     }
 
-    /// Whether a sample holds the newest bytes, the last of which stands before `end`, of a ring that
-    /// was mapped when its head was at `begin`.
+    /// Whether a sample holds the newest bytes of a ring, up to `end`. The ring was mapped when its
+    /// head was at `begin`.
     fn is_newest(sample: &[u8], begin: u64, end: u64) -> bool {
         let mut at = Pos::new(end).retreat(u64::try_from(sample.len()).unwrap_or(0));
 
@@ -279,7 +280,7 @@ mod tests {
         ];
 
         for (mode, reads, begin) in table {
-            // Neither the page nor the ring is a multiple of it.
+            // Neither the size of a page nor that of the ring is a multiple of the step.
             let mut bench = bench(Teller::new(1000), mode)?;
             let mut end = Pos::new(begin);
 
@@ -305,7 +306,7 @@ mod tests {
                 }
             }
 
-            // Nothing has come of it: neither a byte nor a record nor the end of a transaction.
+            // The samples have no other effect: no byte, no record, and no end of a transaction.
             assert!(bench.is_open());
             bench.del();
             assert_eq!(bench.head(), end.get());
@@ -344,7 +345,7 @@ mod tests {
         Ok(())
     }
 
-    /// Nor of another event's transaction.
+    /// A sample for an event that does not own the unit holds nothing.
     #[test]
     fn another_event_gets_nothing() -> Result {
         let mut bench = bench(Teller::new(1000), Mode::Overwrite)?;
@@ -385,7 +386,7 @@ mod tests {
         Ok(())
     }
 
-    /// A driver that claims more than there is room for is given what the window ends with.
+    /// If a driver claims more than the space, the sample ends with the region.
     #[test]
     fn claim_of_more_than_the_space_is_cut() -> Result {
         for lie in [1, RING, u64::MAX / 2, u64::MAX - 2000] {
@@ -397,7 +398,8 @@ mod tests {
 
             assert!(bench.add().is_ok());
             assert!(bench.tick());
-            // One byte less than the ring, of which 1000 are written, and the one before the first.
+            // The sample has the byte before the region, and then the region: one byte less than
+            // the ring, of which 1000 are written.
             let sample = bench.sample(8192)?;
             let front = if lie == 1 { 8192 - 1001 } else { 1 };
             assert!(sample.iter().take(front).all(|&byte| byte == 0));
@@ -444,7 +446,7 @@ mod tests {
         Ok(())
     }
 
-    /// The sample is whole, and the request is processed before interrupts come on.
+    /// The sample is complete, and the request is processed before interrupts come on.
     #[test]
     fn nmi_that_breaks_into_a_sample_is_processed() -> Result {
         for does in [STOPS, PAUSES] {

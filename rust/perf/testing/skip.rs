@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Padding, against a model of perf that keeps what the reader could see: see
+//! Tests of padding, with a model of perf that records what the reader could see: see
 //! [`Transaction::skip`].
 
 use crate::{
@@ -37,9 +37,9 @@ use kernel::{
 const PAD: u8 = 0x55;
 const TRACE: u8 = 0xaa;
 
-/// A driver whose unit begins at multiples of something only.
+/// A driver whose unit can begin only at aligned positions.
 struct Aligned {
-    /// What it has to be a multiple of: a power of two.
+    /// The alignment: a power of two.
     align: u64,
     /// How much more, or less, `pad` writes than it should.
     more: Atomic<isize>,
@@ -48,7 +48,7 @@ struct Aligned {
     /// Bytes that each tick skips: before it writes, and after.
     before: Atomic<usize>,
     after: Atomic<usize>,
-    /// What became of the skips: an errno.
+    /// The result of the last skip: an errno.
     answer: Atomic<i32>,
 }
 
@@ -108,7 +108,7 @@ impl AuxPmu for Aligned {
             self.skip(transaction, before);
         }
         if let Ok(mut writer) = transaction.region().reserve(step) {
-            // Cannot fail: so much was reserved.
+            // Cannot fail: this much was reserved.
             let _ = write(&mut writer, TRACE, step);
             writer.commit();
         }
@@ -188,7 +188,7 @@ mod cases {
     fn each_session_begins_aligned() -> Result {
         let mut bench = bench(64, Mode::Linear)?;
 
-        // More than once round the ring, so that padding lies over its end too.
+        // More bytes than the ring has, so that it wraps.
         for _ in 0..200 {
             bench.add()?;
             assert!(bench.tick());
@@ -224,7 +224,7 @@ mod cases {
         Ok(())
     }
 
-    /// The window has less space after it, and what perf says counts.
+    /// The region has less space after a skip, as perf's handle says.
     #[test]
     fn space_shrinks_by_what_was_skipped() -> Result {
         let mut bench = bench(64, Mode::Linear)?;
@@ -235,14 +235,15 @@ mod cases {
         assert!(bench.tick());
         bench.del();
 
-        // One byte was read before, one stays free.
+        // One byte was written before, one stays free.
         assert!(bench.violation().is_none());
         assert_eq!(bench.head(), RING - 1);
         assert!(bench.is_gapless(1));
         Ok(())
     }
 
-    /// Padding that passes the wakeup point wakes the reader; the window goes for the next one.
+    /// Padding that passes the wakeup point wakes the reader, and the region gets the next wakeup
+    /// point.
     #[test]
     fn wakeup_point_moves_on() -> Result {
         let mut bench = bench(64, Mode::Linear)?;
@@ -253,7 +254,7 @@ mod cases {
         assert_eq!(bench.head(), RING / 4);
         for ticks in 1..=41 {
             assert!(bench.tick());
-            // 4096 bytes more are due: not before 41 steps of 100.
+            // The next wakeup point is 4096 bytes later: not before 41 steps of 100.
             assert_eq!(bench.records().len(), usize::from(ticks == 41));
         }
         assert!(bench.violation().is_none());
@@ -264,7 +265,7 @@ mod cases {
     fn skips_while_nothing_is_written() -> Result {
         let mut bench = bench(1, Mode::Linear)?;
 
-        // In a tick: twice before anything is written.
+        // Two ticks skip. They write nothing, since the step does not fit.
         bench.driver().before.store(10, Relaxed);
         bench.driver().step.store(4 * 4096, Relaxed);
         bench.add()?;
@@ -326,7 +327,7 @@ mod cases {
         assert_eq!(bench.answer(), ENOSPC.to_errno());
         assert_eq!(bench.head(), RING + 1);
 
-        // 63 are.
+        // 63 bytes are free.
         bench.del();
         bench.set_tail(65);
         bench.add()?;

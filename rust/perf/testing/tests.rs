@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The state of a CPU against a perf that does all that the real one may do.
+//! Tests of the per-CPU state with a model of perf that does all that perf may do.
 
 use super::{
     model::Model,
@@ -70,7 +70,7 @@ mod cases {
             assert!(!bench.ticks());
             assert!(bench.is_sound());
 
-            // Unthrottled, it goes on.
+            // The event continues after the throttling.
             assert!(bench.start());
             assert!(bench.ticks());
             bench.del();
@@ -95,7 +95,7 @@ mod cases {
         assert!(bench.is_disabled());
         assert!(bench.is_sound());
 
-        // Until the reader has been there nothing may be begun.
+        // Until the reader has made space, no transaction may begin.
         assert!(!bench.ticks());
         assert!(bench.is_sound());
 
@@ -132,14 +132,14 @@ mod cases {
         assert!(bench.is_sound());
         assert_eq!(bench.driver().freed.load(Relaxed), 1);
 
-        // perf may try before it is mapped again, and after.
+        // perf may start the event before the ring is mapped again, and after.
         assert!(!bench.start());
         bench.map()?;
         assert!(bench.start());
         assert!(bench.ticks());
         bench.del();
 
-        // The head goes on from where it was.
+        // The head continues from where it was.
         assert_eq!(bench.head(), 2 * 1024);
         assert!(bench.is_sound());
         Ok(())
@@ -195,7 +195,7 @@ mod cases {
         assert_eq!(bench.driver().started.load(Relaxed), 1);
         assert_eq!(state.stats.begin_in_use.get(), 1);
 
-        // When the first has ended its own, the second may.
+        // When the first has ended its transaction, the second may begin one.
         bench.del();
         assert!(matches!(add(&mut bench), Some(Ok(()))));
         assert_eq!(bench.driver().started.load(Relaxed), 2);
@@ -212,7 +212,7 @@ mod cases {
 
         assert!(bench.add().is_ok());
         let added = bench.on_cpu(|bench, cpu| {
-            // Nor can it stop or delete what is not its own.
+            // An event that does not own the unit can neither stop nor delete the one that does.
             bench.state.as_ref().stop(event, cpu);
             bench.state.as_ref().del(event, cpu);
             // SAFETY: The event lives to the end of the case; it is not added.
@@ -263,7 +263,7 @@ mod cases {
         Ok(())
     }
 
-    /// `event->hw.state`, which perf looks at when it throttles.
+    /// `event->hw.state`, which perf reads when it throttles.
     #[test]
     fn state_tells_whether_it_runs() -> Result {
         let mut bench = bench(false)?;
@@ -319,7 +319,8 @@ mod cases {
         for _ in 0..10 {
             assert!(bench.ticks());
         }
-        // Longer than the ring: the driver calls it no space; there is always room here.
+        // Longer than the ring: the driver reports that there is no space. In overwrite mode that
+        // is a gap.
         bench.driver().step.store(9000, Relaxed);
         assert!(bench.ticks());
         bench.del();
@@ -343,13 +344,13 @@ mod cases {
         assert_eq!(bench.driver().gated.load(Relaxed), 0);
         bench.resume()?;
         assert!(bench.ticks());
-        // Twice the same: the unit is left alone.
+        // A second resume does not reach the driver.
         bench.resume()?;
         assert_eq!(bench.driver().gated.load(Relaxed), 1);
         bench.pause()?;
         assert!(bench.ticks());
 
-        // While it is stopped, and after del: nothing to do but remember.
+        // While the event is stopped, and after del: the driver is not called.
         bench.stop();
         bench.resume()?;
         assert!(bench.start());
@@ -373,7 +374,7 @@ mod cases {
         bench.driver().nmi.store(IN_TICK, Relaxed);
         bench.driver().nmi_pauses.store(true, Relaxed);
         assert!(bench.add().is_ok());
-        // The tick that it breaks into still writes.
+        // The tick that the NMI interrupts still writes.
         assert!(bench.ticks());
         assert!(bench.ticks());
         assert!(!bench.driver().open.load(Relaxed));
@@ -394,7 +395,7 @@ mod cases {
         assert!(!bench.is_open());
         assert!(!bench.ticks());
 
-        // perf has not taken the event off yet: it may stop and start it, and schedule.
+        // perf has not taken the event off the CPU yet: it may stop, start and schedule it.
         bench.stop();
         assert!(!bench.start());
         bench.del();
@@ -408,7 +409,7 @@ mod cases {
         Ok(())
     }
 
-    /// Writes `len` bytes, and wants them committed.
+    /// Writes `len` bytes, and requests a flush.
     fn write_and_commit(
         transaction: &mut Transaction<'_, Probe>,
         len: usize,
@@ -417,7 +418,7 @@ mod cases {
         match transaction.region().reserve(len) {
             Ok(mut writer) => {
                 for _ in 0..len {
-                    // Cannot fail: so much was reserved.
+                    // Cannot fail: this much was reserved.
                     let _ = writer.put(&[0x55]);
                 }
                 writer.commit();
@@ -431,7 +432,7 @@ mod cases {
     fn others_than_perf_work_in_the_session() -> Result {
         let mut bench = bench(false)?;
 
-        // There is none.
+        // No transaction is open.
         assert!(bench.with_transaction(|_, _| (Next::Flush, ())).is_none());
         assert!(bench.add().is_ok());
 
@@ -443,18 +444,18 @@ mod cases {
 
             assert_eq!(head, Some((round - 1) * 512));
             assert_eq!(bench.head(), round * 512);
-            // The next session is there at once.
+            // The next transaction begins at once.
             assert!(bench.is_open());
             assert!(bench.is_sound());
             bench.read()?;
         }
 
-        // Nothing is committed that is not asked for.
+        // Without a flush nothing is committed.
         assert!(bench
             .with_transaction(|_, _| (Next::Continue, ()))
             .is_some());
         assert_eq!(bench.records().len(), 10);
-        // The driver's own clock goes on.
+        // The driver's own timer continues.
         assert!(bench.ticks());
 
         bench.del();
@@ -479,7 +480,7 @@ mod cases {
         assert!(bench.records().last().is_some_and(|r| r.flags == TRUNCATED));
         assert!(bench.is_disabled());
 
-        // Until the reader has been there nothing may be begun.
+        // Until the reader has made space, no transaction may begin.
         assert!(wrote(&mut bench).is_none());
         assert!(bench.is_sound());
 
@@ -498,7 +499,8 @@ mod cases {
 
         assert!(bench.add().is_ok());
         let inner = bench.with_transaction(|transaction, _| {
-            // SAFETY: The bench's, pinned, of which only shared references are made meanwhile.
+            // SAFETY: The bench's state, pinned, to which only shared references are made
+            // meanwhile.
             let state = unsafe { Pin::new_unchecked(&*state) };
             let inner = state.with_transaction(transaction.cpu(), |_, _| (Next::Flush, ()));
 
@@ -509,10 +511,11 @@ mod cases {
         assert!(bench.is_open());
         assert!(bench.is_sound());
 
-        // An NMI that stops the event is heeded on the way out.
+        // The stop of an NMI is processed when the callback returns.
         let event = bench.event();
         let stopped = bench.with_transaction(|transaction, _| {
-            // SAFETY: The bench's, pinned, of which only shared references are made meanwhile.
+            // SAFETY: The bench's state, pinned, to which only shared references are made
+            // meanwhile.
             unsafe { Pin::new_unchecked(&*state) }.stop(event, transaction.cpu());
             (Next::Flush, ())
         });
@@ -531,7 +534,7 @@ mod cases {
         bench.stop();
         assert_eq!(deferred(&bench), 0);
 
-        // From the middle of a callback into which an NMI has broken, too.
+        // Also from a callback that an NMI interrupts.
         bench.driver().defers.store(true, Relaxed);
         bench.driver().nmi.store(IN_TICK, Relaxed);
         assert!(bench.start());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Timers of drivers: those that are too short, and those that are set in any callback.
+//! Tests of drivers' timers: timers that are too short, and timers that are set in any callback.
 
 use super::{
     Bench,
@@ -23,7 +23,7 @@ use kernel::{
     time::Delta, //
 };
 
-/// Asks for this interval, in nanoseconds.
+/// A driver that sets a timer with this interval, in nanoseconds.
 struct Asks(i64);
 
 #[vtable]
@@ -73,13 +73,13 @@ enum Place {
     Transaction,
 }
 
-/// Asks in one callback.
+/// A driver that sets a timer in one callback.
 struct AsksIn {
     place: Place,
     ticks: Atomic<u32>,
 }
 
-/// Its interval.
+/// The interval of the timer that [`AsksIn`] sets.
 const INTERVAL: Delta = Delta::from_millis(5);
 
 impl AsksIn {
@@ -157,8 +157,8 @@ impl AuxPmu for AsksIn {
 mod cases {
     use super::*;
 
-    /// A timer that a callback sets is armed, wherever perf calls that: not there if any lock may be
-    /// held, but soon.
+    /// A timer that a callback sets is armed, wherever perf calls the callback. If any lock may be
+    /// held there, it is armed soon after.
     #[test]
     fn every_callback_arms_it_where_that_is_allowed() -> Result {
         type Call = fn(&mut Bench<AsksIn>) -> Result;
@@ -218,7 +218,7 @@ mod cases {
     #[test]
     fn timers_leave_time_to_others() -> Result {
         let shortest = SHORTEST_TIMER.as_nanos();
-        // What is asked for, and what is armed.
+        // The interval that the driver sets, and the interval at which the timer is armed.
         let table = [
             (i64::MIN, shortest),
             (-1, shortest),

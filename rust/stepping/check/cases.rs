@@ -6,7 +6,7 @@ use crate::processor;
 use core::arch::asm;
 use interpreter::ARITHMETIC;
 
-/// What instructions compute on.
+/// The values that instructions compute on.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct State {
     /// `rax`, `rcx`, `rdx`.
@@ -61,8 +61,8 @@ macro_rules! text {
     };
 }
 
-// Cases are constants: hundreds of temporary ones would take more stack than there is where KASAN gives each a
-// place of its own.
+// The cases are constants. Hundreds of temporary cases would overflow the stack with KASAN, which
+// gives each of them a place of its own.
 
 /// Cases on general registers.
 macro_rules! general {
@@ -78,7 +78,7 @@ macro_rules! general {
                 // stack is as before.
                 unsafe {
                     asm!(
-                        // OF if `al` is 1, then the others.
+                        // Sets OF if `al` is 1. The next instruction sets the other flags.
                         "add al, 0x7f",
                         "sahf",
                         "mov rax, {a}",
@@ -271,6 +271,6 @@ pub(super) const VECTORS: &[Case] = vectors! {
     "ucomiss xmm0, xmm1", "ucomisd xmm0, xmm1", "comiss xmm0, xmm1", "comisd xmm0, xmm1",
 };
 
-/// Two that differ in what the processor does.
+/// Two instructions whose results differ.
 #[cfg(test)]
 pub(super) const AND_OR: &[Case; 2] = general! { "and eax, ecx", "or eax, ecx", };

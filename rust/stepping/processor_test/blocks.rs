@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Blocks of instructions: how they are decoded, and where a limit ends one.
+//! Tests of blocks of instructions: how they are decoded, and where a limit ends one.
 
 use super::{index, memory::Memory, DATA, DATA_LEN, ELSEWHERE, INSN};
 use interpreter::{
@@ -13,17 +13,17 @@ const TEXT: [u8; 16] = [
     0x85, 0xc0, 0x75, 0x02, 0xff, 0xc1, 0xff, 0xc1, 0x78, 0x02, 0xff, 0xc2, 0xeb, 0xf2, 0x0f, 0x0b,
 ];
 
-/// Memory whose text another CPU changes while a number is read.
+/// Memory whose text another CPU changes during a load.
 struct Changing {
     memory: Memory,
     is_generated: bool,
-    /// The byte of the text, and what it becomes.
+    /// The byte of the text that changes, and its new value.
     change: Option<(usize, u8)>,
     is_settled: bool,
     pass: u64,
-    /// How often text was compared.
+    /// The number of comparisons of text.
     compared: u32,
-    /// Where something was stored, which can be anywhere.
+    /// The addresses of stores. A store succeeds at any address.
     stored: Vec<u64>,
 }
 
@@ -122,12 +122,12 @@ impl Machine for Changing {
     }
 }
 
-/// The pieces of text, with how many instructions were executed before each; and how many at each branch.
+/// The reported text, and the branches, each with the number of instructions that were executed.
 #[derive(Default)]
 struct Pieces {
     text: Vec<(u64, Vec<u8>, u64)>,
     branches: Vec<(u64, u64)>,
-    /// The piece that is refused.
+    /// The index of the piece of text that is refused.
     refused: Option<usize>,
 }
 
@@ -181,7 +181,7 @@ fn an_observer_gets_generated_code_as_a_whole() {
         let mut pieces = Pieces::default();
         let mut blocks = vec![Block::EMPTY; 4];
 
-        // Twice around.
+        // Two rounds of the loop.
         let ran = interpret(&mut blocks, &mut registers, &mut memory, &mut pieces, 14);
         assert_eq!((ran.executed, ran.ended), (14, Ended::Limit));
         let want = (INSN, TEXT[..14].to_vec(), 0);
@@ -203,7 +203,7 @@ fn code_that_the_observer_refuses_is_not_executed() {
     };
     let mut blocks = vec![Block::EMPTY; 4];
 
-    // It is asked again.
+    // The observer is asked in each call.
     for _ in 0..2 {
         let ran = interpret(&mut blocks, &mut registers, &mut memory, &mut pieces, 7);
         assert_eq!((ran.executed, ran.ended), (0, Ended::Refused));
@@ -222,7 +222,7 @@ fn a_call_decodes_so_much_and_no_more() {
         ran.executed
     };
 
-    // There is a place for one of both.
+    // There is space for only one of the two blocks.
     let one = &mut [Block::EMPTY];
     assert_eq!([executed(one), executed(one)], [192, 192]);
     assert_eq!(executed(&mut [Block::EMPTY; 4]), 1000);
@@ -250,7 +250,8 @@ fn text_that_changes_behind_a_branch_is_not_executed() {
 fn settled_text_is_compared_once_in_a_call() {
     // dec ecx; jnz -4; ud2
     let text = [0xff, 0xc9, 0x75, 0xfc, 0x0f, 0x0b];
-    // In the first call the text is read. In others that of the loop is compared, and that behind it.
+    // The first call reads the text. Later calls compare the text of the loop, and the text behind
+    // it.
     for (is_settled, want) in [(false, [10, 11, 11]), (true, [0, 2, 2])] {
         let mut memory = Changing::new(&text);
         memory.is_settled = is_settled;
@@ -301,7 +302,7 @@ fn a_store_near_the_block_is_left_to_the_processor() {
             let mut registers = at_text();
             registers.general[1] = 1;
             registers.general[3] = near;
-            // What is pushed is below it.
+            // A push writes below the stack pointer.
             registers.general[4] = near;
             registers.general[7] = near;
             let mut pieces = Pieces::default();
@@ -328,10 +329,10 @@ fn a_limit_ends_in_front_of_a_branch() {
         (ran.executed, registers.ip - INSN)
     };
 
-    // The first time the block has only what was decoded.
+    // In the first call the block has only what was decoded so far.
     assert_eq!(from(0, 7), (7, 0));
     for (limit, want) in [
-        // One at least.
+        // At least one instruction is executed.
         (1, (1, 2)),
         (2, (1, 2)),
         (3, (1, 2)),
@@ -344,6 +345,6 @@ fn a_limit_ends_in_front_of_a_branch() {
     ] {
         assert_eq!(from(0, limit), want, "{limit}");
     }
-    // A branch by itself.
+    // A block that is only a branch.
     assert_eq!(from(12, 1), (1, 0));
 }

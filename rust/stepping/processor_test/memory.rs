@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The memory of the test, as the interpreter has it, and the processor.
+//! The machine of the tests: the interpreter's copy of the memory, and the processor.
 
 use super::{index, processor, DATA, DATA_LEN, INSN};
 use interpreter::{Float, Form, How, Machine, Native, Values, Width};
 
-/// The data pages, as the interpreter has them.
+/// The interpreter's copy of the data pages, the text and the vector registers.
 pub(super) struct Memory {
-    /// Of the pages.
+    /// The address of the pages.
     pub(super) base: u64,
     pub(super) data: Vec<u8>,
     pub(super) text: Vec<u8>,
     pub(super) vectors: [[u64; 4]; 16],
-    /// Random.
+    /// A random number. It decides when another CPU writes.
     pub(super) writes: u64,
     pub(super) distrusted: Vec<Form>,
 }
@@ -99,7 +99,7 @@ impl Machine for Memory {
     fn replace(&mut self, address: u64, width: Width, old: u64, new: u64) -> Option<bool> {
         assert_eq!(address % width.bytes(), 0);
         let is_there = self.load(address, width)? == old;
-        // Another CPU has written in between, now and then.
+        // Sometimes another CPU has written in between.
         self.writes = self.writes.wrapping_mul(5).wrapping_add(1);
         if is_there && self.writes % 7 == 0 {
             return Some(false);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What perf reads data from: PTWRITE, and branches that lead to the next instruction whether taken or not.
+//! Tests of PTWRITE, and of branches that lead to the next instruction whether they are taken or
+//! not.
 
 use super::{index, Memory, DATA, DATA_LEN, ELSEWHERE, INSN};
 use interpreter::{
@@ -8,7 +9,7 @@ use interpreter::{
 };
 use std::ops::ControlFlow;
 
-/// The memory with a text, behind which there are NOPs.
+/// A memory with this text, followed by NOPs.
 fn with_text(text: &[u8]) -> Memory {
     let mut slot = text.to_vec();
     slot.resize(index(ELSEWHERE - INSN), 0x90);
@@ -25,7 +26,7 @@ fn with_text(text: &[u8]) -> Memory {
     }
 }
 
-/// The operands of PTWRITE, and whether the instruction is executed.
+/// The reported operands of PTWRITE, and whether the instruction is to be executed.
 struct Writes(Vec<(u64, u64, Width)>, bool);
 
 impl Observer for Writes {
@@ -35,7 +36,7 @@ impl Observer for Writes {
     }
 }
 
-/// Text, and the operand if it is a PTWRITE that is executed.
+/// A text, and its operand if it is a PTWRITE that can be interpreted.
 type Row<'a> = (&'a [u8], Option<(u64, Width)>);
 
 #[test]
@@ -55,14 +56,15 @@ fn an_operand_of_ptwrite_is_the_observers() {
             &[0xf3, 0x48, 0x0f, 0xae, 0x25, 0xf7, 0x1b, 0, 0],
             wide(0x0807_0605_0403_0201),
         ),
-        // Where no memory is.
+        // Nothing is mapped at the address.
         (&[0xf3, 0x48, 0x0f, 0xae, 0x20], None),
-        // The processor knows none of these: with 66, with LOCK. With gs or a 32-bit address it may.
+        // With 66 or LOCK this is no valid instruction. With `gs` or a 32-bit address it is left to
+        // the processor.
         (&[0x66, 0xf3, 0x0f, 0xae, 0xe0], None),
         (&[0xf0, 0xf3, 0x0f, 0xae, 0x23], None),
         (&[0x65, 0xf3, 0x0f, 0xae, 0x23], None),
         (&[0x67, 0xf3, 0x0f, 0xae, 0x23], None),
-        // Another of its group: incsspd eax.
+        // Another instruction of the group: incsspd eax.
         (&[0xf3, 0x0f, 0xae, 0xe8], None),
     ];
 
@@ -129,7 +131,7 @@ type Jump<'a> = (&'a [u8], u64, u64, Option<bool>);
 #[test]
 fn a_branch_to_the_next_instruction_is_taken_by_its_condition() {
     let table: [Jump<'_>; 14] = [
-        // jz, jnz, and both with a wide displacement
+        // jz and jnz; jc and jnc with a wide displacement
         (&[0x74, 0], ZERO, 0, Some(true)),
         (&[0x74, 0], 0, 0, Some(false)),
         (&[0x75, 0], ZERO, 0, Some(false)),
@@ -141,7 +143,8 @@ fn a_branch_to_the_next_instruction_is_taken_by_its_condition() {
         // jrcxz
         (&[0xe3, 0], 0, 0, Some(true)),
         (&[0xe3, 0], ZERO, 1 << 32, Some(false)),
-        // No such branches: jmp, call; loop, which changes rcx; with a prefix that processors disagree about.
+        // Other branches: jmp, call, loop, which changes rcx, and jz with a prefix on which
+        // processors differ.
         (&[0xeb, 0], 0, 0, None),
         (&[0xe8, 0, 0, 0, 0], 0, 0, None),
         (&[0xe2, 0], 0, 2, None),

@@ -18,7 +18,7 @@
 //! | 8 | `u64` | pos | position of the packet's first byte in its stream, in bytes |
 //! | 16 | `u64` | time | time of generation: `CLOCK_MONOTONIC`, in ns |
 //! | 24 | `u32` | stream | number of the stream, not 0; a ring can hold packets of several streams |
-//! | 28 | `u16` | cpu | CPU that generated it |
+//! | 28 | `u16` | cpu | CPU that generated the packet |
 //! | 30 | `u16` | seed | seed of the payload |
 //! | 32 | `u32` | run | number of the AUX transaction among those of its event, from 0 |
 //! | 36 | `u32` | check | checksum of the 36 bytes before |
@@ -50,7 +50,7 @@ pub const PACKET_UNIT: u16 = 64;
 /// [`HEADER_LEN`] in the type of packet lengths.
 const HEADER_LEN_U16: u16 = 40;
 
-/// Length of a [`Header::block`], in bytes: that of [`PACKET_UNIT`].
+/// Length of a [`Header::block`], in bytes: equal to [`PACKET_UNIT`].
 pub const BLOCK_LEN: usize = 64;
 
 /// The first four bytes of a packet: "PTRN".
@@ -100,7 +100,7 @@ pub enum DecodeError {
     Magic,
     /// The version is not [`VERSION`].
     Version(u8),
-    /// This version does not know the kind.
+    /// This version of the format does not define the kind.
     Kind(u8),
     /// The length is 0 or not a multiple of [`PACKET_UNIT`].
     Len(u16),
@@ -149,13 +149,13 @@ pub struct Header {
     pub len: u16,
     /// The purpose of the packet.
     pub kind: Kind,
-    /// Position of its first byte in the stream, in bytes.
+    /// Position of the packet's first byte in its stream, in bytes.
     pub pos: u64,
     /// Time of generation: `CLOCK_MONOTONIC`, in ns.
     pub time: u64,
-    /// Number of its stream.
+    /// Number of the stream that the packet belongs to.
     pub stream: u32,
-    /// The CPU that generated it.
+    /// CPU that generated the packet.
     pub cpu: u16,
     /// Seed of the payload.
     pub seed: u16,

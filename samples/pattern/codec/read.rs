@@ -9,15 +9,15 @@ use super::{find_sync, DecodeError, Header, Kind, HEADER_LEN};
 pub enum Piece<'a> {
     /// A complete packet. Its payload is not verified.
     Packet(Header, &'a [u8]),
-    /// The beginning of a packet that the end of the bytes cuts.
+    /// The beginning of a packet. The bytes end before the packet does.
     Cut(Header, &'a [u8]),
-    /// Bytes up to the next header, or to the end, that are no packet, and why the first ones are
-    /// not a header.
+    /// Bytes that are no packet, up to the next header or the end. The error is that of the first
+    /// of them: why no header begins there.
     Stray(DecodeError, &'a [u8]),
 }
 
 impl Piece<'_> {
-    /// Its bytes.
+    /// The bytes of the piece.
     pub fn bytes(&self) -> &[u8] {
         match self {
             Self::Packet(_, bytes) | Self::Cut(_, bytes) | Self::Stray(_, bytes) => bytes,
@@ -25,8 +25,8 @@ impl Piece<'_> {
     }
 }
 
-/// Splits bytes into packets. After bytes that are no packet it continues at the next header, since
-/// each header is a synchronisation point.
+/// Splits bytes into packets. Each header is a synchronisation point: after bytes that are no
+/// packet, the reader continues at the next header.
 ///
 /// # Examples
 ///
@@ -84,10 +84,10 @@ impl<'a> Iterator for Reader<'a> {
     }
 }
 
-/// A packet's position is before the end of the packet before it.
+/// The position of a packet is less than the end of the previous packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Behind {
-    /// The end of the packet before it.
+    /// The end of the previous packet.
     pub reached: u64,
 }
 
@@ -110,7 +110,7 @@ impl Follow {
 
     /// Adds the next packet of the stream. Returns the number of bytes that are missing before it.
     ///
-    /// After an error the stream continues behind that packet.
+    /// After an error, the next packet is expected at the end of this one.
     pub fn packet(&mut self, header: &Header) -> Result<u64, Behind> {
         let len = match header.kind {
             Kind::Data => header.len.into(),

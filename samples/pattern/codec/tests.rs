@@ -138,17 +138,18 @@ proptest! {
     }
 }
 
-/// A unit's trace: packets, with what is lost between them, and the positions of both.
+/// The trace of a unit that has lost some of its packets.
 #[derive(Clone, Debug)]
 struct Trace {
     bytes: Vec<u8>,
     generated: u64,
     lost: u64,
-    /// Offset in `bytes`, position, and what is missing before it, of each data packet.
+    /// For each data packet: offset in `bytes`, position, and number of bytes lost before it.
     packets: Vec<(usize, u64, u64)>,
 }
 
-/// Packets of any lengths, some of them lost, some losses reported by a barrier packet, some pads between.
+/// Traces with packets of any lengths, some of them lost. Barrier packets report some of the
+/// losses, and there are pad packets.
 fn traces() -> impl Strategy<Value = Trace> {
     (
         any::<u16>(),
@@ -201,7 +202,7 @@ fn traces() -> impl Strategy<Value = Trace> {
 }
 
 proptest! {
-    /// A block is what its words are, of every kind and length.
+    /// The blocks of a packet are its header and its payload words, for any kind and length.
     #[test]
     fn blocks_make_the_packet(header in headers()) {
         let blocks: Vec<u8> = (0..header.len / PACKET_UNIT).flat_map(|n| header.block(n)).collect();
@@ -224,7 +225,7 @@ proptest! {
         prop_assert_eq!(verify_payload(&header, 40, &bytes[HEADER_LEN..]), Err(u16::try_from(at).unwrap()));
     }
 
-    /// From the front: every packet, and every gap to the byte.
+    /// A reader that begins at the front finds every packet, and the exact length of every gap.
     #[test]
     fn gaps_are_told_exactly(trace in traces()) {
         let mut follow = Follow::from(0);
@@ -253,8 +254,8 @@ proptest! {
         prop_assert_eq!(in_file + trace.lost, trace.generated);
     }
 
-    /// From any byte to any other: the packets that are whole between them, no other, no byte
-    /// twice.
+    /// A reader of any range finds exactly the packets that are complete in it, and returns each
+    /// byte once.
     #[test]
     fn finds_its_feet_from_anywhere(trace in traces(), a: prop::sample::Index, b: prop::sample::Index) {
         let (a, b) = (a.index(trace.bytes.len() + 1), b.index(trace.bytes.len() + 1));
@@ -272,7 +273,7 @@ proptest! {
                     }
                 }
                 Piece::Cut(_, bytes) => prop_assert_eq!(at + bytes.len(), end),
-                // In front of the first header, or behind the last.
+                // Stray bytes are in front of the first header, or at the end.
                 Piece::Stray(_, bytes) => prop_assert!(at == start || at + bytes.len() == end),
             }
             at += piece.bytes().len();
@@ -284,7 +285,7 @@ proptest! {
         prop_assert_eq!(seen, whole.collect::<Vec<_>>());
     }
 
-    /// A stream that goes back is not taken for a gap.
+    /// A position that goes back is an error, not a gap.
     #[test]
     fn going_back_is_an_error(next: u64, pos: u64, len in 1u16..100) {
         let header = Header { len: len * PACKET_UNIT, pos, ..SAMPLE };

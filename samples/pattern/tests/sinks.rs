@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What each sink writes and commits, and when.
+//! Tests of each sink: what it writes, and when it commits.
 
 use super::{
     open,
@@ -31,7 +31,7 @@ use perf::{
 mod cases {
     use super::*;
 
-    /// Where perf's bytes become ends of pages, and the reader never comes.
+    /// perf's positions are rounded to page ends, and no reader frees space.
     #[test]
     fn direct_stops_at_the_last_page() -> Result {
         let mut bench = TERMS.bench(16)?;
@@ -44,9 +44,9 @@ mod cases {
         assert!(
             *records(&bench)?
                 == [
-                    // The wakeup point.
+                    // The wakeup position.
                     (0, 8 * PAGE, 0),
-                    // One page before the unit would stop; perf keeps the last byte of the ring.
+                    // One page before the stop, which is a page early: perf keeps a byte free.
                     (8 * PAGE, 6 * PAGE, 0),
                     (14 * PAGE, PAGE, 0),
                     (15 * PAGE, 0, TRUNCATED),
@@ -70,7 +70,7 @@ mod cases {
         for _ in 0..20 {
             bench.tick();
         }
-        // Two pages a time, and what fits into the ring but for its last byte.
+        // Two pages at a time, and at last the packets that fit into the space: a byte stays free.
         let full = records(&bench)?;
         assert_eq!(full.len(), 8);
         assert!(full
@@ -82,7 +82,7 @@ mod cases {
         Ok(())
     }
 
-    /// A burst that is more than the bounce memory: there was room in the ring.
+    /// A burst is larger than the bounce memory. The loss is no lack of space in the AUX area.
     #[test]
     fn sg_overflows_inside() -> Result {
         let terms = Terms {
@@ -116,13 +116,13 @@ mod cases {
         for _ in 0..8 {
             bench.tick();
         }
-        // The wakeup point is noticed: seven laps are lost.
+        // The driver copies at the wakeup position: the unit has overwritten seven laps by then.
         assert!(*records(&bench)? == [(0, PAGE + 64, PARTIAL | FLAT)]);
         seen.read(&bench.read()?)?;
         assert_eq!(seen.barriers, 1);
         assert_eq!(seen.gaps, 7 * PAGE);
 
-        // Nothing was lost, so no barrier.
+        // Nothing was lost since, so there is no barrier.
         bench.tick();
         bench.del();
         assert!(records(&bench)?.last() == Some(&(PAGE + 64, PAGE, FLAT)));
@@ -132,7 +132,8 @@ mod cases {
         Ok(())
     }
 
-    /// A full ring: what is newest goes in, with a barrier; one that found no room is owed.
+    /// A full AUX area gets the newest packets that fit, after a barrier. If not even the barrier
+    /// fits, it precedes the next packets.
     #[test]
     fn flat_is_capped_by_the_ring() -> Result {
         let terms = Terms {
@@ -156,7 +157,7 @@ mod cases {
         seen.read(&bench.read()?)?;
         assert_eq!((seen.barriers, seen.gaps), (1, 2 * 64));
 
-        // Room for not even a barrier, by the reader's account: it is owed.
+        // The tail leaves no space for a barrier, so the barrier precedes the next packets.
         bench.stop();
         bench.set_tail(bench.head().wrapping_sub(4 * PAGE - 32));
         bench.start();
@@ -173,7 +174,7 @@ mod cases {
         Ok(())
     }
 
-    /// The newest trace survives, and the head tells how often it went round.
+    /// The newest trace survives, and the head includes the number of wraps.
     #[test]
     fn overwrite_mode_has_the_newest() -> Result {
         for (sink, len) in [
@@ -187,7 +188,7 @@ mod cases {
                 ..terms.setup(4)
             })?;
             let flags = match sink {
-                // Its buffer was lapped.
+                // The unit has overwritten unread bytes of its buffer.
                 BUFFER => OVERWRITE | PARTIAL | FLAT,
                 _ => OVERWRITE,
             };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a task executes without a trap, and its trace.
+//! Interprets a task's instructions without a trap for each, and traces them.
 
 use super::{
     pass,
@@ -37,25 +37,27 @@ use stepping::{
     Width, //
 };
 
-/// Instructions in a trap, however many are wanted: interrupts are off meanwhile.
+/// Maximum number of instructions interpreted in a trap, whatever the module parameter allows.
+/// Interrupts are off meanwhile.
 const LIMIT: u32 = 4096;
 
-/// Tells the encoder of branches, as long as all code is traced, or none is.
+/// Passes branches to the encoder. Stops the interpreter where traced code begins or ends.
 struct Watch<'a, 'b> {
     encoder: &'a mut Encoder,
     ring: &'a mut Ring<'b>,
     ranges: &'a Ranges,
+    /// Whether the code that is interpreted is traced.
     traced: bool,
-    /// The cycles before it.
+    /// Cycles before the interpreter began.
     cycles: u64,
-    /// Whether something found no room, that was no branch.
+    /// Whether packets other than those of a branch found no space.
     full: bool,
-    /// Where code is that is known to be traced, or not: first and last address.
+    /// First and last address of code that agrees with `traced`.
     known: (u64, u64),
 }
 
 impl Watch<'_, '_> {
-    /// Whether all code from `first` to `last` is traced, or none.
+    /// Whether all code from `first` to `last` agrees with `traced`.
     fn look(&mut self, first: u64, last: u64) -> bool {
         let (from, to, traced) = self.ranges.around(first);
 
@@ -63,7 +65,7 @@ impl Watch<'_, '_> {
         traced == self.traced && last <= to
     }
 
-    /// So many instructions have been executed, and are traced.
+    /// Sets the number of instructions that the interpreter has executed, all of them traced.
     #[inline]
     fn executes(&mut self, instructions: u64) {
         self.ring.cycles = self.cycles.wrapping_add(instructions);
@@ -130,7 +132,7 @@ impl Observer for Watch<'_, '_> {
     }
 
     fn ptwrite(&mut self, from: u64, operand: u64, width: Width, executed: u64) -> bool {
-        // Else the processor shows whether it knows the instruction.
+        // Without `ptw` the processor executes the instruction, or raises an exception.
         if !self.encoder.config().ptw {
             return false;
         }
@@ -147,7 +149,7 @@ impl Observer for Watch<'_, '_> {
     }
 }
 
-/// What a `PTW` has of an operand.
+/// The payload of a `PTW` packet for this operand.
 pub(super) fn payload(operand: u64, width: Width) -> Payload {
     match (width, u32::try_from(operand)) {
         (Width::B4, Ok(operand)) => Payload::Bits32(operand),
@@ -156,7 +158,7 @@ pub(super) fn payload(operand: u64, width: Width) -> Payload {
 }
 
 impl Tracer {
-    /// Reports that the task has executed the instruction at `ip` itself, which counts as so many.
+    /// Reports a single step of the instruction at `ip`, which counts as `steps` instructions.
     #[inline]
     pub(super) fn report(&mut self, task: &Current<'_>, ip: u64, steps: u64) {
         task.report_step(ip, self.reason, steps, self.interpreted);
@@ -164,11 +166,11 @@ impl Tracer {
     }
 }
 
-/// What a pass of the interpreter counts as at least: it can execute 64 rounds of a string instruction.
+/// Minimum number of instructions that a pass of the interpreter is counted as: it can execute 64
+/// rounds of a string instruction.
 const PASS: u64 = 64;
 
-/// The task is where the tracer has placed it after a step, and executes more; how many instructions that
-/// are traced.
+/// Interprets the task's next instructions after a step. Returns the number of traced instructions.
 pub(super) fn interpret(
     tracer: &mut Tracer,
     unit: &mut Unit,
@@ -180,8 +182,8 @@ pub(super) fn interpret(
 
     tracer.reason = Reason::Off;
     while rest != 0 {
-        // A sampled instruction has a pass of its own: then its address is known, and the registers behind it. Code
-        // that is not traced has no samples.
+        // A sampled instruction has a pass of its own, so that its address and the registers after
+        // it are known. Code that is not traced has no samples.
         let is_traced = !matches!(tracer.place, Place::Passing(_));
         let left = ring.sampler.left().filter(|_| is_traced);
         let limit = match left.map(NonZero::get) {
@@ -194,7 +196,7 @@ pub(super) fn interpret(
         };
 
         executed = executed.wrapping_add(ran.executed);
-        // It has executed `limit`, or less and a part of a string instruction.
+        // The pass has executed `limit` instructions, or fewer and a part of a string instruction.
         rest = rest.saturating_sub(limit.max(PASS));
         if ran.ended != Ended::Limit || tracer.full {
             break;
@@ -204,8 +206,8 @@ pub(super) fn interpret(
     executed
 }
 
-/// Has the task's next instructions interpreted, `limit` at most: what became of it, with the instructions that are
-/// traced.
+/// Interprets at most `limit` of the task's next instructions. Returns the outcome, in which only
+/// traced instructions count; [`None`] if nothing can be interpreted.
 fn pass_of(
     tracer: &mut Tracer,
     unit: &mut Unit,
@@ -219,7 +221,7 @@ fn pass_of(
         _ => return None,
     };
 
-    // A trap that is the program's or its debugger's must not be missed.
+    // Interpreting must not skip a trap that the program or its debugger expects.
     if !tracer.armed || tracer.shared || tracer.paused || tracer.full {
         return None;
     }
@@ -232,7 +234,7 @@ fn pass_of(
         traced,
         cycles,
         full: false,
-        // Nothing.
+        // An empty range.
         known: (u64::MAX, 0),
     };
     let limit = u32::try_from(limit).unwrap_or(LIMIT);
@@ -243,7 +245,7 @@ fn pass_of(
     tracer.full |= watch.full;
     let executed = match ran.ended {
         _ if !traced => 0,
-        // The branch found no room: the trace ends in front of it.
+        // The packets of the branch found no space: the trace ends in front of it.
         Ended::Stopped { .. } => ran.executed.saturating_sub(1),
         _ => ran.executed,
     };

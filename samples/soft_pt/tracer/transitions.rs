@@ -33,7 +33,7 @@ use stepping::{
 const SYSCALL_LEN: u64 = 2;
 
 impl Tracer {
-    /// The current task leaves user code, or goes back to it; how many instructions it has executed.
+    /// Traces a transition of the current task. Returns the number of traced instructions.
     pub(crate) fn transition(
         &mut self,
         encoder: &mut Encoder,
@@ -46,14 +46,14 @@ impl Tracer {
         match (transition, task) {
             (Transition::Syscall, Some(mut task)) => steps = self.called(encoder, ring, &mut task),
             (Transition::Return, Some(mut task)) => {
-                // Refused before the tracepoint for system calls: by seccomp, or by a debugger.
+                // seccomp or a debugger has refused the system call, so there was no `Syscall`.
                 if self.has_executed(&task) {
                     steps = self.called(encoder, ring, &mut task);
                 }
                 self.arm(&mut task);
             }
             (Transition::Handler, Some(mut task)) if !self.is_inside() => self.arm(&mut task),
-            // The place stays: the kernel executes the instruction there.
+            // Keep the place: the kernel executes the probed instruction there.
             (Transition::Breakpoint, Some(mut task)) => self.disarm(&mut task),
             (Transition::Probed { from, text }, Some(mut task)) => {
                 let probed = self.probed(encoder, ring, &mut task, from, text);
@@ -62,7 +62,7 @@ impl Tracer {
                 self.reason = Reason::First;
                 steps = probed.unwrap_or(0);
             }
-            // It has executed nothing there.
+            // The task has executed no instruction in the vsyscall page.
             (Transition::Emulated, Some(mut task)) => {
                 self.leave_place(encoder, ring);
                 self.arm(&mut task);
@@ -81,8 +81,8 @@ impl Tracer {
         steps
     }
 
-    /// The kernel has handled a breakpoint of the task's, at `from`; how many instructions it has
-    /// executed there.
+    /// The kernel has handled a breakpoint of the task at `from`, where its file has `text`.
+    /// Returns the number of traced instructions.
     fn probed(
         &mut self,
         encoder: &mut Encoder,
@@ -97,10 +97,10 @@ impl Tracer {
             return Ok(0);
         }
         match insn {
-            // Executed, instead of the breakpoint, as if the processor had.
+            // The kernel has executed the probed instruction: trace it like a single step.
             Some(probed) if task.ip() != from => {
                 self.place = Place::Inside { ip: from, insn };
-                // A flag that is set is the debugger's, unless the program has just loaded it.
+                // A set trap flag is the debugger's, unless the program has just loaded it.
                 self.armed = !task.trap_flag() || probed.kind == Kind::PopFlags;
                 let steps = self.try_step(encoder, ring, task);
 
@@ -110,7 +110,8 @@ impl Tracer {
                 }
                 steps
             }
-            // To be executed again, or a breakpoint of the program's, whose signal is on its way.
+            // The task executes the instruction again. Or the breakpoint is the program's own, and
+            // its signal follows.
             _ if self.is_inside() && task.ip().wrapping_sub(from) <= 1 => {
                 self.place = Place::Inside {
                     ip: from,
@@ -129,8 +130,8 @@ impl Tracer {
         }
     }
 
-    /// The task has executed an instruction that makes a system call; whether it is known, as a
-    /// number.
+    /// Traces the instruction by which the task has made a system call. Returns the number of
+    /// traced instructions: 0 or 1.
     pub(super) fn called(
         &mut self,
         encoder: &mut Encoder,
@@ -148,13 +149,13 @@ impl Tracer {
         executed.unwrap_or(0)
     }
 
-    /// Whether the task has executed such an instruction, and no transition has come for that yet: the
-    /// kernel turns interrupts on before, and there is none for calls that are dispatched to user code.
+    /// Whether the task has made a system call without a transition so far. The kernel enables
+    /// interrupts before the transition, and has none for calls that are dispatched to user code.
     pub(super) fn has_called(&self, task: &Current<'_>) -> bool {
         match self.place {
             Place::Outside => false,
             Place::Inside { .. } | Place::Passing(_) => task.entered_by_syscall(),
-            // Else its registers may be those of the call that it returns from.
+            // Otherwise the registers may be those of the call from which the task returns.
             Place::Entering(_) => {
                 task.has_no_result() && self.has_executed(task)
                     || task.entered_by_syscall() && task.shows_trap_flag()
@@ -162,16 +163,18 @@ impl Tracer {
         }
     }
 
-    /// Whether the task has executed an instruction since it was last seen.
+    /// Whether the task has executed an instruction since the last step or transition.
     fn has_executed(&self, task: &Current<'_>) -> bool {
         match self.place {
             Place::Outside => false,
             Place::Inside { .. } | Place::Passing(_) => true,
-            // Else it comes out of a system call that has the result of one that has none.
+            // Otherwise the task returns from a system call with the result `ENOSYS`, which looks
+            // like one that has no result yet.
             Place::Entering(ip) => task.ip() != ip || task.shows_trap_flag(),
         }
     }
 
+    /// [`called`](Self::called), up to the first packets without space.
     fn syscall(
         &mut self,
         encoder: &mut Encoder,
@@ -183,7 +186,7 @@ impl Tracer {
             Place::Inside { ip, insn } => (ip, insn),
             Place::Entering(ip) => {
                 let is_far = |insn: &Insn| matches!(insn.kind, Kind::Far(_));
-                // Not where it was about to go on: the same call is made again.
+                // A restarted system call is in front of `ip`, where the task was to continue.
                 let ip = match read(task, ip).filter(is_far) {
                     Some(_) => ip,
                     None => task.ip().wrapping_sub(SYSCALL_LEN),

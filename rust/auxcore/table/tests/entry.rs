@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Entries, bit by bit.
+//! Tests of the bits of entries.
 
 use super::*;
 
@@ -62,7 +62,7 @@ fn entry_is_laid_out_as_in_topa() {
     );
 }
 
-/// What an entry may be, read from the layout.
+/// Whether the layout in the documentation of [`Entry`] allows these bits.
 fn is_entry(bits: u64) -> bool {
     if bits & 1 != 0 {
         bits & 0xfff0_0000_0000_0ffe == 0
@@ -72,7 +72,7 @@ fn is_entry(bits: u64) -> bool {
     }
 }
 
-/// Each bit of an entry counts.
+/// `from_bits` checks each bit.
 #[test]
 fn entry_with_a_bit_flipped() {
     let plain = [
@@ -95,7 +95,7 @@ fn entry_with_a_bit_flipped() {
 }
 
 proptest! {
-    /// What decodes is what encodes; all other bits are refused.
+    /// Bits that decode to an entry encode to the same bits. All other bits are refused.
     #[test]
     fn entry_decodes_what_it_encodes(
         bits in prop_oneof![any::<u64>(), any::<u64>().prop_map(|bits| bits & 0x000f_ffff_ffff_f3d5)],

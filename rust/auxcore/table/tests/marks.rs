@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Marks, and what a unit does that runs into them, against lists of ends of regions.
+//! Tests of the marks, and of a unit that reaches them, against lists of ends of regions.
 
 use super::{regions::check_regions, *};
 
-/// The model: distances from the head at which regions end, in order; and the rules in prose.
+/// The model: it applies the rules to the list of distances from the head at which regions end.
 fn model(lens: &[u64], head: u64, room: u64, wakeup: u64) -> Option<Marks> {
     let size: u64 = lens.iter().sum();
     let mut ends = Vec::new();
@@ -28,7 +28,8 @@ fn model(lens: &[u64], head: u64, room: u64, wakeup: u64) -> Option<Marks> {
     })
 }
 
-/// Marks a session and lets a unit run into them: nothing else happens, nowhere else.
+/// Places the marks of a transaction and runs a unit. The unit must raise its interrupts and stop
+/// exactly at the marks.
 fn check_session(
     table: &mut Ring,
     memory: &[u64],
@@ -74,7 +75,7 @@ fn check_session(
             "{what}"
         );
 
-        // Each piece is where the ring has it.
+        // The unit stores each piece at the address of its position in the ring.
         for (address, len) in stores {
             for byte in [0, len - 1] {
                 let offset = size.offset(at.advance(byte)) as u64;
@@ -84,7 +85,8 @@ fn check_session(
             at = at.advance(len);
         }
         assert_eq!(at, to, "{what}");
-        // A whole ring looks like nothing: perf never offers it.
+        // A unit that has written the whole ring is at the same place as one that has written
+        // nothing. perf never gives that much space.
         if at.distance_from(from) < size.len() {
             assert_eq!(table.position(from, unit.cursor()), Some(at), "{what}");
         }
@@ -102,8 +104,8 @@ fn around(count: u64) -> impl Iterator<Item = u64> + Clone {
     (0..count).flat_map(|page| [0, 1, PAGE / 2, PAGE - 1].map(|d| page * PAGE + d))
 }
 
-/// Every head, every room and every wakeup point of every ring of four pages, at the places where
-/// something can change.
+/// All rings of four pages, with heads, spaces and wakeup points at the edges and in the middle of
+/// pages.
 #[test]
 fn marks_are_exact() {
     for layout in 0..1 << 4 {
@@ -116,7 +118,7 @@ fn marks_are_exact() {
             for head in around(4) {
                 for room in around(4).chain([4 * PAGE]) {
                     for wakeup in around(6) {
-                        // Somewhere in the middle of the stream, and a point before the head too.
+                        // The wakeup point may be before the head.
                         let base = 40 * PAGE;
                         let case = (base + head, room, base + wakeup);
                         let steps = [1, PAGE - 1, PAGE, 3 * PAGE, 4 * PAGE].into_iter();
@@ -129,14 +131,14 @@ fn marks_are_exact() {
     }
 }
 
-/// How often a unit in a ring of so many regions can be started while nothing is read: it is
-/// started at the head, and commits at its interrupt.
+/// How often a unit can start in a ring with few regions while the reader reads nothing. It starts
+/// at the head, and commits at its first interrupt.
 #[test]
 fn few_regions_are_few_sessions() {
     for (count, sessions) in [(1u64, 0), (2, 1), (3, 2), (4, 2), (8, 3)] {
         let len = 64 * PAGE / count.next_power_of_two();
         let size = len * count.next_power_of_two();
-        // Three are a half and two quarters.
+        // Three regions: a half of the ring and two quarters.
         let lens: Vec<u64> = match count {
             3 => vec![size / PAGE / 2, size / PAGE / 4, size / PAGE / 4],
             _ => vec![len / PAGE; usize::try_from(count).unwrap()],
@@ -146,7 +148,7 @@ fn few_regions_are_few_sessions() {
         let mut started = 0;
 
         assert_eq!(u64::try_from(table.count()).unwrap(), count);
-        // perf's own: one byte stays free, and the watermark is half the ring.
+        // As perf does it: one byte stays free, and the watermark is half the ring.
         while let Ok(marks) = table.mark(
             head,
             size - 1 - head.get(),
@@ -159,7 +161,7 @@ fn few_regions_are_few_sessions() {
     }
 }
 
-/// A shape of eight pages with regions of three lengths, in every order of sessions.
+/// A ring of eight pages with regions of three lengths, and transactions in many orders.
 #[test]
 fn marks_do_not_depend_on_what_was_before() {
     let chunks = chunks(&[4, 1, 2, 1], |_| false);
@@ -170,20 +172,20 @@ fn marks_do_not_depend_on_what_was_before() {
     let mut room = 0u64;
 
     for _ in 0..20_000 {
-        // Steps that are prime to the ring: all pairs of pages come.
+        // The steps are odd numbers of pages and bytes, so that all pairs of pages occur.
         head = head.wrapping_add(7 * PAGE + 13);
         room = (room + 5 * PAGE + 11) % (8 * PAGE);
         let wakeup = head.wrapping_add(room / 3 * 2);
         let steps = || [room / 2, 1, room, PAGE, 8 * PAGE].into_iter();
 
-        // The second finds the marks where they are to be.
+        // The second transaction finds the marks in place.
         for _ in 0..2 {
             check_session(&mut table, &memory, &lens, (head, room, wakeup), steps());
         }
     }
 }
 
-/// Where the counter of bytes wraps, positions still have distances.
+/// Marks are correct where the position wraps at 2^64.
 #[test]
 fn marks_at_the_end_of_the_counter() {
     let chunks = chunks(&[1; 4], |_| false);
@@ -220,12 +222,13 @@ fn clear_lets_the_unit_go_round() {
     assert_eq!(outcome.written, 100 * PAGE);
     assert!(!outcome.int && !outcome.stopped);
     assert_eq!(sum, 100 * PAGE);
-    // 25 times round: to the same place.
+    // The unit has wrapped 25 times, so it is at the same place.
     assert_eq!(table.position(head, unit.cursor()), Some(head));
 }
 
 prop_compose! {
-    /// A ring of up to 32 pages in chunks, near and far, its tables and their regions.
+    /// A ring of up to 32 pages, in chunks that are adjacent in memory or not, with the capacity of
+    /// its tables and the limit of its regions.
     pub(super) fn ring()(shift in 1u32..6)(
         pages in Just(1u64 << shift),
         cuts in prop::collection::vec(any::<bool>(), 1usize << shift),
@@ -247,7 +250,7 @@ prop_compose! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Any ring, any sequence of sessions with a reader that frees what it likes.
+    /// Any ring, with any sequence of transactions and any reader.
     #[test]
     fn sessions_follow_the_model(
         (chunks, capacity, largest) in ring(),

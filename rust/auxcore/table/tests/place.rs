@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The search for the region of a position.
+//! Tests of the search for the region of a position.
 
 use super::{marks::ring, *};
 use core::{
@@ -9,7 +9,7 @@ use core::{
 };
 use std::rc::Rc;
 
-/// The region that holds `offset`, and where it begins: from region to region.
+/// The region that holds `offset`, and the offset where it begins. It walks over all regions.
 fn walk_to(regions: &[Entry], offset: u64) -> (usize, u64) {
     let mut start = 0;
 
@@ -23,7 +23,7 @@ fn walk_to(regions: &[Entry], offset: u64) -> (usize, u64) {
 }
 
 proptest! {
-    /// A position's region is the one that a walk over all regions finds.
+    /// The search finds the same region for a position as a walk over all regions.
     #[test]
     fn search_finds_what_a_walk_finds(
         (chunks, capacity, largest) in ring(),
@@ -45,7 +45,7 @@ proptest! {
             prop_assert_eq!(table.entry(found.region), regions[region]);
             prop_assert_eq!(table.within(found, pos), offset - start);
 
-            // And back, from where a unit is.
+            // The cursor of a unit converts back to the position.
             let cursor = table.seek(pos);
             prop_assert_eq!(table.fetch(cursor.table + 8 * cursor.entry), Some(regions[region].bits()));
             prop_assert_eq!(table.position(pos, cursor), Some(pos));
@@ -53,7 +53,7 @@ proptest! {
     }
 }
 
-/// Storage that counts how often an element is read or written.
+/// Storage that counts its accesses.
 struct Counted<T> {
     items: Vec<T>,
     steps: Rc<Cell<u64>>,
@@ -84,7 +84,7 @@ impl<T> DerefMut for Counted<T> {
     }
 }
 
-/// Wherever user space has moved the tail, a call takes a few steps and not one for each region.
+/// A call takes a few steps, not one for each region, wherever user space has moved the tail.
 #[test]
 fn no_tail_makes_a_call_long() {
     // Two thirds of the regions have one page, one third has two.
@@ -101,7 +101,7 @@ fn no_tail_makes_a_call_long() {
     // A search halves 3072 regions 12 times.
     assert_eq!((table.count(), needed.starts), (3072, 3072));
     for i in 0..1000 {
-        // Steps that are prime to the ring, forwards and backwards.
+        // Steps of varying length, forwards and backwards.
         head = head.advance(i * 7919 * PAGE / 3);
         let space = i * 104_729 * 511 % size;
         let at_most = |limit, what: &str| {
@@ -123,7 +123,7 @@ fn no_tail_makes_a_call_long() {
 }
 
 proptest! {
-    /// Computed and searched regions are the same, where both can be had.
+    /// For regions of one length, the computation and the search give the same results.
     #[test]
     fn arithmetic_finds_what_the_search_finds(
         shift in 0u32..7,
@@ -160,7 +160,7 @@ proptest! {
     }
 }
 
-/// One region of another length, at any place, and it is looked for.
+/// If one region has another length, the table is not uniform, and regions are searched.
 #[test]
 fn regions_of_several_lengths_are_not_uniform() {
     for odd in 0..3 {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! How memory is cut into regions.
+//! Tests of how memory is cut into regions.
 
 use super::*;
 
-/// Each region is aligned, no longer than asked, and as long as can be; together they are the
-/// chunks, in their order.
+/// Checks that each region is aligned, at most `largest` bytes long, and otherwise as long as
+/// possible. Together the regions must be the chunks, in their order.
 pub(super) fn check_regions(chunks: &[Chunk], largest: u64) {
     let regions: Vec<Entry> = regions(chunks.iter().copied(), largest)
         .collect::<Result<_, _>>()
@@ -40,7 +40,7 @@ fn regions_follow_contiguity() {
         }
     }
 
-    // Longer than an entry can say, and not aligned.
+    // A chunk that is longer than the largest entry, and not aligned to it.
     let far = [Chunk {
         address: Entry::LARGEST - PAGE,
         len: 3 * Entry::LARGEST + PAGE,

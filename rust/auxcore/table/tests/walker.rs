@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Where a unit can be, and tables that it cannot follow.
+//! Tests of the cursors that a unit can have, and of tables that it cannot follow.
 
 use super::*;
 
-/// A unit that has filled the last region of a table, or of all of them, is at the next one.
+/// A unit that has filled the last region of a table is at the `END`: the position is that of the
+/// next table's first region.
 #[test]
 fn end_of_a_table_is_a_place() {
     let table = table(&chunks(&[1; 4], |_| false), 3, u64::MAX);
 
-    // From the beginning to the end of the first table; from byte 7 to the end of the last.
+    // From byte 0 to the end of the first table, and from byte 7 to the end of the last one.
     for (from, len) in [(4 * PAGE, 2 * PAGE), (4 * PAGE + 7, 4 * PAGE - 7)] {
         let from = Pos::new(from);
         let mut unit = Walker::new(table.seek(from));
@@ -50,7 +51,7 @@ fn places_that_no_unit_can_be_at() {
     }
 }
 
-/// A table that leads nowhere stops the unit with a fault, and not in a loop.
+/// A defective table ends in a fault, not in an endless loop.
 #[test]
 fn walker_meets_bad_tables() {
     let start = Cursor {
@@ -77,7 +78,7 @@ fn walker_meets_bad_tables() {
     assert_eq!(run(last, Some(region)), Err(Fault::Cursor));
     assert!(run(start, Some(region)).is_ok());
 
-    // Started at the end of a region with marks, as where it stopped: the region is not full twice.
+    // A unit that stopped at a region's end and starts there again ignores the region's marks.
     let marked = region | 1 << 2 | 1 << 4;
     let full = Cursor {
         offset: PAGE,

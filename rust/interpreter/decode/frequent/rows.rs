@@ -5,15 +5,15 @@
 use crate::decode::{ARITHMETIC, SHIFTS_BY};
 use crate::op::{How, Native, Op, Place, Two, Vector, What, Width};
 
-/// Which operands an instruction has.
+/// The operands of an instruction.
 #[repr(u8)]
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Shape {
-    /// It is not in the table.
+    /// The instruction is not in the table.
     Other,
-    /// None.
+    /// No operands.
     Plain,
-    /// The address of the immediate, which is relative.
+    /// A target that is relative to the next instruction.
     Branch,
     /// A register whose number is in the opcode, which is pushed.
     Push,
@@ -31,18 +31,18 @@ pub(super) enum Shape {
     RegRm,
     /// `reg, rm`, of which `rm` is in memory.
     RegMemory,
-    /// None: ModRM is ignored.
+    /// No operands: ModRM is ignored.
     Nothing,
-    /// Those of the row in `GROUP` that `ModRM.reg` selects.
+    /// The operands of the row in `GROUP` that `ModRM.reg` selects.
     Group,
 }
 
-/// What can follow an instruction.
+/// The instructions that can follow an instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Next {
-    /// The one behind it.
+    /// The next instruction in memory.
     Behind,
-    /// That one, or another.
+    /// The next instruction in memory, or another one.
     Branch,
     /// The instruction [ends](What::ends) a block.
     End,
@@ -60,21 +60,23 @@ impl Next {
     }
 }
 
-/// What is known of an instruction by its opcode, and by whether its operands have 8 bytes.
+/// The properties of an instruction that its opcode determines, together with REX.W.
 #[derive(Clone, Copy)]
 pub(super) struct Row {
     pub(super) shape: Shape,
     what: What,
     width: Width,
-    /// The instruction, as far as its opcode tells. One with ModRM lacks operands and function.
+    /// The instruction, as far as its opcode determines it. With ModRM, operands and function are
+    /// missing.
     pub(super) op: Op,
     pub(super) next: Next,
-    /// The immediate, in bytes.
+    /// The length of the immediate, in bytes.
     pub(super) immediate: u8,
-    /// Whether a byte is the operand that ModRM has by its own number, and the other.
+    /// Whether the operand `reg`, and the operand `rm`, is a byte.
     pub(super) is_byte: bool,
     pub(super) rm_is_byte: bool,
-    /// The function that executes it, with `rm` in a register, in memory without an index, and with one.
+    /// The numbers of the functions that execute it: with `rm` in a register, in memory without an
+    /// index, and in memory with an index.
     pub(super) run: [u8; 3],
     /// The number of its group: see [`group_row()`].
     pub(super) group: u8,
@@ -117,7 +119,7 @@ impl Row {
         }
     }
 
-    /// The lowest bit of the opcode is clear for bytes.
+    /// Sets the width of a byte if the lowest bit of the opcode is clear.
     const fn with_bytes(self, opcode: u8) -> Self {
         let is_byte = opcode & 1 == 0;
 
@@ -140,7 +142,7 @@ impl Row {
         }
     }
 
-    /// With the functions, and with 8 bytes if the prefix says so.
+    /// Adds the functions, and sets the width of 8 bytes if REX.W does so.
     const fn done(self, has_rex_w: bool) -> Self {
         let row = if has_rex_w && matches!(self.width, Width::B4) {
             self.wide()
@@ -189,7 +191,7 @@ impl Row {
 }
 
 impl Shape {
-    /// Target and source.
+    /// The target and the source.
     const fn operands(self, reg: Place, rm: Place) -> (Place, Place) {
         match self {
             Self::RmReg => (rm, reg),
@@ -203,7 +205,7 @@ impl Shape {
     }
 }
 
-/// Opcodes of one byte, without and with REX.W; and those behind 0F.
+/// The opcodes of one byte, without and with REX.W; then those behind 0F.
 pub(super) static ROWS: [[Row; 256]; 4] = {
     const fn one(opcode: u8) -> Row {
         one_byte(opcode).done(false)
@@ -299,7 +301,7 @@ const fn two_bytes(opcode: u8) -> Row {
     }
 }
 
-/// Moves of vectors, by where they store, whether they must be aligned, and [`How`].
+/// Moves of vectors, by whether they store, by whether memory must be aligned, and by [`How`].
 static MOVES: [[[Row; 3]; 2]; 2] = {
     const fn rows(shape: Shape, is_aligned: bool) -> [Row; 3] {
         [
@@ -339,7 +341,8 @@ pub(super) fn move_row(prefix: u8, opcode: u8, how: How) -> Option<(&'static Row
 
 const GROUPS: usize = 8;
 
-/// By whether operands have 8 bytes, by the number of the group, and by that in ModRM.
+/// The rows of groups, by whether operands have 8 bytes, by the number of the group, and by the
+/// middle bits of ModRM.
 pub(super) static GROUP: [[[Row; 8]; GROUPS]; 2] = {
     let mut rows = [[[Row::OTHER; 8]; GROUPS]; 2];
     let mut at = 0;
@@ -353,7 +356,7 @@ pub(super) static GROUP: [[[Row; 8]; GROUPS]; 2] = {
     rows
 };
 
-/// Of the group with this number, in [`one_byte()`], and with this one in ModRM.
+/// The row of the group with this number in [`one_byte()`], for these middle bits of ModRM.
 const fn group_row(group: usize, middle: usize) -> Row {
     use Shape::{RegRm, Rm};
 

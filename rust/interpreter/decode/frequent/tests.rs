@@ -2,10 +2,10 @@
 
 use super::*;
 
-/// Bytes of text.
+/// The number of bytes in the text.
 const LEN: usize = 8 * PLACES;
 
-/// What both decoders make of these bytes, in a text that has so many.
+/// The results of both decoders for these bytes, in a text that has `len` of them.
 fn decoded(bytes: &[u8], start: usize, len: usize) -> [Option<(Op, Next)>; 2] {
     const IP: u64 = 0x7fff_0000;
 
@@ -39,7 +39,7 @@ fn tables_and_functions_decode_alike() {
         prefixes.push(vec![prefix]);
         prefixes.extend(rex().map(|rex| [vec![prefix], rex].concat()));
     }
-    // VEX of two bytes; it takes the place of REX.
+    // VEX of two bytes, which includes REX.
     prefixes.extend((0..=u8::MAX).map(|vex| vec![0xc5, vex]));
     let mut seed = 1_u64;
     let mut frequent = 0;
@@ -47,7 +47,8 @@ fn tables_and_functions_decode_alike() {
     for prefix in &prefixes {
         for opcode in 0..512_u16 {
             let [opcode, second] = opcode.to_le_bytes();
-            // VEX alone has 256 prefixes: for each opcode a sixteenth of all ModRM bytes.
+            // VEX alone makes 256 prefixes, so each opcode is tested with a sixteenth of all ModRM
+            // bytes.
             let every = if prefix.first() == Some(&0xc5) { 16 } else { 1 };
             for modrm in (opcode % every..=u8::MAX).step_by(every.into()) {
                 let mut bytes = prefix.clone();
@@ -55,7 +56,7 @@ fn tables_and_functions_decode_alike() {
                     bytes.push(0x0f);
                 }
                 bytes.extend([opcode, modrm]);
-                // SIB and numbers.
+                // SIB, displacement and immediate.
                 seed = seed.wrapping_mul(6_364_136_223_846_793_005) + 1;
                 bytes.extend((seed >> 3).to_be_bytes());
                 bytes.extend(seed.to_be_bytes());
@@ -68,7 +69,7 @@ fn tables_and_functions_decode_alike() {
                     continue;
                 };
                 frequent += 1;
-                // Its last byte is not there.
+                // The text ends before the last byte of the instruction.
                 let less = decoded(&bytes, start, usize::from(op.len) - 1);
                 assert_eq!(less, [None, None], "{bytes:02x?} at {start}");
             }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the guard of a CPU's state protects: the event that owns the unit, and its transaction.
+//! The state that the guard of a CPU protects: the event that owns the unit, and its transaction.
 //!
-//! [`transaction`] begins and ends one. This file has what leads to that.
+//! [`transaction`] begins and ends a transaction. This file has the operations that call it.
 
 use super::{
     report::Failure,
@@ -60,7 +60,7 @@ pub(super) struct After {
 }
 
 impl After {
-    /// This, and then what is left to do after more was done.
+    /// Merges this with what a later operation has left to do.
     pub(super) fn then(self, later: Self) -> Self {
         Self {
             arm: later.arm.or(self.arm),
@@ -79,7 +79,7 @@ pub(super) enum Locks {
     Any,
 }
 
-/// What the guard protects.
+/// The state that the guard protects.
 ///
 /// # Invariants
 ///
@@ -94,7 +94,7 @@ pub(super) struct Inner<T: AuxPmu, C: Core> {
     pub(super) handle: Handle,
     cache: Cache,
     open: Option<Open<T>>,
-    /// The driver's state of the unit that traces.
+    /// The value that the driver's `start()` has returned.
     trace: Option<T::Trace>,
     /// Whether the unit is paused; always false if the driver cannot pause.
     paused: bool,
@@ -108,7 +108,7 @@ pub(super) struct Inner<T: AuxPmu, C: Core> {
     _core: PhantomData<C>,
 }
 
-/// What `event->hw.state` is for an event that does not run.
+/// `event->hw.state` of an event that does not run.
 // CAST: The bits are 1 and 2.
 pub(super) const STOPPED: c_int =
     (bindings::PERF_HES_STOPPED | bindings::PERF_HES_UPTODATE) as c_int;
@@ -116,7 +116,7 @@ pub(super) const STOPPED: c_int =
 impl<T: AuxPmu, C: Core> Inner<T, C> {
     /// No event, no transaction.
     pub(super) fn new() -> Self {
-        // INVARIANT: There is nothing.
+        // INVARIANT: There is no event and no transaction.
         Self {
             lifecycle: Lifecycle::new(),
             event: None,
@@ -161,7 +161,7 @@ impl<T: AuxPmu, C: Core> Inner<T, C> {
         }
     }
 
-    /// What is left to do.
+    /// Returns what is left to do when the guard is released.
     #[inline]
     pub(super) fn after(&mut self, locks: Locks) -> After {
         let timer = self.timer();
@@ -203,7 +203,7 @@ impl<T: AuxPmu, C: Core> Inner<T, C> {
         let _ = self.perform(state, action, cpu);
     }
 
-    /// Carries out what the state machine says, and reports to it.
+    /// Carries out an action of the state machine, and reports the outcome to it.
     #[inline]
     pub(super) fn perform(
         &mut self,
@@ -333,7 +333,8 @@ impl<T: AuxPmu, C: Core> Inner<T, C> {
         self.counting_timer = None;
     }
 
-    /// A tick while counting: looks for an AUX area, since perf reports no mapping.
+    /// A tick while counting: checks for an AUX area, since perf does not report a mapping to the
+    /// PMU.
     fn tick_counting(&mut self, state: &CpuState<T, C>, cpu: &context::Cpu) {
         match self.try_begin(state, cpu) {
             // Not reported: nothing has changed.
@@ -390,7 +391,7 @@ impl<T: AuxPmu, C: Core> Inner<T, C> {
         self.follow(state, next.unwrap_or(Next::Continue), cpu);
     }
 
-    /// Does what a callback has returned.
+    /// Carries out the [`Next`] that a callback has returned.
     pub(super) fn follow(&mut self, state: &CpuState<T, C>, next: Next, cpu: &context::Cpu) {
         let action = match next {
             Next::Continue => Action::None,
@@ -401,12 +402,12 @@ impl<T: AuxPmu, C: Core> Inner<T, C> {
             // Ending does not fail.
             let _ = self.perform(state, action, cpu);
             let action = self.lifecycle.resume();
-            // A failure shows in the state that the event keeps: stopped.
+            // If this fails, the event stays stopped, as `event->hw.state` shows.
             let _ = self.perform(state, action, cpu);
         }
     }
 
-    /// Pauses or resumes the unit, if it is not as perf wants it.
+    /// Pauses or resumes the unit, if its state differs from what perf wants.
     pub(super) fn follow_pause(&mut self, state: &CpuState<T, C>, cpu: &context::Cpu) {
         if !T::HAS_PAUSE {
             return;

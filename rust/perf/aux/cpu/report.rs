@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the state of a CPU tells: counters, tracepoints, errnos, and that the trace has started.
+//! Reports of the state of a CPU: counters, tracepoints, errnos, and the start of the trace.
 
 use super::{
     inner::Inner,
@@ -43,8 +43,8 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    /// What `add()` returns to perf, which retries at the next rotation of the context's events and
-    /// does not look at the value.
+    /// The errno that `add()` returns to perf. perf does not look at the value: it retries at the
+    /// next rotation of the context's events.
     pub(crate) fn to_errno(self) -> c_int {
         match self {
             Self::Refused(error) => error.to_errno(),
@@ -116,7 +116,7 @@ impl<T: AuxPmu, C: Core> Inner<T, C> {
 }
 
 impl<T: AuxPmu, C: Core> CpuState<T, C> {
-    /// A transaction of a live event that began at `head` was committed, with these flags.
+    /// Reports the commit of a live event's transaction that began at `head`.
     #[inline]
     pub(super) fn report_commit(
         &self,
@@ -133,7 +133,8 @@ impl<T: AuxPmu, C: Core> CpuState<T, C> {
         }
     }
 
-    /// What a commit of a live event has lost, with the flags of that.
+    /// Reports the losses of a commit of a live event. `flags` are the record's flags for these
+    /// losses.
     pub(super) fn report_losses(
         &self,
         event: NonNull<bindings::perf_event>,
@@ -178,7 +179,7 @@ pub(super) fn itrace_started(event: NonNull<bindings::perf_event>) {
     // marked. Volatile, so it is a `READ_ONCE()`.
     let before = unsafe { attach_state.read_volatile() };
 
-    // Once, at the first start, which is in `add()`, where perf does not change it.
+    // Written once, at the first start. That is in `add()`, where perf does not change it.
     if before & bindings::PERF_ATTACH_ITRACE == 0 {
         // SAFETY: Aligned and live. perf's own accesses are under the context's lock, on this CPU, or
         // marked. Volatile, so it is a `WRITE_ONCE()`.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Writing to the region.
+//! Tests of writing to the region.
 
 use kernel::prelude::*;
 
@@ -10,7 +10,7 @@ mod cases {
     use core::ffi::c_void;
     use kernel::page::PAGE_SIZE;
 
-    /// A ring's memory as perf makes it: pages, and an array of their addresses.
+    /// The memory of a ring as perf allocates it: pages, and an array of their addresses.
     struct Memory {
         pages: KVec<KBox<[u8; PAGE_SIZE]>>,
         addresses: KVec<*mut c_void>,
@@ -84,7 +84,7 @@ mod cases {
             writes: &[(60, true), (41, false), (40, true), (1, false), (0, true)],
             written: 100,
         },
-        // Over the end of a page, and over the end of the ring, from a head that went round.
+        // Over the end of a page, and over the end of the ring, from a head that has wrapped.
         Case {
             head: 5 * RING + 4090,
             space: RING - 1,
@@ -106,7 +106,7 @@ mod cases {
             writes: &[(64, true), (1, false)],
             written: 64,
         },
-        // perf never offers the whole ring; if it did, we would not take it.
+        // perf never offers the whole ring; if it did, the region would not use it.
         Case {
             head: 0,
             space: u64::MAX,
@@ -114,7 +114,7 @@ mod cases {
             writes: &[(2 * 4096, false), (2 * 4096 - 1, true), (1, false)],
             written: RING - 1,
         },
-        // No end in overwrite mode, whatever the handle's size says.
+        // No limit in overwrite mode, whatever the handle's size is.
         Case {
             head: 17,
             space: 0,

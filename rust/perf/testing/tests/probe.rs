@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A driver that does as a test says, and a perf that does all that the real one may do.
+//! A driver that a test controls, and a model of perf that does all that perf may do.
 
 use crate::testing::{
     model::Model,
@@ -42,33 +42,33 @@ use kernel::{
     time::Delta, //
 };
 
-/// Where an NMI breaks in.
+/// The callback that an NMI interrupts.
 pub(super) const NOWHERE: u32 = 0;
 pub(super) const IN_START: u32 = 1;
 pub(super) const IN_TICK: u32 = 2;
 pub(super) const IN_QUIESCE: u32 = 3;
 
-/// A driver that does as the test says.
+/// A driver that the test controls.
 pub(super) struct Probe {
-    /// Where perf's NMI-time stop breaks in, once.
+    /// The callback that an NMI interrupts, once, to stop the event.
     pub(super) nmi: Atomic<u32>,
-    /// Whether it pauses, and does not stop.
+    /// Whether the NMI pauses the event instead of stopping it.
     pub(super) nmi_pauses: Atomic<bool>,
     pub(super) state: Atomic<*mut CpuState<Probe, Model>>,
     pub(super) event: Atomic<*mut bindings::perf_event>,
-    /// Bytes for each tick.
+    /// Bytes that each tick writes.
     pub(super) step: Atomic<usize>,
-    /// What `quiesce()` claims more than was written.
+    /// Bytes that `quiesce()` claims in addition to those written.
     pub(super) lie: Atomic<u64>,
     pub(super) refuse: Atomic<bool>,
     /// Whether the unit may trace.
     pub(super) open: Atomic<bool>,
-    /// Pauses and resumes.
+    /// How often the unit was paused and resumed.
     pub(super) gated: Atomic<u32>,
-    /// Starts and stops of the unit.
+    /// How often the unit was started, and quiesced.
     pub(super) started: Atomic<u32>,
     pub(super) quiesced: Atomic<u32>,
-    /// Whether `quiesce()` defers something, and how often that was done.
+    /// Whether `quiesce()` calls `defer()`, and how often `deferred()` was called.
     pub(super) defers: Atomic<bool>,
     pub(super) deferred: Atomic<u32>,
     /// Buffers that were dropped.
@@ -91,13 +91,13 @@ impl Probe {
         }
 
         let (state, event) = (self.state.load(Relaxed), self.event.load(Relaxed));
-        // SAFETY: Set by the test to its bench's, of which only shared references are made.
+        // SAFETY: Set by the test to its bench's state, to which only shared references are made.
         if let (Some(state), Some(event)) = (unsafe { state.as_ref() }, NonNull::new(event)) {
             // SAFETY: The bench keeps it pinned.
             let state = unsafe { Pin::new_unchecked(state) };
 
             if self.nmi_pauses.load(Relaxed) {
-                // SAFETY: The test's event, which it does not look at meanwhile.
+                // SAFETY: The test's event, which it does not access meanwhile.
                 unsafe { bindings::rust_perf_set_aux_paused(event.as_ptr(), true) };
                 state.follow_pause(event, transaction.cpu());
             } else {
@@ -146,7 +146,7 @@ impl AuxPmu for Probe {
         match transaction.region().reserve(self.step.load(Relaxed)) {
             Ok(mut writer) => {
                 for _ in 0..self.step.load(Relaxed) {
-                    // Cannot fail: so much was reserved.
+                    // Cannot fail: this much was reserved.
                     let _ = writer.put(&[0xaa]);
                 }
                 writer.commit();
@@ -239,7 +239,7 @@ pub(super) fn bench(overwrite: bool) -> Result<Bench<Probe>> {
 }
 
 impl Bench<Probe> {
-    /// Whether perf has nothing to complain of, and starts and stops of the unit are in balance.
+    /// Whether perf's rules are kept, and starts and stops of the unit are in balance.
     pub(super) fn is_sound(&self) -> bool {
         let driver = self.driver();
         let running = driver
@@ -250,7 +250,7 @@ impl Bench<Probe> {
         self.violation().is_none() && running <= 1 && !(self.is_disabled() && running == 1)
     }
 
-    /// Whether a tick finds a session that goes on.
+    /// Whether a tick finds a transaction, and one is open afterwards.
     pub(super) fn ticks(&mut self) -> bool {
         self.tick() && self.timer().is_some()
     }

@@ -57,7 +57,7 @@ impl<T: AuxPmu, C: Core> Inner<T, C> {
         // A driver that flushes from NMI keeps the filters that it had: perf's list has a lock.
         if state.info.filters && !cpu.is_nmi() {
             // SAFETY: The event is live, by the type invariant; this is its CPU with interrupts off
-            // and not in NMI, and no transaction is open, so the driver does not look at them.
+            // and not in NMI, and no transaction is open, so the driver does not read the filters.
             unsafe { bindings::perf_event_addr_filters_sync(event.as_ptr()) };
         }
 
@@ -85,7 +85,7 @@ impl<T: AuxPmu, C: Core> Inner<T, C> {
             Refusal::NoSpace => Failure::NoSpace,
         })?;
         if private.as_ptr() != claim.private() || self.handle.ring() != key {
-            // User space has redirected the event between the two looks.
+            // User space has redirected the event to another ring buffer since `C::ring()` above.
             //
             // SAFETY: A transaction is open on the handle, begun here; nothing is written.
             unsafe { C::end(&mut self.handle, 0) };
@@ -141,14 +141,16 @@ impl<T: AuxPmu, C: Core> Inner<T, C> {
 
                 // SAFETY: A transaction is open on the handle, begun above; nothing is published.
                 unsafe { C::end(&mut self.handle, 0) };
-                // With its claim: another writer must not find the transaction open.
+                // Drops the claim after the transaction has ended: the next writer must not find it
+                // open.
                 drop(open);
                 Err(Failure::Refused(error))
             }
         }
     }
 
-    /// Quiesces the unit and commits what it wrote; true if perf has queued the disable of the event.
+    /// Quiesces the unit and commits what it wrote. True if perf has queued the disable of the
+    /// event.
     #[inline]
     pub(super) fn commit(
         &mut self,
@@ -175,8 +177,8 @@ impl<T: AuxPmu, C: Core> Inner<T, C> {
         };
         let mut commit = state.driver().quiesce(&mut transaction, trace);
 
-        // perf does not check the length. A driver that claims more than it was given has written
-        // where it must not; the reader learns of no byte that is not there.
+        // perf does not check the length. A driver that claims more than its space has written
+        // where it must not. Only bytes within the space are published.
         let mode = open.buffer.pages().mode();
         let limit = open.extent.limit(commit.len);
         if limit < commit.len {
@@ -218,12 +220,13 @@ impl<T: AuxPmu, C: Core> Inner<T, C> {
             self.publish(state, event, end, commit.len, commit.format.flags());
             false
         };
-        // Last, with its claim: the next writer of this AUX area must not find the transaction open.
+        // Drops the claim last: the next writer of this AUX area must not find the transaction
+        // open.
         drop(open);
         truncated
     }
 
-    /// Ends the transaction, with losses; true if perf has queued the disable of the event.
+    /// Ends the transaction, with losses. True if perf has queued the disable of the event.
     #[cold]
     fn publish_losses(
         &mut self,
